@@ -1,0 +1,36 @@
+# Everything sets itself up: `make demo` and `make test` work on a machine with Python 3.11 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow check format clean
+
+demo: $(READY)
+	@mkdir -p out
+	$(BIN)/flowccl synth ndv2:2 allgather --size 1MB --time-limit 5 --out out/ndv2x2-allgather-1MB.json
+	$(BIN)/flowccl plot out/ndv2x2-allgather-1MB.json --out out/ndv2x2-allgather-1MB.png
+
+test: check
+	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -m slow
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist out *.egg-info
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flowccl needs Python 3.11 or newer; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

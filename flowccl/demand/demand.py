@@ -1,0 +1,220 @@
+"""What must move: chunks, and a demand that is a table of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import DemandError
+from flowccl.topology.topology import Topology
+
+COLLECTIVES = (
+    "allgather",
+    "alltoall",
+    "alltoallv",
+    "broadcast",
+    "scatter",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "allreduce",
+    "custom",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The atom of data.
+
+    With one source, every destination must get it. With several, each source holds a contribution, and every
+    destination must end with the sum of all of them, each counted once. Ranks of GPUs.
+    """
+
+    bytes: int
+    sources: tuple[int, ...]
+    destinations: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """All chunks that must move among `num_gpus` GPUs, as arrays.
+
+    `size_bytes` is the size as nccl-tests counts it for the collective. Chunk c has sources
+    `source_rank[source_ptr[c]:source_ptr[c + 1]]`, destinations likewise. A single source is never a destination.
+    Chunks of one block of data follow each other: `pieces` of them in each block.
+    """
+
+    collective: str
+    num_gpus: int
+    size_bytes: int
+    chunk_bytes: NDArray[np.int64]
+    source_ptr: NDArray[np.int64]
+    source_rank: NDArray[np.int32]
+    destination_ptr: NDArray[np.int64]
+    destination_rank: NDArray[np.int32]
+    pieces: int = 1
+
+    def __post_init__(self) -> None:
+        for name, kind in _COLUMNS.items():
+            column = np.ascontiguousarray(getattr(self, name), dtype=kind)
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+        _check(self)
+
+    @classmethod
+    def from_chunks(
+        cls, collective: str, num_gpus: int, chunks: Iterable[Chunk], size_bytes: int | None = None, pieces: int = 1
+    ) -> "Demand":
+        """A demand from Chunk objects; the size defaults to what the heaviest GPU sends or receives."""
+        chunks = list(chunks)
+        sources = [chunk.sources for chunk in chunks]
+        wanted = [
+            tuple(d for d in chunk.destinations if chunk.sources != (d,))
+            if len(chunk.sources) == 1
+            else chunk.destinations
+            for chunk in chunks
+        ]
+        demand = cls(
+            collective,
+            num_gpus,
+            1 if size_bytes is None else size_bytes,
+            np.array([chunk.bytes for chunk in chunks], dtype=np.int64),
+            _pointer(sources),
+            np.array([rank for ranks in sources for rank in ranks], dtype=np.int32),
+            _pointer(wanted),
+            np.array([rank for ranks in wanted for rank in ranks], dtype=np.int32),
+            pieces,
+        )
+        if size_bytes is None:
+            object.__setattr__(demand, "size_bytes", demand.heaviest_bytes)
+        return demand
+
+    def __len__(self) -> int:
+        return len(self.chunk_bytes)
+
+    def __repr__(self) -> str:
+        return f"Demand({self.collective!r}, {self.num_gpus} gpus, {self.size_bytes} bytes, {len(self)} chunks)"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Demand):
+            return NotImplemented
+        plain = all(getattr(self, n) == getattr(other, n) for n in ("collective", "num_gpus", "size_bytes", "pieces"))
+        return plain and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+
+    def __hash__(self) -> int:
+        return hash((self.collective, self.num_gpus, self.size_bytes, len(self)))
+
+    def sources(self, chunk: int) -> NDArray[np.int32]:
+        """Ranks that hold the chunk, or a contribution to it, at the start."""
+        return self.source_rank[self.source_ptr[chunk] : self.source_ptr[chunk + 1]]
+
+    def destinations(self, chunk: int) -> NDArray[np.int32]:
+        """Ranks that must end with the chunk."""
+        return self.destination_rank[self.destination_ptr[chunk] : self.destination_ptr[chunk + 1]]
+
+    def chunk(self, chunk: int) -> Chunk:
+        """One chunk as an object."""
+        return Chunk(
+            bytes=int(self.chunk_bytes[chunk]),
+            sources=tuple(self.sources(chunk).tolist()),
+            destinations=tuple(self.destinations(chunk).tolist()),
+        )
+
+    @cached_property
+    def reduces(self) -> bool:
+        """Whether any chunk is a sum of several contributions."""
+        return bool(np.any(np.diff(self.source_ptr) > 1))
+
+    @cached_property
+    def source(self) -> NDArray[np.int32]:
+        """The single source of each chunk; only for demands that do not reduce."""
+        if self.reduces:
+            raise DemandError(f"{self.collective}: a chunk has several sources")
+        return self.source_rank
+
+    @cached_property
+    def destination_chunk(self) -> NDArray[np.int32]:
+        """The chunk of each entry of `destination_rank`."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.destination_ptr))
+
+    @cached_property
+    def source_chunk(self) -> NDArray[np.int32]:
+        """The chunk of each entry of `source_rank`."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.source_ptr))
+
+    @cached_property
+    def heaviest_bytes(self) -> int:
+        """The most that any GPU must send or receive."""
+        out = np.bincount(self.source_rank, self.chunk_bytes[self.source_chunk], self.num_gpus)
+        into = np.bincount(self.destination_rank, self.chunk_bytes[self.destination_chunk], self.num_gpus)
+        return int(max(out.max(), into.max(), 1))
+
+    def check_fits(self, topology: Topology) -> None:
+        """Raise DemandError where the machine has too few GPUs, or no way from a source to a destination."""
+        if self.num_gpus > topology.num_gpus:
+            raise DemandError(
+                f"the demand is for {self.num_gpus} gpus, the machine {topology.name} has {topology.num_gpus}"
+            )
+        reach = _reach(topology)
+        if reach is None:
+            return
+        for rank in range(self.num_gpus):
+            chunks = self.source_chunk[self.source_rank == rank]
+            wanted = np.unique(self.destination_rank[np.isin(self.destination_chunk, chunks)])
+            lost = wanted[~reach[rank, wanted]]
+            if len(lost):
+                names = ", ".join(topology.nodes[node].name for node in lost[:5]) + (" ..." if len(lost) > 5 else "")
+                raise DemandError(
+                    f"{topology.nodes[rank].name} cannot reach {names} on {topology.name}; add links or leave them out"
+                )
+
+
+_COLUMNS = {
+    "chunk_bytes": np.int64,
+    "source_ptr": np.int64,
+    "source_rank": np.int32,
+    "destination_ptr": np.int64,
+    "destination_rank": np.int32,
+}
+
+
+def _pointer(groups: list[tuple[int, ...]]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum([len(group) for group in groups]))).astype(np.int64)
+
+
+def _check(demand: Demand) -> None:
+    count = len(demand.chunk_bytes)
+    if count == 0:
+        raise DemandError(f"{demand.collective}: nothing must move; give at least one chunk")
+    if demand.chunk_bytes.min() < 1:
+        chunk = int(np.argmin(demand.chunk_bytes))
+        raise DemandError(f"chunk {chunk}: bytes must be at least 1, got {demand.chunk_bytes[chunk]}")
+    for what, pointer, ranks in (
+        ("sources", demand.source_ptr, demand.source_rank),
+        ("destinations", demand.destination_ptr, demand.destination_rank),
+    ):
+        if len(pointer) != count + 1 or pointer[0] != 0 or pointer[-1] != len(ranks):
+            raise DemandError(f"{what}: the pointer must run from 0 to {len(ranks)} in {count + 1} entries")
+        if np.any(np.diff(pointer) < 1):
+            raise DemandError(f"chunk {int(np.argmin(np.diff(pointer)))}: needs at least one of {what}")
+        if len(ranks) and not (ranks.min() >= 0 and ranks.max() < demand.num_gpus):
+            bad = int(ranks[(ranks < 0) | (ranks >= demand.num_gpus)][0])
+            raise DemandError(f"{what}: rank {bad} is not a gpu; ranks are 0 to {demand.num_gpus - 1}")
+        keys = np.repeat(np.arange(count), np.diff(pointer)) * demand.num_gpus + ranks
+        if len(np.unique(keys)) != len(keys):
+            raise DemandError(f"{what}: a chunk names the same rank twice")
+
+
+def _reach(topology: Topology) -> NDArray[np.bool_] | None:
+    """Who reaches whom; None where every GPU reaches every GPU."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components, shortest_path
+
+    count = len(topology.nodes)
+    graph = csr_matrix((np.ones(len(topology.links)), (topology.link_src, topology.link_dst)), (count, count))
+    _, label = connected_components(graph, directed=True, connection="strong")
+    if np.all(label[: topology.num_gpus] == label[0]):
+        return None
+    return np.asarray(np.isfinite(shortest_path(graph, unweighted=True)))

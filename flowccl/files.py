@@ -1,0 +1,93 @@
+"""Files, read with bounds and written whole or not at all. Formats live with the things they describe."""
+
+import gzip
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from flowccl.errors import FileError
+from flowccl.units import format_bytes
+
+
+def read_json(path: str | Path, max_bytes: int) -> Any:
+    """The value in a JSON file (.json, or .json.gz compressed); FileError with the place where it is broken."""
+    path = Path(path)
+    return parse_json(read_bytes(path, max_bytes), str(path))
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The bytes of a file, unpacked where it is compressed, refused where they are more than `max_bytes`."""
+    try:
+        if path.is_dir():
+            raise FileError(f"{path}: is a folder, not a file")
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        opened: Any = gzip.open(path, "rb") if packed else path.open("rb")
+        with opened as file:
+            data: bytes = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise FileError(f"{path}: no such file") from None
+    except (OSError, EOFError) as error:
+        raise FileError(f"{path}: cannot be read: {error}") from None
+    if len(data) > max_bytes:
+        raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the most that is read")
+    return data
+
+
+def parse_json(data: bytes | str, name: str) -> Any:
+    """The value in JSON text. NaN, Infinity and doubled keys are refused."""
+    try:
+        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+    except json.JSONDecodeError as error:
+        raise FileError(f"{name}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise FileError(f"{name}: not JSON: byte {error.start} is not UTF-8") from None
+    except RecursionError:
+        raise FileError(f"{name}: not readable: nested too deeply") from None
+    except ValueError as error:
+        raise FileError(f"{name}: {error}") from None
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that JSON allows")
+
+
+def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} appears twice in one object")
+    return result
+
+
+def write_json(path: str | Path, value: Any, *, indent: int | None = None) -> None:
+    """Write a value as JSON; compressed where the name ends in .gz. Whole or not at all."""
+    separators = (",", ": ") if indent else (",", ":")
+    text = json.dumps(value, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
+    write_bytes(path, (text + "\n").encode())
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    path = Path(path)
+    if path.suffix == ".gz":
+        data = gzip.compress(data, compresslevel=6, mtime=0)
+    try:
+        if path.is_dir():
+            raise FileError(f"{path}: is a folder, not a file")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,151 @@
+"""From starts to times: when every link is held and when every transfer arrives. The one place that knows how."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.topology.routes import RouteShape
+from flowccl.topology.topology import Topology
+from flowccl.units import hold_ps, holds_ps
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Times of all transfers, one row per hop (a transfer on a link), per root and per end.
+
+    A hop holds its link from `hop_from_ps` until `hop_to_ps`, at `hop_GBps`. A root sends from `root_from_ps` until
+    `root_to_ps`. The first byte reaches an end at `end_first_ps`, the chunk is whole there at `end_arrival_ps`.
+    """
+
+    hop_transfer: NDArray[np.int64]
+    hop_link: NDArray[np.int32]
+    hop_from_ps: NDArray[np.int64]
+    hop_to_ps: NDArray[np.int64]
+    hop_GBps: NDArray[np.float64]
+    root_transfer: NDArray[np.int64]
+    root_node: NDArray[np.int32]
+    root_from_ps: NDArray[np.int64]
+    root_to_ps: NDArray[np.int64]
+    end_transfer: NDArray[np.int64]
+    end_node: NDArray[np.int32]
+    end_first_ps: NDArray[np.int64]
+    end_arrival_ps: NDArray[np.int64]
+
+
+def replay(
+    topology: Topology,
+    shape: RouteShape,
+    size_bytes: NDArray[np.int64],
+    route: NDArray[np.int32],
+    start_ps: NDArray[np.int64],
+) -> Timing:
+    """Times of transfers of `size_bytes` on `route` from `start_ps`."""
+    hop_transfer, hop = spread(shape.routes.ptr, route)
+    hop_ptr = np.concatenate(([0], np.cumsum(np.diff(shape.routes.ptr)[route]))).astype(np.int64)
+    segments = np.bincount(shape.segment_route, minlength=len(shape.routes))
+    segment_ptr = np.concatenate(([0], np.cumsum(segments))).astype(np.int64)
+    segment_transfer, segment = spread(segment_ptr, route)
+    first_segment = np.concatenate(([0], np.cumsum(segments[route]))).astype(np.int64)
+
+    duration = holds_ps(size_bytes[segment_transfer], shape.segment_GBps[segment])
+    delay = np.zeros(len(segment), dtype=np.int64)  # from the transfer's start to the segment's, less latency
+    parent = shape.segment_parent[segment]
+    has = np.flatnonzero(parent >= 0)
+    up = parent[has] - segment_ptr[route[segment_transfer[has]]] + first_segment[segment_transfer[has]]
+    for below, above in zip(has.tolist(), up.tolist(), strict=True):  # parents come first in a route
+        delay[below] = delay[above] + duration[above]
+
+    link = shape.routes.link[hop]
+    row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]
+    begin = start_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
+    GBps = shape.segment_GBps[shape.hop_segment[hop]]
+    if topology.changes:
+        begin, duration, GBps = _with_changes(topology, shape, size_bytes, route, start_ps, hop_ptr, first_segment)
+    until = begin + duration[row]
+
+    root_transfer, root = spread(shape.root_ptr, route)
+    end_transfer, end = spread(shape.end_ptr, route)
+    root_row = shape.root_hop[root] - shape.routes.ptr[route[root_transfer]] + hop_ptr[root_transfer]
+    end_row = shape.end_hop[end] - shape.routes.ptr[route[end_transfer]] + hop_ptr[end_transfer]
+    latency = topology.link_latency_ps[link[end_row]]
+    return Timing(
+        hop_transfer,
+        link,
+        begin,
+        until,
+        GBps,
+        root_transfer,
+        shape.root_node[root],
+        begin[root_row],
+        until[root_row],
+        end_transfer,
+        shape.end_node[end],
+        begin[end_row] + latency,
+        until[end_row] + latency,
+    )
+
+
+def spread(ptr: NDArray[np.int64], which: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For groups `ptr[g]:ptr[g + 1]` and a list of groups: for every member, its place in the list and itself."""
+    size = np.diff(ptr)[which]
+    owner = np.repeat(np.arange(len(which), dtype=np.int64), size)
+    inside = np.arange(len(owner), dtype=np.int64) - np.repeat(np.cumsum(size) - size, size)
+    return owner, ptr[:-1][which][owner] + inside
+
+
+def _with_changes(
+    topology: Topology,
+    shape: RouteShape,
+    size_bytes: NDArray[np.int64],
+    route: NDArray[np.int32],
+    start_ps: NDArray[np.int64],
+    hop_ptr: NDArray[np.int64],
+    first_segment: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Starts of hops, durations of segments and rates of hops where links change their bandwidth, one by one."""
+    begin = np.zeros(hop_ptr[-1], dtype=np.int64)
+    rate = np.zeros(hop_ptr[-1], dtype=np.float64)
+    duration = np.zeros(first_segment[-1], dtype=np.int64)
+    segment_ptr = np.searchsorted(shape.segment_route, np.arange(len(shape.routes) + 1))
+    for i, r in enumerate(route.tolist()):
+        delay: dict[int, int] = {}
+        base = int(segment_ptr[r])
+        for s in range(base, int(segment_ptr[r + 1])):
+            above = int(shape.segment_parent[s])
+            delay[s] = delay[above] + int(duration[first_segment[i] + above - base]) if above >= 0 else 0
+            hops = [
+                h for h in range(int(shape.routes.ptr[r]), int(shape.routes.ptr[r + 1])) if shape.hop_segment[h] == s
+            ]
+            starts = [int(start_ps[i]) + int(shape.hop_offset_ps[h]) + delay[s] for h in hops]
+            links = [int(shape.routes.link[h]) for h in hops]
+            limit = shape.segment_GBps[s] if topology.limits else np.inf
+            slowest = _slowest_GBps(topology, links, starts, int(size_bytes[i]), _limit_share(topology, links, limit))
+            duration[first_segment[i] + s - base] = hold_ps(int(size_bytes[i]), slowest)
+            rows = hop_ptr[i] + np.array(hops) - shape.routes.ptr[r]
+            begin[rows], rate[rows] = starts, slowest
+    return begin, duration, rate
+
+
+def _limit_share(topology: Topology, links: list[int], otherwise: float) -> float:
+    """What the limits leave to one transfer that uses these links together."""
+    if not topology.limits:
+        return otherwise
+    uses = [len(set(limit.links) & set(links)) for limit in topology.limits]
+    return min([limit.bandwidth_GBps / n for limit, n in zip(topology.limits, uses, strict=True) if n] or [np.inf])
+
+
+def _slowest_GBps(topology: Topology, links: list[int], starts: list[int], size_bytes: int, rate: float) -> float:
+    """The slowest bandwidth during the hold: it makes the hold longer, which may meet a still slower one."""
+    pointer, since, GBps = topology.link_changes
+    while True:
+        lowest = rate
+        for link, start in zip(links, starts, strict=True):
+            rows = slice(int(pointer[link]), int(pointer[link + 1]))
+            now = int(np.searchsorted(since[rows], start, side="right")) - 1
+            until = start + (hold_ps(size_bytes, rate) if np.isfinite(rate) else 1)
+            last = max(int(np.searchsorted(since[rows], until, side="left")), now + 1)
+            lowest = min(lowest, float(GBps[rows][max(now, 0) : last].min()))
+        if lowest >= rate:
+            return rate
+        rate = lowest

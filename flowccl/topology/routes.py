@@ -1,0 +1,263 @@
+"""The ways from one storing node to the next, through switches.
+
+A route is a set of links that are used together: one link, or several that meet in switches. It starts at one or
+more storing nodes (its roots) and ends at one or more storing nodes (its ends). A fork needs a switch that copies,
+a merge one that reduces. Links joined by cut-through switches form a segment: they run at one rate, that of the
+slowest; a store-and-forward switch starts a new segment when the chunk is whole there.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.topology.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Many routes as arrays: route r has links `link[ptr[r]:ptr[r + 1]]`, each after the one that feeds it."""
+
+    ptr: NDArray[np.int64]
+    link: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        for name, kind in (("ptr", np.int64), ("link", np.int32)):
+            column = np.ascontiguousarray(getattr(self, name), dtype=kind)
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+
+    @classmethod
+    def from_lists(cls, routes: Iterable[Sequence[int]]) -> "Routes":
+        """Routes from one list of links each."""
+        routes = list(routes)
+        ptr = np.concatenate(([0], np.cumsum([len(route) for route in routes])))
+        return cls(ptr, np.array([link for route in routes for link in route], dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def links(self, route: int) -> tuple[int, ...]:
+        """Links of one route."""
+        return tuple(self.link[self.ptr[route] : self.ptr[route + 1]].tolist())
+
+    def distinct(self) -> tuple["Routes", NDArray[np.int32]]:
+        """Each route once, in order of first appearance, and for every route its place there."""
+        size = np.diff(self.ptr)
+        if len(size) and size.min() == size.max():
+            width = int(size[0])
+            rows = self.link.reshape(-1, width)
+            _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+            rank = np.argsort(np.argsort(first, kind="stable"), kind="stable")
+            chosen = rows[np.sort(first)]
+            ptr = np.arange(len(chosen) + 1, dtype=np.int64) * width
+            return Routes(ptr, chosen.reshape(-1)), rank[inverse.reshape(-1)].astype(np.int32)
+        place: dict[bytes, int] = {}
+        raw, width = self.link.tobytes(), self.link.itemsize
+        bounds = (self.ptr * width).tolist()
+        which = [place.setdefault(raw[a:b], len(place)) for a, b in zip(bounds, bounds[1:], strict=False)]
+        chosen_routes = [np.frombuffer(key, dtype=np.int32) for key in place]
+        ptr = np.concatenate(([0], np.cumsum([len(route) for route in chosen_routes]))).astype(np.int64)
+        link = np.concatenate(chosen_routes) if chosen_routes else np.zeros(0, dtype=np.int32)
+        return Routes(ptr, link), np.array(which, dtype=np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class RouteShape:
+    """What the machine makes of `Routes`: arrays per link use ("hop"), per segment, per root and per end.
+
+    hop_offset_ps    latency from the start of the route to the start of this hop
+    hop_segment      the segment (global number) the hop is in; segment_route, segment_parent say where that hangs
+    segment_GBps     the slowest of its links and limits at time zero
+    root_*, end_*    the storing nodes where the route starts and ends, each with its hop
+    problem          why a route is none: {route: words}
+    """
+
+    routes: Routes
+    hop_offset_ps: NDArray[np.int64]
+    hop_segment: NDArray[np.int64]
+    segment_route: NDArray[np.int64]
+    segment_parent: NDArray[np.int64]
+    segment_GBps: NDArray[np.float64]
+    root_ptr: NDArray[np.int64]
+    root_node: NDArray[np.int32]
+    root_hop: NDArray[np.int64]
+    end_ptr: NDArray[np.int64]
+    end_node: NDArray[np.int32]
+    end_hop: NDArray[np.int64]
+    problem: dict[int, str]
+
+
+@dataclass(slots=True)
+class _Shape:
+    """The shape of one route, hops and segments numbered from 0."""
+
+    offset: list[int]
+    segment: list[int]
+    parent: list[int]
+    roots: list[tuple[int, int]]
+    ends: list[tuple[int, int]]
+    problem: str = ""
+
+
+def route_shape(topology: Topology, routes: Routes) -> RouteShape:
+    """Offsets, segments, roots and ends of every route; what is wrong with a route goes to `problem`."""
+    count = len(routes)
+    size = np.diff(routes.ptr)
+    in_range = (routes.link >= 0) & (routes.link < len(topology.links))
+    safe = np.where(in_range, routes.link, 0)
+    src, dst = topology.link_src[safe], topology.link_dst[safe]
+    single = size == 1
+    single[single] &= (in_range & topology.stores[src] & topology.stores[dst])[routes.ptr[:-1][single]]
+    shapes = {r: _shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
+    if not shapes:  # the common case, whole arrays
+        every = np.arange(count, dtype=np.int64)
+        ptr = np.arange(count + 1, dtype=np.int64)
+        none = np.full(count, -1, dtype=np.int64)
+        rate = _segment_GBps(topology, routes.link, every, count)
+        zero = np.zeros(count, dtype=np.int64)
+        return RouteShape(routes, zero, every, every, none, rate, ptr, src, every, ptr, dst, every, {})
+    plain = _Shape([0], [0], [-1], [], [])
+    rows = [shapes.get(r, plain) for r in range(count)]
+    heads = routes.ptr[:-1].tolist()
+    roots = [row.roots or ([(int(src[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
+    ends = [row.ends or ([(int(dst[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
+    segments = np.array([len(row.parent) for row in rows], dtype=np.int64)
+    base = np.concatenate(([0], np.cumsum(segments)))
+    hop_segment = np.array([s for row in rows for s in row.segment], dtype=np.int64) + np.repeat(base[:-1], size)
+    parent = np.array([p for row in rows for p in row.parent], dtype=np.int64)
+    parent = np.where(parent < 0, -1, parent + np.repeat(base[:-1], segments))
+    return RouteShape(
+        routes,
+        np.array([o for row in rows for o in row.offset], dtype=np.int64),
+        hop_segment,
+        np.repeat(np.arange(count, dtype=np.int64), segments),
+        parent,
+        _segment_GBps(topology, safe, hop_segment, int(base[-1])),
+        np.concatenate(([0], np.cumsum([len(r) for r in roots]))).astype(np.int64),
+        np.array([node for r in roots for node, _ in r], dtype=np.int32),
+        np.array([hop + at for r, at in zip(roots, heads, strict=True) for _, hop in r], dtype=np.int64),
+        np.concatenate(([0], np.cumsum([len(e) for e in ends]))).astype(np.int64),
+        np.array([node for e in ends for node, _ in e], dtype=np.int32),
+        np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
+        {r: shape.problem for r, shape in shapes.items() if shape.problem},
+    )
+
+
+def _segment_GBps(
+    topology: Topology, link: NDArray[np.int32], hop_segment: NDArray[np.int64], segments: int
+) -> NDArray[np.float64]:
+    """The slowest link and limit of each segment; a limit met by m links of a segment gives each an m-th."""
+    rate = np.full(segments, np.inf)
+    np.minimum.at(rate, hop_segment, topology.link_GBps[link])
+    if topology.limits:
+        pointer, limit = topology.link_limits
+        times = np.diff(pointer)[link]
+        hop = np.repeat(np.arange(len(link)), times)
+        first = np.repeat(np.cumsum(times) - times, times)
+        of = limit[np.repeat(pointer[:-1][link], times) + np.arange(len(hop)) - first]
+        key = hop_segment[hop] * len(topology.limits) + of
+        met, uses = np.unique(key, return_counts=True)
+        share = topology.limit_GBps[met % len(topology.limits)] / uses
+        np.minimum.at(rate, met // len(topology.limits), share)
+    return rate
+
+
+def _shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
+    """Walk one route of several links, from its roots to its ends."""
+    broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
+    bad = [link for link in links if not 0 <= link < len(topology.links)]
+    if not links or bad:
+        broken.problem = f"names link {bad[0]}, which does not exist" if bad else "has no links"
+        return broken
+    src, dst = [topology.links[k].src for k in links], [topology.links[k].dst for k in links]
+    inner = {node for node in src + dst if not topology.nodes[node].stores}
+    into: dict[int, list[int]] = {node: [] for node in inner}
+    out: dict[int, list[int]] = {node: [] for node in inner}
+    for hop, (a, b) in enumerate(zip(src, dst, strict=True)):
+        if a in inner:
+            out[a].append(hop)
+        if b in inner:
+            into[b].append(hop)
+    roots = [(a, hop) for hop, a in enumerate(src) if a not in inner]
+    ends = [(b, hop) for hop, b in enumerate(dst) if b not in inner]
+    broken.problem = _crossing_problem(topology, links, inner, into, out, roots, ends)
+    if broken.problem:
+        return broken
+    return _walk(topology, links, src, dst, into, out, roots, ends)
+
+
+def _crossing_problem(
+    topology: Topology,
+    links: tuple[int, ...],
+    inner: set[int],
+    into: dict[int, list[int]],
+    out: dict[int, list[int]],
+    roots: list[tuple[int, int]],
+    ends: list[tuple[int, int]],
+) -> str:
+    if len(set(links)) != len(links):
+        return "uses a link twice"
+    for node in sorted(inner):
+        name = topology.nodes[node].name
+        if not into[node]:
+            return f"leaves switch {name}, which gets nothing"
+        if not out[node]:
+            return f"stops at switch {name}, which does not store"
+        if len(out[node]) > 1 and not topology.nodes[node].copies:
+            return f"makes {len(out[node])} copies at switch {name}, which cannot copy"
+        if len(into[node]) > 1 and not topology.nodes[node].reduces:
+            return f"adds {len(into[node])} inputs at switch {name}, which cannot reduce"
+        if len(into[node]) > 1 and topology.nodes[node].crossing != "cut-through":
+            return f"adds inputs at switch {name}, which is store-and-forward; only cut-through switches reduce"
+    if len({node for node, _ in roots}) != len(roots):
+        return "leaves one node on two links; that is two transfers"
+    if len({node for node, _ in ends}) != len(ends):
+        return "enters one node on two links; that is two transfers"
+    if {node for node, _ in roots} & {node for node, _ in ends}:
+        return "starts and ends at the same node"
+    if len(links) != len(inner) + len(roots) + len(ends) - 1:
+        return "is not one connected tree of links"
+    return ""
+
+
+def _walk(
+    topology: Topology,
+    links: tuple[int, ...],
+    src: list[int],
+    dst: list[int],
+    into: dict[int, list[int]],
+    out: dict[int, list[int]],
+    roots: list[tuple[int, int]],
+    ends: list[tuple[int, int]],
+) -> _Shape:
+    """Offsets by walking the tree from its first root in both directions; every switch gets all inputs at once."""
+    latency = topology.link_latency_ps
+    offset: dict[int, int] = {roots[0][1]: 0}
+    segment = {roots[0][1]: 0}
+    parent = [-1]
+    todo = [roots[0][1]]
+    while todo:
+        hop = todo.pop()
+        for node, time in ((dst[hop], offset[hop] + int(latency[links[hop]])), (src[hop], offset[hop])):
+            if node not in into:
+                continue
+            split = topology.nodes[node].crossing != "cut-through"
+            for other in into[node] + out[node]:
+                if other in offset:
+                    continue
+                offset[other] = time - (int(latency[links[other]]) if other in into[node] else 0)
+                if split and other in out[node]:
+                    segment[other] = len(parent)
+                    parent.append(segment[hop] if hop in into[node] else parent[segment[hop]])
+                else:
+                    segment[other] = segment[hop]
+                todo.append(other)
+    broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
+    if len(offset) != len(links):
+        broken.problem = "is not one connected tree of links"
+        return broken
+    first = min(offset.values())
+    hops = range(len(links))
+    return _Shape([offset[h] - first for h in hops], [segment[h] for h in hops], parent, roots, ends)

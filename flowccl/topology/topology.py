@@ -1,0 +1,301 @@
+"""The machine: nodes, directed links, limits that links share. Frozen, and checked when made."""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import TopologyError
+from flowccl.units import us_to_ps
+
+Kind = Literal["gpu", "switch", "memory"]
+Crossing = Literal["cut-through", "store-and-forward"]
+
+_CAN = {  # kind: stores, copies, reduces
+    "gpu": (True, True, True),
+    "memory": (True, True, False),
+    "switch": (False, False, False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A GPU, a switch or a host memory.
+
+    `stores`, `copies` and `reduces` say what the node can do; left out, they follow from the kind (a GPU can do
+    all three, a memory stores and copies, a plain switch only forwards). Only GPUs own data. `crossing` is how a
+    switch is crossed. `buffer_bytes` bounds what a storing node may hold for others.
+    """
+
+    name: str
+    kind: Kind = "gpu"
+    host: str = ""
+    stores: bool | None = None
+    copies: bool | None = None
+    reduces: bool | None = None
+    crossing: Crossing = "cut-through"
+    buffer_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise TopologyError(f"a node needs a name that is a non-empty text, got {self.name!r}")
+        if self.kind not in _CAN:
+            raise TopologyError(f"node {self.name}: kind must be gpu, switch or memory, got {self.kind!r}")
+        if self.crossing not in get_args(Crossing):
+            raise TopologyError(
+                f"node {self.name}: crossing must be cut-through or store-and-forward, got {self.crossing!r}"
+            )
+        for can, default in zip(("stores", "copies", "reduces"), _CAN[self.kind], strict=True):
+            if getattr(self, can) is None:
+                object.__setattr__(self, can, default)
+        if self.kind == "gpu" and not self.stores:
+            raise TopologyError(f"node {self.name}: a gpu owns data, so stores cannot be false")
+        if self.buffer_bytes is not None and self.buffer_bytes < 0:
+            raise TopologyError(f"node {self.name}: buffer_bytes must be >= 0, got {self.buffer_bytes}")
+        if self.buffer_bytes is not None and not self.stores:
+            raise TopologyError(f"node {self.name}: buffer_bytes needs a node that stores; a switch does not")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A directed link between two nodes, given by their positions in `Topology.nodes`.
+
+    `changes` are pairs (from_us, bandwidth_GBps), in order of time, for a bandwidth that changes.
+    """
+
+    src: int
+    dst: int
+    bandwidth_GBps: float
+    latency_us: float = 0.0
+    changes: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A bandwidth that several links share, given by their positions in `Topology.links`."""
+
+    name: str
+    links: tuple[int, ...]
+    bandwidth_GBps: float
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine. GPUs come first in `nodes`; the index of a GPU is its rank."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    limits: tuple[Limit, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for attribute in ("nodes", "links", "limits"):
+            object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
+        _check_nodes(self)
+        for index, link in enumerate(self.links):
+            _check_link(self, index, link)
+        for limit in self.limits:
+            _check_limit(self, limit)
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name!r}, {self.num_gpus} gpus, {len(self.nodes)} nodes, {len(self.links)} links)"
+
+    # -- counts and names ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def num_gpus(self) -> int:
+        """How many GPUs; they are nodes 0 to num_gpus - 1."""
+        return sum(node.kind == "gpu" for node in self.nodes)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each node by its name."""
+        return {node.name: position for position, node in enumerate(self.nodes)}
+
+    def link_name(self, link: int) -> str:
+        """ "gpu0 -> gpu4"."""
+        return f"{self.nodes[self.links[link].src].name} -> {self.nodes[self.links[link].dst].name}"
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts, in order of appearance; nodes without a host are not in it."""
+        return tuple(dict.fromkeys(node.host for node in self.nodes if node.host))
+
+    # -- arrays per link and per node ---------------------------------------------------------------------------
+
+    @cached_property
+    def link_src(self) -> NDArray[np.int32]:
+        """Source node of each link."""
+        return np.array([link.src for link in self.links], dtype=np.int32)
+
+    @cached_property
+    def link_dst(self) -> NDArray[np.int32]:
+        """Destination node of each link."""
+        return np.array([link.dst for link in self.links], dtype=np.int32)
+
+    @cached_property
+    def link_GBps(self) -> NDArray[np.float64]:
+        """Bandwidth of each link at time zero."""
+        return np.array([link.bandwidth_GBps for link in self.links], dtype=np.float64)
+
+    @cached_property
+    def link_peak_GBps(self) -> NDArray[np.float64]:
+        """Highest bandwidth that each link ever has."""
+        return np.array([max([link.bandwidth_GBps, *(b for _, b in link.changes)]) for link in self.links])
+
+    @cached_property
+    def link_latency_ps(self) -> NDArray[np.int64]:
+        """Latency of each link."""
+        return np.array([us_to_ps(link.latency_us) for link in self.links], dtype=np.int64)
+
+    @cached_property
+    def link_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Bandwidth over time: (pointer per link, from_ps, GBps); the first entry of a link is at time zero."""
+        sizes = [1 + len(link.changes) for link in self.links]
+        pointer = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        rows = [row for link in self.links for row in ((0.0, link.bandwidth_GBps), *link.changes)]
+        since = np.array([us_to_ps(at) for at, _ in rows], dtype=np.int64)
+        return pointer, since, np.array([bandwidth for _, bandwidth in rows], dtype=np.float64)
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether any link changes its bandwidth over time."""
+        return any(link.changes for link in self.links)
+
+    @cached_property
+    def link_limits(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Limits that each link is part of: (pointer per link, limit indices)."""
+        members: list[list[int]] = [[] for _ in self.links]
+        for index, limit in enumerate(self.limits):
+            for link in limit.links:
+                members[link].append(index)
+        pointer = np.concatenate(([0], np.cumsum([len(m) for m in members]))).astype(np.int64)
+        return pointer, np.array([limit for m in members for limit in m], dtype=np.int32)
+
+    @cached_property
+    def limit_GBps(self) -> NDArray[np.float64]:
+        """Bandwidth of each limit."""
+        return np.array([limit.bandwidth_GBps for limit in self.limits], dtype=np.float64)
+
+    @cached_property
+    def stores(self) -> NDArray[np.bool_]:
+        """Which nodes store (GPUs and memories)."""
+        return np.array([bool(node.stores) for node in self.nodes])
+
+    @cached_property
+    def copies(self) -> NDArray[np.bool_]:
+        """Which nodes can send on more than one copy of what they got."""
+        return np.array([bool(node.copies) for node in self.nodes])
+
+    @cached_property
+    def reduces(self) -> NDArray[np.bool_]:
+        """Which nodes can add up what they got."""
+        return np.array([bool(node.reduces) for node in self.nodes])
+
+    @cached_property
+    def cuts_through(self) -> NDArray[np.bool_]:
+        """Which nodes forward while they still receive (switches with the cut-through crossing)."""
+        return np.array([not node.stores and node.crossing == "cut-through" for node in self.nodes])
+
+    @cached_property
+    def out_links(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Links that leave each node: (pointer per node, link indices)."""
+        return _group(self.link_src, len(self.nodes))
+
+    @cached_property
+    def in_links(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Links that enter each node: (pointer per node, link indices)."""
+        return _group(self.link_dst, len(self.nodes))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything that matters to a schedule: nodes, links and limits, but not the machine's name."""
+        rows = (
+            [[getattr(node, name) for name in Node.__slots__] for node in self.nodes],
+            [[link.src, link.dst, link.bandwidth_GBps, link.latency_us, link.changes] for link in self.links],
+            [[limit.name, limit.links, limit.bandwidth_GBps] for limit in self.limits],
+        )
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+    @cached_property
+    def reversed(self) -> "Topology":
+        """The same machine with every link turned round; what copied reduces, and what reduced copies.
+
+        Storing nodes keep both skills where they have them: a memory that copies cannot reduce, reversed it
+        reduces and cannot copy.
+        """
+        nodes = [
+            Node(
+                **{name: getattr(node, name) for name in Node.__slots__}
+                | {"copies": node.reduces, "reduces": node.copies}
+            )
+            for node in self.nodes
+        ]
+        links = [
+            Link(src=k.dst, dst=k.src, bandwidth_GBps=k.bandwidth_GBps, latency_us=k.latency_us, changes=k.changes)
+            for k in self.links
+        ]
+        return Topology(f"{self.name} reversed", tuple(nodes), tuple(links), self.limits)
+
+
+def _group(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    return np.concatenate(([0], np.cumsum(np.bincount(keys, minlength=count)))).astype(np.int64), order
+
+
+def _check_nodes(topology: Topology) -> None:
+    if not topology.nodes:
+        raise TopologyError("a machine needs at least one gpu")
+    twice = [name for name, times in Counter(node.name for node in topology.nodes).items() if times > 1]
+    if twice:
+        raise TopologyError(f"node name {twice[0]!r} is used twice; names must differ")
+    kinds = [node.kind for node in topology.nodes]
+    if kinds[0] != "gpu":
+        raise TopologyError(f"gpus come first in nodes, but {topology.nodes[0].name} is a {kinds[0]}")
+    for before, after in zip(topology.nodes, topology.nodes[1:], strict=False):
+        if before.kind != "gpu" and after.kind == "gpu":
+            raise TopologyError(f"gpus come first in nodes, but {after.name} comes after {before.name}")
+
+
+def _check_link(topology: Topology, index: int, link: Link) -> None:
+    count = len(topology.nodes)
+    for end, node in (("src", link.src), ("dst", link.dst)):
+        if not 0 <= node < count:
+            raise TopologyError(f"link {index}: {end} must be a node, 0 to {count - 1}, got {node}")
+    where = f"link {index} ({topology.nodes[link.src].name} -> {topology.nodes[link.dst].name})"
+    if link.src == link.dst:
+        raise TopologyError(f"{where}: a link must join two different nodes")
+    _check_bandwidth(where, link.bandwidth_GBps)
+    if not (math.isfinite(link.latency_us) and 0 <= link.latency_us <= 1e9):
+        raise TopologyError(f"{where}: latency_us must be >= 0, got {link.latency_us:g}")
+    last = 0.0
+    for at_us, bandwidth in link.changes:
+        _check_bandwidth(where, bandwidth)
+        if not (math.isfinite(at_us) and us_to_ps(at_us) > us_to_ps(last)):
+            raise TopologyError(f"{where}: times of changes must rise from above 0, got {at_us:g} after {last:g}")
+        last = at_us
+
+
+def _check_limit(topology: Topology, limit: Limit) -> None:
+    where = f"limit {limit.name!r}"
+    if not limit.links:
+        raise TopologyError(f"{where}: needs at least one link")
+    if len(set(limit.links)) != len(limit.links):
+        raise TopologyError(f"{where}: names a link twice")
+    for link in limit.links:
+        if not 0 <= link < len(topology.links):
+            raise TopologyError(f"{where}: link must be 0 to {len(topology.links) - 1}, got {link}")
+    _check_bandwidth(where, limit.bandwidth_GBps)
+
+
+def _check_bandwidth(where: str, bandwidth_GBps: float) -> None:
+    if not (math.isfinite(bandwidth_GBps) and bandwidth_GBps > 0):
+        raise TopologyError(f"{where}: bandwidth_GBps must be > 0, got {bandwidth_GBps:g}")
+    if not 1e-6 <= bandwidth_GBps <= 1e9:
+        raise TopologyError(f"{where}: bandwidth_GBps must be between 1e-6 and 1e9, got {bandwidth_GBps:g}")
