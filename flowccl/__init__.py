@@ -1,0 +1,59 @@
+"""flowccl synthesizes collective communication schedules: verified, and with a proved lower bound.
+
+Data goes from left to right:
+topology -> demand -> methods (+ solver) -> schedule -> check -> export / run / plot
+
+>>> from flowccl import machine, synthesize
+>>> result = synthesize(machine("ndv2:2"), "allgather", 1_000_000)
+>>> print(result.schedule.finish_us, result.bound.us, result.gap)
+"""
+
+from flowccl.check.bounds import Bound, lower_bound
+from flowccl.check.metrics import Metrics, measure
+from flowccl.check.verify import Violation, verify
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.demand.files import load_demand
+from flowccl.errors import FlowcclError
+from flowccl.result import Progress, Result
+from flowccl.schedule.files import load_schedule, save_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import join, prune, retime, reverse
+from flowccl.synthesize import synthesize
+from flowccl.topology.files import load_topology, read_machine, save_topology
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Limit, Link, Node, Topology
+from flowccl.version import VERSION
+
+__all__ = [
+    "VERSION",
+    "Bound",
+    "Chunk",
+    "Demand",
+    "FlowcclError",
+    "Limit",
+    "Link",
+    "Metrics",
+    "Node",
+    "Progress",
+    "Result",
+    "Schedule",
+    "Topology",
+    "Violation",
+    "collective",
+    "join",
+    "load_demand",
+    "load_schedule",
+    "load_topology",
+    "lower_bound",
+    "machine",
+    "measure",
+    "prune",
+    "read_machine",
+    "retime",
+    "reverse",
+    "save_schedule",
+    "save_topology",
+    "synthesize",
+    "verify",
+]

@@ -6,8 +6,8 @@ FlowcclError
 │   ├── DemandError       a collective that makes no sense, or not on this machine
 │   ├── ScheduleError     a schedule that does not fit its machine or its demand
 │   └── FileError         a file that cannot be read, parsed or written
-├── InvalidSchedule       a schedule was judged, and violates the rules (exit code 1)
-└── NothingFound          the time was over before there was any schedule (exit code 3)
+├── InvalidScheduleError  a schedule was judged, and violates the rules (exit code 1)
+└── NothingFoundError     the time was over before there was any schedule (exit code 3)
 """
 
 
@@ -35,9 +35,9 @@ class FileError(InputError):
     """A file that cannot be read, parsed or written."""
 
 
-class InvalidSchedule(FlowcclError):
+class InvalidScheduleError(FlowcclError):
     """A schedule was judged and violates the rules."""
 
 
-class NothingFound(FlowcclError):
+class NothingFoundError(FlowcclError):
     """The time was over before there was any schedule."""

@@ -3,7 +3,10 @@
 import gzip
 import json
 import os
+import re
 import tempfile
+import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,11 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
             raise FileError(f"{path}: is a folder, not a file")
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
-        opened: Any = gzip.open(path, "rb") if packed else path.open("rb")
-        with opened as file:
-            data: bytes = file.read(max_bytes + 1)
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            data = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise FileError(f"{path}: no such file") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(f"{path}: cannot be read: {error}") from None
     if len(data) > max_bytes:
         raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the most that is read")
@@ -50,6 +52,20 @@ def parse_json(data: bytes | str, name: str) -> Any:
         raise FileError(f"{name}: {error}") from None
 
 
+def json_format(path: str | Path) -> str | None:
+    """What a JSON file says it is ("flowccl-schedule"), from its first bytes; None where it is no such file."""
+    path = Path(path)
+    try:
+        if not path.is_file():
+            return None
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(4096)
+    except (OSError, EOFError, ValueError, zlib.error):
+        return None
+    found = re.search(rb'"format"\s*:\s*"([a-z-]+)"', head)
+    return found[1].decode() if found else None
+
+
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a number that JSON allows")
 
@@ -57,8 +73,7 @@ def _refuse_constant(text: str) -> Any:
 def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise ValueError(f"key {twice!r} appears twice in one object")
     return result
 

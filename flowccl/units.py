@@ -14,7 +14,7 @@ from flowccl.errors import InputError
 
 PS_PER_US = 1_000_000
 
-_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
 
 _BYTES = {"": 1, "B": 1}
 _BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", start=1)}
@@ -70,7 +70,7 @@ def _parse(value: str | float, scale: dict[str, float] | dict[str, int], what: s
         factor = scale[match[2]]
         number = float(match[1]) / (1 / factor) if factor < 1 else float(match[1]) * factor
     else:
-        number = float(value)
+        number = float(value) if abs(value) < 1e300 else math.inf
     if not math.isfinite(number):
         raise InputError(f"{what}: must be finite, got {value}")
     return number

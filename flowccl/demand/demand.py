@@ -1,7 +1,7 @@
 """What must move: chunks, and a demand that is a table of them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -151,6 +151,46 @@ class Demand:
         into = np.bincount(self.destination_rank, self.chunk_bytes[self.destination_chunk], self.num_gpus)
         return int(max(out.max(), into.max(), 1))
 
+    @cached_property
+    def backward(self) -> "Demand":
+        """The distribution that this reduction is when run backwards: the one destination sends to all other sources.
+
+        Only for chunks with one destination each.
+        """
+        if len(self.destination_rank) != len(self):
+            raise DemandError(f"{self.collective}: a sum for several destinations is not a distribution run backwards")
+        other = self.source_rank != self.destination_rank[self.source_chunk]
+        table = _table(len(self), self.source_chunk[other], self.source_rank[other])
+        return self._with_ranks(self.destination_ptr, self.destination_rank, *table)
+
+    @cached_property
+    def halves(self) -> tuple["Demand", "Demand"]:
+        """An allreduce as a reduction of each chunk at one owner, and a distribution from there.
+
+        Owners take turns: block b of the data is summed at rank b.
+        """
+        owner = ((np.arange(len(self)) // self.pieces) % self.num_gpus).astype(np.int32)
+        single = np.arange(len(self) + 1, dtype=np.int64)
+        other = self.destination_rank != owner[self.destination_chunk]
+        table = _table(len(self), self.destination_chunk[other], self.destination_rank[other])
+        first = self._with_ranks(self.source_ptr, self.source_rank, single, owner)
+        return first, self._with_ranks(single, owner, *table)
+
+    def _with_ranks(
+        self,
+        source_ptr: NDArray[np.int64],
+        source_rank: NDArray[np.int32],
+        destination_ptr: NDArray[np.int64],
+        destination_rank: NDArray[np.int32],
+    ) -> "Demand":
+        return replace(
+            self,
+            source_ptr=source_ptr,
+            source_rank=source_rank,
+            destination_ptr=destination_ptr,
+            destination_rank=destination_rank,
+        )
+
     def check_fits(self, topology: Topology) -> None:
         """Raise DemandError where the machine has too few GPUs, or no way from a source to a destination."""
         if self.num_gpus > topology.num_gpus:
@@ -182,6 +222,10 @@ _COLUMNS = {
 
 def _pointer(groups: list[tuple[int, ...]]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum([len(group) for group in groups]))).astype(np.int64)
+
+
+def _table(count: int, chunk: NDArray[np.int32], rank: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    return np.concatenate(([0], np.cumsum(np.bincount(chunk, minlength=count)))).astype(np.int64), rank
 
 
 def _check(demand: Demand) -> None:

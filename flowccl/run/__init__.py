@@ -1,0 +1,1 @@
+"""On real data."""

@@ -1,0 +1,1 @@
+"""The answer: transfers, their times, and what can be done with them."""

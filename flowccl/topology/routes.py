@@ -8,6 +8,7 @@ slowest; a store-and-forward switch starts a new segment when the chunk is whole
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class Routes:
         place: dict[bytes, int] = {}
         raw, width = self.link.tobytes(), self.link.itemsize
         bounds = (self.ptr * width).tolist()
-        which = [place.setdefault(raw[a:b], len(place)) for a, b in zip(bounds, bounds[1:], strict=False)]
+        which = [place.setdefault(raw[a:b], len(place)) for a, b in pairwise(bounds)]
         chosen_routes = [np.frombuffer(key, dtype=np.int32) for key in place]
         ptr = np.concatenate(([0], np.cumsum([len(route) for route in chosen_routes]))).astype(np.int64)
         link = np.concatenate(chosen_routes) if chosen_routes else np.zeros(0, dtype=np.int32)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -75,6 +75,11 @@ class Link:
     latency_us: float = 0.0
     changes: tuple[tuple[float, float], ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandwidth_GBps", float(self.bandwidth_GBps))
+        object.__setattr__(self, "latency_us", float(self.latency_us))
+        object.__setattr__(self, "changes", tuple((float(at), float(bandwidth)) for at, bandwidth in self.changes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
@@ -83,6 +88,10 @@ class Limit:
     name: str
     links: tuple[int, ...]
     bandwidth_GBps: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bandwidth_GBps", float(self.bandwidth_GBps))
+        object.__setattr__(self, "links", tuple(self.links))
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,9 @@ class Topology:
             _check_link(self, index, link)
         for limit in self.limits:
             _check_limit(self, limit)
+        twice = [name for name, times in Counter(limit.name for limit in self.limits).items() if times > 1]
+        if twice:
+            raise TopologyError(f"limit name {twice[0]!r} is used twice; names must differ")
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r}, {self.num_gpus} gpus, {len(self.nodes)} nodes, {len(self.links)} links)"
@@ -119,7 +131,7 @@ class Topology:
         return {node.name: position for position, node in enumerate(self.nodes)}
 
     def link_name(self, link: int) -> str:
-        """ "gpu0 -> gpu4"."""
+        """How messages call a link: "gpu0 -> gpu4"."""
         return f"{self.nodes[self.links[link].src].name} -> {self.nodes[self.links[link].dst].name}"
 
     @cached_property
@@ -225,23 +237,12 @@ class Topology:
 
     @cached_property
     def reversed(self) -> "Topology":
-        """The same machine with every link turned round; what copied reduces, and what reduced copies.
-
-        Storing nodes keep both skills where they have them: a memory that copies cannot reduce, reversed it
-        reduces and cannot copy.
-        """
-        nodes = [
-            Node(
-                **{name: getattr(node, name) for name in Node.__slots__}
-                | {"copies": node.reduces, "reduces": node.copies}
-            )
-            for node in self.nodes
-        ]
-        links = [
-            Link(src=k.dst, dst=k.src, bandwidth_GBps=k.bandwidth_GBps, latency_us=k.latency_us, changes=k.changes)
-            for k in self.links
-        ]
-        return Topology(f"{self.name} reversed", tuple(nodes), tuple(links), self.limits)
+        """The same machine with every link turned round; what copied reduces, and what reduced copies."""
+        nodes = [replace(node, copies=node.reduces, reduces=node.copies) for node in self.nodes]
+        links = [replace(link, src=link.dst, dst=link.src) for link in self.links]
+        back = " reversed"
+        name = self.name.removesuffix(back) if self.name.endswith(back) else self.name + back
+        return Topology(name, tuple(nodes), tuple(links), self.limits)
 
 
 def _group(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -277,7 +278,7 @@ def _check_link(topology: Topology, index: int, link: Link) -> None:
     last = 0.0
     for at_us, bandwidth in link.changes:
         _check_bandwidth(where, bandwidth)
-        if not (math.isfinite(at_us) and us_to_ps(at_us) > us_to_ps(last)):
+        if not (math.isfinite(at_us) and at_us <= 1e9 and us_to_ps(at_us) > us_to_ps(last)):
             raise TopologyError(f"{where}: times of changes must rise from above 0, got {at_us:g} after {last:g}")
         last = at_us
 

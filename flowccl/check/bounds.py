@@ -1,0 +1,122 @@
+"""Proved floors: no schedule, with any chunking, finishes earlier. Each comes with its witness in words.
+
+distance   the farthest destination, by latency alone
+cut        what must cross a set of links: the earliest it can be there, the work, and the way still to go. This is the
+           one-machine bound of job-shop scheduling (heads, work, tails), on every node, host, minimum cut and ball
+work       every byte must go some way: all bytes times their least hops, over all links together
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.check.cuts import Cut, candidate_cuts
+from flowccl.check.needs import Needs
+from flowccl.demand.demand import Demand
+from flowccl.topology.topology import Topology
+from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
+
+_DETAILED = 20_000_000  # entries (group x link) that the full treatment of cuts may look at, the best cuts first
+_THRESHOLDS = 8  # distinct heads and tails that are tried for a cut
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proved floor in picoseconds, and why."""
+
+    ps: int
+    kind: str
+    witness: str
+
+    @property
+    def us(self) -> float:
+        """The floor in microseconds."""
+        return ps_to_us(self.ps)
+
+
+def lower_bound(topology: Topology, demand: Demand) -> Bound:
+    """The best of all floors."""
+    return max(floors(topology, demand), key=lambda bound: bound.ps)
+
+
+def floors(topology: Topology, demand: Demand) -> list[Bound]:
+    """All floors of a demand that fits the machine.
+
+    A pure reduction is a distribution run backwards, so its floors are those of the reversed demand on the reversed
+    machine.
+    """
+    if demand.reduces and len(demand.destination_rank) == len(demand):
+        topology, demand = topology.reversed, demand.backward
+    needs = Needs.of(demand, topology)
+    return [_distance(needs), _work(needs), *_cuts(needs)]
+
+
+def _distance(needs: Needs) -> Bound:
+    away, source = needs.farthest(needs.latency_ps)
+    at, nodes = int(np.argmax(away)), needs.topology.nodes
+    a, b = nodes[source[at]].name, nodes[needs.destination[at]].name
+    return Bound(
+        _floor(away[at]), "distance", f"{b} needs data of {a}, {format_us(ps_to_us(away[at]))} away by latency"
+    )
+
+
+def _work(needs: Needs) -> Bound:
+    """Byte-hops over total bandwidth; a group with several destinations must at least reach the farthest."""
+    hops, _ = needs.farthest(needs.hops)
+    total = float((np.maximum.reduceat(hops, needs.destination_ptr[:-1]) * needs.bytes).sum())
+    bandwidth = float(needs.topology.link_peak_GBps.sum())
+    words = f"{format_bytes(total)} (bytes x least hops) must move over all links, {format_GBps(bandwidth)} together"
+    return Bound(_floor(total * 1000 / bandwidth), "work", words)
+
+
+def _cuts(needs: Needs) -> list[Bound]:
+    cuts = list(candidate_cuts(needs.topology, needs))
+    crossing = [needs.crossing(cut.far) for cut in cuts]
+    simple = [float(needs.bytes[group].sum()) / cut.GBps for cut, group in zip(cuts, crossing, strict=True)]
+    result: list[Bound] = []
+    looked = 0
+    for at in np.argsort(simple)[::-1].tolist():
+        looked += len(crossing[at]) * len(cuts[at].links)
+        if not len(crossing[at]) or (result and looked > _DETAILED):
+            break
+        result.append(_cut(needs, cuts[at], crossing[at]))
+    return result
+
+
+def _cut(needs: Needs, cut: Cut, group: NDArray[np.int64]) -> Bound:
+    """The best floor of one cut over subsets of what crosses it: those with late heads, those with long tails."""
+    heads, tails, worst = needs.heads_and_tails(cut.far, cut.links, group)
+    size = needs.bytes[group].astype(np.float64)
+    nearest, shortest = heads.min(axis=1), tails.min(axis=1)
+    best = (-1.0, np.zeros(0, dtype=np.int64))
+    for h in _thresholds(nearest):
+        for q in _thresholds(shortest):
+            chosen = np.flatnonzero((nearest >= h) & (shortest >= q))
+            if not len(chosen):
+                continue
+            value = cut.earliest_ps(heads[chosen].min(axis=0) + tails[chosen].min(axis=0), float(size[chosen].sum()))
+            if value > best[0]:
+                best = (value, chosen)
+    value, chosen = best
+    volume = float(size[chosen].sum())
+    last = needs.topology.nodes[worst[chosen[0]]].name
+    words = (
+        f"{format_bytes(volume)} must cross {cut.name}, {format_GBps(cut.GBps)}"
+        f" ({len(cut.links)} link{'s' if len(cut.links) > 1 else ''}):"
+        f" {format_us(ps_to_us(nearest[chosen].min()))} to get there, {format_us(volume / cut.GBps / 1000)} to cross,"
+        f" {format_us(ps_to_us(shortest[chosen].min()))} to reach {last}"
+    )
+    return Bound(_floor(value), "cut", words)
+
+
+def _thresholds(values: NDArray[np.float64]) -> list[float]:
+    distinct = np.unique(values)
+    if len(distinct) > _THRESHOLDS:
+        distinct = distinct[np.linspace(0, len(distinct) - 1, _THRESHOLDS).astype(int)]
+    return [float(v) for v in distinct]
+
+
+def _floor(ps: float) -> int:
+    """A floor in whole picoseconds: finishes are whole, so it may be rounded up, past the noise of floats."""
+    return max(int(np.ceil(ps * (1 - 1e-12))), 0)

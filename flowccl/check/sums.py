@@ -1,0 +1,87 @@
+"""Contributions, followed one by one: a sum must count every source exactly once."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.check.violation import Violation, transfer_name
+from flowccl.schedule.schedule import Schedule
+from flowccl.units import ps_to_us
+
+
+def check_sums(schedule: Schedule) -> list[Violation]:
+    """Violations of all chunks that several sources contribute to, or that some transfer adds up.
+
+    A node's value is the set of contributions in it (bits of an int). Arrivals at an instant come before sends. What
+    arrives is added where the transfer says so, else it replaces what was there.
+    """
+    summed = summed_chunks(schedule)
+    if not summed.any():
+        return []
+    timing = schedule.timing
+    of_root, of_end = schedule.chunk[timing.root_transfer], schedule.chunk[timing.end_transfer]
+    roots, ends = np.flatnonzero(summed[of_root]), np.flatnonzero(summed[of_end])
+    time = np.concatenate((timing.root_from_ps[roots], timing.end_arrival_ps[ends]))
+    sends = np.concatenate((np.ones(len(roots), dtype=np.int8), np.zeros(len(ends), dtype=np.int8)))
+    row = np.concatenate((roots, ends))
+    chunk = np.concatenate((of_root[roots], of_end[ends]))
+    order = np.lexsort((row, sends, time, chunk))
+    bounds = np.searchsorted(chunk[order], np.arange(len(schedule.demand) + 1)).tolist()
+    events = list(zip(sends[order].tolist(), row[order].tolist(), strict=True))
+    result: list[Violation] = []
+    for c in np.flatnonzero(summed).tolist():
+        result += _follow(schedule, c, events[bounds[c] : bounds[c + 1]])
+    return result
+
+
+def summed_chunks(schedule: Schedule) -> NDArray[np.bool_]:
+    """Chunks that are added up: several sources, a transfer that adds, or one that leaves several nodes at once."""
+    summed = np.asarray(np.diff(schedule.demand.source_ptr) > 1)
+    summed[schedule.chunk[schedule.reduce]] = True
+    summed[schedule.chunk[np.diff(schedule.shape.root_ptr)[schedule.route] > 1]] = True
+    return summed
+
+
+def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> list[Violation]:
+    """Replay one chunk's sends and arrivals in order of time."""
+    timing, nodes, demand = schedule.timing, schedule.topology.nodes, schedule.demand
+    sources = demand.sources(chunk).tolist()
+    value = {rank: 1 << bit for bit, rank in enumerate(sources)}
+    sent: dict[int, int] = {}
+    result = []
+    for is_send, row in events:
+        if is_send:
+            i, node = int(timing.root_transfer[row]), int(timing.root_node[row])
+            have = value.get(node, 0)
+            if not have:
+                at = ps_to_us(int(timing.root_from_ps[row]))
+                words = f"{nodes[node].name} sends at {at:g} us, but has nothing of it then"
+                result.append(Violation("source", f"{transfer_name(schedule, i)}: {words}", (i,)))
+            if sent.get(i, 0) & have:
+                words = _twice(schedule, sources, sent[i] & have, "the switch")
+                result.append(Violation("reduce", f"{transfer_name(schedule, i)}: {words}", (i,)))
+            sent[i] = sent.get(i, 0) | have
+            continue
+        i, node = int(timing.end_transfer[row]), int(timing.end_node[row])
+        came, have = sent.get(i, 0), value.get(node, 0)
+        if not schedule.reduce[i]:
+            value[node] = came
+            continue
+        if not nodes[node].reduces:
+            words = f"{nodes[node].name} cannot reduce"
+            result.append(Violation("reduce", f"{transfer_name(schedule, i)}: {words}", (i,)))
+        if came & have:
+            words = _twice(schedule, sources, came & have, nodes[node].name)
+            result.append(Violation("reduce", f"{transfer_name(schedule, i)}: {words}", (i,)))
+        value[node] = have | came
+    full = (1 << len(sources)) - 1
+    for rank in demand.destinations(chunk).tolist():
+        lacks = [s for bit, s in enumerate(sources) if not value.get(rank, 0) >> bit & 1]
+        if value.get(rank, 0) != full:
+            names = ", ".join(nodes[s].name for s in lacks[:5]) + (" ..." if len(lacks) > 5 else "")
+            result.append(Violation("destination", f"{nodes[rank].name} ends without {names} in chunk {chunk}"))
+    return result
+
+
+def _twice(schedule: Schedule, sources: list[int], bits: int, where: str) -> str:
+    names = [schedule.topology.nodes[s].name for bit, s in enumerate(sources) if bits >> bit & 1]
+    return f"counts {', '.join(names[:5])}{' ...' if len(names) > 5 else ''} twice at {where}"

@@ -1,0 +1,226 @@
+"""The command line: `flowccl synth | verify | show | machines | plot`. The only file that prints.
+
+Exit codes: 0 good, 1 a schedule is invalid, 2 bad input, 3 nothing found in time.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowccl.arguments import parser
+from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
+
+if TYPE_CHECKING:
+    from flowccl.demand.demand import Demand
+    from flowccl.result import Progress
+    from flowccl.schedule.schedule import Schedule
+
+_EXIT = ((InvalidScheduleError, 1), (NothingFoundError, 3), (InputError, 2), (FlowcclError, 2))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.ERROR, format="%(message)s")
+    try:
+        return _COMMANDS[options.command](options)
+    except FlowcclError as error:
+        print(f"flowccl: error: {error}", file=sys.stderr)
+        return next(code for kind, code in _EXIT if isinstance(error, kind))
+    except KeyboardInterrupt:
+        print("flowccl: interrupted before any schedule was found", file=sys.stderr)
+        return 3
+    except BrokenPipeError:  # the reader of our output is gone, as in `flowccl machines | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+# -- the commands -------------------------------------------------------------------------------------------------
+
+
+def _synth(options: argparse.Namespace) -> int:
+    from flowccl.schedule.files import save_schedule
+    from flowccl.show import describe_result
+    from flowccl.synthesize import synthesize
+    from flowccl.topology.files import read_machine
+    from flowccl.units import parse_bytes
+
+    topology = read_machine(options.machine)
+    size = None if options.size is None else parse_bytes(options.size)
+    demand = _demand_file(options.collective, size)
+    if options.out is not None:
+        _check_writable(Path(options.out))
+    stop = _StopSignal()
+    progress = _ProgressLine(enabled=sys.stderr.isatty() and not options.quiet)
+    try:
+        result = synthesize(
+            topology,
+            options.collective if demand is None else demand,
+            size,
+            method=options.method,
+            chunks=options.chunks,
+            root=options.root,
+            time_limit_s=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+            steps=options.steps,
+            on_progress=progress.show,
+            should_stop=stop.asked,
+        )
+    finally:
+        progress.clear()
+    if options.out is not None:
+        save_schedule(result.schedule, options.out)
+    print(json.dumps(result.to_json()) if options.json else describe_result(result, options.out))
+    return 0
+
+
+def _demand_file(text: str, size: int | None) -> "Demand | None":
+    """A custom demand where the collective is a file."""
+    if not text.endswith((".json", ".json.gz")) and os.sep not in text:
+        return None
+    from flowccl.demand.files import load_demand
+
+    if size is not None:
+        raise InputError(f"{text} says how many bytes each chunk has; leave --size out")
+    return load_demand(text)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from flowccl.check.bounds import lower_bound
+    from flowccl.check.verify import verify
+    from flowccl.schedule.files import load_schedule
+    from flowccl.topology.files import read_machine
+
+    schedule = load_schedule(options.schedule, read_machine(options.machine) if options.machine else None)
+    violations = verify(schedule)
+    if options.json:
+        found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
+        print(json.dumps({"valid": not violations, "violations": found}))
+        return 1 if violations else 0
+    for violation in violations:
+        print(violation)
+    if violations:
+        print(f"INVALID: {len(violations)} violation{'s' if len(violations) > 1 else ''} in {len(schedule)} transfers")
+        return 1
+    bound = lower_bound(schedule.topology, schedule.demand)
+    times = f"finish {schedule.finish_us:g} us, lower bound {bound.us:g} us"
+    print(f"VALID: {len(schedule)} transfers, {times}, gap {schedule.finish_ps / max(bound.ps, 1) - 1:.2%}")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from flowccl.show import describe_schedule, describe_topology
+    from flowccl.topology.files import read_machine
+
+    schedule = _schedule_file(options.what)
+    print(describe_topology(read_machine(options.what)) if schedule is None else describe_schedule(schedule))
+    return 0
+
+
+def _schedule_file(text: str) -> "Schedule | None":
+    """The schedule in a file, or None where the text is something else."""
+    from flowccl.files import json_format
+    from flowccl.schedule.files import load_schedule
+
+    return load_schedule(text) if json_format(text) == "flowccl-schedule" else None
+
+
+def _machines(options: argparse.Namespace) -> int:
+    from flowccl.topology.machines import MACHINES, machine
+
+    if options.json:
+        rows = [{"pattern": k.pattern, "example": k.example, "about": k.about} for k in MACHINES.values()]
+        print(json.dumps(rows))
+        return 0
+    width = max(len(kind.pattern) for kind in MACHINES.values())
+    for kind in MACHINES.values():
+        print(f"{kind.pattern:<{width}}  {kind.about}")
+        print(f"{'':<{width}}  e.g. {kind.example} ({machine(kind.example).num_gpus} gpus)")
+    print(
+        "\nOptions follow behind colons: ring:8:bandwidth=50GB/s:latency=0.5us. A JSON file describes other machines."
+    )
+    return 0
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from flowccl.check.bounds import lower_bound
+    from flowccl.plot.machine import plot_topology
+    from flowccl.plot.timeline import plot_timeline
+    from flowccl.topology.files import read_machine
+
+    schedule = _schedule_file(options.what)
+    if schedule is not None:
+        out = options.out or str(Path(options.what).with_suffix("").with_suffix(".png"))
+        plot_timeline(schedule, out, lower_bound_us=lower_bound(schedule.topology, schedule.demand).us)
+    else:
+        topology = read_machine(options.what)
+        out = options.out or topology.name.replace(":", "-").replace("/", "-") + ".png"
+        plot_topology(topology, out)
+    print(out)
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "synth": _synth,
+    "verify": _verify,
+    "show": _show,
+    "machines": _machines,
+    "plot": _plot,
+}
+
+
+# -- what people see ----------------------------------------------------------------------------------------------
+
+
+class _ProgressLine:
+    """One line on a terminal that is written over and over."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def show(self, progress: "Progress") -> None:
+        if not self.enabled or progress.finish_us is None:
+            return
+        gap = "" if progress.gap is None else f", gap {progress.gap:.2%}"
+        text = f"{progress.elapsed_s:6.1f} s  best {progress.finish_us:g} us ({progress.method})"
+        bound = "" if progress.lower_bound_us is None else f", floor {progress.lower_bound_us:g} us"
+        sys.stderr.write(f"\r\033[K{text}{bound}{gap}  (Ctrl-C keeps the best)")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self.enabled:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+
+class _StopSignal:
+    """Ctrl-C asks the search to stop with its best; a second one ends the program."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
+
+    def asked(self) -> bool:
+        return self.stopping
+
+
+def _check_writable(path: Path) -> None:
+    """Say now, not after the work, that the file cannot be written."""
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: there is no folder {path.parent}")
+    if not path.name.endswith((".json", ".json.gz")):
+        raise InputError(f"--out {path}: the name must end in .json or .json.gz")

@@ -1,0 +1,276 @@
+"""The named collectives, as functions that make a Demand.
+
+`size_bytes` is what nccl-tests prints in its size column: the whole buffer. Where the buffer has one block per rank,
+it is cut into blocks as even as whole bytes allow (the first ones get one byte more), and each block the same way
+into `chunks` chunks.
+"""
+
+import difflib
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import COLLECTIVES, Demand
+from flowccl.errors import DemandError
+
+MAX_ENTRIES = 2**29  # sources and destinations of all chunks together; some 10 GB while they are checked
+MAX_BYTES = 2**60
+
+Ints = NDArray[np.int64]
+
+
+def allgather(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
+    """Every rank's block goes to all others; `size_bytes` is the whole output buffer, one block per rank."""
+    blocks = _blocks("allgather", num_gpus, size_bytes, chunks, num_gpus, num_gpus * num_gpus)
+    return _demand("allgather", num_gpus, size_bytes, chunks, blocks, _column(num_gpus), _others(num_gpus))
+
+
+def alltoall(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
+    """Every rank sends block d of its buffer to rank d; its own block stays. `size_bytes` is one rank's buffer."""
+    blocks = _blocks("alltoall", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus * num_gpus)
+    sources = np.repeat(_column(num_gpus), num_gpus - 1, axis=0)
+    destinations = _others(num_gpus).reshape(-1, 1)
+    return _demand("alltoall", num_gpus, size_bytes, chunks, blocks[destinations[:, 0]], sources, destinations)
+
+
+def alltoallv(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any], chunks: int = 1) -> Demand:
+    """Rank s sends `matrix_bytes[s][d]` bytes to rank d, in `chunks` chunks; 0 is no chunk, the diagonal stays.
+
+    The size is the largest buffer that any rank sends or receives, with the part that stays, as in alltoall.
+    """
+    matrix = _matrix(matrix_bytes)
+    num_gpus = len(matrix)
+    _check_counts("alltoallv", num_gpus, chunks, 2 * num_gpus * num_gpus)
+    source, destination = np.nonzero((matrix > 0) & ~np.eye(num_gpus, dtype=np.bool_))
+    if len(source) == 0:
+        raise DemandError("alltoallv: all entries off the diagonal are 0, so nothing must move; give some bytes")
+    blocks = matrix[source, destination]
+    if chunks > blocks.min():
+        least = int(np.argmin(blocks))
+        raise DemandError(
+            f"alltoallv: {chunks} chunks do not fit in the {blocks[least]} bytes from rank {source[least]} "
+            f"to rank {destination[least]}; at most {blocks[least]} chunks"
+        )
+    size_bytes = int(max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max()))
+    return _demand("alltoallv", num_gpus, size_bytes, chunks, blocks, source[:, None], destination[:, None])
+
+
+def broadcast(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
+    """The root's buffer of `size_bytes` goes to all others."""
+    blocks = _blocks("broadcast", num_gpus, size_bytes, chunks, 1, num_gpus)
+    root = _check_root("broadcast", num_gpus, root)
+    others = _others_of(num_gpus, root)
+    return _demand("broadcast", num_gpus, size_bytes, chunks, blocks, np.array([[root]]), others[None, :])
+
+
+def scatter(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
+    """Block r of the root's buffer goes to rank r; `size_bytes` is the whole buffer, one block per rank."""
+    blocks = _blocks("scatter", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus)
+    root = _check_root("scatter", num_gpus, root)
+    others = _others_of(num_gpus, root)
+    sources = np.full((num_gpus - 1, 1), root)
+    return _demand("scatter", num_gpus, size_bytes, chunks, blocks[others], sources, others[:, None])
+
+
+def gather(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
+    """Every rank's block goes to the root; `size_bytes` is the root's whole buffer, one block per rank."""
+    blocks = _blocks("gather", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus)
+    root = _check_root("gather", num_gpus, root)
+    others = _others_of(num_gpus, root)
+    destinations = np.full((num_gpus - 1, 1), root)
+    return _demand("gather", num_gpus, size_bytes, chunks, blocks[others], others[:, None], destinations)
+
+
+def reduce(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
+    """The sum of all ranks' buffers of `size_bytes` ends at the root."""
+    blocks = _blocks("reduce", num_gpus, size_bytes, chunks, 1, num_gpus + 1)
+    root = _check_root("reduce", num_gpus, root)
+    return _demand("reduce", num_gpus, size_bytes, chunks, blocks, _row(num_gpus), np.array([[root]]))
+
+
+def reduce_scatter(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
+    """Block r of the sum of all ranks' buffers ends at rank r; `size_bytes` is one rank's whole input buffer."""
+    blocks = _blocks("reduce_scatter", num_gpus, size_bytes, chunks, num_gpus, num_gpus * (num_gpus + 1))
+    sources = np.repeat(_row(num_gpus), num_gpus, axis=0)
+    return _demand("reduce_scatter", num_gpus, size_bytes, chunks, blocks, sources, _column(num_gpus))
+
+
+def allreduce(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
+    """The sum of all ranks' buffers of `size_bytes` ends everywhere; one block per rank, to be summed up apart."""
+    blocks = _blocks("allreduce", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus * num_gpus)
+    everyone = np.repeat(_row(num_gpus), num_gpus, axis=0)
+    return _demand("allreduce", num_gpus, size_bytes, chunks, blocks, everyone, everyone)
+
+
+COLLECTIVES_BY_NAME: dict[str, Callable[..., Demand]] = {
+    "allgather": allgather,
+    "alltoall": alltoall,
+    "broadcast": broadcast,
+    "scatter": scatter,
+    "gather": gather,
+    "reduce": reduce,
+    "reduce_scatter": reduce_scatter,
+    "allreduce": allreduce,
+}
+"""The collectives that a number of GPUs and a size define; those in `ROOTED` also take `root`."""
+
+ROOTED = frozenset({"broadcast", "scatter", "gather", "reduce"})
+
+_SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES}
+
+
+def collective_name(name: str) -> str:
+    """The name as flowccl spells it: "all_gather" -> "allgather", "reduce-scatter" -> "reduce_scatter"."""
+    if not isinstance(name, str):
+        raise DemandError(f"the collective must be a name such as allgather, got {type(name).__name__}")
+    plain = name.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
+    if plain in _SPELLINGS:
+        return _SPELLINGS[plain]
+    near = difflib.get_close_matches(plain, _SPELLINGS, n=1)
+    hint = f"did you mean {_SPELLINGS[near[0]]}?" if near else f"known are {', '.join(COLLECTIVES)}"
+    raise DemandError(f"unknown collective {name!r}; {hint}")
+
+
+def collective(name: str, num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
+    """The demand of a named collective; spellings such as "all_gather" and "reduce-scatter" are understood."""
+    known = collective_name(name)
+    if known == "alltoallv":
+        raise DemandError("alltoallv needs the bytes of every pair: use alltoallv(matrix_bytes) or a demand file")
+    if known == "custom":
+        raise DemandError("a custom demand lists its chunks: use Demand.from_chunks or a demand file")
+    if known in ROOTED:
+        return COLLECTIVES_BY_NAME[known](num_gpus, size_bytes, chunks, root)
+    if root != 0:
+        raise DemandError(f"{known} has no root, got root {root}")
+    return COLLECTIVES_BY_NAME[known](num_gpus, size_bytes, chunks)
+
+
+def busbw_factor(collective: str, num_gpus: int) -> float:
+    """What turns algbw into busbw, as nccl-tests defines it; 1 for a custom demand."""
+    known = collective_name(collective)
+    if _integer("num_gpus", num_gpus) < 2:
+        raise DemandError(f"{known}: needs at least 2 gpus, got {num_gpus}")
+    if known == "allreduce":
+        return 2 * (num_gpus - 1) / num_gpus
+    if known in ("broadcast", "reduce", "custom"):
+        return 1.0
+    return (num_gpus - 1) / num_gpus
+
+
+def _demand(
+    name: str, num_gpus: int, size_bytes: int, chunks: int, blocks: Ints, sources: NDArray[Any], wanted: NDArray[Any]
+) -> Demand:
+    """Every block cut into chunks; row b of `sources` and `wanted` are the ranks of block b."""
+    chunk_bytes = _split(blocks, chunks).reshape(-1)
+    ends = np.arange(len(chunk_bytes) + 1, dtype=np.int64)
+    return Demand(
+        name,
+        int(num_gpus),
+        int(size_bytes),
+        chunk_bytes,
+        ends * sources.shape[1],
+        np.repeat(sources.astype(np.int32), chunks, axis=0).reshape(-1),
+        ends * wanted.shape[1],
+        np.repeat(wanted.astype(np.int32), chunks, axis=0).reshape(-1),
+        int(chunks),
+    )
+
+
+def _split(total: Ints, parts: int) -> Ints:
+    """Each total in whole parts that differ by at most 1, the larger ones first: one row per total."""
+    extra: Ints = (np.arange(parts) < (total % parts)[:, None]).astype(np.int64)
+    parted: Ints = (total // parts)[:, None] + extra
+    return parted
+
+
+def _blocks(name: str, num_gpus: int, size_bytes: int, chunks: int, blocks: int, entries: int) -> Ints:
+    """Bytes of each block of the buffer; every block must be large enough for its chunks."""
+    _check_counts(name, num_gpus, chunks, entries)
+    if not 1 <= _integer("size_bytes", size_bytes) <= MAX_BYTES:
+        raise DemandError(f"{name}: size_bytes must be 1 to 2^60, got {size_bytes}")
+    least = size_bytes // blocks
+    if least < 1:
+        raise DemandError(
+            f"{name}: {size_bytes} bytes cannot be cut into {blocks} blocks, one per gpu; give at least {blocks} bytes"
+        )
+    if chunks > least:
+        raise DemandError(f"{name}: {chunks} chunks do not fit in a block of {least} bytes; at most {least} chunks")
+    return _split(np.array([size_bytes], dtype=np.int64), blocks).reshape(-1)
+
+
+def _check_counts(name: str, num_gpus: int, chunks: int, entries: int) -> None:
+    if _integer("num_gpus", num_gpus) < 2:
+        raise DemandError(f"{name}: needs at least 2 gpus, got {num_gpus}")
+    if _integer("chunks", chunks) < 1:
+        raise DemandError(f"{name}: chunks must be at least 1, got {chunks}")
+    if entries * chunks > MAX_ENTRIES:
+        raise DemandError(
+            f"{name}: {num_gpus} gpus with {chunks} chunks per block make {entries * chunks} entries, "
+            f"more than {MAX_ENTRIES}; use fewer chunks or gpus"
+        )
+
+
+def _check_root(name: str, num_gpus: int, root: int) -> int:
+    if not 0 <= _integer("root", root) < num_gpus:
+        raise DemandError(f"{name}: root must be a rank, 0 to {num_gpus - 1}, got {root}")
+    return root
+
+
+def _integer(what: str, value: int) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise DemandError(f"{what} must be a whole number, got {value}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise DemandError(f"{what} must be a whole number, got {value!r}") from None
+
+
+def _matrix(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any]) -> Ints:
+    """The byte matrix as an array, checked."""
+    try:
+        matrix = np.asarray(matrix_bytes)
+    except ValueError:
+        raise DemandError("alltoallv: the rows of the byte matrix differ in length; it must be square") from None
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise DemandError(f"alltoallv: the byte matrix must be square, one row per gpu, got shape {matrix.shape}")
+    rules: dict[str, Callable[[], NDArray[np.bool_]]] = {  # in this order: text cannot be compared with 0
+        "must be a whole number of bytes": lambda: _not_whole(matrix),
+        "must be >= 0": lambda: np.asarray(matrix < 0),
+        "is too large": lambda: np.asarray(matrix > MAX_BYTES // max(len(matrix), 1)),
+    }
+    for what, wrong in rules.items():
+        for s, d in np.argwhere(wrong())[:1]:
+            raise DemandError(f"alltoallv: entry [{s}][{d}] {what}, got {matrix[s, d]}")
+    return matrix.astype(np.int64)
+
+
+def _not_whole(matrix: NDArray[Any]) -> NDArray[np.bool_]:
+    if matrix.dtype.kind in "iu":
+        return np.zeros(matrix.shape, dtype=np.bool_)
+    if matrix.dtype.kind == "f":
+        broken: NDArray[np.bool_] = (np.floor(matrix) != matrix) | ~np.isfinite(matrix)
+        return broken
+    rows = [[not isinstance(entry, int) or isinstance(entry, bool) for entry in row] for row in matrix.tolist()]
+    return np.array(rows, dtype=np.bool_).reshape(matrix.shape)
+
+
+def _row(num_gpus: int) -> Ints:
+    return np.arange(num_gpus, dtype=np.int64)[None, :]
+
+
+def _column(num_gpus: int) -> Ints:
+    return np.arange(num_gpus, dtype=np.int64)[:, None]
+
+
+def _others(num_gpus: int) -> Ints:
+    """Row r: all ranks but r."""
+    row = _row(num_gpus - 1)
+    return row + (row >= _column(num_gpus))
+
+
+def _others_of(num_gpus: int, root: int) -> Ints:
+    ranks = np.arange(num_gpus - 1, dtype=np.int64)
+    return ranks + (ranks >= root)

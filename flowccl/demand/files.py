@@ -1,0 +1,279 @@
+"""Demand JSON in and out; docs/demand.md describes the format.
+
+A named collective is stored by its parameters, any other demand by its chunks: listed one by one (pleasant to write
+by hand) or as columns (what flowccl writes).
+"""
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.collectives import COLLECTIVES_BY_NAME, MAX_BYTES, ROOTED, alltoallv, collective, collective_name
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import DemandError, InputError
+from flowccl.files import read_json, write_json
+from flowccl.units import parse_bytes
+
+FORMAT = "flowccl-demand"
+VERSION = 1
+MAX_FILE_BYTES = 2_000_000_000  # unpacked
+MAX_GPUS = 2**20
+MAX_LISTED = 2**24  # sources and destinations of chunks that are listed one by one
+
+_COMMON = ("format", "version", "collective", "gpus")
+_FORMS = {  # how the chunks are given: the keys that go with it
+    "chunks": ("size_bytes", "pieces", "chunks"),
+    "columns": ("size_bytes", "pieces", "columns"),
+    "matrix_bytes": ("pieces", "matrix_bytes"),
+    "": ("size_bytes", "pieces", "root"),
+}
+_CHUNK_KEYS = ("bytes", "source", "sources", "destination", "destinations")
+_COLUMN_KEYS = ("bytes", "source_count", "source_rank", "destination_count", "destination_rank")
+
+
+def load_demand(path: str | Path) -> Demand:
+    """The demand in a JSON file (.json or .json.gz)."""
+    return demand_from_json(read_json(path, MAX_FILE_BYTES), str(path))
+
+
+def save_demand(demand: Demand, path: str | Path) -> None:
+    """Write a demand as JSON; compressed where the name ends in .gz."""
+    write_json(path, demand_to_json(demand))
+
+
+def demand_to_json(demand: Demand) -> dict[str, Any]:
+    """A demand as a value for JSON: a named collective by its parameters, any other by columns."""
+    head: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "collective": collective_name(demand.collective),
+        "gpus": int(demand.num_gpus),
+        "size_bytes": int(demand.size_bytes),
+        "pieces": int(demand.pieces),
+    }
+    root = _root_if_named(demand)
+    if root is not None:
+        return head | ({"root": root} if demand.collective in ROOTED else {})
+    columns: dict[str, list[int]] = {"bytes": demand.chunk_bytes.tolist()}
+    for end, ptr, rank in (
+        ("source", demand.source_ptr, demand.source_rank),
+        ("destination", demand.destination_ptr, demand.destination_rank),
+    ):
+        counts = np.diff(ptr)
+        if np.any(counts != 1):
+            columns[f"{end}_count"] = counts.tolist()
+        columns[f"{end}_rank"] = rank.tolist()
+    return head | {"columns": columns}
+
+
+def _root_if_named(demand: Demand) -> int | None:
+    """The root (0 where there is none) with which the collective's function makes this very demand, or None."""
+    if demand.collective not in COLLECTIVES_BY_NAME:
+        return None
+    root = 0
+    if demand.collective in ROOTED:
+        ends = demand.source_rank if demand.collective in ("broadcast", "scatter") else demand.destination_rank
+        root = int(ends[0])
+    try:
+        same = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root) == demand
+    except DemandError:  # a size or a number of pieces that the named collective cannot have
+        return None
+    return root if same else None
+
+
+def demand_from_json(value: Any, name: str = "demand") -> Demand:
+    """The demand in a JSON value; `name` is the file it comes from, for messages."""
+    try:
+        check_header(value, FORMAT, VERSION)
+        forms = [form for form in _FORMS if form in value] or [""]
+        if len(forms) > 1:
+            raise DemandError(f"give only one of {' and '.join(forms)}")
+        check_keys(value, "", (*_COMMON, *_FORMS[forms[0]]))
+        return _READERS[forms[0]](value, int_value(value, "gpus", 1, MAX_GPUS), int_value(value, "pieces", default=1))
+    except InputError as error:
+        raise DemandError(f"{name}: {error}") from None
+
+
+def _from_name(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
+    """A named collective, by its parameters."""
+    known = collective_name(value.get("collective", "custom"))
+    if known not in COLLECTIVES_BY_NAME:
+        raise DemandError(f"{known} needs its {'chunks' if known == 'custom' else 'matrix_bytes or its chunks'}")
+    if "size_bytes" not in value:
+        raise DemandError(f"size_bytes is missing; {known} needs it")
+    size_bytes, root = _bytes(value["size_bytes"], "size_bytes"), int_value(value, "root", 0, default=0)
+    return collective(known, gpus, size_bytes, pieces, root)
+
+
+def _from_matrix(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
+    """An alltoallv, by the bytes of every pair."""
+    rows, known = value["matrix_bytes"], collective_name(value.get("collective", "alltoallv"))
+    if known != "alltoallv":
+        raise DemandError(f"matrix_bytes: belongs to alltoallv, not to {known}")
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise DemandError("matrix_bytes: must be a list of rows")
+    if [len(row) for row in rows] != [gpus] * gpus:
+        raise DemandError(f"matrix_bytes: must have {gpus} rows of {gpus} entries, one per gpu")
+    matrix = [
+        [0 if type(entry) is int and entry == 0 else _bytes(entry, f"matrix_bytes[{s}][{d}]") for d, entry in cells]
+        for s, cells in enumerate(map(enumerate, rows))
+    ]
+    return alltoallv(matrix, pieces)
+
+
+def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
+    """Chunks that are listed one by one."""
+    rows, chunks, entries = value["chunks"], [], 0
+    if not isinstance(rows, list):
+        raise DemandError(f"chunks: must be a list of chunks, got {json_kind(rows)}")
+    for number, row in enumerate(rows):
+        place = f"chunks[{number}]"
+        check_keys(row, place, _CHUNK_KEYS)
+        if "bytes" not in row:
+            raise DemandError(f"{place}: bytes is missing")
+        sources, destinations = (_ranks(row, end, gpus, place) for end in ("source", "destination"))
+        if sources == destinations and len(sources) == 1:
+            raise DemandError(f"{place}: rank {sources[0]} has the chunk already; name another destination")
+        entries += len(sources) + len(destinations)
+        if entries > MAX_LISTED:
+            raise DemandError(f"{place}: more than {MAX_LISTED} sources and destinations; give columns instead")
+        size_bytes = _bytes(row["bytes"], f"{place}.bytes")
+        chunks.append(Chunk(bytes=size_bytes, sources=sources, destinations=destinations))
+    _check_pieces(len(chunks), pieces)
+    size = _bytes(value["size_bytes"], "size_bytes") if "size_bytes" in value else None
+    return Demand.from_chunks(collective_name(value.get("collective", "custom")), gpus, chunks, size, pieces)
+
+
+def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, ...]:
+    """Ranks under "source": 0, "sources": [0, 1] or "sources": "all"; likewise for destinations."""
+    given = [name for name in (key, f"{key}s") if name in row]
+    if len(given) != 1:
+        raise DemandError(f"{place}: give either {key} or {key}s")
+    ranks, where = row[given[0]], f"{place}.{given[0]}"
+    if ranks == "all":
+        return tuple(range(gpus))
+    if not isinstance(ranks, list):
+        return (int_value(row, given[0], 0, gpus - 1, place=f"{place}."),)
+    column = int_column(ranks, where, 0, gpus - 1).tolist()
+    if not column:
+        raise DemandError(f"{where}: needs at least one rank")
+    if len(set(column)) != len(column):
+        raise DemandError(f"{where}: names a rank twice")
+    return tuple(column)
+
+
+def _from_columns(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
+    """Chunks as columns, which is what flowccl writes."""
+    columns = value["columns"]
+    check_keys(columns, "columns", _COLUMN_KEYS)
+    for key in ("bytes", "source_rank", "destination_rank"):
+        if key not in columns:
+            raise DemandError(f"columns: {key} is missing")
+    if "size_bytes" not in value:
+        raise DemandError("size_bytes is missing; columns need it")
+    chunk_bytes = int_column(columns["bytes"], "columns.bytes", 1, MAX_BYTES)
+    _check_pieces(len(chunk_bytes), pieces)
+    source_ptr, source_rank = _grouped(columns, "source", gpus, len(chunk_bytes))
+    destination_ptr, destination_rank = _grouped(columns, "destination", gpus, len(chunk_bytes))
+    only = np.where(np.diff(source_ptr) == 1, source_rank[source_ptr[:-1]], -1)
+    back = np.flatnonzero(np.repeat(only, np.diff(destination_ptr)) == destination_rank)
+    if len(back):
+        chunk = int(np.searchsorted(destination_ptr, back[0], side="right")) - 1
+        raise DemandError(f"columns: rank {only[chunk]} has chunk {chunk} already; it cannot be its destination")
+    known, size_bytes = collective_name(value.get("collective", "custom")), _bytes(value["size_bytes"], "size_bytes")
+    return Demand(
+        known, gpus, size_bytes, chunk_bytes, source_ptr, source_rank, destination_ptr, destination_rank, pieces
+    )
+
+
+def _grouped(columns: dict[str, Any], end: str, gpus: int, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Pointer and ranks from a column of ranks and one of counts; without counts there is one rank per chunk."""
+    ranks = int_column(columns[f"{end}_rank"], f"columns.{end}_rank", 0, gpus - 1).astype(np.int32)
+    counts = np.ones(chunks, dtype=np.int64)
+    if f"{end}_count" in columns:
+        counts = int_column(columns[f"{end}_count"], f"columns.{end}_count", 1, gpus)
+    if len(counts) != chunks:
+        raise DemandError(f"columns.{end}_count: has {len(counts)} entries, bytes has {chunks}")
+    if counts.sum() != len(ranks):
+        raise DemandError(f"columns.{end}_rank: has {len(ranks)} entries, must have {counts.sum()}")
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), ranks
+
+
+_READERS = {"chunks": _from_chunks, "columns": _from_columns, "matrix_bytes": _from_matrix, "": _from_name}
+
+
+def _check_pieces(count: int, pieces: int) -> None:
+    if count % pieces:
+        raise DemandError(f"pieces: {count} chunks cannot be blocks of {pieces} chunks each")
+
+
+def _bytes(value: Any, where: str) -> int:
+    if type(value) is int and 1 <= value <= MAX_BYTES:
+        return value  # exact; text goes through a float
+    try:
+        return parse_bytes(value)
+    except InputError as error:
+        raise DemandError(f"{where}: {error}") from None
+
+
+# -- what the readers of demands and schedules share; the caller adds the name of the file ------------------------
+
+
+def check_header(value: Any, expected: str, version: int) -> None:
+    """Raise where a JSON value is not an object of this format and version."""
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object with format {expected!r}, got {json_kind(value)}")
+    if value.get("format") != expected:
+        raise InputError(f"format must be {expected!r}, got {json_kind(value.get('format'))}")
+    found = value.get("version")
+    if type(found) is not int or found != version:
+        newer = "; a newer flowccl made it" if type(found) is int and found > version else ""
+        raise InputError(f"version must be {version}, got {json_kind(found)}{newer}")
+
+
+def check_keys(value: Any, where: str, known: Sequence[str]) -> None:
+    """Raise where a JSON value is not an object, or has a key that is not known; the nearest known one is named."""
+    at = f"{where}: " if where else ""
+    if not isinstance(value, dict):
+        raise InputError(f"{at}must be an object, got {json_kind(value)}")
+    for key in value:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise InputError(f"{at}unknown key {key!r}; {hint}")
+
+
+def int_value(
+    value: dict[str, Any], key: str, low: int = 1, high: int = 2**31 - 1, default: int | None = None, place: str = ""
+) -> int:
+    """A whole number from `low` to `high` under a key; true and 1.0 are none."""
+    found = value.get(key, default)
+    if key not in value and default is None:
+        raise InputError(f"{place}{key} is missing")
+    if type(found) is not int or not low <= found <= high:
+        raise InputError(f"{place}{key}: must be a whole number, {low} to {high}, got {json_kind(found)}")
+    return found
+
+
+def int_column(value: Any, where: str, low: int, high: int) -> NDArray[np.int64]:
+    """A JSON list of whole numbers from `low` to `high` as an array; true and 1.0 are none."""
+    if not isinstance(value, list):
+        raise InputError(f"{where}: must be a list of whole numbers, got {json_kind(value)}")
+    whole = set(map(type, value)) <= {int}
+    if not whole or (value and not (min(value) >= low and max(value) <= high)):
+        at = next(n for n, entry in enumerate(value) if type(entry) is not int or not low <= entry <= high)
+        raise InputError(f"{where}[{at}]: must be a whole number, {low} to {high}, got {json_kind(value[at])}")
+    return np.array(value, dtype=np.int64)
+
+
+def json_kind(value: Any) -> str:
+    """What a JSON value is, in words."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."

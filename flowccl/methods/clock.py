@@ -1,0 +1,35 @@
+"""One clock for a whole synthesis: how long it may take, when it is good enough, who wants it to stop."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Clock:
+    """Time limit in seconds, number of steps, the finish that is good enough, and a question asked often.
+
+    `good_ps` is the finish at which to stop: lower bound times (1 + gap). `steps` bounds the runs of a search as well,
+    for results that do not depend on the speed of the computer.
+    """
+
+    time_limit_s: float
+    seed: int = 0
+    steps: int | None = None
+    good_ps: float = 0.0
+    should_stop: Callable[[], bool] = lambda: False
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self.time_limit_s - self.elapsed_s
+
+    def over(self, finish_ps: float = float("inf")) -> bool:
+        """Whether to stop with a schedule of this finish in hand."""
+        return finish_ps <= self.good_ps or self.left_s <= 0 or self.should_stop()

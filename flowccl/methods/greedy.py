@@ -1,0 +1,127 @@
+"""A list scheduler in continuous time, with restarts.
+
+Every pair of neighbours (two storing nodes joined by a link, or through switches) keeps the chunks that its source has
+in a heap, by how much each would help at its end. Whenever links are free, the best chunk that still helps goes. What
+helps: bringing the chunk nearer to destinations that lack it. The score is the sum of all those gains, plus the longest
+way still to go, with noise; many runs with other weights and noise follow while time is left, and the best one is kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+from flowccl.methods.clock import Clock
+from flowccl.methods.kernels import Knobs, Net, Work, list_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import prune, retime
+from flowccl.topology.neighbours import Neighbours, neighbours
+from flowccl.topology.routes import Routes
+from flowccl.topology.topology import Topology
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass
+class GreedySearch:
+    """Runs of the list scheduler on one problem: each call of `step` is one run, and may improve `best`."""
+
+    topology: Topology
+    demand: Demand
+    seed: int = 0
+    near: Neighbours | None = None
+
+    def __post_init__(self) -> None:
+        if self.demand.reduces:
+            raise DemandError(f"greedy moves chunks with one source each; {self.demand.collective} adds up several")
+        self.near = self.near or neighbours(self.topology)
+        if len(self.demand.destination_rank) > len(self.demand):
+            self.near = self.near.without(~self.topology.copies)  # relays pass on several copies
+        self.net = _net(self.near, float(self.demand.chunk_bytes.mean()))
+        demand = self.demand
+        self.work = Work(demand.chunk_bytes, demand.source, demand.destination_ptr, demand.destination_rank)
+        self.random = np.random.default_rng(self.seed)
+        self.best: Schedule | None = None
+        self.best_knobs = Knobs(self.seed, 1.0, 1.0, 0.0, np.inf, _NEVER)
+        self.steps = 0
+
+    @property
+    def best_ps(self) -> int:
+        """The finish of the best schedule so far."""
+        return self.best.finish_ps if self.best is not None else _NEVER
+
+    def step(self) -> bool:
+        """One run; whether it gave a better schedule."""
+        knobs = self._next_knobs()
+        self.steps += 1
+        done, _, chunk, start, ptr, link = list_schedule(self.net, self.work, knobs)
+        if not done:
+            return False
+        raw = Schedule.from_links(self.topology, self.demand, chunk, Routes(ptr, link), start, method="greedy")
+        schedule = retime(prune(raw))
+        if schedule.finish_ps >= self.best_ps:
+            return False
+        self.best, self.best_knobs = schedule, knobs
+        return True
+
+    def _next_knobs(self) -> Knobs:
+        """The first run has no noise; half of the others stay near the best, the rest try anything."""
+        seed = self.seed * 1_000_003 + self.steps
+        give_up = self.best_ps
+        if self.steps == 0:
+            return self.best_knobs._replace(seed=seed)
+        if self.best is None:
+            return Knobs(seed, 1.0, 1.0, 0.1, np.inf, _NEVER)
+        random = self.random
+        if random.random() < 0.5:
+            noise = float(np.clip(self.best_knobs.noise + 0.01, 0.01, 1.0) * np.exp(random.normal(0, 0.5)))
+            tail = self.best_knobs.tail_weight * float(np.exp(random.normal(0, 0.5)))
+            return self.best_knobs._replace(seed=seed, noise=min(noise, 1.0), tail_weight=tail, give_up_ps=give_up)
+        return Knobs(
+            seed,
+            1.0 if random.random() < 0.8 else 0.0,
+            float(10 ** random.uniform(-2, 2)),
+            float(10 ** random.uniform(-2.5, 0)),
+            float(random.choice([1.5, 3.0, 6.0, np.inf])),
+            give_up,
+        )
+
+
+def greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """One run of the list scheduler after the other, for ever; whoever asks decides when it is enough."""
+    search = GreedySearch(topology, demand, clock.seed)
+    while True:
+        yield search.best if search.step() else None
+
+
+def _net(near: Neighbours, mean_bytes: float) -> Net:
+    topology, shape = near.topology, near.shape
+    segments = np.bincount(shape.segment_route, minlength=len(near.routes))
+    segment_ptr = np.concatenate(([0], np.cumsum(segments))).astype(np.int64)
+    route_of_hop = np.repeat(np.arange(len(near.routes)), np.diff(near.routes.ptr))
+    buffers = [-1 if node.buffer_bytes is None else node.buffer_bytes for node in topology.nodes]
+    return Net(
+        near.node_ptr,
+        near.src,
+        near.end,
+        near.pair_cost_ps(mean_bytes),
+        near.pair_ptr,
+        near.routes.ptr,
+        near.routes.link,
+        shape.hop_offset_ps,
+        shape.hop_segment - segment_ptr[route_of_hop],
+        segment_ptr,
+        shape.segment_GBps,
+        near.distance_ps(mean_bytes),
+        topology.link_src,
+        topology.link_GBps,
+        topology.link_latency_ps,
+        topology.copies,
+        topology.cuts_through,
+        np.array(buffers, dtype=np.int64),
+        *topology.link_limits,
+        topology.limit_GBps,
+        *topology.link_changes,
+    )

@@ -1,0 +1,196 @@
+"""The timeline of a schedule: one row per link, one bar per hold."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import InputError
+from flowccl.plot.picture import INK, SOFT, check_suffix, new_figure, save_figure
+from flowccl.schedule.schedule import Schedule
+from flowccl.units import PS_PER_US, format_bytes, format_us
+
+MAX_ROWS = 120
+_ROW_INCHES = 0.155
+_MANY_BARS = 20_000  # beyond this, bars in a PDF or SVG are pixels, else the file is too large to open
+
+
+def plot_timeline(
+    schedule: Schedule, path: str | Path, *, lower_bound_us: float | None = None, max_rows: int = MAX_ROWS
+) -> None:
+    """Draw when each link is held, coloured by where the chunk comes from, into a PNG, SVG or PDF file.
+
+    Links that are never used are left out. Where more than `max_rows` are used, the busiest are drawn.
+    """
+    check_suffix(path)
+    if len(schedule) == 0:
+        raise InputError("the schedule has no transfers, so there is no timeline to draw")
+    rows = _rows(schedule, max_rows)
+    height = max(1.2, _ROW_INCHES * len(rows.links))
+    figure = new_figure(11.0, height + 1.6)
+    left, bottom = 0.16, 0.75 / (height + 1.6)
+    axes = figure.add_axes((left, bottom, 0.72, height / (height + 1.6)))
+    colour, shown, what = _colours(schedule.demand)
+    _draw_bars(axes, schedule, rows, colour)
+    _draw_rows(axes, schedule, rows)
+    _draw_ends(axes, schedule, lower_bound_us)
+    _draw_title(axes, schedule, rows, lower_bound_us)
+    _draw_key(figure, axes, shown, what, height)
+    save_figure(figure, path)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The links that are drawn, from top to bottom, and how many were used in all."""
+
+    links: NDArray[np.int64]
+    used: int
+
+
+def _rows(schedule: Schedule, max_rows: int) -> _Rows:
+    """Used links in order of host, source node and destination node; only the busiest where they are too many."""
+    timing, topology = schedule.timing, schedule.topology
+    busy = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
+    used = np.unique(timing.hop_link)
+    chosen = used[np.argsort(-busy[used], kind="stable")[: max(1, max_rows)]]
+    host = {name: place for place, name in enumerate(topology.hosts)}
+    place = np.array([host.get(node.host, len(host)) for node in topology.nodes])
+    src, dst = topology.link_src[chosen], topology.link_dst[chosen]
+    order = np.lexsort((chosen, dst, src, place[src]))
+    return _Rows(chosen[order].astype(np.int64), len(used))
+
+
+def _colours(demand: Demand) -> tuple[NDArray[np.int64], int, str]:
+    """A colour number per chunk, how many there are, and what they mean.
+
+    The rank that the chunk comes from; where that is the same for all, the one it goes to; else its block or itself.
+    """
+    single_source = np.all(np.diff(demand.source_ptr) == 1)
+    single_destination = np.all(np.diff(demand.destination_ptr) == 1)
+    if single_source and len(np.unique(demand.source_rank)) > 1:
+        return demand.source_rank.astype(np.int64), demand.num_gpus, "source rank of the chunk"
+    if single_destination and len(np.unique(demand.destination_rank)) > 1:
+        return demand.destination_rank.astype(np.int64), demand.num_gpus, "destination rank of the chunk"
+    chunk = np.arange(len(demand), dtype=np.int64)
+    blocks = -(-len(demand) // demand.pieces)
+    if blocks > 1:
+        return chunk // demand.pieces, blocks, "block of the buffer"
+    return chunk, len(demand), "chunk"
+
+
+def _palette(count: int) -> NDArray[np.float64]:
+    """So many colours that neighbours can be told apart."""
+    from matplotlib import colormaps
+
+    if count <= 10:
+        return np.asarray(colormaps["tab10"](np.arange(count)))
+    if count <= 20:
+        order = [*range(0, 20, 2), *range(1, 20, 2)]
+        return np.asarray(colormaps["tab20"](np.array(order[:count])))
+    return np.asarray(colormaps["turbo"](np.linspace(0.03, 0.97, count)))
+
+
+def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.int64]) -> None:
+    from matplotlib.collections import PolyCollection
+
+    timing = schedule.timing
+    row_of = np.full(len(schedule.topology.links), -1, dtype=np.int64)
+    row_of[rows.links] = np.arange(len(rows.links))
+    hops = np.flatnonzero(row_of[timing.hop_link] >= 0)
+    row = row_of[timing.hop_link[hops]]
+    begin, until = timing.hop_from_ps[hops] / PS_PER_US, timing.hop_to_ps[hops] / PS_PER_US
+    corners: Any = np.empty((len(hops), 4, 2))
+    corners[:, 0, 0] = corners[:, 1, 0] = begin
+    corners[:, 2, 0] = corners[:, 3, 0] = until
+    corners[:, 0, 1] = corners[:, 3, 1] = row - 0.41
+    corners[:, 1, 1] = corners[:, 2, 1] = row + 0.41
+    shade = colour[schedule.chunk[timing.hop_transfer[hops]]]
+    crowded = np.bincount(row).max() > 150  # then white edges would hide the bars
+    bars = PolyCollection(
+        corners,
+        facecolors=_palette(int(colour.max()) + 1)[shade],
+        edgecolors="none" if crowded else "white",
+        linewidths=0 if crowded else 0.4,
+        rasterized=len(hops) > _MANY_BARS,
+        zorder=2,
+    )
+    axes.add_collection(bars, autolim=False)
+
+
+def _draw_rows(axes: Any, schedule: Schedule, rows: _Rows) -> None:
+    """Names of the links, with a light band behind every second source node and a line between hosts."""
+    topology = schedule.topology
+    names = [topology.link_name(link).replace("->", "→") for link in rows.links.tolist()]
+    seen: dict[str, int] = {}
+    for position, name in enumerate(names):  # links side by side have the same name
+        seen[name] = seen.get(name, 0) + 1
+        names[position] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+    axes.set_yticks(range(len(names)), names, fontsize=6.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    sources = topology.link_src[rows.links].tolist()
+    first = 0
+    for band, (node, group) in enumerate(groupby(sources)):
+        after = first + len(list(group))
+        if band % 2:
+            axes.axhspan(first - 0.5, after - 0.5, color="#f1f1f1", zorder=0, linewidth=0)
+        if first and topology.nodes[node].host != topology.nodes[sources[first - 1]].host:
+            axes.axhline(first - 0.5, color=SOFT, linewidth=0.8, zorder=1)
+        first = after
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_ends(axes: Any, schedule: Schedule, lower_bound_us: float | None) -> None:
+    """The time axis, the finish and the lower bound."""
+    finish = schedule.finish_us
+    start = min(0.0, float(schedule.start_ps.min()) / PS_PER_US)
+    axes.set_xlim(start, max(finish, lower_bound_us or 0.0, 1e-6) * 1.02)
+    axes.set_xlabel("time [us]", fontsize=9, color=INK)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.5, zorder=0.5)
+    axes.set_axisbelow(True)
+    axes.axvline(finish, color=INK, linewidth=1.3, zorder=3, label=f"finish {format_us(finish)}")
+    if lower_bound_us is not None:
+        label = f"lower bound {format_us(lower_bound_us)}"
+        axes.axvline(lower_bound_us, color="#c0392b", linewidth=1.3, linestyle=(0, (4, 2)), zorder=3, label=label)
+    corner = (axes.get_position().x1, 0.0)
+    axes.figure.legend(loc="lower right", bbox_to_anchor=corner, fontsize=8, frameon=False, ncols=2, borderaxespad=0.2)
+
+
+def _draw_title(axes: Any, schedule: Schedule, rows: _Rows, lower_bound_us: float | None) -> None:
+    demand, finish = schedule.demand, schedule.finish_us
+    first = f"{schedule.topology.name}: {demand.collective}, {format_bytes(demand.size_bytes)}, {demand.num_gpus} GPUs"
+    second = f"finish {format_us(finish)}"
+    if lower_bound_us:
+        gap = finish / lower_bound_us - 1
+        second += f", lower bound {format_us(lower_bound_us)}, gap {gap:.2%}"
+    if schedule.method:
+        second += f", method {schedule.method}"
+    if rows.used > len(rows.links):
+        second += f"\nshown are the {len(rows.links)} busiest of the {rows.used} links in use"
+    axes.set_title(f"{first}\n{second}", fontsize=10, loc="left", color=INK, linespacing=1.4)
+
+
+def _draw_key(figure: Any, axes: Any, count: int, what: str, height: float) -> None:
+    """A bar of the colours with their numbers."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    if count == 1:
+        return
+    box = axes.get_position()
+    tall = min(1.0, max(0.19 * min(count, 40), 1.2) / height)
+    bar = figure.add_axes((box.x1 + 0.02, box.y1 - tall * box.height, 0.016, tall * box.height))
+    norm = BoundaryNorm(np.arange(count + 1) - 0.5, count)
+    step = -(-count // max(2, min(40, int(tall * height / 0.13))))
+    key = figure.colorbar(ScalarMappable(norm, ListedColormap(_palette(count))), cax=bar, ticks=range(0, count, step))
+    key.ax.invert_yaxis()
+    key.ax.tick_params(labelsize=7, length=0)
+    key.ax.minorticks_off()
+    key.outline.set_visible(False)
+    key.set_label(what, fontsize=8, color=INK)

@@ -1,0 +1,268 @@
+"""HiGHS, the free solver.
+
+HiGHS runs in a thread of its own while the caller's thread waits, because
+- Ctrl-C reaches Python only in the main thread, and only between two of its instructions;
+- each thread has its own HiGHS task scheduler, so the `threads` of one solve cannot clash with those of another;
+- `on_progress` and `should_stop` are then called in the caller's thread, where they may raise.
+The callback that HiGHS itself calls does no more than note two numbers and read one flag.
+"""
+
+import logging
+import math
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flowccl.errors import InputError
+from flowccl.solver.program import FloatArray, LinearProgram
+from flowccl.solver.solution import Solution, SolverError, SolverOptions, Status, check_solution, solve_empty, tidy
+
+_log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+
+# With large coefficients a variable within HiGHS's usual tolerance of a whole number may carry what the whole number
+# could not: 1e-6 of a link that is "not used" times 1e6 bytes. Such an answer is thrown away and the second one tried.
+_INTEGER_TOLERANCES = (1e-6, 1e-9)
+
+
+def solve(program: LinearProgram, options: SolverOptions) -> Solution:
+    """Solve a program with HiGHS.
+
+    Integer variables of the answer are exact whole numbers. Where rounding them breaks a row, the continuous variables
+    are solved again with the integers fixed.
+    """
+    started = time.monotonic()
+    if program.num_columns == 0:
+        return solve_empty(program)
+    for tolerance in _INTEGER_TOLERANCES:
+        run = HighsRun(program, options, tolerance)
+        run.go(started)
+        if run.is_unbounded_or_infeasible():
+            return _unbounded_or_infeasible(program, run, started)
+        solution = run.read(program)
+        if not program.has_integers or not check_solution(program, solution):
+            break
+        solution = _with_exact_integers(program, solution, options)
+        if not check_solution(program, solution) or solution.status is Status.INTERRUPTED:
+            break
+    return replace(solution, seconds=time.monotonic() - started)
+
+
+def _unbounded_or_infeasible(program: LinearProgram, run: "HighsRun", started: float) -> Solution:
+    """Tell the two apart, which HiGHS does not do for integers: without costs nothing is unbounded."""
+    every = np.arange(program.num_columns, dtype=np.int32)
+    run.must(run.highs.changeColsCost(len(every), every, np.zeros(len(every))), "change costs")
+    run.go(started)
+    answer = run.read(program.with_cost(every, 0.0))
+    status = Status.UNBOUNDED if answer.status is Status.OPTIMAL else answer.status
+    return Solution(status=status, seconds=time.monotonic() - started, message=answer.message)
+
+
+def _with_exact_integers(program: LinearProgram, solution: Solution, options: SolverOptions) -> Solution:
+    if solution.values is None:
+        return solution
+    fixed = program.with_fixed_integers(solution.values)
+    answer = solve(fixed, SolverOptions(time_limit_s=options.time_limit_s, threads=options.threads, seed=options.seed))
+    if answer.status is not Status.OPTIMAL:
+        return solution
+    return replace(solution, values=answer.values, objective=answer.objective)
+
+
+class HighsRun:
+    """One HiGHS object with a program in it, and how to run it."""
+
+    def __init__(self, program: LinearProgram, options: SolverOptions, integer_tolerance: float = 1e-6) -> None:
+        import highspy  # here, so that importing flowccl stays fast
+
+        self.options = options
+        self.highspy: Any = highspy  # its type hints are incomplete
+        self.highs: Any = self.highspy.Highs()
+        self._started = 0.0
+        self._stop: Status | None = None
+        self._interrupted = False
+        self._noted: tuple[float, float] | None = None
+        self._shown: tuple[float, float] | None = None
+        self._configure()
+        self._set("mip_feasibility_tolerance", integer_tolerance)
+        try:
+            self._pass(program)
+        except MemoryError as error:
+            raise SolverError(f"{program}: not enough memory; use a smaller formulation") from error
+        kinds = self.highspy.cb.HighsCallbackType
+        self._mip_kind = int(kinds.kCallbackMipInterrupt)
+        self.highs.setCallback(self._heard, None)
+        for kind in (kinds.kCallbackSimplexInterrupt, kinds.kCallbackIpmInterrupt, kinds.kCallbackMipInterrupt):
+            self.highs.startCallback(kind)
+
+    def must(self, status: Any, what: str) -> None:
+        """Raise where HiGHS could not do it; what it only warns of (a lower bound above an upper one) is no error."""
+        if status == self.highspy.HighsStatus.kError:
+            raise SolverError(f"HiGHS could not {what}")
+
+    def go(self, started: float) -> None:
+        """Run HiGHS to its end, to a limit (the time counts from `started`) or until it is interrupted."""
+        self._started, self._stop, self._interrupted = started, None, False
+        left = self.options.time_limit_s - (time.monotonic() - started)
+        # HiGHS adds up the time of all runs of one object.
+        self._set("time_limit", self.highs.getRunTime() + max(left, 0.0))
+        errors: list[Exception] = []
+        done = threading.Event()  # not Thread.join: Ctrl-C in it makes Python 3.11 believe that the thread has ended
+        threading.Thread(target=self._work, args=(errors, done), name="highs", daemon=True).start()
+        while True:
+            try:
+                self._watch(done)
+                break
+            except KeyboardInterrupt:
+                if self._interrupted:  # a second Ctrl-C does not wait for HiGHS
+                    raise
+                self._stop, self._interrupted = Status.INTERRUPTED, True
+        for error in errors:
+            if not isinstance(error, MemoryError):
+                raise SolverError(f"HiGHS broke down: {error}") from error
+            self._stop = Status.MEMORY_LIMIT
+
+    def is_unbounded_or_infeasible(self) -> bool:
+        """Whether HiGHS left open which of the two it is."""
+        return not self._interrupted and bool(
+            self.highs.getModelStatus() == self.highspy.HighsModelStatus.kUnboundedOrInfeasible
+        )
+
+    def read(self, program: LinearProgram) -> Solution:
+        """What HiGHS found for the program, which must be the one it has."""
+        info, optimal = self.highs.getInfo(), self.highs.getModelStatus() == self.highspy.HighsModelStatus.kOptimal
+        status = self._status(info.primal_solution_status == self.highspy.kSolutionStatusFeasible)
+        linear = not program.has_integers
+        solution = Solution(
+            status=status,
+            bound=(math.inf if program.maximize else -math.inf) if linear else info.mip_dual_bound,
+            seconds=time.monotonic() - self._started,
+            iterations=max(info.simplex_iteration_count, 0) + max(info.ipm_iteration_count, 0),
+            nodes=max(info.mip_node_count, 0),
+            message=self.highs.modelStatusToString(self.highs.getModelStatus()),
+        )
+        _log.debug("highs: %s, %s after %.3f s", program, solution.message, solution.seconds)
+        ended = status in (Status.INFEASIBLE, Status.UNBOUNDED)
+        if ended or info.primal_solution_status != self.highspy.kSolutionStatusFeasible:
+            return replace(solution, bound=math.nan) if ended else solution
+        point, objective = self.highs.getSolution(), info.objective_function_value
+        solution = replace(solution, values=tidy(program, np.array(point.col_value)), objective=objective)
+        if not (linear and optimal):
+            return solution
+        duals = np.array(point.row_dual)
+        return replace(solution, bound=objective, duals=duals, reduced_costs=program.reduced_costs(duals))
+
+    def _set(self, name: str, value: float | str) -> None:
+        self.must(self.highs.setOptionValue(name, value), f"set {name} to {value}")
+
+    def _configure(self) -> None:
+        options = self.options
+        self._set("output_flag", False)
+        self._set("mip_rel_gap", options.gap)
+        self._set("random_seed", options.seed)
+        self._set("solver", options.method)
+        self._set("small_matrix_value", 1e-12)  # by default coefficients below 1e-9 are dropped: seconds per byte are
+        if options.threads is not None:
+            self._set("threads", options.threads)
+        if options.first_solution:
+            self._set("mip_max_improving_sols", 1)
+
+    def _pass(self, program: LinearProgram) -> None:
+        sense = self.highspy.ObjSense.kMaximize if program.maximize else self.highspy.ObjSense.kMinimize
+        done = self.highs.passModel(
+            program.num_columns,
+            program.num_rows,
+            program.num_entries,
+            int(self.highspy.MatrixFormat.kColwise),
+            int(sense),
+            program.offset,
+            program.cost,
+            program.lower,
+            program.upper,
+            program.row_lower,
+            program.row_upper,
+            program.column_start,
+            program.entry_row,
+            program.entry_value,
+            program.integer.astype(np.int32),  # never empty: HiGHS wants one number per column, of linear programs too
+        )
+        self.must(done, f"read {program}; coefficients must be below 1e15")
+        if self.options.start is not None and program.has_integers:
+            self._pass_start(self.options.start, program.num_columns)
+
+    def _pass_start(self, start: FloatArray, num_columns: int) -> None:
+        if start.shape != (num_columns,) or not np.isfinite(start).all():
+            raise InputError(f"start: give {num_columns} finite values, one per column; got shape {start.shape}")
+        point = self.highspy.HighsSolution()
+        point.col_value = start.tolist()
+        self.must(self.highs.setSolution(point), "take the start")
+
+    def _work(self, errors: list[Exception], done: threading.Event) -> None:
+        try:
+            self.highs.run()
+        except Exception as error:  # anything: it is raised in the caller's thread
+            errors.append(error)
+        finally:
+            self.highs.resetGlobalScheduler(True)  # this thread's; frees its workers
+            done.set()
+
+    def _heard(self, kind: int, _message: str, heard: Any, answer: Any, _data: object) -> None:
+        if int(kind) == self._mip_kind:
+            self._noted = (heard.mip_primal_bound, heard.mip_dual_bound)
+        if self._stop is not None:
+            answer.user_interrupt = True
+
+    def _watch(self, done: threading.Event) -> None:
+        """Wait for HiGHS, and show, ask and measure meanwhile."""
+        try:
+            while not done.wait(_POLL_S):
+                self._show()
+                if self._stop is None and self.options.should_stop is not None and self.options.should_stop():
+                    self._stop = Status.INTERRUPTED
+                if self._stop is None and _too_big(self.options.memory_limit_MB):
+                    self._stop = Status.MEMORY_LIMIT
+            self._show()
+        except Exception:  # on_progress or should_stop raised: the caller gets it once HiGHS is at rest
+            self._stop = Status.INTERRUPTED
+            done.wait()
+            raise
+
+    def _show(self) -> None:
+        noted = self._noted
+        if self.options.on_progress is not None and noted is not None and noted != self._shown:
+            self._shown = noted
+            self.options.on_progress(*noted, time.monotonic() - self._started)
+
+    def _status(self, has_point: bool) -> Status:
+        statuses, found = self.highspy.HighsModelStatus, self.highs.getModelStatus()
+        known = {
+            statuses.kOptimal: Status.OPTIMAL,
+            statuses.kInfeasible: Status.INFEASIBLE,
+            statuses.kUnbounded: Status.UNBOUNDED,
+            statuses.kMemoryLimit: Status.MEMORY_LIMIT,
+        }
+        if self._interrupted:  # even if HiGHS was done at that moment: who pressed Ctrl-C wants no next solve
+            return Status.INTERRUPTED
+        if found in known:
+            return known[found]
+        if self._stop is not None:
+            return self._stop
+        if has_point:
+            return Status.FEASIBLE
+        return Status.TIME_LIMIT if found == statuses.kTimeLimit else Status.ERROR
+
+
+def _too_big(limit_MB: float) -> bool:
+    if limit_MB == math.inf:
+        return False
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") > limit_MB * 1e6
+    except OSError:  # not Linux: the most it ever had, in bytes (macOS)
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > limit_MB * 1e6

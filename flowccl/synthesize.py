@@ -1,0 +1,129 @@
+"""The wire: choose a method, synthesize, verify, bound."""
+
+import logging
+import resource
+import sys
+from collections.abc import Callable, Iterator
+
+from flowccl.check.bounds import lower_bound
+from flowccl.check.metrics import measure
+from flowccl.check.verify import verify
+from flowccl.demand.collectives import collective as named_collective
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
+from flowccl.methods import CLASSICS, METHODS
+from flowccl.methods.chunking import Chunking
+from flowccl.methods.clock import Clock
+from flowccl.methods.method import Method
+from flowccl.result import Progress, Result
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
+log = logging.getLogger(__name__)
+
+_MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto leaves the classics out
+
+
+def synthesize(
+    topology: Topology,
+    collective: str | Demand,
+    size_bytes: int | None = None,
+    *,
+    method: str = "auto",
+    chunks: int | None = None,
+    root: int = 0,
+    time_limit_s: float = 10.0,
+    gap: float = 0.005,
+    seed: int = 0,
+    steps: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """A verified schedule of a collective on a machine, with a proved lower bound.
+
+    `collective` is a name with `size_bytes` (as nccl-tests counts), or a Demand. `chunks` is the number of pieces of
+    each block; None tries several. Stops when the finish is within `gap` of the bound, after `time_limit_s`, after
+    `steps` runs of the search, or when `should_stop()` is true; the best so far is returned, always verified.
+    """
+    clock = Clock(_checked_limit(time_limit_s), seed, steps, should_stop=should_stop)
+    demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
+    first = demand_of(1)
+    first.check_fits(topology)
+    _check_duration(topology, first)
+    methods = _chosen(method, first)
+    bound = lower_bound(topology, first)
+    clock.good_ps = bound.ps * (1 + gap)
+    trace = [Progress(None, bound.us, "", clock.elapsed_s)]
+    best: Schedule | None = None
+    try:
+        for best in _schedules(topology, demand_of, methods, clock):
+            trace.append(Progress(best.finish_us, bound.us, best.method, clock.elapsed_s))
+            log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, clock.elapsed_s)
+            if on_progress:
+                on_progress(trace[-1])
+    except KeyboardInterrupt:
+        log.warning("interrupted")
+    if best is None:
+        raise NothingFoundError(f"no schedule found in {clock.elapsed_s:.1f} s; the lower bound is {bound.us:g} us")
+    violations = verify(best)
+    if violations:
+        raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+    return Result(best, bound, measure(best), clock.elapsed_s, memory, seed, tuple(trace), should_stop())
+
+
+def _schedules(
+    topology: Topology, demand_of: Callable[[int], Demand], methods: dict[str, Method], clock: Clock
+) -> Iterator[Schedule]:
+    return Chunking(topology, demand_of, methods, clock).run()
+
+
+def _chosen(method: str, demand: Demand) -> dict[str, Method]:
+    """The methods behind a name; "auto" is the search, and the classics where they are cheap."""
+    if method == "auto":
+        powers = demand.num_gpus & (demand.num_gpus - 1) == 0
+        small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
+        extra = [name for name in CLASSICS if small and (powers or name != "recursive-doubling")]
+        return {name: METHODS[name] for name in ["greedy", *extra]}
+    if method not in METHODS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(method, ["auto", *METHODS], 1, 0.0)[0]
+        raise InputError(f"unknown method {method!r}; nearest is {near!r}, all are auto, {', '.join(METHODS)}")
+    return {method: METHODS[method]}
+
+
+def _demand_of(
+    topology: Topology, collective: str | Demand, size_bytes: int | None, chunks: int | None, root: int
+) -> Callable[[int], Demand]:
+    """The demand for a number of chunks; one that is fixed has only one number."""
+    if isinstance(collective, Demand):
+        fixed = collective
+    elif size_bytes is None:
+        raise InputError(f"{collective} needs a size, for example 1MB")
+    elif chunks is not None:
+        fixed = named_collective(collective, topology.num_gpus, size_bytes, chunks, root)
+    else:
+        return lambda count: named_collective(collective, topology.num_gpus, size_bytes, count, root)
+
+    def only(count: int) -> Demand:
+        if count > 1:
+            raise DemandError("the chunks are given")
+        return fixed
+
+    return only
+
+
+def _checked_limit(time_limit_s: float) -> float:
+    if not time_limit_s > 0:
+        raise InputError(f"the time limit must be above 0 seconds, got {time_limit_s:g}")
+    return time_limit_s
+
+
+def _check_duration(topology: Topology, demand: Demand) -> None:
+    """Times must fit 62 bits of picoseconds (53 days), even if every byte went over the slowest link in turn."""
+    slowest = float(min(link.bandwidth_GBps for link in topology.links)) if topology.links else 1.0
+    if float(demand.chunk_bytes.sum()) * 1000.0 / slowest * len(topology.nodes) > 2.0**62:
+        raise DemandError(
+            f"{demand.size_bytes} bytes over links of {slowest:g} GB/s may take over 53 days; check size and bandwidth"
+        )

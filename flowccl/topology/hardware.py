@@ -1,0 +1,260 @@
+"""Real machines, with a source beside every number.
+
+GB/s are per direction. "TE-CCL" is Liu et al., SIGCOMM 2024; "thesis" is Shapley, Cornell 2025; "A100 paper" is
+Choquette et al., IEEE Micro 41(2), 2021; "vendor" is the vendor's public data sheet. Where no source gives a latency
+(A100, H100, GB200), a usual value stands in, and it is an option. GPU i of host h is gpu{h * gpus per host + i}.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+from flowccl.errors import TopologyError
+from flowccl.topology.builders import both, check_hosts, gpu_nodes, machine_name, rail_cluster, rail_nodes
+from flowccl.topology.topology import Link, Node, Topology
+
+A100Links = Literal["nvlink", "no-nvlink", "all"]
+
+NVSWITCH_LATENCY_US = 0.35  # as DGX2's, TE-CCL figure 13
+NIC_LATENCY_US = 1.3  # as NDv2's, TE-CCL figure 14
+PCIE_LATENCY_US = 0.7  # no source; as an NVLink of NDv2
+
+# NVLink units of 25 GB/s, row = from, column = to. TE-CCL section 6 and figure 14 (one host of NDv2), SCCL.
+_DGX1_UNITS = (
+    (0, 2, 1, 1, 2, 0, 0, 0),
+    (2, 0, 1, 2, 0, 1, 0, 0),
+    (1, 1, 0, 2, 0, 0, 2, 0),
+    (1, 2, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 2, 1, 1),
+    (0, 1, 0, 0, 2, 0, 1, 2),
+    (0, 0, 2, 0, 1, 1, 0, 2),
+    (0, 0, 0, 1, 1, 2, 2, 0),
+)
+
+# xGMI units of 50 GB/s, {(gpu, gpu): units}, each pair both ways. TE-CCL figure 15. Kept as a table:
+# fmt: off
+_MI250_UNITS = {
+    (0, 1): 4, (0, 4): 2, (0, 8): 1, (1, 5): 1, (1, 9): 1, (1, 10): 1, (2, 3): 4, (2, 6): 1, (2, 9): 1, (2, 10): 1,
+    (3, 7): 2, (3, 11): 1, (4, 5): 4, (4, 6): 1, (5, 6): 1, (5, 7): 1, (6, 7): 4, (8, 9): 4, (8, 12): 2, (9, 13): 1,
+    (10, 11): 4, (10, 14): 1, (11, 15): 2, (12, 13): 4, (12, 14): 1, (13, 14): 1, (13, 15): 1, (14, 15): 4,
+}
+# fmt: on
+
+
+def dgx1() -> Topology:
+    """DGX1: 8 GPUs, NVLink hypercube mesh of 50 and 25 GB/s. Links in order of src, then dst."""
+    return Topology("dgx1", tuple(gpu_nodes(8, 8)), tuple(_dgx1_links(0)))
+
+
+def ndv2(hosts: int) -> Topology:
+    """Azure NDv2: hosts with the DGX1 mesh. GPU 0 of a host sends to, GPU 1 receives from, the other hosts.
+
+    Two hosts are linked directly, more through one plain switch. Links: the mesh of each host; then for each host
+    the link out of its GPU 0; then, with a switch, for each host the link into its GPU 1.
+    """
+    check_hosts("ndv2", "hosts", hosts, 8)
+    links = [k for host in range(hosts) for k in _dgx1_links(8 * host)]
+    senders, receivers = range(0, 8 * hosts, 8), range(1, 8 * hosts, 8)
+    # 12.5 GB/s and 1.3 us for each link, also with the switch: TE-CCL figure 14.
+    extra, network = _network("network", senders, receivers, 8 * hosts, 12.5, 1.3)
+    return Topology(f"ndv2:{hosts}", (*gpu_nodes(8 * hosts, 8), *extra), (*links, *network))
+
+
+def dgx2(hosts: int) -> Topology:
+    """DGX2: 16 GPUs on an NVSwitch that copies; odd GPUs send to other hosts, even GPUs receive: 1 -> 0, 3 -> 2, ...
+
+    Two hosts are linked directly, more through one plain switch for each such pair, network0 to network7. Links: each
+    GPU in rank order with its NVSwitch; then for each pair the links between hosts, as for `ndv2`.
+    """
+    check_hosts("dgx2", "hosts", hosts, 16)
+    gpus = 16 * hosts
+    nodes = [*gpu_nodes(gpus, 16), *_nvswitches(hosts, copies=True)]
+    # 125 GB/s and 0.35 us: TE-CCL figure 13. The switch copies: TE-CCL section 3.1.
+    links = [k for rank in range(gpus) for k in both(rank, gpus + rank // 16, 125.0, 0.35)]
+    for pair in range(8):
+        senders, receivers = range(2 * pair + 1, gpus, 16), range(2 * pair, gpus, 16)
+        # 12.5 GB/s, 2.6 us: TE-CCL figure 13 (two hosts). More hosts: the same for each link, as in figure 14.
+        extra, network = _network(f"network{pair}", senders, receivers, len(nodes), 12.5, 2.6)
+        nodes += extra
+        links += network
+    return Topology(f"dgx2:{hosts}", tuple(nodes), tuple(links))
+
+
+def mi250(hosts: int) -> Topology:
+    """AMD MI250: 16 GPUs (half a package each), xGMI of 200, 100 and 50 GB/s; two GPUs share a leaf, leaves a spine.
+
+    Links: for each host its xGMI links in order of GPU pairs; then each GPU in rank order with its leaf switch
+    leaf{rank // 2}, each leaf with the spine. Switches are plain. One host has no switches.
+    """
+    check_hosts("mi250", "hosts", hosts, 16)
+    links: list[Link] = []
+    for first in range(0, 16 * hosts, 16):
+        for (a, b), units in _MI250_UNITS.items():
+            links += both(first + a, first + b, 50.0 * units, 0.6)  # 50 GB/s: figure 15; 0.6 us: table 2
+    if hosts == 1:
+        return Topology("mi250:1", tuple(gpu_nodes(16, 16)), tuple(links))
+    gpus, leaves = 16 * hosts, 8 * hosts
+    switches = [Node(name=f"leaf{i}", kind="switch", host=f"host{i // 8}") for i in range(leaves)]
+    switches.append(Node(name="spine", kind="switch"))
+    pairs = [(rank, gpus + rank // 2) for rank in range(gpus)]
+    pairs += [(gpus + leaf, gpus + leaves) for leaf in range(leaves)]
+    for a, b in pairs:
+        links += both(a, b, 25.0, 0.75)  # 25 GB/s: TE-CCL figure 15; 0.75 us: table 2
+    return Topology(f"mi250:{hosts}", (*gpu_nodes(gpus, 16), *switches), tuple(links))
+
+
+def dgx_a100(
+    hosts: int,
+    links: A100Links = "nvlink",
+    *,
+    nvlink_bandwidth_GBps: float = 300.0,  # A100 paper: 12 NVLinks of 25 GB/s; thesis chapter 6
+    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
+    nic_bandwidth_GBps: float = 25.0,  # vendor: one 200 Gb/s NIC per GPU; thesis chapter 6
+    nic_latency_us: float = NIC_LATENCY_US,
+    pcie_bandwidth_GBps: float = 32.0,  # PCIe 4.0 x16; thesis chapter 6
+    pcie_latency_us: float = PCIE_LATENCY_US,
+) -> Topology:
+    """DGX A100: 8 GPUs a host, one rail switch per GPU index between hosts. `links` says which links may be used.
+
+    nvlink      NVSwitch in the host; each GPU's NIC is a link from the GPU to its rail
+    no-nvlink   PCIe only: four PCIe switches pcie{h}.0 to pcie{h}.3 a host, each with 2 GPUs, a link pair with
+                memory{h}, which stores and copies, and the NICs of its GPUs: links from the PCIe switch to two rails
+    all         NVSwitch and PCIe; NICs on the PCIe switches
+
+    Links, as far as there are any: each GPU in rank order with its NVSwitch; each with its PCIe switch; each PCIe
+    switch with the memory; for each rail each host with it. All switches are plain. One host has no rails.
+    """
+    check_hosts("dgx_a100", "hosts", hosts, 8)
+    if links not in get_args(A100Links):
+        raise TopologyError(f"dgx_a100: links must be nvlink, no-nvlink or all, got {links!r}")
+    nvlink = (nvlink_bandwidth_GBps, nvlink_latency_us)
+    nic = (nic_bandwidth_GBps, nic_latency_us)
+    pcie = (pcie_bandwidth_GBps, pcie_latency_us)
+    name = machine_name(dgx_a100, f"dgx_a100:{hosts}" + (f":{links}" if links != "nvlink" else ""), locals())
+    nvswitches = _nvswitches(hosts) if links != "no-nvlink" else []
+    if links == "nvlink":
+        return rail_cluster(name, hosts, 8, nvswitches, nvlink, nic)
+    return _pcie_cluster(name, hosts, nvswitches, nvlink, pcie, nic)
+
+
+def dgx_h100(
+    hosts: int,
+    *,
+    nvlink_bandwidth_GBps: float = 450.0,  # vendor: 18 NVLinks of 25 GB/s
+    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
+    nic_latency_us: float = NIC_LATENCY_US,
+) -> Topology:
+    """DGX H100: 8 GPUs a host on an NVSwitch that copies and reduces (NVLS); NICs on one rail per GPU index.
+
+    Links: each GPU in rank order with its NVSwitch; for each rail each host's GPU with it. One host has no rails.
+    """
+    check_hosts("dgx_h100", "hosts", hosts, 8)
+    name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
+    nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
+    return rail_cluster(name, hosts, 8, _nvswitches(hosts, copies=True, reduces=True), nvlink, nic)
+
+
+def gb200_nvl72(
+    racks: int,
+    *,
+    nvlink_bandwidth_GBps: float = 900.0,  # vendor: 18 NVLinks of 50 GB/s
+    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
+    nic_latency_us: float = NIC_LATENCY_US,
+) -> Topology:
+    """GB200 NVL72: 72 GPUs a rack on one NVSwitch domain that copies and reduces; NICs on one rail per GPU index.
+
+    A rack counts as one host. Links as in `dgx_h100`. One rack has no rails.
+    """
+    check_hosts("gb200_nvl72", "racks", racks, 72)
+    name = machine_name(gb200_nvl72, f"gb200_nvl72:{racks}", locals())
+    nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
+    return rail_cluster(name, racks, 72, _nvswitches(racks, copies=True, reduces=True), nvlink, nic)
+
+
+def internal1(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:
+    """Stand-in for TE-CCL's proprietary Internal 1: 4 GPUs and 8 links a host, here a ring; one switch joins hosts.
+
+    Links: the ring of each host; each GPU in rank order with the switch. The bandwidth is not published (mostly the
+    same on all links, says TE-CCL section 6), so one value stands for all.
+    """
+    return _internal(internal1, "internal1", hosts, 4, bandwidth_GBps)
+
+
+def internal2(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:
+    """Stand-in for TE-CCL's proprietary Internal 2: 2 GPUs and 2 links a host; one switch joins hosts.
+
+    Links as in `internal1`.
+    """
+    return _internal(internal2, "internal2", hosts, 2, bandwidth_GBps)
+
+
+def _internal(function: Callable[..., Topology], base: str, hosts: int, gpus: int, bandwidth_GBps: float) -> Topology:
+    check_hosts(base, "hosts", hosts, gpus)
+    name = machine_name(function, f"{base}:{hosts}", locals())
+    total = hosts * gpus
+    links: list[Link] = []
+    for first in range(0, total, gpus):
+        for i in range(gpus if gpus > 2 else 1):
+            links += both(first + i, first + (i + 1) % gpus, bandwidth_GBps, 0.6)  # 0.6 us: TE-CCL table 2
+    if hosts == 1:
+        return Topology(name, tuple(gpu_nodes(total, gpus)), tuple(links))
+    for rank in range(total):
+        links += both(rank, total, bandwidth_GBps, 0.75)  # 0.75 us: TE-CCL table 2
+    return Topology(name, (*gpu_nodes(total, gpus), Node(name="network", kind="switch")), tuple(links))
+
+
+def _dgx1_links(first: int) -> list[Link]:
+    return [
+        Link(src=first + src, dst=first + dst, bandwidth_GBps=25.0 * units, latency_us=0.7)  # 0.7 us: TE-CCL figure 14
+        for src, row in enumerate(_DGX1_UNITS)
+        for dst, units in enumerate(row)
+        if units
+    ]
+
+
+def _nvswitches(hosts: int, *, copies: bool = False, reduces: bool = False) -> list[Node]:
+    return [
+        Node(name=f"nvswitch{h}", kind="switch", host=f"host{h}", copies=copies, reduces=reduces) for h in range(hosts)
+    ]
+
+
+def _network(
+    name: str, senders: Sequence[int], receivers: Sequence[int], switch: int, bandwidth_GBps: float, latency_us: float
+) -> tuple[list[Node], list[Link]]:
+    """Links from one sender to one receiver per host: none, direct for two hosts, else through a plain switch."""
+    if len(senders) == 1:
+        return [], []
+    if len(senders) == 2:
+        pairs = list(zip(senders, reversed(receivers), strict=True))
+    else:
+        pairs = [(sender, switch) for sender in senders] + [(switch, receiver) for receiver in receivers]
+    links = [Link(src=a, dst=b, bandwidth_GBps=bandwidth_GBps, latency_us=latency_us) for a, b in pairs]
+    return [Node(name=name, kind="switch")] if len(senders) > 2 else [], links
+
+
+def _pcie_cluster(
+    name: str,
+    hosts: int,
+    nvswitches: list[Node],
+    nvlink: tuple[float, float],
+    pcie: tuple[float, float],
+    nic: tuple[float, float],
+) -> Topology:
+    """DGX A100 with its PCIe switches: one per two GPUs, each with an uplink to the host's memory and two NICs."""
+    gpus = 8 * hosts
+    first_pcie = gpus + len(nvswitches)
+    first_memory = first_pcie + 4 * hosts
+    first_rail = first_memory + hosts
+    nodes = [*gpu_nodes(gpus, 8), *nvswitches]
+    nodes += [Node(name=f"pcie{i // 4}.{i % 4}", kind="switch", host=f"host{i // 4}") for i in range(4 * hosts)]
+    nodes += [Node(name=f"memory{h}", kind="memory", host=f"host{h}") for h in range(hosts)]
+    links = [k for rank in range(gpus) for k in both(rank, gpus + rank // 8, *nvlink)] if nvswitches else []
+    links += [k for rank in range(gpus) for k in both(rank, first_pcie + rank // 2, *pcie)]
+    links += [k for i in range(4 * hosts) for k in both(first_pcie + i, first_memory + i // 4, *pcie)]
+    if hosts > 1:
+        nodes += rail_nodes(8)
+        for index in range(8):
+            for host in range(hosts):
+                links += both(first_pcie + 4 * host + index // 2, first_rail + index, *nic)
+    return Topology(name, tuple(nodes), tuple(links))

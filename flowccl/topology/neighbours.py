@@ -1,0 +1,113 @@
+"""Who a storing node can send to next, and over which routes: the network as a scheduler sees it.
+
+Routes through switches are found best first (least latency, then fewest links), a bounded number per pair, so that
+nothing explodes on a fat tree. Ties are broken by a hash of the ends, which spreads pairs over equal routes.
+"""
+
+import heapq
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.topology.routes import Routes, RouteShape, route_shape
+from flowccl.topology.topology import Topology
+
+ROUTES_PER_PAIR = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Pairs (src, end) of storing nodes, sorted by src; pair a has routes `pair_ptr[a]` to `pair_ptr[a + 1]`."""
+
+    topology: Topology
+    src: NDArray[np.int32]
+    end: NDArray[np.int32]
+    pair_ptr: NDArray[np.int64]
+    routes: Routes
+
+    def without(self, nodes: NDArray[np.bool_]) -> "Neighbours":
+        """The same without pairs that start at memories among `nodes`."""
+        gone = nodes & (np.arange(len(nodes)) >= self.topology.num_gpus)
+        keep = np.flatnonzero(~gone[self.src])
+        if len(keep) == len(self.src):
+            return self
+        count = np.diff(self.pair_ptr)[keep]
+        routes = np.repeat(self.pair_ptr[:-1][keep] - np.cumsum(count) + count, count) + np.arange(count.sum())
+        lists = [self.routes.links(int(route)) for route in routes]
+        pair_ptr = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
+        return Neighbours(self.topology, self.src[keep], self.end[keep], pair_ptr, Routes.from_lists(lists))
+
+    @cached_property
+    def shape(self) -> RouteShape:
+        """Offsets and segments of the routes."""
+        return route_shape(self.topology, self.routes)
+
+    @cached_property
+    def node_ptr(self) -> NDArray[np.int64]:
+        """Pairs of each node: `node_ptr[n]` to `node_ptr[n + 1]`."""
+        return np.searchsorted(self.src, np.arange(len(self.topology.nodes) + 1)).astype(np.int64)
+
+    def pair_cost_ps(self, size_bytes: float) -> NDArray[np.float64]:
+        """Time of one chunk of so many bytes from src to end on the first route of each pair, nothing in the way."""
+        shape, first = self.shape, self.pair_ptr[:-1]
+        hold = np.bincount(shape.segment_route, size_bytes * 1000.0 / shape.segment_GBps, len(self.routes))
+        latency = np.zeros(len(self.routes))
+        ends = shape.end_hop
+        latency[:] = shape.hop_offset_ps[ends] + self.topology.link_latency_ps[self.routes.link[ends]]
+        cost = hold + latency
+        return np.minimum.reduceat(cost, first) if len(first) else cost
+
+    def distance_ps(self, size_bytes: float) -> NDArray[np.float64]:
+        """The same between any two nodes, over any number of pairs; inf where there is no way or no storing node."""
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import dijkstra
+
+        count = len(self.topology.nodes)
+        cost = np.maximum(self.pair_cost_ps(size_bytes), 1.0)
+        return np.asarray(dijkstra(csr_matrix((cost, (self.src, self.end)), (count, count))), dtype=np.float64)
+
+
+def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Neighbours:
+    """All pairs of storing nodes that are joined by a link or through switches."""
+    rows: list[tuple[int, int, tuple[int, ...]]] = []
+    for node in np.flatnonzero(topology.stores).tolist():
+        found = _routes_from(topology, node, routes_per_pair)
+        rows += [(node, end, links) for end in sorted(found) for links in found[end]]
+    pair_of = [(src, end) for src, end, _ in rows]
+    first = [i for i, pair in enumerate(pair_of) if i == 0 or pair != pair_of[i - 1]]
+    return Neighbours(
+        topology,
+        np.array([pair_of[i][0] for i in first], dtype=np.int32),
+        np.array([pair_of[i][1] for i in first], dtype=np.int32),
+        np.array([*first, len(rows)], dtype=np.int64),
+        Routes.from_lists([links for _, _, links in rows]),
+    )
+
+
+def _routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple[int, ...]]]:
+    """Up to `most` routes to each end, best first: every switch is left at most `most` times."""
+    pointer, out = topology.out_links
+    dst, latency, stores = topology.link_dst, topology.link_latency_ps, topology.stores
+    found: dict[int, list[tuple[int, ...]]] = {}
+    left: dict[int, int] = {}
+    queue: list[tuple[int, int, int, int, tuple[int, ...], frozenset[int]]] = [(0, 0, 0, src, (), frozenset())]
+    while queue:
+        far, hops, _, node, links, passed = heapq.heappop(queue)
+        if links and stores[node]:
+            found.setdefault(node, [])
+            if len(found[node]) < most:
+                found[node].append(links)
+            continue
+        if left.get(node, 0) >= most:
+            continue
+        left[node] = left.get(node, 0) + 1
+        for link in out[pointer[node] : pointer[node + 1]].tolist():
+            end = int(dst[link])
+            if end == src or end in passed or (stores[end] and len(found.get(end, ())) >= most):
+                continue
+            tie = (link * 2654435761 + src * 40503 + node * 7919) & 0xFFFF
+            beyond = passed if stores[end] else passed | {end}
+            heapq.heappush(queue, (far + int(latency[link]), hops + 1, tie, end, (*links, link), beyond))
+    return found

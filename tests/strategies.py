@@ -1,0 +1,90 @@
+"""Random things for hypothesis, shared by all tests."""
+
+from hypothesis import strategies as st
+
+from flowccl.topology.topology import Limit, Link, Node, Topology
+
+bandwidths = st.sampled_from((5.0, 12.5, 25.0, 50.0, 100.0)) | st.floats(0.1, 1000.0)
+latencies = st.sampled_from((0.0, 0.35, 0.7, 1.3)) | st.floats(0.0, 10.0)
+
+SWITCHES = (  # plain, multicast, multicast that also reduces, store-and-forward with and without copies
+    {},
+    {"copies": True},
+    {"copies": True, "reduces": True},
+    {"crossing": "store-and-forward"},
+    {"crossing": "store-and-forward", "copies": True},
+)
+
+
+@st.composite
+def topologies(
+    draw: st.DrawFn,
+    *,
+    min_gpus: int = 2,
+    max_gpus: int = 6,
+    max_switches: int = 3,
+    memory: bool = True,
+    limits: bool = True,
+    changes: bool = True,
+    buffers: bool = False,
+) -> Topology:
+    """A small random machine in which every GPU can reach every other, directly or through one switch at a time.
+
+    It may have parallel links, links between any two nodes, dead ends and nodes without links. Each argument that is
+    False leaves its kind of thing out. Buffers are out unless asked for: a small one may make a demand impossible.
+    """
+    nodes = _nodes(draw, draw(st.integers(min_gpus, max_gpus)), draw(st.integers(0, max_switches)), memory, buffers)
+    change = _changes() if changes else st.just(())
+    links = [
+        Link(src=a, dst=b, bandwidth_GBps=draw(bandwidths), latency_us=draw(latencies), changes=draw(change))
+        for a, b in draw(st.permutations(_pairs(draw, nodes)))
+    ]
+    shared = _limits(draw, len(links)) if limits else []
+    return Topology("random", tuple(nodes), tuple(links), tuple(shared))
+
+
+def _nodes(draw: st.DrawFn, gpus: int, switches: int, memory: bool, buffers: bool) -> list[Node]:
+    hosts = draw(st.sampled_from((0, 1, 2)))
+    buffer = st.none() | st.integers(0, 10**9) if buffers else st.none()
+
+    def host(position: int) -> str:
+        return f"host{position % hosts}" if hosts else ""
+
+    nodes = [Node(name=f"gpu{i}", host=host(i), buffer_bytes=draw(buffer)) for i in range(gpus)]
+    for i in range(switches):
+        nodes.append(Node(name=f"switch{i}", kind="switch", host=host(i), **draw(st.sampled_from(SWITCHES))))
+    if memory and draw(st.booleans()):
+        nodes.append(Node(name="memory0", kind="memory", host=host(0), buffer_bytes=draw(buffer)))
+    return nodes
+
+
+def _pairs(draw: st.DrawFn, nodes: list[Node]) -> list[tuple[int, int]]:
+    """Ends of the links: a cycle of all GPUs, each step direct or through a switch; a memory both ways; any others."""
+    gpus = [i for i, node in enumerate(nodes) if node.kind == "gpu"]
+    switches = [i for i, node in enumerate(nodes) if node.kind == "switch"]
+    cycle = draw(st.permutations(gpus))
+    pairs: dict[tuple[int, int], None] = {}
+    for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+        through = draw(st.sampled_from([None, *switches]))
+        pairs |= dict.fromkeys([(a, b)] if through is None else [(a, through), (through, b)])
+    for memory in (i for i, node in enumerate(nodes) if node.kind == "memory"):
+        into, out = draw(st.sampled_from(gpus + switches)), draw(st.sampled_from(gpus + switches))
+        pairs |= {(into, memory): None, (memory, out): None}
+    node = st.integers(0, len(nodes) - 1)
+    more = st.tuples(node, node).filter(lambda pair: pair[0] != pair[1])
+    return [*pairs, *draw(st.lists(more, max_size=2 * len(nodes)))]
+
+
+@st.composite
+def _changes(draw: st.DrawFn) -> tuple[tuple[float, float], ...]:
+    if draw(st.integers(0, 3)):  # most links keep their bandwidth
+        return ()
+    times = draw(st.sets(st.integers(1, 1000), min_size=1, max_size=3))
+    return tuple((time / 10, draw(bandwidths)) for time in sorted(times))
+
+
+def _limits(draw: st.DrawFn, links: int) -> list[Limit]:
+    sets = draw(st.lists(st.lists(st.integers(0, links - 1), min_size=1, max_size=6, unique=True), max_size=2))
+    return [
+        Limit(name=f"limit{i}", links=tuple(members), bandwidth_GBps=draw(bandwidths)) for i, members in enumerate(sets)
+    ]
