@@ -4,9 +4,6 @@ A named collective is stored by its parameters, any other demand by its chunks: 
 by hand) or as columns (what flowccl writes).
 """
 
-import difflib
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from flowccl.demand.collectives import COLLECTIVES_BY_NAME, MAX_BYTES, ROOTED, a
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json, write_json
+from flowccl.topology.fields import check_keys, show
 from flowccl.units import parse_bytes
 
 FORMAT = "flowccl-demand"
@@ -25,7 +23,7 @@ MAX_FILE_BYTES = 2_000_000_000  # unpacked
 MAX_GPUS = 2**20
 MAX_LISTED = 2**24  # sources and destinations of chunks that are listed one by one
 
-_COMMON = ("format", "version", "collective", "gpus")
+_COMMON = ("$schema", "format", "version", "collective", "gpus")
 _FORMS = {  # how the chunks are given: the keys that go with it
     "chunks": ("size_bytes", "pieces", "chunks"),
     "columns": ("size_bytes", "pieces", "columns"),
@@ -93,7 +91,7 @@ def demand_from_json(value: Any, name: str = "demand") -> Demand:
         forms = [form for form in _FORMS if form in value] or [""]
         if len(forms) > 1:
             raise DemandError(f"give only one of {' and '.join(forms)}")
-        check_keys(value, "", (*_COMMON, *_FORMS[forms[0]]))
+        check_keys(value, "", (*_COMMON, *_FORMS[forms[0]]), {"gpus": "8"})
         return _READERS[forms[0]](value, int_value(value, "gpus", 1, MAX_GPUS), int_value(value, "pieces", default=1))
     except InputError as error:
         raise DemandError(f"{name}: {error}") from None
@@ -104,8 +102,7 @@ def _from_name(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
     known = collective_name(value.get("collective", "custom"))
     if known not in COLLECTIVES_BY_NAME:
         raise DemandError(f"{known} needs its {'chunks' if known == 'custom' else 'matrix_bytes or its chunks'}")
-    if "size_bytes" not in value:
-        raise DemandError(f"size_bytes is missing; {known} needs it")
+    check_keys(value, "", tuple(value), {"size_bytes": '"1MB"'})
     size_bytes, root = _bytes(value["size_bytes"], "size_bytes"), int_value(value, "root", 0, default=0)
     return collective(known, gpus, size_bytes, pieces, root)
 
@@ -130,12 +127,10 @@ def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
     """Chunks that are listed one by one."""
     rows, chunks, entries = value["chunks"], [], 0
     if not isinstance(rows, list):
-        raise DemandError(f"chunks: must be a list of chunks, got {json_kind(rows)}")
+        raise DemandError(f"chunks: must be a list of chunks, got {show(rows)}")
     for number, row in enumerate(rows):
         place = f"chunks[{number}]"
-        check_keys(row, place, _CHUNK_KEYS)
-        if "bytes" not in row:
-            raise DemandError(f"{place}: bytes is missing")
+        check_keys(row, place, _CHUNK_KEYS, {"bytes": '"1MB"'})
         sources, destinations = (_ranks(row, end, gpus, place) for end in ("source", "destination"))
         if sources == destinations and len(sources) == 1:
             raise DemandError(f"{place}: rank {sources[0]} has the chunk already; name another destination")
@@ -170,12 +165,8 @@ def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, .
 def _from_columns(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
     """Chunks as columns, which is what flowccl writes."""
     columns = value["columns"]
-    check_keys(columns, "columns", _COLUMN_KEYS)
-    for key in ("bytes", "source_rank", "destination_rank"):
-        if key not in columns:
-            raise DemandError(f"columns: {key} is missing")
-    if "size_bytes" not in value:
-        raise DemandError("size_bytes is missing; columns need it")
+    check_keys(value, "", tuple(value), {"size_bytes": '"1MB"'})
+    check_keys(columns, "columns", _COLUMN_KEYS, dict.fromkeys(("bytes", "source_rank", "destination_rank"), "[0, 1]"))
     chunk_bytes = int_column(columns["bytes"], "columns.bytes", 1, MAX_BYTES)
     _check_pieces(len(chunk_bytes), pieces)
     source_ptr, source_rank = _grouped(columns, "source", gpus, len(chunk_bytes))
@@ -227,25 +218,13 @@ def _bytes(value: Any, where: str) -> int:
 def check_header(value: Any, expected: str, version: int) -> None:
     """Raise where a JSON value is not an object of this format and version."""
     if not isinstance(value, dict):
-        raise InputError(f"must be an object with format {expected!r}, got {json_kind(value)}")
+        raise InputError(f"must be an object with format {expected!r}, got {show(value)}")
     if value.get("format") != expected:
-        raise InputError(f"format must be {expected!r}, got {json_kind(value.get('format'))}")
+        raise InputError(f"format must be {expected!r}, got {show(value.get('format'))}")
     found = value.get("version")
     if type(found) is not int or found != version:
         newer = "; a newer flowccl made it" if type(found) is int and found > version else ""
-        raise InputError(f"version must be {version}, got {json_kind(found)}{newer}")
-
-
-def check_keys(value: Any, where: str, known: Sequence[str]) -> None:
-    """Raise where a JSON value is not an object, or has a key that is not known; the nearest known one is named."""
-    at = f"{where}: " if where else ""
-    if not isinstance(value, dict):
-        raise InputError(f"{at}must be an object, got {json_kind(value)}")
-    for key in value:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise InputError(f"{at}unknown key {key!r}; {hint}")
+        raise InputError(f"version must be {version}, got {show(found)}{newer}")
 
 
 def int_value(
@@ -256,24 +235,16 @@ def int_value(
     if key not in value and default is None:
         raise InputError(f"{place}{key} is missing")
     if type(found) is not int or not low <= found <= high:
-        raise InputError(f"{place}{key}: must be a whole number, {low} to {high}, got {json_kind(found)}")
+        raise InputError(f"{place}{key}: must be a whole number, {low} to {high}, got {show(found)}")
     return found
 
 
 def int_column(value: Any, where: str, low: int, high: int) -> NDArray[np.int64]:
     """A JSON list of whole numbers from `low` to `high` as an array; true and 1.0 are none."""
     if not isinstance(value, list):
-        raise InputError(f"{where}: must be a list of whole numbers, got {json_kind(value)}")
+        raise InputError(f"{where}: must be a list of whole numbers, got {show(value)}")
     whole = set(map(type, value)) <= {int}
     if not whole or (value and not (min(value) >= low and max(value) <= high)):
         at = next(n for n, entry in enumerate(value) if type(entry) is not int or not low <= entry <= high)
-        raise InputError(f"{where}[{at}]: must be a whole number, {low} to {high}, got {json_kind(value[at])}")
+        raise InputError(f"{where}[{at}]: must be a whole number, {low} to {high}, got {show(value[at])}")
     return np.array(value, dtype=np.int64)
-
-
-def json_kind(value: Any) -> str:
-    """What a JSON value is, in words."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."

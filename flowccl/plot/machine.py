@@ -38,7 +38,7 @@ def plot_topology(topology: Topology, path: str | Path) -> None:
     classes = _classes(lines.GBps)
     _draw_links(axes, topology, plan.place, lines, classes, inches)
     _draw_nodes(axes, topology, plan.place, inches)
-    axes.set_title(_title(topology), fontsize=10, color=INK, linespacing=1.4)
+    axes.set_title(_title(topology), fontsize=10, color=INK, linespacing=1.4, parse_math=False)
     _draw_key(axes, topology, lines, classes, inches)
     save_figure(figure, path)
 
@@ -71,8 +71,8 @@ def _lines(topology: Topology) -> _Lines:
 def _classes(GBps: NDArray[np.float64]) -> list[tuple[float, float]]:
     """Ranges of bandwidth, at most as many as there are colours; most machines have a few exact values."""
     values = np.unique(np.round(GBps, 6))
-    groups = np.array_split(values, min(len(values), len(_COLOURS)))
-    return [(float(group[0]), float(group[-1])) for group in groups if len(group)]
+    groups = np.array_split(values, min(len(values), len(_COLOURS))) if len(values) else []
+    return [(float(group[0]), float(group[-1])) for group in groups]
 
 
 def _class_of(GBps: NDArray[np.float64], classes: list[tuple[float, float]]) -> NDArray[np.int64]:
@@ -184,7 +184,8 @@ def _draw_hosts(axes: Any, topology: Topology, plan: Layout, inches: float) -> N
         ranks = [n for n in range(topology.num_gpus) if topology.nodes[n].host == name]
         in_a_row = len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1
         words = f"{name}: {ranks[0]}-{ranks[-1]}" if in_a_row and not _rank_font(topology, inches) else name
-        axes.text(x, y, words, fontsize=9 if inches > 0.3 else 7, color=SOFT, ha=across, va=upright, zorder=5)
+        font = 9 if inches > 0.3 else 7
+        axes.text(x, y, words, fontsize=font, color=SOFT, ha=across, va=upright, zorder=5, parse_math=False)
 
 
 def _rank_font(topology: Topology, inches: float) -> float:
@@ -235,6 +236,7 @@ def _draw_name(axes: Any, topology: Topology, place: NDArray[np.float64], node: 
         ha={0: "center", 1: "left", -1: "right"}[x],
         va="center",
         zorder=6,
+        parse_math=False,
         path_effects=[withStroke(linewidth=2, foreground="white")],
     )
 
@@ -252,11 +254,11 @@ def _draw_key(axes: Any, topology: Topology, lines: _Lines, classes: Any, inches
     widths = _widths(classes, max(inches, 0.35))
     for number, (low, high) in reversed(list(enumerate(classes))):
         words = format_GBps(high) if low == high else f"{low:.4g} to {format_GBps(high)}"
-        rows.append(
-            Line2D([], [], color=_COLOURS[number], linewidth=widths[number], label=f"{words}, {drawn[number]} lines")
-        )
-    words = "a line: one link each way" + (", an arrow: one way" if np.any(~lines.both) else "")
-    rows.append(Line2D([], [], linestyle="", label=words))
+        words += f", {drawn[number]} {'line' if drawn[number] == 1 else 'lines'}"
+        rows.append(Line2D([], [], color=_COLOURS[number], linewidth=widths[number], label=words))
+    if len(lines.src):
+        words = "a line: one link each way" + (", an arrow: one way" if np.any(~lines.both) else "")
+        rows.append(Line2D([], [], linestyle="", label=words))
     axes.figure.draw_without_rendering()  # now the texts have their places
     right = axes.get_tightbbox().transformed(axes.transAxes.inverted()).x1
     beside = (max(1.0, right) + 0.01, 0.5)

@@ -1,5 +1,6 @@
 """What all pictures share: a figure without global state, and a file that is written whole or not at all."""
 
+import warnings
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def save_figure(figure: Any, path: str | Path, dots_per_inch: int = 130) -> None
     suffix = check_suffix(path)
     same_each_time: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     data = BytesIO()
-    with rc_context({"svg.hashsalt": "flowccl"}):
+    with rc_context({"svg.hashsalt": "flowccl"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks
         figure.savefig(
             data,
             format=suffix[1:],

@@ -129,7 +129,7 @@ def _draw_rows(axes: Any, schedule: Schedule, rows: _Rows) -> None:
     for position, name in enumerate(names):  # links side by side have the same name
         seen[name] = seen.get(name, 0) + 1
         names[position] = name if seen[name] == 1 else f"{name} ({seen[name]})"
-    axes.set_yticks(range(len(names)), names, fontsize=6.5)
+    axes.set_yticks(range(len(names)), names, fontsize=6.5, parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     sources = topology.link_src[rows.links].tolist()
     first = 0
@@ -173,7 +173,7 @@ def _draw_title(axes: Any, schedule: Schedule, rows: _Rows, lower_bound_us: floa
         second += f", method {schedule.method}"
     if rows.used > len(rows.links):
         second += f"\nshown are the {len(rows.links)} busiest of the {rows.used} links in use"
-    axes.set_title(f"{first}\n{second}", fontsize=10, loc="left", color=INK, linespacing=1.4)
+    axes.set_title(f"{first}\n{second}", fontsize=10, loc="left", color=INK, linespacing=1.4, parse_math=False)
 
 
 def _draw_key(figure: Any, axes: Any, count: int, what: str, height: float) -> None:

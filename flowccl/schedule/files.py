@@ -3,7 +3,6 @@
 A file holds everything: the machine, the demand, the routes and the transfers, one column each.
 """
 
-from collections.abc import Iterable
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.demand.files import check_header, check_keys, demand_from_json, demand_to_json, int_column, json_kind
+from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column
 from flowccl.errors import InputError, ScheduleError
 from flowccl.files import read_json, write_json
 from flowccl.schedule.schedule import Schedule
+from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.files import topology_from_json, topology_to_json
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
@@ -23,8 +23,8 @@ FORMAT = "flowccl-schedule"
 VERSION = 1
 MAX_FILE_BYTES = 2_000_000_000  # unpacked
 
-_REQUIRED = ("format", "version", "topology", "demand", "routes", "transfers")
-_KEYS = (*_REQUIRED, "flowccl", "method", "fingerprint")
+_NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": "[[0], [1, 2]]"}
+_KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", *_NEEDED)
 _COLUMNS = ("chunk", "route", "start_ps", "reduce")
 _MAX_PS = 2**60  # some 13 days; sums of a few such times still fit in 64 bits
 
@@ -67,13 +67,8 @@ def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | 
     """The schedule in a JSON value; `name` is the file it comes from, for messages."""
     try:
         check_header(value, FORMAT, VERSION)
-        check_keys(value, "", _KEYS)
-        for key in _REQUIRED:
-            if key not in value:
-                raise ScheduleError(f"{key} is missing")
-        method = value.get("method", "")
-        if not isinstance(method, str):
-            raise ScheduleError(f"method: must be text, got {json_kind(method)}")
+        check_keys(value, "", _KEYS, _NEEDED)
+        method = text_field(value.get("method", ""), "", "method")
         machine = topology_from_json(value["topology"], "topology")
         _check_fingerprint(value.get("fingerprint"), machine, topology)
         demand = demand_from_json(value["demand"], "demand")
@@ -85,9 +80,7 @@ def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | 
 
 
 def _check_fingerprint(stored: Any, machine: Topology, wanted: Topology | None) -> None:
-    if stored is not None and not isinstance(stored, str):
-        raise ScheduleError(f"fingerprint: must be text, got {json_kind(stored)}")
-    if stored is not None and stored != machine.fingerprint:
+    if stored is not None and text_field(stored, "", "fingerprint") != machine.fingerprint:
         raise ScheduleError(
             f"fingerprint: is {stored}, but the machine in the file has {machine.fingerprint}; the machine was changed "
             "after the schedule was made (leave the fingerprint out to load it all the same)"
@@ -101,10 +94,10 @@ def _check_fingerprint(stored: Any, machine: Topology, wanted: Topology | None) 
 
 def _routes(rows: Any, num_links: int) -> Routes:
     if not isinstance(rows, list):
-        raise ScheduleError(f"routes: must be a list of lists of links, got {json_kind(rows)}")
+        raise ScheduleError(f"routes: must be a list of lists of links, got {show(rows)}")
     for number, row in enumerate(rows):
         if not isinstance(row, list) or not row:
-            got = "none" if isinstance(row, list) else json_kind(row)
+            got = "none" if isinstance(row, list) else show(row)
             raise ScheduleError(f"routes[{number}]: must be a list of one or more links, got {got}")
     ptr = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
     flat = list(chain.from_iterable(rows))
@@ -119,15 +112,15 @@ def _routes(rows: Any, num_links: int) -> Routes:
 
 def _transfers(value: Any, chunks: int, routes: int) -> dict[str, NDArray[Any]]:
     """The columns of the table of transfers."""
-    check_keys(value, "transfers", _COLUMNS)
+    check_keys(value, "transfers", _COLUMNS, dict.fromkeys(_COLUMNS[:-1], "[0]"))
     ranges = {"chunk": (0, chunks - 1), "route": (0, routes - 1), "start_ps": (-_MAX_PS, _MAX_PS)}
     columns: dict[str, NDArray[Any]] = {}
     for key, (low, high) in ranges.items():
-        if key not in value:
-            raise ScheduleError(f"transfers: {key} is missing")
         columns[key] = int_column(value[key], f"transfers.{key}", low, high)
     columns["reduce"] = _flags(value.get("reduce", False), len(columns["chunk"]))
-    _check_lengths(columns.items())
+    for key, column in columns.items():
+        if len(column) != len(columns["chunk"]):
+            raise ScheduleError(f"transfers.{key}: has {len(column)} entries, chunk has {len(columns['chunk'])}")
     return columns
 
 
@@ -136,18 +129,11 @@ def _flags(value: Any, count: int) -> NDArray[np.bool_]:
     if isinstance(value, bool):
         return np.full(count, value, dtype=np.bool_)
     if not isinstance(value, list):
-        raise ScheduleError(f"transfers.reduce: must be true, false or a list of them, got {json_kind(value)}")
+        raise ScheduleError(f"transfers.reduce: must be true, false or a list of them, got {show(value)}")
     if set(map(type, value)) - {bool}:
         at = next(n for n, entry in enumerate(value) if type(entry) is not bool)
-        raise ScheduleError(f"transfers.reduce[{at}]: must be true or false, got {json_kind(value[at])}")
+        raise ScheduleError(f"transfers.reduce[{at}]: must be true or false, got {show(value[at])}")
     return np.array(value, dtype=np.bool_)
-
-
-def _check_lengths(columns: Iterable[tuple[str, NDArray[Any]]]) -> None:
-    sizes = {key: len(column) for key, column in columns}
-    for key, size in sizes.items():
-        if size != sizes["chunk"]:
-            raise ScheduleError(f"transfers.{key}: has {size} entries, chunk has {sizes['chunk']}")
 
 
 def _flowccl_version() -> str:

@@ -16,6 +16,8 @@ got.add_at(np.s_[:, link_dst], send).add(have[..., :-1]).add(have[..., 1:], time
 """
 
 import math
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -94,7 +96,7 @@ class RowFamily:
         what is left must fit the rows. `times` is a number, or an array that is broadcast together with the block.
         """
         columns, factors = self._builder._columns_of(block), np.asarray(times, dtype=np.float64)
-        axes = (sum_axis,) if isinstance(sum_axis, int) else tuple(sum_axis)
+        axes = _whole(sum_axis)
         last = range(-len(axes), 0)
         try:
             columns, factors = np.broadcast_arrays(columns, factors)
@@ -243,6 +245,11 @@ def _joined(parts: list[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
     return np.concatenate([np.empty(0, dtype=kind), *parts])
 
 
+def _whole(numbers: int | tuple[int, ...]) -> tuple[int, ...]:
+    """One or several whole numbers, Python's or numpy's, as a tuple."""
+    return tuple(operator.index(number) for number in (numbers if isinstance(numbers, Iterable) else (numbers,)))
+
+
 def _spread(
     name: str, what: str, value: ArrayLike, shape: tuple[int, ...], kind: type[np.generic] = np.float64
 ) -> NDArray[Any]:
@@ -257,7 +264,7 @@ def _numbered(
     kind: str, name: str, shape: int | tuple[int, ...], where: ArrayLike, first: int
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], Label]:
     """Numbers from `first` in the shape, -1 outside the mask; the mask; and the names."""
-    shape = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+    shape = _whole(shape)
     mask = _spread(name, "where", where, shape, np.bool_)
     count = int(np.count_nonzero(mask))
     if first + count > MAX_INDEX:

@@ -25,32 +25,41 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 
-# With large coefficients a variable within HiGHS's usual tolerance of a whole number may carry what the whole number
-# could not: 1e-6 of a link that is "not used" times 1e6 bytes. Such an answer is thrown away and the second one tried.
-_INTEGER_TOLERANCES = (1e-6, 1e-9)
+# What is tried when an answer is no good. Presolve is what breaks down most. With large coefficients, a variable within
+# the usual tolerance of a whole number may carry what the whole number could not: 1e-6 of a link that is "not used",
+# times 1e6 bytes.
+_AFTER_ERROR: dict[str, float | str] = {"presolve": "off"}
+_AFTER_FRACTIONS: dict[str, float | str] = {"mip_feasibility_tolerance": 1e-9}
 
 
 def solve(program: LinearProgram, options: SolverOptions) -> Solution:
     """Solve a program with HiGHS.
 
     Integer variables of the answer are exact whole numbers. Where rounding them breaks a row, the continuous variables
-    are solved again with the integers fixed.
+    are solved again with the integers fixed; where that fails, the program is solved again with a finer tolerance.
     """
     started = time.monotonic()
     if program.num_columns == 0:
         return solve_empty(program)
-    for tolerance in _INTEGER_TOLERANCES:
-        run = HighsRun(program, options, tolerance)
-        run.go(started)
-        if run.is_unbounded_or_infeasible():
-            return _unbounded_or_infeasible(program, run, started)
-        solution = run.read(program)
-        if not program.has_integers or not check_solution(program, solution):
-            break
-        solution = _with_exact_integers(program, solution, options)
-        if not check_solution(program, solution) or solution.status is Status.INTERRUPTED:
-            break
+    solution = _attempt(program, options, started, {})
+    if solution.status is Status.ERROR:
+        solution = _attempt(program, options, started, _AFTER_ERROR)
+    elif program.has_integers and solution.status is not Status.INTERRUPTED and check_solution(program, solution):
+        solution = _attempt(program, options, started, _AFTER_FRACTIONS)
     return replace(solution, seconds=time.monotonic() - started)
+
+
+def _attempt(
+    program: LinearProgram, options: SolverOptions, started: float, settings: dict[str, float | str]
+) -> Solution:
+    run = HighsRun(program, options, settings)
+    run.go(started)
+    if run.is_unbounded_or_infeasible():
+        return _unbounded_or_infeasible(program, run, started)
+    solution = run.read(program)
+    if program.has_integers and solution.values is not None and check_solution(program, solution):
+        return _with_exact_integers(program, solution, solution.values, options, started)
+    return solution
 
 
 def _unbounded_or_infeasible(program: LinearProgram, run: "HighsRun", started: float) -> Solution:
@@ -60,14 +69,17 @@ def _unbounded_or_infeasible(program: LinearProgram, run: "HighsRun", started: f
     run.go(started)
     answer = run.read(program.with_cost(every, 0.0))
     status = Status.UNBOUNDED if answer.status is Status.OPTIMAL else answer.status
-    return Solution(status=status, seconds=time.monotonic() - started, message=answer.message)
+    return Solution(status=status, message=answer.message)
 
 
-def _with_exact_integers(program: LinearProgram, solution: Solution, options: SolverOptions) -> Solution:
-    if solution.values is None:
-        return solution
-    fixed = program.with_fixed_integers(solution.values)
-    answer = solve(fixed, SolverOptions(time_limit_s=options.time_limit_s, threads=options.threads, seed=options.seed))
+def _with_exact_integers(
+    program: LinearProgram, solution: Solution, values: FloatArray, options: SolverOptions, started: float
+) -> Solution:
+    left = max(options.time_limit_s - (time.monotonic() - started), 1.0)  # it is worth a second to keep the point
+    plain = SolverOptions(time_limit_s=left, threads=options.threads, seed=options.seed)
+    answer = solve(program.with_fixed_integers(values), plain)
+    if answer.status is Status.INTERRUPTED:
+        return Solution(status=Status.INTERRUPTED, bound=solution.bound)
     if answer.status is not Status.OPTIMAL:
         return solution
     return replace(solution, values=answer.values, objective=answer.objective)
@@ -76,7 +88,9 @@ def _with_exact_integers(program: LinearProgram, solution: Solution, options: So
 class HighsRun:
     """One HiGHS object with a program in it, and how to run it."""
 
-    def __init__(self, program: LinearProgram, options: SolverOptions, integer_tolerance: float = 1e-6) -> None:
+    def __init__(
+        self, program: LinearProgram, options: SolverOptions, settings: dict[str, float | str] | None = None
+    ) -> None:
         import highspy  # here, so that importing flowccl stays fast
 
         self.options = options
@@ -87,8 +101,7 @@ class HighsRun:
         self._interrupted = False
         self._noted: tuple[float, float] | None = None
         self._shown: tuple[float, float] | None = None
-        self._configure()
-        self._set("mip_feasibility_tolerance", integer_tolerance)
+        self._configure(settings or {})
         try:
             self._pass(program)
         except MemoryError as error:
@@ -120,7 +133,8 @@ class HighsRun:
             except KeyboardInterrupt:
                 if self._interrupted:  # a second Ctrl-C does not wait for HiGHS
                     raise
-                self._stop, self._interrupted = Status.INTERRUPTED, True
+                self._interrupted = True
+                self._halt(Status.INTERRUPTED)
         for error in errors:
             if not isinstance(error, MemoryError):
                 raise SolverError(f"HiGHS broke down: {error}") from error
@@ -159,7 +173,7 @@ class HighsRun:
     def _set(self, name: str, value: float | str) -> None:
         self.must(self.highs.setOptionValue(name, value), f"set {name} to {value}")
 
-    def _configure(self) -> None:
+    def _configure(self, settings: dict[str, float | str]) -> None:
         options = self.options
         self._set("output_flag", False)
         self._set("mip_rel_gap", options.gap)
@@ -170,9 +184,12 @@ class HighsRun:
             self._set("threads", options.threads)
         if options.first_solution:
             self._set("mip_max_improving_sols", 1)
+        for name, value in settings.items():
+            self._set(name, value)
 
     def _pass(self, program: LinearProgram) -> None:
         sense = self.highspy.ObjSense.kMaximize if program.maximize else self.highspy.ObjSense.kMinimize
+        lower, upper = _whole_bounds(program)
         done = self.highs.passModel(
             program.num_columns,
             program.num_rows,
@@ -181,8 +198,8 @@ class HighsRun:
             int(sense),
             program.offset,
             program.cost,
-            program.lower,
-            program.upper,
+            lower,
+            upper,
             program.row_lower,
             program.row_upper,
             program.column_start,
@@ -221,15 +238,20 @@ class HighsRun:
         try:
             while not done.wait(_POLL_S):
                 self._show()
-                if self._stop is None and self.options.should_stop is not None and self.options.should_stop():
-                    self._stop = Status.INTERRUPTED
-                if self._stop is None and _too_big(self.options.memory_limit_MB):
-                    self._stop = Status.MEMORY_LIMIT
+                if self.options.should_stop is not None and self.options.should_stop():
+                    self._halt(Status.INTERRUPTED)
+                if _too_big(self.options.memory_limit_MB):
+                    self._halt(Status.MEMORY_LIMIT)
             self._show()
         except Exception:  # on_progress or should_stop raised: the caller gets it once HiGHS is at rest
-            self._stop = Status.INTERRUPTED
+            self._halt(Status.INTERRUPTED)
             done.wait()
             raise
+
+    def _halt(self, status: Status) -> None:
+        self._stop = self._stop or status
+        # The callback ends everything but presolve, which calls none; it looks at the time limit, which may be changed.
+        self.highs.setOptionValue("time_limit", 0.0)
 
     def _show(self) -> None:
         noted = self._noted
@@ -254,6 +276,13 @@ class HighsRun:
         if has_point:
             return Status.FEASIBLE
         return Status.TIME_LIMIT if found == statuses.kTimeLimit else Status.ERROR
+
+
+def _whole_bounds(program: LinearProgram) -> tuple[FloatArray, FloatArray]:
+    """Bounds with those of integers moved inwards to whole numbers: presolve may stay on one that is a fraction."""
+    low, high = program.lower, program.upper
+    low = np.where(program.integer, np.ceil(low - 1e-9 * np.maximum(1.0, np.abs(low))), low)
+    return low, np.where(program.integer, np.floor(high + 1e-9 * np.maximum(1.0, np.abs(high))), high)
 
 
 def _too_big(limit_MB: float) -> bool:

@@ -199,9 +199,14 @@ def _check_columns(program: LinearProgram, values: FloatArray) -> list[str]:
 def _check_rows(program: LinearProgram, values: FloatArray) -> list[str]:
     activity = program.activity(values)
     miss = np.maximum(program.row_lower - activity, activity - program.row_upper)
-    scale = np.maximum(1.0, np.abs(activity))
+    return _worst(miss / _row_scale(program, values), FEASIBILITY, program.row_name, "is missed by")
+
+
+def _row_scale(program: LinearProgram, values: FloatArray) -> FloatArray:
+    """The largest term of each row, at least 1: what the rounding of floating point is relative to."""
+    scale = np.ones(program.num_rows)
     np.maximum.at(scale, program.entry_row, np.abs(program.entry_value * values[program.entry_column]))
-    return _worst(miss / scale, FEASIBILITY, program.row_name, "is missed by")
+    return scale
 
 
 def _check_objective(program: LinearProgram, solution: Solution, values: FloatArray) -> list[str]:
@@ -223,8 +228,9 @@ def _check_duals(program: LinearProgram, duals: FloatArray, values: FloatArray) 
     np.maximum.at(scale, program.entry_column, np.abs(program.entry_value * duals[program.entry_row]))
     reduced = sign * program.reduced_costs(duals)
     activity = program.activity(values)
-    columns = _mispriced(reduced, values, program.lower, program.upper) / scale
-    rows = _mispriced(sign * duals, activity, program.row_lower, program.row_upper)
+    column_slack, row_slack = FEASIBILITY * np.maximum(1.0, np.abs(values)), FEASIBILITY * _row_scale(program, values)
+    columns = _mispriced(reduced, values, program.lower + column_slack, program.upper - column_slack) / scale
+    rows = _mispriced(sign * duals, activity, program.row_lower + row_slack, program.row_upper - row_slack)
     rows /= max(1.0, float(np.abs(duals).max(initial=0.0)))
     what = "is not at the bound that its dual prices; wrong sign by"
     return _worst(columns, DUALITY, program.column_name, what) + _worst(rows, DUALITY, program.row_name, what)
@@ -232,9 +238,7 @@ def _check_duals(program: LinearProgram, duals: FloatArray, values: FloatArray) 
 
 def _mispriced(prices: FloatArray, numbers: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
     """How much of a price (when minimizing, > 0 is of the lower bound and < 0 of the upper) is on a bound not met."""
-    slack = FEASIBILITY * np.maximum(1.0, np.abs(numbers))
-    above, below = numbers > lower + slack, numbers < upper - slack
-    return np.maximum(np.where(above, prices, 0.0), np.where(below, -prices, 0.0))
+    return np.maximum(np.where(numbers > lower, prices, 0.0), np.where(numbers < upper, -prices, 0.0))
 
 
 def _worst(miss: NDArray[np.float64], tolerance: float, name_of: Callable[[int], str], what: str) -> list[str]:

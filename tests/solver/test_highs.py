@@ -240,6 +240,13 @@ def test_integer_programs_agree_with_trying_everything(program):
         assert solution.objective == pytest.approx(found.max() if program.maximize else found.min())
 
 
+def test_integers_with_bounds_that_are_fractions():
+    model = ProgramBuilder()
+    x = model.variables("x", 3, lower=[0.01, 0, -np.inf], upper=[9.5, 2.7, 3.5], integer=True, cost=[1, -1, -1])
+    model.rows("r", upper=100).add(x, times=[0.1, 0.2, 0.3], sum_axis=0)
+    assert solve(model.build()).value(x).tolist() == [1, 2, 3]
+
+
 def test_the_time_limit_is_kept_and_leaves_a_point():
     program, pick, _ = market_split()
     started = time.monotonic()

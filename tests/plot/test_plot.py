@@ -1,0 +1,222 @@
+"""Pictures: they exist, show something, and say what they show."""
+
+import re
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from flowccl.demand.collectives import allgather, allreduce, broadcast, reduce_scatter, scatter
+from flowccl.errors import FileError, InputError
+from flowccl.plot.layout import layout
+from flowccl.plot.machine import plot_topology
+from flowccl.plot.timeline import plot_timeline
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Limit, Link, Node, Topology
+from flowccl.units import hold_ps
+
+
+def ring_schedule(gpus: int, chunks: int = 1) -> Schedule:
+    """Allgather round a ring: in step s every rank sends on the block it got in step s - 1."""
+    topology, demand = machine(f"ring:{gpus}"), allgather(gpus, gpus * chunks * 1000, chunks)
+    ahead = {link.src: number for number, link in enumerate(topology.links) if link.dst == (link.src + 1) % gpus}
+    step_ps = hold_ps(1000, 25.0) + 700_000
+    transfers = [
+        (((rank - step) % gpus) * chunks + piece, (ahead[rank],), (step * chunks + piece) * step_ps)
+        for step in range(gpus - 1)
+        for rank in range(gpus)
+        for piece in range(chunks)
+    ]
+    return Schedule.from_transfers(topology, demand, transfers, method="ring")
+
+
+def pixels(path: Path) -> np.ndarray:
+    from matplotlib.image import imread
+
+    return np.asarray(imread(BytesIO(path.read_bytes()), format="png"))
+
+
+def text_of(path: Path) -> str:
+    """The words of an SVG, which are drawn as shapes but kept as comments."""
+    return "\n".join(re.findall(r"<!-- (.*?) -->", path.read_text()))
+
+
+def test_a_timeline_shows_bars_in_the_colours_of_the_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "ring.png"
+    plot_timeline(ring_schedule(4), path, lower_bound_us=2.0)
+    image = pixels(path)
+    assert image.shape[1] > 1000
+    found = {tuple((colour * 255).round().astype(int)) for colour in image[..., :3].reshape(-1, 3)[::7]}
+    assert {(31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40)} <= found  # ranks 0 to 3
+
+
+def test_a_timeline_says_what_it_shows(tmp_path: Path) -> None:
+    path = tmp_path / "ring.svg"
+    schedule = ring_schedule(4)
+    plot_timeline(schedule, path, lower_bound_us=2.0)
+    words = text_of(path)
+    assert schedule.finish_us == pytest.approx(2.22)
+    for part in (
+        "ring:4: allgather, 4 KB, 4 GPUs",
+        "finish 2.22 us, lower bound 2 us, gap 11.00%, method ring",
+        "gpu0 → gpu1",
+        "gpu3 → gpu0",
+        "time [us]",
+        "source rank of the chunk",
+    ):
+        assert part in words, words
+    assert "gpu1 → gpu0" not in words  # never used
+
+
+def test_only_the_busiest_links_are_drawn_where_they_are_many(tmp_path: Path) -> None:
+    path = tmp_path / "ring.svg"
+    plot_timeline(ring_schedule(8), path, max_rows=3)
+    words = text_of(path)
+    assert "shown are the 3 busiest of the 8 links in use" in words
+    assert words.count("→") == 3
+
+
+def test_links_side_by_side_have_different_names(tmp_path: Path) -> None:
+    links = tuple(Link(src=0, dst=1, bandwidth_GBps=25.0) for _ in range(2))
+    topology = Topology("double", (Node(name="a"), Node(name="b")), links)
+    schedule = Schedule.from_transfers(topology, broadcast(2, 10, 2), [(0, (0,), 0), (1, (1,), 0)])
+    plot_timeline(schedule, tmp_path / "double.svg")
+    words = text_of(tmp_path / "double.svg")
+    assert "a → b\n" in words
+    assert "a → b (2)\n" in words
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        (broadcast(3, 30, 2), "chunk"),
+        (scatter(3, 30), "destination rank of the chunk"),
+        (reduce_scatter(3, 30), "destination rank of the chunk"),
+        (allreduce(3, 30, 2), "block of the buffer"),
+    ],
+)
+def test_colours_tell_apart_what_differs(demand: Schedule, words: str, tmp_path: Path) -> None:
+    schedule = Schedule.from_transfers(machine("ring:3"), demand, [(0, (0,), 0), (1, (1,), 0)])
+    plot_timeline(schedule, tmp_path / "picture.svg")
+    assert words in text_of(tmp_path / "picture.svg").split("\n")
+
+
+def test_many_bars_and_many_ranks(tmp_path: Path) -> None:
+    schedule = ring_schedule(64, 4)
+    assert len(schedule) == 64 * 63 * 4
+    plot_timeline(schedule, tmp_path / "many.png")
+    image = (pixels(tmp_path / "many.png")[..., :3] * 255).astype(np.int64)
+    assert len(np.unique(image @ [1, 256, 65536])) > 64
+
+
+MACHINES = (
+    "dgx1",
+    "ndv2:2",
+    "ndv2:3",
+    "dgx2:2",
+    "torus:4x4",
+    "torus:3x3x3",
+    "fat_tree:4",
+    "dragonfly:2:2:1",
+    "dgx_a100:2:all",
+    "rail:4x4",
+    "star:5",
+)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_nodes_of_a_machine_are_apart(name: str) -> None:
+    place = layout(machine(name)).place
+    distance = np.hypot(*(place[:, None] - place[None, :]).T) + 9 * np.eye(len(place))
+    assert distance.min() > 0.6
+
+
+def test_a_torus_is_a_grid_and_a_host_is_together() -> None:
+    place = layout(machine("torus:4x4")).place
+    assert len(np.unique(place[:, 0].round(6))) == len(np.unique(place[:, 1].round(6))) == 4
+    plan = layout(machine("ndv2:2"))
+    assert list(plan.outlines) == ["host0", "host1"]
+    assert plan.place[:8, 0].max() < plan.outlines["host0"][:, 0].max() < plan.outlines["host1"][:, 0].min()
+
+
+def test_a_machine_is_drawn_with_its_numbers(tmp_path: Path) -> None:
+    plot_topology(machine("ndv2:2"), tmp_path / "ndv2.png")
+    image = pixels(tmp_path / "ndv2.png")
+    found = {tuple((colour * 255).round().astype(int)) for colour in image[..., :3].reshape(-1, 3)[::7]}
+    assert (47, 75, 124) in found  # GPUs
+    plot_topology(machine("ndv2:2"), tmp_path / "ndv2.svg")
+    words = text_of(tmp_path / "ndv2.svg").split("\n")
+    assert "16 GPUs in 2 hosts, 66 links" in words
+    assert {"50 GB/s, 16 lines", "25 GB/s, 16 lines", "12.5 GB/s, 2 lines"} <= set(words)
+    assert {str(rank) for rank in range(16)} <= set(words)
+    assert {"host0", "host1", "a line: one link each way, an arrow: one way"} <= set(words)
+
+
+def test_switches_memories_and_limits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    annotate = Axes.annotate
+    monkeypatch.setattr(Axes, "annotate", lambda *args, **more: names.append(args[1]) or annotate(*args, **more))
+    nodes = (Node(name="a"), Node(name="b"), Node(name="s", kind="switch"), Node(name="m", kind="memory"))
+    pairs = [(0, 2, 10.0), (2, 1, 10.0), (2, 3, 5.0), (3, 2, 4.0)]
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=GBps) for a, b, GBps in pairs)
+    limit = Limit(name="bus", links=(0, 1), bandwidth_GBps=12.0)
+    plot_topology(Topology("small", nodes, links, (limit,)), tmp_path / "small.svg")
+    words = text_of(tmp_path / "small.svg").split("\n")
+    assert "2 GPUs, 1 switch, 1 memory, 4 links, 1 shared limit (not drawn)" in words
+    assert names == ["s", "m"]
+    assert {"switch", "memory", "10 GB/s, 2 lines", "5 GB/s, 1 line", "4 GB/s, 1 line"} <= set(words)
+
+
+def test_odd_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+    nodes = (Node(name="$a_$", host="$x$"), Node(name="b\u4e2d", host="$x$"), Node(name="${\\", kind="switch"))
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in ((0, 2), (2, 1), (0, 1)))
+    topology = Topology("$\\frac", nodes, links)
+    plot_topology(topology, tmp_path / "odd.png")
+    plot_timeline(Schedule.from_transfers(topology, broadcast(2, 10), [(0, (2,), 0)]), tmp_path / "odd2.png")
+
+
+def test_a_machine_without_links(tmp_path: Path) -> None:
+    plot_topology(Topology("alone", (Node(name="a"),), ()), tmp_path / "alone.png")
+    assert pixels(tmp_path / "alone.png")[..., :3].min() < 0.5
+
+
+def test_suffixes(tmp_path: Path) -> None:
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "PNG": b"\x89PNG"}
+    for suffix, start in starts.items():
+        plot_topology(machine("ring:3"), tmp_path / f"ring.{suffix}")
+        assert (tmp_path / f"ring.{suffix}").read_bytes().startswith(start)
+    for draw in (
+        lambda path: plot_topology(machine("ring:3"), path),
+        lambda path: plot_timeline(ring_schedule(3), path),
+    ):
+        with pytest.raises(InputError, match=r"ring\.gif: a picture must end in \.png, \.svg or \.pdf, got '\.gif'"):
+            draw("ring.gif")
+
+
+def test_a_picture_is_the_same_each_time(tmp_path: Path) -> None:
+    for suffix in ("svg", "pdf", "png"):
+        for name in ("one", "two"):
+            plot_topology(machine("ring:3"), tmp_path / f"{name}.{suffix}")
+        assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"two.{suffix}").read_bytes()
+
+
+def test_an_empty_schedule_has_no_timeline(tmp_path: Path) -> None:
+    schedule = Schedule.from_transfers(machine("ring:3"), allgather(3, 3), [])
+    with pytest.raises(InputError, match="the schedule has no transfers, so there is no timeline to draw"):
+        plot_timeline(schedule, tmp_path / "empty.png")
+
+
+def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be written"):
+        plot_topology(machine("ring:3"), tmp_path / "none" / "ring.png")
+
+
+def test_without_matplotlib_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError) as caught:
+        plot_topology(machine("ring:3"), tmp_path / "ring.png")
+    assert str(caught.value) == "pictures need matplotlib: pip install flowccl[plot]"
