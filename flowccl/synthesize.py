@@ -50,7 +50,7 @@ def synthesize(
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
-    methods = _chosen(method, first)
+    methods = _chosen(method, topology, first)
     bound = lower_bound(topology, first)
     clock.good_ps = bound.ps * (1 + gap)
     trace = [Progress(None, bound.us, "", clock.elapsed_s)]
@@ -78,13 +78,14 @@ def _schedules(
     return Chunking(topology, demand_of, methods, clock).run()
 
 
-def _chosen(method: str, demand: Demand) -> dict[str, Method]:
-    """The methods behind a name; "auto" is the search, and the classics where they are cheap."""
+def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method]:
+    """The methods behind a name; "auto" is both searches, and the classics where they are cheap."""
     if method == "auto":
         powers = demand.num_gpus & (demand.num_gpus - 1) == 0
         small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
+        plain = not (topology.limits or topology.changes or any(n.buffer_bytes is not None for n in topology.nodes))
         extra = [name for name in CLASSICS if small and (powers or name != "recursive-doubling")]
-        return {name: METHODS[name] for name in ["greedy", *extra]}
+        return {name: METHODS[name] for name in ["greedy", *(["routed"] if plain else []), *extra]}
     if method not in METHODS:
         from difflib import get_close_matches
 

@@ -30,7 +30,7 @@ _US = {"": 1.0, "ps": 1e-6, "ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1
 
 def parse_bytes(value: str | float) -> int:
     """Whole bytes from "64MB", "1KiB" or a number of bytes; at least 1."""
-    number = _parse(value, _BYTES, "size", "64MB, 1KiB or 4096")
+    number = value if type(value) is int else _parse(value, _BYTES, "size", "64MB, 1KiB or 4096")
     if number < 1:
         raise InputError(f"size {value!r}: must be at least 1 byte")
     if number != int(number):

@@ -2,6 +2,8 @@
 
 from hypothesis import strategies as st
 
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
 from flowccl.topology.topology import Limit, Link, Node, Topology
 
 bandwidths = st.sampled_from((5.0, 12.5, 25.0, 50.0, 100.0)) | st.floats(0.1, 1000.0)
@@ -88,3 +90,29 @@ def _limits(draw: st.DrawFn, links: int) -> list[Limit]:
     return [
         Limit(name=f"limit{i}", links=tuple(members), bandwidth_GBps=draw(bandwidths)) for i, members in enumerate(sets)
     ]
+
+
+DISTRIBUTIONS = ("allgather", "alltoall", "broadcast", "scatter", "gather")
+REDUCTIONS = ("reduce", "reduce_scatter", "allreduce")
+
+
+@st.composite
+def demands(draw: st.DrawFn, num_gpus: int, *, reductions: bool = False, max_chunks: int = 3) -> Demand:
+    """A small random demand: a named collective, or chunks of any sizes from anywhere to anywhere."""
+    kind = draw(st.sampled_from((*DISTRIBUTIONS, "custom", *(REDUCTIONS if reductions else ()))))
+    if kind == "custom":
+        chunks = draw(st.lists(_chunks(num_gpus, reductions), min_size=1, max_size=6))
+        return Demand.from_chunks("custom", num_gpus, chunks)
+    size = draw(st.sampled_from((1000, 60_000, 1_000_003, 64_000_000)))
+    root = draw(st.integers(0, num_gpus - 1)) if kind in ("broadcast", "scatter", "gather", "reduce") else 0
+    return collective(kind, num_gpus, size, draw(st.integers(1, max_chunks)), root)
+
+
+@st.composite
+def _chunks(draw: st.DrawFn, num_gpus: int, reductions: bool) -> Chunk:
+    ranks = st.lists(st.integers(0, num_gpus - 1), min_size=1, max_size=num_gpus, unique=True)
+    sources = tuple(draw(ranks)) if reductions else (draw(st.integers(0, num_gpus - 1)),)
+    wanted = draw(ranks.filter(lambda ends: tuple(ends) != sources))
+    if len(sources) == 1:
+        wanted = [rank for rank in wanted if rank != sources[0]]
+    return Chunk(bytes=draw(st.integers(1, 10**6)), sources=sources, destinations=tuple(wanted))

@@ -224,7 +224,9 @@ def _pointer(groups: list[tuple[int, ...]]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum([len(group) for group in groups]))).astype(np.int64)
 
 
-def _table(count: int, chunk: NDArray[np.int32], rank: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _table(
+    count: int, chunk: NDArray[np.int32], rank: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     return np.concatenate(([0], np.cumsum(np.bincount(chunk, minlength=count)))).astype(np.int64), rank
 
 
@@ -232,6 +234,12 @@ def _check(demand: Demand) -> None:
     count = len(demand.chunk_bytes)
     if count == 0:
         raise DemandError(f"{demand.collective}: nothing must move; give at least one chunk")
+    if demand.collective not in COLLECTIVES:
+        raise DemandError(f"unknown collective {demand.collective!r}; it is one of {', '.join(COLLECTIVES)}")
+    if demand.size_bytes < 1:
+        raise DemandError(f"{demand.collective}: size_bytes must be at least 1, got {demand.size_bytes}")
+    if demand.pieces < 1 or count % demand.pieces:
+        raise DemandError(f"{demand.collective}: {count} chunks cannot be blocks of {demand.pieces} pieces each")
     if demand.chunk_bytes.min() < 1:
         chunk = int(np.argmin(demand.chunk_bytes))
         raise DemandError(f"chunk {chunk}: bytes must be at least 1, got {demand.chunk_bytes[chunk]}")
@@ -247,8 +255,14 @@ def _check(demand: Demand) -> None:
             bad = int(ranks[(ranks < 0) | (ranks >= demand.num_gpus)][0])
             raise DemandError(f"{what}: rank {bad} is not a gpu; ranks are 0 to {demand.num_gpus - 1}")
         keys = np.repeat(np.arange(count), np.diff(pointer)) * demand.num_gpus + ranks
-        if len(np.unique(keys)) != len(keys):
+        keys.sort()
+        if np.any(keys[1:] == keys[:-1]):
             raise DemandError(f"{what}: a chunk names the same rank twice")
+    single = np.diff(demand.source_ptr)[demand.destination_chunk] == 1
+    own = demand.source_rank[demand.source_ptr[:-1][demand.destination_chunk]] == demand.destination_rank
+    if np.any(single & own):
+        chunk = int(demand.destination_chunk[np.argmax(single & own)])
+        raise DemandError(f"chunk {chunk}: its only source is also a destination; it has the chunk already")
 
 
 def _reach(topology: Topology) -> NDArray[np.bool_] | None:

@@ -22,6 +22,12 @@ def _greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedu
     return greedy(topology, demand, clock)
 
 
+def _routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.routed import routed
+
+    return routed(topology, demand, clock)
+
+
 def _classic(name: str) -> Method:
     def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
         from flowccl.methods import classics
@@ -33,6 +39,7 @@ def _classic(name: str) -> Method:
 
 METHODS: dict[str, Method] = {
     "greedy": with_reductions(_greedy),
+    "routed": with_reductions(_routed),
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
 }
 """Name on the command line -> method."""

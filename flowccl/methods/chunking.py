@@ -1,4 +1,8 @@
-"""How many chunks: more of them fill the pipe, fewer pay less latency. Tried in doubling steps, then the best go on."""
+"""How many chunks: more of them fill the pipe, fewer pay less latency. All methods, one clock.
+
+A search is one method at one number of chunks. The ladder gives each a first step, at 1, 2, 3, 4, 6, 8, 12, ... chunks
+while more chunks help; then the best searches take turns until the clock is over.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,13 +16,15 @@ from flowccl.topology.topology import Topology
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 _LOADING_S = 1.0  # of the very first step: loading the compiled code
-_TURNS = (0, 0, 1, 0, 0, 1, 0, 0, 2)  # which of the best searches gets the next step
+_PATIENCE = 3  # rungs of the ladder that may bring nothing
+_TURNS = (0, 1, 0, 2, 0, 1, 0, 3)  # which of the best searches gets the next step
 
 
 @dataclass
 class _Search:
     """One method at one number of chunks."""
 
+    name: str
     steps: Iterator[Schedule | None]
     best_ps: float = float("inf")
     seconds: float = 0.0
@@ -26,13 +32,11 @@ class _Search:
 
     def step(self, clock: Clock) -> Schedule | None:
         began = clock.elapsed_s
-        try:
-            found = next(self.steps)
-        except StopIteration:
+        found = next(self.steps, "over")
+        self.seconds = clock.elapsed_s - began
+        if isinstance(found, str):
             self.over = True
             return None
-        finally:
-            self.seconds = clock.elapsed_s - began
         if found is not None:
             self.best_ps = min(self.best_ps, found.finish_ps)
         return found
@@ -40,7 +44,7 @@ class _Search:
 
 @dataclass
 class Chunking:
-    """Searches at 1, 2, 4, ... chunks, as long as more chunks help, then more steps for the best of them."""
+    """Searches of several methods at several numbers of chunks."""
 
     topology: Topology
     demand_of: Callable[[int], Demand]
@@ -71,25 +75,41 @@ class Chunking:
             turn += 1
 
     def _ladder(self) -> Iterator[Schedule | None]:
-        """First steps at 1, 2, 4, ... chunks; stops when two in a row did not help, or the next would take too long."""
-        count, idle, cost_s = 1, 0, 0.0
-        while idle < 2:
+        """First steps; stops when a few rungs did not help, or the next would take too much of the time left."""
+        idle, cost_s, last = 0, 0.0, 1
+        for count in _counts():
             try:
                 demand = self.demand_of(count)
             except DemandError:
                 if count == 1:
                     raise
                 return
-            too_long = self.clock.steps is None and 3 * cost_s > self.clock.left_s
-            if count > 1 and (len(demand.destination_rank) > _MOST_DELIVERIES or too_long):
+            next_s = cost_s * count / last
+            too_long = self.clock.steps is None and 2 * next_s > self.clock.left_s
+            if count > 1 and (len(demand.destination_rank) > _MOST_DELIVERIES or too_long or idle >= _PATIENCE):
                 return
             before, cost_s = self.best_ps, 0.0
-            for method in self.methods.values():
-                search = _Search(method(self.topology, demand, self.clock))
+            for name, method in self.methods.items():
+                if count > 1 and self._hopeless(name):
+                    continue
+                search = _Search(name, method(self.topology, demand, self.clock))
                 self.searches.append(search)
                 yield search.step(self.clock)
                 cost_s += search.seconds
             if count == 1:
                 cost_s -= min(_LOADING_S, 0.9 * cost_s)
-            idle = 0 if self.best_ps < before * (1 - 2e-4) else idle + 1
-            count *= 2
+            last, idle = count, 0 if self.best_ps < before * (1 - 1e-4) else idle + 1
+
+    def _hopeless(self, name: str) -> bool:
+        """A method whose best so far is twice as late as the best of all gets no more rungs."""
+        return min(s.best_ps for s in self.searches if s.name == name) > 2 * self.best_ps
+
+
+def _counts() -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+    yield 1
+    power = 2
+    while True:
+        yield power
+        yield power * 3 // 2
+        power *= 2

@@ -6,7 +6,6 @@ Hosts are drawn alone, then set around the switches that join them, with the sid
 
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +70,8 @@ def _around(topology: Topology, clusters: dict[str, _Cluster], rest: list[int]) 
     """Hosts around the nodes that have no host."""
     place = np.zeros((len(topology.nodes), 2))
     count = len(clusters)
-    middle = _rings(_tiers(topology, rest, [n for n in range(len(topology.nodes)) if n not in set(rest)]))
+    housed = [n for n, node in enumerate(topology.nodes) if node.host]
+    middle = _rings(_tiers(topology, rest, housed))
     lined_up = count == 2 and not any(cluster.round for cluster in clusters.values())
     reach = max([0.0, *(np.hypot(*point) + 0.5 for point in middle.values())])
     if lined_up:
@@ -266,7 +266,6 @@ def _grid(topology: Topology) -> Points | None:
 
 def _drawn(where: Points, shape: tuple[int, ...]) -> Points:
     """Rows from top to bottom; the planes of a third dimension behind each other."""
-    assert prod(shape) == len(where)
     if len(shape) == 2:
         return 1.25 * np.stack((where[:, 1], -where[:, 0]), axis=1)
     wide = 0.62 * shape[0] + 0.6

@@ -8,17 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.plot.layout import Layout, layout
-from flowccl.plot.picture import INK, SOFT, check_suffix, new_figure, save_figure
+from flowccl.plot.picture import INK, SOFT, check_suffix, missing_glyphs_ignored, new_figure, save_figure
 from flowccl.topology.topology import Kind, Topology
 from flowccl.units import format_GBps
 
 _COLOURS = ("#9aa5b1", "#4c78a8", "#f58518", "#54a24b", "#b0407f", "#7a4fd0")
 _KINDS: dict[Kind, tuple[str, str, str]] = {  # marker, colour, words
-    "gpu": ("o", "#2f4b7c", "GPU (number: rank)"),
+    "gpu": ("o", "#2f4b7c", "GPU"),
     "switch": ("s", "#d9822b", "switch"),
     "memory": ("D", "#3a9a6e", "memory"),
 }
 _MAX_ARROWS = 3000
+_MAX_HOST_NAMES = 48  # more would run into each other
 
 
 def plot_topology(topology: Topology, path: str | Path) -> None:
@@ -38,7 +39,7 @@ def plot_topology(topology: Topology, path: str | Path) -> None:
     classes = _classes(lines.GBps)
     _draw_links(axes, topology, plan.place, lines, classes, inches)
     _draw_nodes(axes, topology, plan.place, inches)
-    axes.set_title(_title(topology), fontsize=10, color=INK, linespacing=1.4, parse_math=False)
+    axes.set_title(_title(topology), fontsize=10, color=INK, linespacing=1.4, pad=12, parse_math=False)
     _draw_key(axes, topology, lines, classes, inches)
     save_figure(figure, path)
 
@@ -176,8 +177,11 @@ def _blocked(topology: Topology, place: NDArray[np.float64], lines: _Lines) -> N
 def _draw_hosts(axes: Any, topology: Topology, plan: Layout, inches: float) -> None:
     from matplotlib.patches import Polygon
 
-    for name, outline in plan.outlines.items():
+    every = -(-len(plan.outlines) // _MAX_HOST_NAMES)
+    for number, (name, outline) in enumerate(plan.outlines.items()):
         axes.add_patch(Polygon(outline, facecolor="#f2f3f5", edgecolor="#c9cdd2", linewidth=0.8, zorder=0))
+        if number % every:
+            continue
         (x, y), out = plan.labels[name]
         across = "center" if abs(out[0]) < 0.15 else "left" if out[0] > 0 else "right"
         upright = "center" if abs(out[1]) < 0.3 else "bottom" if out[1] > 0 else "top"
@@ -202,7 +206,8 @@ def _draw_nodes(axes: Any, topology: Topology, place: NDArray[np.float64], inche
         size = {"gpu": 0.56, "switch": 0.48, "memory": 0.4}[kind] * unit
         rim = min(0.8, 0.05 * unit)
         style = {"marker": marker, "color": colour, "edgecolors": "white", "linewidths": rim}
-        axes.scatter(*place[which].T, s=size**2, zorder=4, **style)
+        alone = [not topology.nodes[n].host for n in which]  # never lost, however small the rest is
+        axes.scatter(*place[which].T, s=np.where(alone, max(size, 5.0), size) ** 2, zorder=4, **style)
         if kind == "gpu" and font:
             for n in which:
                 axes.text(*place[n], str(n), fontsize=font, color="white", ha="center", va="center", zorder=5)
@@ -245,8 +250,11 @@ def _draw_key(axes: Any, topology: Topology, lines: _Lines, classes: Any, inches
     from matplotlib.lines import Line2D
 
     present = {node.kind for node in topology.nodes}
+    ranks = " (number: rank)" if _rank_font(topology, inches) else ""
     rows = [
-        Line2D([], [], linestyle="", marker=marker, markersize=8, color=colour, label=words)
+        Line2D(
+            [], [], linestyle="", marker=marker, markersize=8, color=colour, label=words.replace("GPU", f"GPU{ranks}")
+        )
         for kind, (marker, colour, words) in _KINDS.items()
         if kind in present
     ]
@@ -259,8 +267,9 @@ def _draw_key(axes: Any, topology: Topology, lines: _Lines, classes: Any, inches
     if len(lines.src):
         words = "a line: one link each way" + (", an arrow: one way" if np.any(~lines.both) else "")
         rows.append(Line2D([], [], linestyle="", label=words))
-    axes.figure.draw_without_rendering()  # now the texts have their places
-    right = axes.get_tightbbox().transformed(axes.transAxes.inverted()).x1
+    with missing_glyphs_ignored():
+        axes.figure.draw_without_rendering()  # now the texts have their places
+        right = axes.get_tightbbox().transformed(axes.transAxes.inverted()).x1
     beside = (max(1.0, right) + 0.01, 0.5)
     axes.legend(handles=rows, loc="center left", bbox_to_anchor=beside, fontsize=8, frameon=False, labelspacing=0.8)
 

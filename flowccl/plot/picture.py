@@ -1,6 +1,8 @@
 """What all pictures share: a figure without global state, and a file that is written whole or not at all."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,14 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), facecolor="white")
 
 
+@contextmanager
+def missing_glyphs_ignored() -> Iterator[None]:
+    """No warning where a name is in a script that the font lacks; it is drawn as boxes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
+
+
 def save_figure(figure: Any, path: str | Path, dots_per_inch: int = 130) -> None:
     """Draw a figure into a file: PNG, SVG or PDF by its suffix."""
     from matplotlib import rc_context
@@ -38,8 +48,7 @@ def save_figure(figure: Any, path: str | Path, dots_per_inch: int = 130) -> None
     suffix = check_suffix(path)
     same_each_time: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     data = BytesIO()
-    with rc_context({"svg.hashsalt": "flowccl"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks
+    with rc_context({"svg.hashsalt": "flowccl"}), missing_glyphs_ignored():
         figure.savefig(
             data,
             format=suffix[1:],

@@ -191,15 +191,15 @@ def _read(numbers: FloatArray, index: ArrayLike) -> FloatArray:
 
 def _check_columns(program: LinearProgram, values: FloatArray) -> list[str]:
     miss = np.maximum(program.lower - values, values - program.upper)
-    problems = _worst(miss / np.maximum(1.0, np.abs(values)), FEASIBILITY, program.column_name, "misses its bounds by")
+    problems = _worst(miss / np.maximum(1.0, np.abs(values)), FEASIBILITY, program.column_name, "misses its bounds")
     broken = np.where(program.integer, np.abs(values - np.round(values)), 0.0)
-    return problems + _worst(broken, INTEGRALITY, program.column_name, "is not a whole number, by")
+    return problems + _worst(broken, INTEGRALITY, program.column_name, "is not a whole number")
 
 
 def _check_rows(program: LinearProgram, values: FloatArray) -> list[str]:
     activity = program.activity(values)
     miss = np.maximum(program.row_lower - activity, activity - program.row_upper)
-    return _worst(miss / _row_scale(program, values), FEASIBILITY, program.row_name, "is missed by")
+    return _worst(miss / _row_scale(program, values), FEASIBILITY, program.row_name, "is missed")
 
 
 def _row_scale(program: LinearProgram, values: FloatArray) -> FloatArray:
@@ -232,7 +232,7 @@ def _check_duals(program: LinearProgram, duals: FloatArray, values: FloatArray) 
     columns = _mispriced(reduced, values, program.lower + column_slack, program.upper - column_slack) / scale
     rows = _mispriced(sign * duals, activity, program.row_lower + row_slack, program.row_upper - row_slack)
     rows /= max(1.0, float(np.abs(duals).max(initial=0.0)))
-    what = "is not at the bound that its dual prices; wrong sign by"
+    what = "is not at the bound that its dual prices"
     return _worst(columns, DUALITY, program.column_name, what) + _worst(rows, DUALITY, program.row_name, what)
 
 
@@ -242,8 +242,9 @@ def _mispriced(prices: FloatArray, numbers: FloatArray, lower: FloatArray, upper
 
 
 def _worst(miss: NDArray[np.float64], tolerance: float, name_of: Callable[[int], str], what: str) -> list[str]:
+    """The worst of what misses by more than the tolerance, both relative, and how many others do."""
     if not len(miss) or miss.max() <= tolerance:
         return []
     count = int(np.count_nonzero(miss > tolerance))
-    others = f" (and {count - 1} others)" if count > 1 else ""
-    return [f"{name_of(int(np.argmax(miss)))} {what} {miss.max():.3g}{others}"]
+    others = f" (and {count - 1} more)" if count > 1 else ""
+    return [f"{name_of(int(np.argmax(miss)))} {what} by {miss.max():.3g} of its size{others}"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from matplotlib.axes import Axes
 
 from flowccl.demand.collectives import allgather, allreduce, broadcast, reduce_scatter, scatter
@@ -18,6 +19,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Limit, Link, Node, Topology
 from flowccl.units import hold_ps
+from tests.strategies import topologies
 
 
 def ring_schedule(gpus: int, chunks: int = 1) -> Schedule:
@@ -135,6 +137,14 @@ def test_nodes_of_a_machine_are_apart(name: str) -> None:
     assert distance.min() > 0.6
 
 
+@settings(deadline=None, max_examples=60)
+@given(topologies(max_gpus=9))
+def test_nodes_of_any_machine_are_apart(topology: Topology) -> None:
+    place = layout(topology).place
+    distance = np.hypot(*(place[:, None] - place[None, :]).T) + 9 * np.eye(len(place))
+    assert distance.min() > 0.6
+
+
 def test_a_torus_is_a_grid_and_a_host_is_together() -> None:
     place = layout(machine("torus:4x4")).place
     assert len(np.unique(place[:, 0].round(6))) == len(np.unique(place[:, 1].round(6))) == 4
@@ -172,7 +182,7 @@ def test_switches_memories_and_limits_are_named(tmp_path: Path, monkeypatch: pyt
 
 
 def test_odd_names_are_drawn_as_they_are(tmp_path: Path) -> None:
-    nodes = (Node(name="$a_$", host="$x$"), Node(name="b\u4e2d", host="$x$"), Node(name="${\\", kind="switch"))
+    nodes = (Node(name="$a_$", host="$x$"), Node(name="b\u4e2d", host="$x$"), Node(name="${\\\u4e2d", kind="switch"))
     links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in ((0, 2), (2, 1), (0, 1)))
     topology = Topology("$\\frac", nodes, links)
     plot_topology(topology, tmp_path / "odd.png")

@@ -1,4 +1,4 @@
-"""Gurobi gets the program and its answer is read, tried on a stand-in that has the names of gurobipy and scipy inside."""
+"""Gurobi gets the program and its answer is read: tried on a stand-in with gurobipy's names and scipy inside."""
 
 import sys
 from types import ModuleType, SimpleNamespace

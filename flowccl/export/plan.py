@@ -1,0 +1,130 @@
+"""A plan: for every GPU, threadblocks with the steps they take, as runtimes run them. Data types, and `make_plan`.
+
+    schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and dependencies (blocks.py) -> Plan
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from flowccl.errors import InputError
+from flowccl.export.blocks import Block, Shape, assign_channels, make_blocks
+from flowccl.export.layout import Layout, layout_of
+from flowccl.export.limits import FIFO, Excess, Limits, check_collective, check_protocol
+from flowccl.export.lower import lower
+from flowccl.export.moves import moves_of, order_events
+from flowccl.schedule.schedule import Schedule
+
+MAX_INSTANCES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlan:
+    """What one GPU does: chunks of its input, output and scratch buffers, and its threadblocks."""
+
+    rank: int
+    input: int
+    output: int
+    scratch: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all GPUs do. `chunks` is the number of chunks of the whole buffer."""
+
+    layout: Layout
+    protocol: str
+    gpus: tuple[GpuPlan, ...]
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the whole buffer: the larger of input and output."""
+        return self.layout.chunks
+
+    @property
+    def channels(self) -> int:
+        """Channels, counted from 0."""
+        return 1 + max((block.channel for gpu in self.gpus for block in gpu.blocks), default=0)
+
+
+def make_plan(
+    schedule: Schedule, limits: Limits, *, inplace: bool = False, instances: int = 1, protocol: str = "Simple"
+) -> Plan:
+    """The plan of a schedule for a target, within the target's limits.
+
+    Where a limit is exceeded, contiguous chunks are merged, then busy connections are spread over more channels,
+    then receives and sends share threadblocks (and become one instruction where the target has it). InputError with
+    the limit, the need and what would fit, where nothing helps.
+    """
+    check_collective(limits, schedule.demand.collective)
+    check_protocol(limits, protocol)
+    if not 1 <= instances <= MAX_INSTANCES:
+        raise InputError(f"instances must be 1 to {MAX_INSTANCES}, got {instances}")
+    layout = layout_of(schedule.demand, instances, inplace)
+    moves = moves_of(schedule)
+    events = order_events(moves, FIFO[protocol])
+    least: list[Excess] = []
+    for shape in _shapes(limits):
+        works = lower(layout, moves, events, limits, shape.merge)
+        assign_channels(works, shape)
+        gpus = [GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape)) for w in works]
+        plan = Plan(layout, protocol, tuple(gpus))
+        excess = exceeded(plan, limits)
+        if not excess:
+            return plan
+        if not least or _badness(excess) < _badness(least):
+            least = excess
+    worst = max(least, key=lambda e: e.need / max(e.most, 1))
+    raise InputError(f"{limits.target} cannot hold this schedule: {worst}; {_advice(schedule, limits, worst)}")
+
+
+def _shapes(limits: Limits) -> list[Shape]:
+    """What to try, in this order."""
+    lane = [limits.steps * share // 16 for share in ((12, 8, 6, 4, 3, 2) if not limits.one_sided else (6, 4, 3, 2, 1))]
+    fuses = "rcs" in limits.instructions
+    spread = [Shape(merge=True, lane=most) for most in lane if most]
+    shared = [Shape(merge=True, lane=most, share=True, fuse=fuses) for most in (0, *lane) if most or not lane[0]]
+    return [Shape(), Shape(merge=True), *spread, Shape(merge=True, share=True, fuse=fuses), *shared]
+
+
+def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
+    """Every limit that the plan exceeds, by its worst place."""
+    found: dict[str, Excess] = {}
+
+    def most(limit: str, need: int, allowed: int, where: str) -> None:
+        if need > allowed and (limit not in found or found[limit].need < need):
+            found[limit] = Excess(limit, need, allowed, where)
+
+    most("channels", plan.channels, limits.channels, "")
+    for gpu in plan.gpus:
+        where = f"gpu {gpu.rank}"
+        steps = [block.num_steps(limits) for block in gpu.blocks]
+        most("threadblocks per gpu", len(gpu.blocks), limits.blocks, where)
+        nodes = 1 + len(plan.gpus) + len(gpu.blocks) + sum(steps)
+        most("XML nodes", nodes, limits.nodes, where)
+        most("chunks of a buffer", max(gpu.input, gpu.output, gpu.scratch), limits.index, where)
+        sends = Counter(block.channel for block in gpu.blocks if block.send >= 0)
+        receives = Counter(block.channel for block in gpu.blocks if block.recv >= 0)
+        for way, counted in (("send", sends), ("receive", receives)):
+            most(
+                f"{way} threadblocks per channel", max(counted.values(), default=0), limits.blocks_per_channel, where
+            )
+        for number, (block, count) in enumerate(zip(gpu.blocks, steps, strict=True)):
+            most("steps per threadblock", count, limits.steps, f"{where}, threadblock {number}")
+            waits = max((b for step in block.steps for b, _ in step.waits), default=0)
+            most("threadblock to wait for", waits, limits.waits - 1, f"{where}, threadblock {number}")
+    return list(found.values())
+
+
+def _badness(excess: list[Excess]) -> float:
+    return max(e.need / max(e.most, 1) for e in excess)
+
+
+def _advice(schedule: Schedule, limits: Limits, worst: Excess) -> str:
+    pieces = schedule.demand.pieces
+    if pieces > 1:
+        fit = max(1, int(pieces * worst.most / worst.need))
+        return f"synthesize with fewer chunks, such as --chunks {fit}"
+    if limits.target in ("executor", "rccl") and worst.limit == "steps per threadblock":
+        return "export to msccl, which has 256 steps, or with fewer --instances"
+    return "export with fewer --instances, or synthesize for fewer gpus"

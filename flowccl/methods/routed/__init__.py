@@ -1,0 +1,102 @@
+"""Ways first, order second.
+
+1. Ways. Every chunk gets a tree through the machine (a path, where it has one destination); then, sweep by sweep, each
+   gives its tree up and takes the one that is cheapest now, where full links are dear. What comes out shares the links
+   nearly as well as the fluid optimum.
+2. Order. A list scheduler works the trees off: where several chunks wait for links, the one with the longest way to go
+   goes first, with noise; many runs follow, now and then with new trees.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+from flowccl.methods.clock import Clock
+from flowccl.methods.routed.jobs import Jobs, jobs_of
+from flowccl.methods.routed.kernels import Graph, Trees, reroute
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
+_STEEP = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # how dear full links are, sweep by sweep
+_RUNS_PER_WAYS = 8
+_NEVER = np.iinfo(np.int64).max
+
+
+def routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """One run after the other, for ever; new trees after every few runs that did not help."""
+    if demand.reduces:
+        raise DemandError(f"routed moves chunks with one source each; {demand.collective} adds up several")
+    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+        raise DemandError("routed knows no shared limits, buffer limits or changing bandwidth; use greedy")
+    search = RoutedSearch(topology, demand, clock.seed)
+    while True:
+        yield search.step()
+
+
+@dataclass
+class RoutedSearch:
+    """The state of the search: the best trees, and the noise that gave the best order."""
+
+    topology: Topology
+    demand: Demand
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.random = np.random.default_rng(self.seed)
+        self.copies = len(self.demand.destination_rank) > len(self.demand)
+        self.best_ps: int = _NEVER
+        self.best: tuple[Jobs, float] | None = None
+        self.jobs: Jobs | None = None
+        self.idle = 0
+
+    def step(self) -> Schedule | None:
+        """One run: a schedule if it is the best so far."""
+        random = self.random
+        if self.jobs is None or self.idle >= _RUNS_PER_WAYS:
+            again = self.best is not None and random.random() < 0.3
+            self.jobs = self.best[0] if again and self.best is not None else self._new_jobs()
+            self.idle = 0
+        noise = 0.0 if self.idle == 0 else float(10 ** random.uniform(-2.5, -0.3))
+        schedule = self.jobs.schedule(random, noise, self.best_ps)
+        if schedule is None or schedule.finish_ps >= self.best_ps:
+            self.idle += 1
+            return None
+        self.best_ps, self.best, self.idle = schedule.finish_ps, (self.jobs, noise), 0
+        return schedule
+
+    def _new_jobs(self) -> Jobs:
+        """Trees of another shape each time: from least cost to shortest ways, and with other ties."""
+        random = self.random
+        deep = float(random.choice([0.0, 0.1, 0.3, 1.0])) if self.copies else 0.0
+        return jobs_of(self.topology, self.demand, balanced_trees(self.topology, self.demand, random, deep))
+
+
+def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generator, deep: float) -> Trees:
+    """A tree per chunk: rip up and reroute, with prices that get steeper; the sweep with the least full link counts."""
+    links, size = len(topology.links), demand.chunk_bytes
+    hold = float(size.mean()) * 1000.0 / topology.link_GBps + topology.link_latency_ps
+    base = hold * random.uniform(0.999, 1.001, links)
+    graph = Graph(
+        *topology.out_links,
+        topology.link_src,
+        topology.link_dst,
+        topology.link_GBps,
+        base,
+        topology.stores,
+        topology.copies,
+    )
+    load = np.zeros(links)
+    none = np.zeros(0, dtype=np.int32)
+    trees = Trees(np.zeros(len(demand) + 1, dtype=np.int64), none, none)
+    best, least, full = trees, np.inf, 1.0
+    for steep in _STEEP:
+        order = random.permutation(len(demand))
+        ranks = (demand.source, demand.destination_ptr, demand.destination_rank)
+        trees = reroute(graph, *ranks, size, order, steep, deep, full, load, trees)
+        full = float(load.max())
+        if full < least:
+            best, least = trees, full
+    return best

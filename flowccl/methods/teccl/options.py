@@ -1,0 +1,88 @@
+"""What a user can choose for the methods on a grid of epochs."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from flowccl.errors import InputError
+from flowccl.units import parse_us
+
+Objective = Literal["epochs", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TecclOptions:
+    """Options of milp, lp and astar.
+
+    epoch              fast | slow (one chunk on the fastest or slowest link), "2x" (times fast), or a time: "0.5us"
+    epochs             a number of epochs, "search" (binary search on feasibility) or "auto"
+    copy               whether nodes may send on several copies of a chunk
+    buffers            whether gpus may keep what they pass on; without, they pass it on at once
+    hyper_edges        replace plain switches by direct ways between their neighbours (appendix C)
+    objective          epochs: the fewest; paper: the sum of 1 / (k + 1) over all that is there by epoch k
+    latency_threshold  latencies below this share of an epoch count as none
+    early_stop         stop at this relative gap on the grid (TE-CCL uses 0.3)
+    warm_start         whether the list scheduler gives a plan to start from
+    round_epochs       of astar: epochs in a round; None takes the longest link, at least two
+    solver, threads    who solves, and on how many threads
+    """
+
+    epoch: str = "fast"
+    epochs: int | Literal["auto", "search"] = "auto"
+    copy: bool = True
+    buffers: bool = True
+    hyper_edges: bool = False
+    objective: Objective = "epochs"
+    latency_threshold: float = 0.0
+    early_stop: float = 0.0
+    warm_start: bool = True
+    round_epochs: int | None = None
+    solver: str = "highs"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        epoch_choice(self.epoch)
+        if self.epochs not in ("auto", "search") and not (isinstance(self.epochs, int) and self.epochs >= 1):
+            raise InputError(f"epochs must be auto, search or a number of at least 1, got {self.epochs}")
+        if self.objective not in get_args(Objective):
+            raise InputError(f"objective must be epochs or paper, got {self.objective!r}")
+        for name in ("latency_threshold", "early_stop"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise InputError(f"{name} must be >= 0, got {getattr(self, name):g}")
+        if self.round_epochs is not None and self.round_epochs < 1:
+            raise InputError(f"round_epochs must be at least 1, got {self.round_epochs}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "TecclOptions":
+        """From a mapping; a name that there is not is an InputError."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise InputError(f"there is no option {name!r} of milp, lp and astar; they are {', '.join(known)}")
+        return cls(**options)
+
+
+def epoch_choice(text: str) -> tuple[Literal["fast", "slow", "times", "us"], float]:
+    """What an epoch is: ("fast", 1), ("slow", 1), ("times", multiplier) or ("us", microseconds)."""
+    if text == "fast":
+        return "fast", 1.0
+    if text == "slow":
+        return "slow", 1.0
+    if text.endswith("x"):
+        try:
+            times = float(text[:-1])
+        except ValueError:
+            raise InputError(f"epoch {text!r}: write fast, slow, a multiplier such as 2x, or a time such as 0.5us")
+        if not (math.isfinite(times) and times > 0):
+            raise InputError(f"epoch {text!r}: the multiplier must be above 0, got {text[:-1]}")
+        return "times", times
+    try:
+        us = parse_us(text, "epoch")
+    except InputError:
+        raise InputError(
+            f"epoch {text!r}: write fast, slow, a multiplier such as 2x, or a time such as 0.5us"
+        ) from None
+    if us <= 0:
+        raise InputError(f"epoch {text!r}: must be longer than 0")
+    return "us", us

@@ -1,0 +1,210 @@
+"""Runs with real bytes: each case is checked against the definition, timed, and printed in nccl-tests' columns."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flowccl.demand.collectives import busbw_factor
+from flowccl.errors import InputError
+from flowccl.run.layout import Layout, make_layout
+from flowccl.run.program import Program, run_process
+from flowccl.run.reference import execute_into
+from flowccl.run.values import Dtype, Inputs, find_dtype, numpy_dtype
+from flowccl.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run: every size with every dtype, out of place, and in place too where `inplace`."""
+
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    inplace: bool = False
+    iterations: int = 5
+
+    def cases(self, schedule: Schedule) -> list[tuple[Layout, Dtype]]:
+        """Layout and dtype of every row, sizes rounded down to whole elements."""
+        result = []
+        for size in self.sizes:
+            for name in self.dtypes:
+                dtype = find_dtype(name)
+                if size < dtype.itemsize:
+                    raise InputError(f"{size} bytes hold no {dtype.name}; give at least {dtype.itemsize}")
+                result.append((make_layout(schedule.demand, size // dtype.itemsize), dtype))
+        return result
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One measurement: mean time of a call, and the elements of all ranks that were wrong in any call."""
+
+    time_us: float
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; `in_place` is None where it was not asked for."""
+
+    layout_count: int
+    call_count: int
+    dtype: str
+    collective: str
+    root: int
+    out_of_place: Timed
+    in_place: Timed | None
+
+
+class Backend(Protocol):
+    """What a kind of process must bring: arrays, messages, a barrier and a sum over all processes."""
+
+    process: int
+
+    def array(self, values: Any, dtype: Dtype) -> Any:
+        """A flat array of whole numbers."""
+
+    def empty(self, count: int, dtype: Dtype) -> Any:
+        """A flat array, not filled."""
+
+    def exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
+        """Send and receive all (process, tag, array); return when all are done."""
+
+    def wrong(self, array: Any, expected: Any) -> int:
+        """How many elements differ from the whole numbers expected."""
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """Each number summed over all processes; the same on all."""
+
+
+def run_cases(program: Program, options: Options, backend: Backend) -> list[Row]:
+    """All rows, seen from one process; every process gets the same."""
+    rows = []
+    for layout, dtype in options.cases(program.schedule):
+        timed = [
+            _run_case(program, layout, dtype, backend, options.iterations, inplace)
+            for inplace in ((False, True) if options.inplace else (False,))
+        ]
+        rows.append(_row(layout, dtype, timed))
+    return rows
+
+
+def _run_case(
+    program: Program, layout: Layout, dtype: Dtype, backend: Backend, iterations: int, inplace: bool
+) -> Timed:
+    """One warm-up call and so many timed ones, each on fresh inputs and checked."""
+    process, ranks = backend.process, program.schedule.demand.num_gpus
+    inputs = Inputs(layout, dtype)
+    mine = process < ranks  # a spare process only plays memories and relays
+    given = backend.array(inputs.of(process) if mine else [], dtype)
+    expected = inputs.expected(process) if mine else []
+    elapsed, wrong = 0.0, 0
+    for call in range(iterations + 1):
+        buffers = _buffers(layout, process, given, inplace, lambda n: backend.empty(n, dtype)) if mine else (given, given)
+        backend.barrier()
+        start = time.perf_counter()
+        run_process(program, layout, process, buffers, backend.exchange, lambda n: backend.empty(n, dtype))
+        elapsed += (time.perf_counter() - start) if call else 0.0
+        wrong += backend.wrong(buffers[1], expected)
+    seconds, total = backend.sums((elapsed / iterations, float(wrong)))
+    return Timed(seconds / program.processes * 1e6, int(total))
+
+
+def _buffers(
+    layout: Layout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]
+) -> tuple[Any, Any]:
+    """Fresh input and output of a rank: apart, or as NCCL shares them in place."""
+    if not inplace:
+        return given, empty(layout.output_count[rank])
+    source, output = layout.views_in_place(rank, empty(layout.count_in_place(rank)))
+    source[:] = given
+    return source, output
+
+
+def run_numpy(schedule: Schedule, options: Options) -> list[Row]:
+    """All rows by the reference, all ranks in this process; the time is that of the whole machine's arrays."""
+    import numpy as np
+
+    rows = []
+    for layout, dtype in options.cases(schedule):
+        kind, inputs = numpy_dtype(dtype), Inputs(layout, dtype)
+        ranks = range(schedule.demand.num_gpus)
+        given = [inputs.of(rank).astype(kind) for rank in ranks]
+        expected = [inputs.expected(rank) for rank in ranks]
+        timed = []
+        for inplace in (False, True) if options.inplace else (False,):
+            elapsed, wrong = 0.0, 0
+            for call in range(options.iterations + 1):
+                pairs = [_buffers(layout, r, given[r], inplace, lambda n: np.zeros(n, dtype=kind)) for r in ranks]
+                start = time.perf_counter()
+                execute_into(schedule, layout, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+                elapsed += (time.perf_counter() - start) if call else 0.0
+                wrong += sum(int(np.sum(pairs[r][1].astype(np.int64) != expected[r])) for r in ranks)
+            timed.append(Timed(elapsed / options.iterations * 1e6, wrong))
+        rows.append(_row(layout, dtype, timed))
+    return rows
+
+
+def _row(layout: Layout, dtype: Dtype, timed: list[Timed]) -> Row:
+    inside = timed[1] if len(timed) > 1 else None
+    name = layout.demand.collective
+    return Row(layout.count, layout.call_count, dtype.name, name, layout.root, timed[0], inside)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+_HEADER = """\
+#
+# {out:>{wide}}{inside:>34}
+# {size:>10}  {count:>12}  {type:>8}  {redop:>6}  {root:>6}{columns}{columns}
+# {b:>10}  {elements:>12}  {none:>8}  {none:>6}  {none:>6}{units}{units}"""
+
+
+def table(rows: Sequence[Row], ranks: int, program: str) -> str:
+    """The rows as nccl-tests prints them; bandwidths in 1e9 bytes/s."""
+    head = _HEADER.format(
+        out="out-of-place",
+        inside="in-place",
+        wide=72,
+        size="size",
+        count="count",
+        type="type",
+        redop="redop",
+        root="root",
+        columns=f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}",
+        b="(B)",
+        elements="(elements)",
+        none="",
+        units=f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}",
+    )
+    lines, found, wrong = [head], [], 0
+    for row in rows:
+        size = row.layout_count * find_dtype(row.dtype).itemsize
+        redop = "sum" if row.collective in ("reduce", "allreduce", "reduce_scatter") else "none"
+        line = f"{size:>12}  {row.call_count:>12}  {find_dtype(row.dtype).nccl:>8}  {redop:>6}  {row.root:>6}"
+        for timed in (row.out_of_place, row.in_place):
+            if timed is None:
+                line += f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
+                continue
+            algbw = size / (timed.time_us * 1e3)
+            busbw = algbw * busbw_factor(row.collective, ranks)
+            found.append(busbw)
+            wrong += timed.wrong
+            line += f"  {_number(timed.time_us, 7)}  {_number(algbw, 6)}  {_number(busbw, 6)}  {timed.wrong:>6g}"
+        lines.append(line)
+    lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+    lines.append(f"# Avg bus bandwidth    : {sum(found) / max(len(found), 1):g}")
+    lines.append(f"# Collective test concluded: {program}")
+    return "\n".join(lines)
+
+
+def _number(value: float, width: int) -> str:
+    """Two decimals, fewer where it would be too wide."""
+    for decimals in (2, 1, 0):
+        text = f"{value:.{decimals}f}"
+        if len(text) <= width:
+            break
+    return f"{text:>{width}}"

@@ -1,0 +1,85 @@
+"""One process of an MPI run: `mpiexec -n 8 python -m flowccl.run.mpi_run JOB`; arrays of numpy, sent as bytes."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowccl.errors import InputError
+from flowccl.run.measure import Options, Row, run_cases
+from flowccl.run.processes import leave_rows, read_job
+from flowccl.run.program import make_program
+from flowccl.run.values import Dtype, numpy_dtype
+from flowccl.schedule.schedule import Schedule
+
+
+class MpiBackend:
+    """The processes of MPI.COMM_WORLD."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self.mpi = MPI
+        self.comm = MPI.COMM_WORLD
+        self.process: int = self.comm.Get_rank()
+
+    def array(self, values: Any, dtype: Dtype) -> Any:
+        """A flat array of whole numbers."""
+        return np.asarray(values).astype(numpy_dtype(dtype))
+
+    def empty(self, count: int, dtype: Dtype) -> Any:
+        """A flat array, filled with ones so that what is not written shows."""
+        return np.ones(count, dtype=numpy_dtype(dtype))
+
+    def exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
+        """Post all receives, then all sends, then wait for all; bytes, since MPI knows no float16."""
+        byte = self.mpi.BYTE
+        posted = [self.comm.Irecv([array.view(np.uint8), byte], peer, tag) for peer, tag, array in receives]
+        posted += [self.comm.Isend([array.view(np.uint8), byte], peer, tag) for peer, tag, array in sends]
+        self.mpi.Request.Waitall(posted)
+
+    def wrong(self, array: Any, expected: Any) -> int:
+        """How many elements differ from the whole numbers expected."""
+        return int(np.count_nonzero(array != np.asarray(expected).astype(array.dtype)))
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.comm.Barrier()
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """Each number summed over all processes."""
+        total = np.zeros(len(numbers))
+        self.comm.Allreduce(np.array(numbers, dtype=np.float64), total)
+        return [float(number) for number in total]
+
+
+def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
+    """Play this process's part; the rows on rank 0."""
+    for name in options.dtypes:
+        numpy_dtype(_dtype(name))
+    backend = MpiBackend()
+    program = make_program(schedule, backend.comm.Get_size())
+    rows = run_cases(program, options, backend)
+    return rows if backend.process == 0 else None
+
+
+def _dtype(name: str) -> Dtype:
+    from flowccl.run.values import find_dtype
+
+    return find_dtype(name)
+
+
+def main(job: str) -> int:
+    """Play one process of a job that `flowccl run` has written."""
+    schedule, options = read_job(job)
+    rows = run_here(schedule, options)
+    if rows is not None:
+        leave_rows(job, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise InputError("usage: python -m flowccl.run.mpi_run JOB; `flowccl run --on mpi` starts it")
+    sys.exit(main(sys.argv[1]))

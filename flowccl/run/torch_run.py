@@ -1,0 +1,176 @@
+"""One process of a gloo run, and what runs a schedule on the tensors of any torch.distributed backend."""
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flowccl.errors import InputError
+from flowccl.run.layout import Layout, make_layout
+from flowccl.run.measure import Options, Row, run_cases
+from flowccl.run.processes import leave_rows, read_job
+from flowccl.run.program import Exchange, Program, make_program, run_process
+from flowccl.run.values import Dtype
+from flowccl.schedule.schedule import Schedule
+
+
+def import_torch() -> Any:
+    """The module torch, or a message that says how to get it."""
+    try:
+        import torch
+    except ImportError:
+        raise InputError("flowccl.torch needs torch, which is not installed: pip install flowccl[torch]") from None
+    if not torch.distributed.is_available():
+        raise InputError("this torch was built without torch.distributed; install another: pip install flowccl[torch]")
+    return torch
+
+
+# -- tensors --------------------------------------------------------------------------------------------------------
+
+
+def batch_exchange(group: Any = None) -> Exchange:
+    """Messages over a group of torch.distributed, all of a level in one `batch_isend_irecv`.
+
+    NCCL ignores tags: messages between two ranks match in the order of the batch, which is the same on both sides.
+    """
+    import torch.distributed as dist
+
+    def exchange(sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
+        def peer(process: int) -> int:
+            return process if group is None else int(dist.get_global_rank(group, process))
+
+        ops = [dist.P2POp(dist.irecv, as_bytes(t), peer(p), group, tag) for p, tag, t in receives]
+        ops += [dist.P2POp(dist.isend, as_bytes(t), peer(p), group, tag) for p, tag, t in sends]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+    return exchange
+
+
+def as_bytes(tensor: Any) -> Any:
+    """A flat tensor as bytes: backends need not know its dtype."""
+    import torch
+
+    return tensor.view(torch.uint8)
+
+
+class Runner:
+    """A schedule ready to run on tensors: its program, and the layouts of the sizes met so far."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.program: Program = make_program(schedule)
+        self.layouts: dict[int, Layout] = {}
+
+    def run(self, rank: int, count: int, buffers: tuple[Any, Any], exchange: Exchange) -> None:
+        """Run on flat tensors, the input and the output of a rank; `count` is the elements of the whole buffer."""
+        import torch
+
+        if count not in self.layouts:
+            if len(self.layouts) > 100:  # a program that calls with ever new sizes
+                self.layouts.clear()
+            self.layouts[count] = make_layout(self.schedule.demand, count)
+        layout = self.layouts[count]
+        for what, tensor, sizes in zip(("input", "output"), buffers, (layout.input_count, layout.output_count), strict=True):
+            if sizes[rank] and tensor.numel() != sizes[rank]:
+                name, total = layout.collective, f"{sizes[rank]} elements on rank {rank}"
+                raise InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
+        kind, device = buffers[1].dtype, buffers[1].device
+        with torch.no_grad():
+            run_process(
+                self.program, layout, rank, buffers, exchange, lambda n: torch.empty(n, dtype=kind, device=device)
+            )
+
+
+@lru_cache(maxsize=64)
+def runner_of(schedule: Schedule) -> Runner:
+    """The runner of a schedule, made once."""
+    return Runner(schedule)
+
+
+# -- one process of `flowccl run --on gloo` -------------------------------------------------------------------------
+
+
+class TorchBackend:
+    """The processes of the default group of torch.distributed, with tensors on the CPU."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.torch, self.dist = torch, dist
+        self.process: int = dist.get_rank()
+        self.exchange: Exchange = batch_exchange()
+
+    def array(self, values: Any, dtype: Dtype) -> Any:
+        """A flat tensor of whole numbers."""
+        return self.torch.as_tensor(values).to(getattr(self.torch, dtype.name))
+
+    def empty(self, count: int, dtype: Dtype) -> Any:
+        """A flat tensor, filled with ones so that what is not written shows."""
+        return self.torch.ones(count, dtype=getattr(self.torch, dtype.name))
+
+    def wrong(self, array: Any, expected: Any) -> int:
+        """How many elements differ from the whole numbers expected."""
+        return int((array != self.torch.as_tensor(expected).to(array.dtype)).sum())
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.dist.barrier()
+
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """Each number summed over all processes."""
+        total = self.torch.tensor(numbers, dtype=self.torch.float64)
+        self.dist.all_reduce(total)
+        return [float(number) for number in total]
+
+
+def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
+    """Play the process that torchrun started; the rows on rank 0."""
+    import torch.distributed as dist
+
+    return _in_group(lambda: dist.init_process_group("gloo"), schedule, options)
+
+
+def run_one(rank: int, processes: int, job: str) -> None:
+    """Play one process of a job that `flowccl run` has written; what goes wrong is left beside the job."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+    meeting = Path(job).with_name("meeting")
+    try:
+        schedule, options = read_job(job)
+        rows = _in_group(
+            lambda: dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=processes),
+            schedule,
+            options,
+        )
+        if rows is not None:
+            leave_rows(job, rows)
+    except BaseException:
+        Path(job).with_name(f"error-{rank}.txt").write_text(traceback.format_exc())
+        raise
+
+
+def _in_group(join: Callable[[], None], schedule: Schedule, options: Options) -> list[Row] | None:
+    import torch.distributed as dist
+
+    join()
+    try:
+        backend = TorchBackend()
+        rows = run_cases(make_program(schedule, dist.get_world_size()), options, backend)
+        return rows if backend.process == 0 else None
+    finally:
+        dist.destroy_process_group()
+
+
+def _loopback() -> str:
+    """The interface of this machine alone; all processes are on it."""
+    import socket
+
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name in ("lo", "lo0")), names[0] if names else "lo")

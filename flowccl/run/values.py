@@ -1,0 +1,146 @@
+"""Inputs whose exact results are known, and the results by the definition of each collective.
+
+Inputs are small whole numbers that depend on the rank and the position, so that a wrong place shows, and whose sum
+over all ranks is exact in the dtype whatever the order. Results are computed from them in whole numbers, from the
+words of the collective alone: no schedule, no layout of chunks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import InputError
+from flowccl.run.layout import Layout, bound
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A type of elements: `exact` is the largest number up to which all whole numbers are exact in it."""
+
+    name: str
+    nccl: str
+    itemsize: int
+    exact: int
+    numpy: bool = True
+
+
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        Dtype("float32", "float", 4, 2**24),
+        Dtype("float16", "half", 2, 2**11),
+        Dtype("bfloat16", "bfloat16", 2, 2**8, numpy=False),
+        Dtype("float64", "double", 8, 2**31),
+        Dtype("int8", "int8", 1, 2**7 - 1),
+        Dtype("uint8", "uint8", 1, 2**8 - 1),
+        Dtype("int32", "int32", 4, 2**31 - 1),
+        Dtype("int64", "int64", 8, 2**31),
+    )
+}
+
+
+def find_dtype(name: str) -> Dtype:
+    """A dtype by its name, as numpy, torch or nccl-tests spell it."""
+    plain = name.strip().lower().removeprefix("torch.")
+    for dtype in DTYPES.values():
+        if plain in (dtype.name, dtype.nccl):
+            return dtype
+    raise InputError(f"unknown dtype {name!r}; known are {', '.join(DTYPES)}")
+
+
+def largest_value(dtype: Dtype, summed: int) -> int:
+    """The largest input so that the sum of `summed` of them is exact; 0 where even ones would be too many."""
+    return min(dtype.exact // summed, 2**20)
+
+
+def values(rank: int, start: int, stop: int, ranks: int, most: int, exact: int) -> Ints:
+    """Elements `start` to `stop` of a rank's input: 0 to `most`.
+
+    Where even ones from all ranks would be too many to add exactly (`most` is 0), only `exact` of them give a one.
+    """
+    index = np.arange(start, stop, dtype=np.uint64)
+    if most == 0:
+        return (((index + np.uint64(rank)) % np.uint64(ranks)) < exact).astype(np.int64)
+    shift = np.uint64((rank + 1) * 0xC2B2AE3D27D4EB4F % 2**64)
+    mixed = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + shift  # arrays wrap around: a plain hash
+    return ((mixed >> np.uint64(33)) % np.uint64(most + 1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of all ranks for a layout and a dtype."""
+
+    layout: Layout
+    dtype: Dtype
+
+    def part(self, rank: int, start: int, stop: int) -> Ints:
+        """Elements `start` to `stop` of a rank's input."""
+        summed = int(np.diff(self.layout.demand.source_ptr).max())
+        most = largest_value(self.dtype, summed)
+        return values(rank, start, stop, self.layout.demand.num_gpus, most, self.dtype.exact)
+
+    def of(self, rank: int) -> Ints:
+        """The whole input of a rank."""
+        return self.part(rank, 0, self.layout.input_count[rank])
+
+    def expected(self, rank: int) -> Ints:
+        """The output of a rank by the definition of the collective."""
+        if not self.layout.output_count[rank]:
+            return np.zeros(0, dtype=np.int64)
+        return _DEFINITIONS[self.layout.collective](self, rank)
+
+    def block(self, rank: int) -> tuple[int, int]:
+        """Where block `rank` of the whole buffer begins and ends."""
+        ranks = self.layout.demand.num_gpus
+        return bound(self.layout.count, ranks, rank), bound(self.layout.count, ranks, rank + 1)
+
+    def total(self, start: int, stop: int) -> Ints:
+        """The sum of elements `start` to `stop` of all ranks' inputs."""
+        result = np.zeros(stop - start, dtype=np.int64)
+        for rank in range(self.layout.demand.num_gpus):
+            result += self.part(rank, start, stop)
+        return result
+
+
+def _concatenated(inputs: Inputs, _rank: int) -> Ints:
+    return np.concatenate([inputs.of(r) for r in range(inputs.layout.demand.num_gpus)])
+
+
+def _exchanged(inputs: Inputs, rank: int) -> Ints:
+    return np.concatenate([inputs.part(r, *inputs.block(rank)) for r in range(inputs.layout.demand.num_gpus)])
+
+
+def _by_chunks(inputs: Inputs, rank: int) -> Ints:
+    """A custom demand: each chunk that the rank wants is the sum over its sources."""
+    layout = inputs.layout
+    result = np.zeros(layout.output_count[rank], dtype=np.int64)
+    for (who, chunk), place in layout.placed.items():
+        if who == rank:
+            parts = [(s, layout.taken[s, chunk]) for s in layout.demand.sources(chunk).tolist()]
+            result[place] = sum(inputs.part(s, part.start, part.stop) for s, part in parts)
+    return result
+
+
+_DEFINITIONS: dict[str, Callable[[Inputs, int], Ints]] = {
+    "allgather": _concatenated,
+    "gather": _concatenated,
+    "alltoall": _exchanged,
+    "broadcast": lambda inputs, _: inputs.of(inputs.layout.root),
+    "scatter": lambda inputs, rank: inputs.part(inputs.layout.root, *inputs.block(rank)),
+    "reduce": lambda inputs, _: inputs.total(0, inputs.layout.count),
+    "allreduce": lambda inputs, _: inputs.total(0, inputs.layout.count),
+    "reduce_scatter": lambda inputs, rank: inputs.total(*inputs.block(rank)),
+    "custom": _by_chunks,
+}
+
+
+def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
+    """The dtype of numpy, which has no bfloat16."""
+    if not dtype.numpy:
+        raise InputError(f"numpy has no {dtype.name}; run it with --on gloo")
+    return np.dtype(dtype.name)

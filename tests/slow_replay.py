@@ -1,0 +1,288 @@
+"""A second judge, slow and plain: written from model.md, transfer by transfer, with dicts and no arrays.
+
+It shares nothing with flowccl/check, flowccl/schedule/timing.py and flowccl/topology/routes.py. It gives the kinds of
+violations that it finds, with the same names as `verify`, and the times it found on the way.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
+PS_PER_US = 1_000_000
+
+
+@dataclass
+class Hop:
+    """One transfer on one link."""
+
+    link: int
+    begin: int
+    end: int
+    GBps: float
+
+
+@dataclass
+class Journey:
+    """What becomes of one transfer: its hops; when each root sends; when each end gets the first byte and the last."""
+
+    chunk: int
+    reduce: bool
+    hops: list[Hop] = field(default_factory=list)
+    roots: list[tuple[int, int, int]] = field(default_factory=list)  # node, begin, end
+    ends: list[tuple[int, int, int]] = field(default_factory=list)  # node, first byte, whole
+
+
+@dataclass
+class Replay:
+    """The kinds of violations, and the last arrival."""
+
+    kinds: set[str]
+    finish_ps: int
+
+
+def slow_replay(schedule: Schedule) -> Replay:
+    """Judge a schedule."""
+    topology, demand = schedule.topology, schedule.demand
+    kinds: set[str] = set()
+    journeys = []
+    for i in range(len(schedule)):
+        links = schedule.routes.links(int(schedule.route[i]))
+        start, chunk = int(schedule.start_ps[i]), int(schedule.chunk[i])
+        if start < 0:
+            kinds.add("start")
+        if not route_is_right(topology, links):
+            kinds.add("route")
+            continue
+        size = int(demand.chunk_bytes[chunk])
+        journeys.append(_travel(topology, links, size, start, Journey(chunk, bool(schedule.reduce[i]))))
+    kinds |= _links(journeys) | _limits(topology, journeys) | _buffers(schedule, journeys)
+    for chunk in range(len(demand)):
+        kinds |= _follow(schedule, chunk, [j for j in journeys if j.chunk == chunk])
+    return Replay(kinds, max((whole for j in journeys for _, _, whole in j.ends), default=0))
+
+
+# -- routes and times -------------------------------------------------------------------------------------------------
+
+
+def _stores(topology: Topology, node: int) -> bool:
+    return bool(topology.nodes[node].stores)
+
+
+def route_is_right(topology: Topology, links: tuple[int, ...]) -> bool:
+    """One tree of links that meet in switches only; switches copy and reduce only if they can."""
+    if not links or len(set(links)) < len(links) or any(not 0 <= k < len(topology.links) for k in links):
+        return False
+    ends = [(topology.links[k].src, topology.links[k].dst) for k in links]
+    roots = [a for a, _ in ends if _stores(topology, a)]
+    leaves = [b for _, b in ends if _stores(topology, b)]
+    if len(set(roots)) < len(roots) or len(set(leaves)) < len(leaves) or set(roots) & set(leaves):
+        return False
+    switches = {node for pair in ends for node in pair if not _stores(topology, node)}
+    for switch in switches:
+        into, out = sum(b == switch for _, b in ends), sum(a == switch for a, _ in ends)
+        node = topology.nodes[switch]
+        if not into or not out or (out > 1 and not node.copies) or (into > 1 and not node.reduces):
+            return False
+        if into > 1 and node.crossing == "store-and-forward":
+            return False
+    # One piece without circles: n things joined by n - 1 meetings, and every link reached from the first.
+    joined, grown = {0}, True
+    while grown:
+        grown = False
+        for i, pair in enumerate(ends):
+            if i not in joined and any(
+                node in switches and node in other for node in pair for other in (ends[j] for j in joined)
+            ):
+                joined.add(i)
+                grown = True
+    if len(joined) < len(links) or len(links) != len(switches) + len(roots) + len(leaves) - 1:
+        return False
+    fed = [sum(_is_fed(topology, links, k) for k in segment) for segment in _segments(topology, links)]
+    return max(fed) <= 1
+
+
+def _segments(topology: Topology, links: tuple[int, ...]) -> list[set[int]]:
+    """Links joined by cut-through switches: they run together, at one rate. Several branches of one
+    store-and-forward switch are several segments."""
+    segments = [{k} for k in links]
+    for node in range(len(topology.nodes)):
+        if _stores(topology, node) or topology.nodes[node].crossing == "store-and-forward":
+            continue
+        met = [s for s in segments if any(node in (topology.links[k].src, topology.links[k].dst) for k in s)]
+        segments = [s for s in segments if s not in met] + ([set().union(*met)] if met else [])
+    return segments
+
+
+def _is_fed(topology: Topology, links: tuple[int, ...], link: int) -> bool:
+    """Whether a store-and-forward switch sends on this link."""
+    switch = topology.links[link].src
+    return not _stores(topology, switch) and topology.nodes[switch].crossing == "store-and-forward"
+
+
+def _latency_ps(topology: Topology, link: int) -> int:
+    return math.ceil(round(topology.links[link].latency_us * PS_PER_US, 3))
+
+
+def _bandwidth(topology: Topology, link: int, begin: int, end: int) -> float:
+    """The slowest that a link is between two times."""
+    link_ = topology.links[link]
+    table = [(0, link_.bandwidth_GBps)]
+    table += [(math.ceil(round(at * PS_PER_US, 3)), GBps) for at, GBps in link_.changes]
+    values = []
+    for i, (since, GBps) in enumerate(table):
+        until = table[i + 1][0] if i + 1 < len(table) else math.inf
+        if since < end and until > begin:
+            values.append(GBps)
+    return min(values or [table[0][1]])  # before time zero, as at zero
+
+
+def _travel(topology: Topology, links: tuple[int, ...], size: int, start: int, journey: Journey) -> Journey:
+    """Begin, end and rate of every hop."""
+    offset = _latency_offsets(topology, links)
+    first = min(offset.values())
+    begin: dict[int, int] = {}
+    end: dict[int, int] = {}
+    rate: dict[int, float] = {}
+    left = _segments(topology, links)
+    while left:
+        for segment in left:
+            fed = [k for k in segment if _is_fed(topology, links, k)]
+            if fed:
+                feeder = next(k for k in links if topology.links[k].dst == topology.links[fed[0]].src)
+                if feeder not in end:
+                    continue
+                delay = end[feeder] + _latency_ps(topology, feeder) - offset[fed[0]]
+            else:
+                delay = start - first
+            break
+        left.remove(segment)
+        for k in segment:
+            begin[k] = delay + offset[k]
+        GBps = min(
+            [_bandwidth(topology, k, begin[k], begin[k] + 1) for k in segment]
+            + [n.bandwidth_GBps / len(segment & set(n.links)) for n in topology.limits if segment & set(n.links)]
+        )
+        while True:  # a slower link makes the hold longer, which may meet a still slower time
+            hold = math.ceil(size * 1000.0 / GBps)
+            slower = min([GBps] + [_bandwidth(topology, k, begin[k], begin[k] + hold) for k in segment])
+            if slower >= GBps:
+                break
+            GBps = slower
+        for k in segment:
+            end[k], rate[k] = begin[k] + hold, GBps
+    for k in links:
+        link, latency = topology.links[k], _latency_ps(topology, k)
+        journey.hops.append(Hop(k, begin[k], end[k], rate[k]))
+        if _stores(topology, link.src):
+            journey.roots.append((link.src, begin[k], end[k]))
+        if _stores(topology, link.dst):
+            journey.ends.append((link.dst, begin[k] + latency, end[k] + latency))
+    return journey
+
+
+def _latency_offsets(topology: Topology, links: tuple[int, ...]) -> dict[int, int]:
+    """When each link would begin if data had no size: everything that meets in a switch is there at once."""
+    offset = {links[0]: 0}
+    while len(offset) < len(links):
+        for k in links:
+            if k in offset:
+                continue
+            for other, at in list(offset.items()):
+                a, b = topology.links[k], topology.links[other]
+                if a.src == b.dst and not _stores(topology, a.src):
+                    offset[k] = at + _latency_ps(topology, other)
+                elif a.dst == b.src and not _stores(topology, a.dst):
+                    offset[k] = at - _latency_ps(topology, k)
+                elif a.src == b.src and not _stores(topology, a.src):
+                    offset[k] = at
+                elif a.dst == b.dst and not _stores(topology, a.dst):
+                    offset[k] = at + _latency_ps(topology, other) - _latency_ps(topology, k)
+    return offset
+
+
+# -- capacities -------------------------------------------------------------------------------------------------------
+
+
+def _links(journeys: list[Journey]) -> set[str]:
+    hops = [hop for journey in journeys for hop in journey.hops]
+    for i, a in enumerate(hops):
+        for b in hops[:i]:
+            if a.link == b.link and a.begin < b.end and b.begin < a.end:
+                return {"link"}
+    return set()
+
+
+def _limits(topology: Topology, journeys: list[Journey]) -> set[str]:
+    for limit in topology.limits:
+        hops = [hop for journey in journeys for hop in journey.hops if hop.link in limit.links]
+        for at in {hop.begin for hop in hops}:
+            if sum(hop.GBps for hop in hops if hop.begin <= at < hop.end) > limit.bandwidth_GBps * (1 + 1e-9):
+                return {"limit"}
+    return set()
+
+
+def _buffers(schedule: Schedule, journeys: list[Journey]) -> set[str]:
+    """From the first byte that comes until the last that leaves, what a node neither owns nor wants takes room."""
+    demand = schedule.demand
+    for node, what in enumerate(schedule.topology.nodes):
+        if what.buffer_bytes is None:
+            continue
+        stays = []
+        for chunk in range(len(demand)):
+            if node in demand.sources(chunk) or node in demand.destinations(chunk):
+                continue
+            mine = [j for j in journeys if j.chunk == chunk]
+            came = [(first, whole) for j in mine for n, first, whole in j.ends if n == node]
+            left = [end for j in mine for n, _, end in j.roots if n == node]
+            if came:
+                until = max([whole for _, whole in came] + left)
+                stays.append((min(first for first, _ in came), until, int(demand.chunk_bytes[chunk])))
+        for at, _, _ in stays:
+            if sum(size for since, until, size in stays if since <= at < until) > what.buffer_bytes:
+                return {"buffer"}
+    return set()
+
+
+# -- who has what -----------------------------------------------------------------------------------------------------
+
+
+def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]:
+    """One chunk through time: arrivals of an instant come before what is sent at that instant."""
+    nodes = schedule.topology.nodes
+    sources = set(schedule.demand.sources(chunk).tolist())
+    adds = len(sources) > 1 or any(j.reduce or len(j.roots) > 1 for j in journeys)
+    has: dict[int, set[int]] = {rank: {rank} for rank in sources}
+    copies = dict.fromkeys(sources, 1)
+    carried: dict[int, set[int]] = {}
+    kinds: set[str] = set()
+    events = [(whole, 0, i, node) for i, j in enumerate(journeys) for node, _, whole in j.ends]
+    events += [(begin, 1, i, node) for i, j in enumerate(journeys) for node, begin, _ in j.roots]
+    for _, sends, i, node in sorted(events):
+        if sends:
+            if not has.get(node):
+                gave = node in copies and not nodes[node].copies
+                kinds.add("copy" if gave else "source")
+            load = has.get(node, set()) if adds else sources
+            if carried.get(i, set()) & load and adds:
+                kinds.add("reduce")
+            carried[i] = carried.get(i, set()) | load
+            copies[node] = copies.get(node, 0) - 1
+            if not nodes[node].copies and copies[node] <= 0:
+                has[node] = set()
+            continue
+        came = carried.get(i, set())
+        copies[node] = copies.get(node, 0) + 1
+        if not journeys[i].reduce:
+            has[node] = set(came)
+            continue
+        if not nodes[node].reduces or came & has.get(node, set()):
+            kinds.add("reduce")
+        has[node] = has.get(node, set()) | came
+        copies[node] = 1
+    for rank in schedule.demand.destinations(chunk).tolist():
+        if has.get(rank, set()) != sources:
+            gave = not adds and rank in copies and not nodes[rank].copies
+            kinds.add("copy" if gave else "destination")
+    return kinds
