@@ -17,7 +17,7 @@ from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
-_DETAILED = 20_000_000  # entries (group x link) that the full treatment of cuts may look at, the best cuts first
+_DETAILED = 20_000_000  # entries that the full treatment of cuts may look at, the most promising cuts first
 _THRESHOLDS = 8  # distinct heads and tails that are tried for a cut
 
 
@@ -74,13 +74,16 @@ def _cuts(needs: Needs) -> list[Bound]:
     cuts = list(candidate_cuts(needs.topology, needs))
     crossing = [needs.crossing(cut.far) for cut in cuts]
     simple = [float(needs.bytes[group].sum()) / cut.GBps for cut, group in zip(cuts, crossing, strict=True)]
+    farthest = float(needs.latency_ps[np.isfinite(needs.latency_ps)].max(initial=0.0))
     result: list[Bound] = []
-    looked = 0
+    best, looked = 0.0, 0
     for at in np.argsort(simple)[::-1].tolist():
-        looked += len(crossing[at]) * len(cuts[at].links)
-        if not len(crossing[at]) or (result and looked > _DETAILED):
+        looked += len(crossing[at]) * len(cuts[at].links) + len(needs.destination)
+        hopeless = simple[at] * 1000 + 3 * farthest <= best  # head, link and tail are no farther than that
+        if not len(crossing[at]) or hopeless or (result and looked > _DETAILED):
             break
         result.append(_cut(needs, cuts[at], crossing[at]))
+        best = max(best, result[-1].ps)
     return result
 
 

@@ -12,6 +12,7 @@ from flowccl.topology.topology import Topology
 
 _MIN_CUTS = 64  # destinations whose minimum cut is sought
 _BALLS = 64  # nodes whose neighbourhoods are tried
+_LOOKS = 100_000_000  # (group, destination) entries that all cuts together may look at
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +58,15 @@ class Cut:
 
 
 def candidate_cuts(topology: Topology, needs: Needs) -> Iterator[Cut]:
-    """Each cut once: into and out of every GPU and host, minimum cuts, neighbourhoods and runs of ranks."""
+    """Each cut once: into and out of every GPU and host, minimum cuts, neighbourhoods and runs of ranks.
+
+    On large machines a part of them, the same number of each family.
+    """
     seen: set[bytes] = set()
-    for name, far in _sides(topology, needs):
+    budget = max(64, _LOOKS // len(needs.destination))
+    for name, far in _sides(topology, needs, max(8, budget // 8)):
+        if len(seen) >= budget:
+            return
         key = np.packbits(far).tobytes()
         if key not in seen:
             seen.add(key)
@@ -68,20 +75,29 @@ def candidate_cuts(topology: Topology, needs: Needs) -> Iterator[Cut]:
                 yield cut
 
 
-def _sides(topology: Topology, needs: Needs) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def _sides(topology: Topology, needs: Needs, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     count = len(topology.nodes)
-    for rank in np.unique(needs.destination).tolist():
+    for rank in _narrowest(needs.destination, needs, most, topology.link_dst):
         yield f"into {topology.nodes[rank].name}", np.arange(count) == rank
-    for rank in np.unique(needs.source).tolist():
+    for rank in _narrowest(needs.source, needs, most, topology.link_src):
         yield f"out of {topology.nodes[rank].name}", np.arange(count) != rank
-    for host in topology.hosts if len(topology.hosts) > 1 else ():
+    for host in topology.hosts[:most] if len(topology.hosts) > 1 else ():
         inside = np.array([node.host == host for node in topology.nodes])
         yield f"into {host}", inside
         yield f"out of {host}", ~inside
     yield from _halves(topology)
     if needs.copies:
-        yield from _minimum_cuts(topology, needs)
-    yield from _balls(topology, needs)
+        yield from _minimum_cuts(topology, needs, min(most, _MIN_CUTS))
+    yield from _balls(topology, needs, min(most, _BALLS))
+
+
+def _narrowest(ranks: NDArray[np.int32], needs: Needs, most: int, end: NDArray[np.int32]) -> list[int]:
+    """Distinct ranks, those with the least bandwidth at this end of their links first."""
+    topology = needs.topology
+    GBps = np.bincount(end, topology.link_peak_GBps, len(topology.nodes))
+    distinct = np.unique(ranks)
+    chosen: list[int] = distinct[np.argsort(GBps[distinct], kind="stable")][:most].tolist()
+    return chosen
 
 
 def _halves(topology: Topology) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -102,9 +118,9 @@ def _halves(topology: Topology) -> Iterator[tuple[str, NDArray[np.bool_]]]:
             yield f"out of {names}", ~inside
 
 
-def _balls(topology: Topology, needs: Needs) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def _balls(topology: Topology, needs: Needs, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Everything within k links of a GPU."""
-    for rank in _spread(np.arange(topology.num_gpus), _BALLS).tolist():
+    for rank in _spread(np.arange(topology.num_gpus), most).tolist():
         hops = needs.hops[:, rank]
         for k in np.unique(hops[np.isfinite(hops)])[:-1].tolist():
             inside = hops <= k
@@ -117,11 +133,11 @@ def _spread(values: NDArray[np.integer], most: int) -> NDArray[np.integer]:
     return values if len(values) <= most else values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
 
 
-def _minimum_cuts(topology: Topology, needs: Needs) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def _minimum_cuts(topology: Topology, needs: Needs, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """For each destination, the cut with the most bytes per bandwidth, by maximum flows (Dinkelbach's iteration)."""
     demanded = np.unique(needs.destination)
     inward = np.bincount(topology.link_dst, topology.link_peak_GBps, len(topology.nodes))
-    for rank in _spread(demanded[np.argsort(inward[demanded], kind="stable")], _MIN_CUTS).tolist():
+    for rank in _spread(demanded[np.argsort(inward[demanded], kind="stable")], most).tolist():
         groups = np.unique(needs.destination_group[needs.destination == rank])
         rows = np.isin(needs.source_group, groups)
         share = needs.bytes / np.diff(needs.source_ptr)

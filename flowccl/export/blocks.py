@@ -15,18 +15,21 @@ class Shape:
     """How to lay out the steps.
 
     `merge` neighbours; `lane`: most steps of a connection on one channel (0: any number); `share` threadblocks
-    between receives and sends; `fuse` what then follows each other into one instruction.
+    between receives and sends; `fuse` what then follows each other into one instruction; `ahead`: as many channels
+    as let senders run ahead of receivers like in the schedule.
     """
 
     merge: bool = False
     lane: int = 0
     share: bool = False
     fuse: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction on `count` chunks from `src` to `dst`; `waits` are (threadblock, step) of the same GPU.
+    """One instruction on `count` chunks from `src` to `dst`; `waits` are (threadblock, step) of the same GPU,
+    `awaited` says how many steps wait for this one.
 
     Of a send, `dst` lies on the peer; of a plain receive, `src` does. A fused step sends on what it stores.
     """
@@ -36,7 +39,7 @@ class Step:
     dst: Cell
     count: int
     waits: tuple[tuple[int, int], ...]
-    is_awaited: bool
+    awaited: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,19 @@ class _Group:
     drafts: list[Draft]
 
 
-def assign_channels(works: list[Work], shape: Shape) -> None:
-    """Give every step its channel: the same at both ends, and the busiest connections in equal parts on several."""
+def assign_channels(works: list[Work], shape: Shape, needed: dict[tuple[int, int], int]) -> None:
+    """Give every step its channel: the same at both ends, and the busiest connections in equal parts on several.
+
+    `needed` are the channels of each pair of GPUs that keep senders from waiting for receivers.
+    """
     sends = [draft for work in works for draft in work.drafts if draft.kind == "s"]
     load = Counter((draft.rank, draft.lane) for draft in sends)
-    parts = {key: -(-count // shape.lane) if shape.lane else 1 for key, count in load.items()}
+    parts = {
+        (rank, lane): max(
+            -(-count // shape.lane) if shape.lane else 1, min(needed[rank, lane[1]], count) if shape.ahead else 1
+        )
+        for (rank, lane), count in load.items()
+    }
     width = max(parts.values(), default=1)
     rounds = -(-(len(works) - 1) // MOST_PEERS)  # so many channels, that each has few enough peers
     seen: dict[tuple[int, Lane], int] = defaultdict(int)
@@ -110,14 +121,14 @@ def make_blocks(work: Work, shape: Shape) -> tuple[Block, ...]:
             if sent is not None:
                 where[id(sent)] = number, index
     waits = _waits(work, where)
-    awaited = {target for targets in waits.values() for target in targets}
+    awaited = Counter(target for targets in waits.values() for target in targets)
     return tuple(
         Block(
             group.send,
             group.recv,
             group.channel,
             tuple(
-                _step(draft, sent, waits.get((number, index), ()), (number, index) in awaited)
+                _step(draft, sent, waits.get((number, index), ()), awaited[number, index])
                 for index, (draft, sent) in enumerate(rows[number])
             ),
         )
@@ -125,11 +136,11 @@ def make_blocks(work: Work, shape: Shape) -> tuple[Block, ...]:
     )
 
 
-def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], is_awaited: bool) -> Step:
+def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], awaited: int) -> Step:
     if sent is None:
-        return Step(draft.kind, draft.src, draft.dst, draft.count, waits, is_awaited)
+        return Step(draft.kind, draft.src, draft.dst, draft.count, waits, awaited)
     kind = {"r": "rcs", "rrc": "rrcs"}[draft.kind]
-    return Step(kind, draft.src, draft.dst, draft.count, waits, is_awaited)
+    return Step(kind, draft.src, draft.dst, draft.count, waits, awaited)
 
 
 def _groups(work: Work, shape: Shape) -> list[_Group]:

@@ -50,7 +50,12 @@ class Layout:
     @property
     def chunks(self) -> int:
         """Chunks of the whole buffer: the larger of input and output."""
-        return max(self._blocks(0), self._blocks(1)) * self.per_block
+        return max(self.whole_counts)
+
+    @property
+    def whole_counts(self) -> tuple[int, int]:
+        """Chunks of the input and output buffer of a rank that uses both."""
+        return self._blocks(0) * self.per_block, self._blocks(1) * self.per_block
 
     def counts(self, rank: int) -> tuple[int, int]:
         """Chunks of the rank's input and output buffer; 0 for one that the rank does not use."""

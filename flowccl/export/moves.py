@@ -143,6 +143,21 @@ def order_events(moves: list[Move], depth: int) -> list[Event]:
     return order
 
 
+def channels_needed(moves: list[Move], depth: int) -> dict[tuple[int, int], int]:
+    """For every pair of GPUs the channels that hold what the schedule has in flight between them, `depth` on each."""
+    flights: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for move in moves:
+        flights.setdefault((move.src, move.dst), []).extend(((move.start_ps, 1), (move.arrival_ps, -1)))
+    result = {}
+    for pair, events in flights.items():
+        now = most = 0
+        for _, step in sorted(events):  # at the same instant, what arrives comes first
+            now += step
+            most = max(most, now)
+        result[pair] = -(-most // depth)
+    return result
+
+
 def _conflicts(moves: list[Move]) -> tuple[list[int], list[list[int]]]:
     """For events 2i (send of move i) and 2i + 1 (its receive): how many must come before, and which wait for it."""
     touch: dict[tuple[int, int], list[tuple[int, int, int]]] = {}

@@ -95,7 +95,7 @@ def _step(step: Step, index: int, number: list[list[int]]) -> list[str]:
             "cnt": step.count if last else 0,
             "depid": block,
             "deps": awaited,
-            "hasdep": int(step.is_awaited and last),
+            "hasdep": int(step.awaited > 0 and last),
         }
         lines.append(f"      <step {_attributes(values)}/>")
     return lines

@@ -11,7 +11,7 @@ from flowccl.export.blocks import Block, Shape, assign_channels, make_blocks
 from flowccl.export.layout import Layout, layout_of
 from flowccl.export.limits import FIFO, Excess, Limits, check_collective, check_protocol
 from flowccl.export.lower import lower
-from flowccl.export.moves import moves_of, order_events
+from flowccl.export.moves import channels_needed, moves_of, order_events
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
@@ -63,10 +63,11 @@ def make_plan(
     layout = layout_of(schedule.demand, instances, inplace)
     moves = moves_of(schedule)
     events = order_events(moves, FIFO[protocol])
+    needed = channels_needed(moves, FIFO[protocol])
     least: list[Excess] = []
     for shape in _shapes(limits):
         works = lower(layout, moves, events, limits, shape.merge)
-        assign_channels(works, shape)
+        assign_channels(works, shape, needed)
         gpus = [GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape)) for w in works]
         plan = Plan(layout, protocol, tuple(gpus))
         excess = exceeded(plan, limits)
@@ -80,11 +81,14 @@ def make_plan(
 
 def _shapes(limits: Limits) -> list[Shape]:
     """What to try, in this order."""
-    lane = [limits.steps * share // 16 for share in ((12, 8, 6, 4, 3, 2) if not limits.one_sided else (6, 4, 3, 2, 1))]
+    sixteenths = (6, 4, 3, 2, 1) if limits.one_sided else (12, 8, 6, 4, 3, 2)
+    lanes = [limits.steps * share // 16 for share in sixteenths]
     fuses = "rcs" in limits.instructions
-    spread = [Shape(merge=True, lane=most) for most in lane if most]
-    shared = [Shape(merge=True, lane=most, share=True, fuse=fuses) for most in (0, *lane) if most or not lane[0]]
-    return [Shape(), Shape(merge=True), *spread, Shape(merge=True, share=True, fuse=fuses), *shared]
+    ahead = not limits.one_sided
+    apart = [Shape(merge=True, lane=lane, ahead=ahead) for lane in (0, *lanes)]
+    fewer = [Shape(merge=True, lane=lane) for lane in (0, *lanes)] if ahead else []
+    shared = [Shape(merge=True, lane=lane, share=True, fuse=fuses) for lane in (0, *lanes)]
+    return [Shape(ahead=ahead), *apart, *fewer, *shared]
 
 
 def exceeded(plan: Plan, limits: Limits) -> list[Excess]:

@@ -18,7 +18,7 @@ class Operation:
     """One step. It waits for `after` and for one token of each of `pops`, does `assigns`, then puts `pushes`.
 
     An assignment (target, sources) stores the sum of the sources in a cell, or in the n-th chunk of what it sends.
-    `size` is how many chunks go through its connections.
+    Cells in `lingers` are read on until what it sent is received. `size` is how many chunks it moves, to gpu `sends_to` if it sends. Others may wait only for what `is_published`.
     """
 
     rank: int
@@ -30,8 +30,9 @@ class Operation:
     pops: list[Hashable] = field(default_factory=list)
     after: list[tuple[int, int]] = field(default_factory=list)
     size: int = 0
-    route_to: int = -1
-    route_from: int = -1
+    lingers: set[Cell] = field(default_factory=set)
+    is_published: bool = False
+    sends_to: int = -1
 
     def __str__(self) -> str:
         return f"gpu {self.rank} threadblock {self.block} step {self.index} ({self.name})"
@@ -60,13 +61,13 @@ class Finding:
 class Program:
     """A file as read.
 
-    `chunks` are those of the whole buffer, `counts` (input, output, scratch) of each rank. `depth` bounds the tokens
+    `modes` are the calls it is for: in place (True), out of place (False) or both. `chunks` are those of the whole buffer, `counts` (input, output, scratch) of each rank. `depth` bounds the tokens
     of each connection; None is no bound. `findings` are what the reader saw.
     """
 
     collective: str
     num_gpus: int
-    inplace: bool
+    modes: tuple[bool, ...]
     chunks: int
     counts: list[tuple[int, int, int]]
     operations: list[Operation]

@@ -97,15 +97,15 @@ class _Reader:
         self.limits = limits
         ours = {theirs: name for name, theirs in limits.collectives.items()}
         protocol = _choice(algo, "proto", "algo", PROTOCOLS)
-        needed = 0 if limits.target == "msccl" else 1
+        needed = limits.target != "msccl"
         inplace = _number(algo, "inplace", "algo", 0, 1)
-        if needed or algo.get("outofplace") is not None:
-            if not inplace and not _number(algo, "outofplace", "algo", 0, 1):
-                raise _Broken("algo: inplace and outofplace are both 0, so nothing uses the file")
+        outofplace = _number(algo, "outofplace", "algo", 0, 1) if needed else 1 - inplace
+        if not inplace and not outofplace:
+            raise _Broken("algo: inplace and outofplace are both 0, so nothing uses the file")
         self.program = Program(
             ours[_choice(algo, "coll", "algo", tuple(ours))],
             _number(algo, "ngpus", "algo", 1, 2**16),
-            bool(inplace),
+            tuple(mode for mode, used in ((False, outofplace), (True, inplace)) if used),
             _number(algo, "nchunksperloop", "algo", 1),
             [],
             [],
@@ -208,7 +208,7 @@ class _Reader:
         if chain and not has_wait:
             raise _Broken(f"{where}: follows a nop but has no dependency; the loaders reject such a chain")
         if _number(step, "hasdep", where, 0, 1) and kind != "nop":
-            operation.name += "!"  # published; taken off again when the waits are resolved
+            operation.is_published = True
         if kind in ("cpy", "re"):
             operation.assigns = _local(kind, src, dst, count)
         else:
@@ -232,11 +232,10 @@ class _Reader:
             if uses and peer < 0:
                 raise _Broken(f"{where}: {kind} needs a threadblock with {name}, but that is -1")
         if sends:
-            operation.pushes.append((operation.rank, send, channel))
-            operation.route_to = send
+            operation.pushes.append(("fifo", operation.rank, send, channel))
+            operation.sends_to = send
         if receives:
-            operation.pops.append((recv, operation.rank, channel))
-            operation.route_from = recv
+            operation.pops.append(("fifo", recv, operation.rank, channel))
         operation.size = count if sends or receives else 0
         for k in range(count if kind != "nop" else 0):
             came: tuple[Source, ...] = (k,) if receives else ()

@@ -24,9 +24,10 @@ _PER_RANK = {  # how many ranks' blocks the input and the output buffer hold: al
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The collective of a program on its buffers."""
+    """The collective of a program on its buffers, called in place or not."""
 
     program: Program
+    inplace: bool
 
     def __post_init__(self) -> None:
         program = self.program
@@ -55,7 +56,7 @@ class Definition:
     def canonical(self, cell: Cell) -> Cell:
         """The same memory by one name: in place, the smaller buffer is the rank's own block of the larger one."""
         rank, buffer, index = cell
-        if not self.program.inplace or buffer == "s":
+        if not self.inplace or buffer == "s":
             return cell
         have = self.sizes(rank)
         larger = 1 if have[1] > have[0] else 0

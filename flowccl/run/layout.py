@@ -241,7 +241,7 @@ def _custom(demand: Demand, count: int) -> Layout:
         (layout.taken, layout.input_count, demand.source_chunk, demand.source_rank),
         (layout.placed, layout.output_count, demand.destination_chunk, demand.destination_rank),
     ):
-        total += [0] * demand.num_gpus
+        total.extend([0] * demand.num_gpus)
         for chunk, rank in zip(np.asarray(chunks).tolist(), np.asarray(ranks).tolist(), strict=True):
             places[rank, chunk] = _span(total[rank], sizes[chunk])
             total[rank] += sizes[chunk]

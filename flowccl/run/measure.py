@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowccl.demand.collectives import busbw_factor
 from flowccl.errors import InputError
 from flowccl.run.layout import Layout, make_layout
@@ -71,7 +74,7 @@ class Backend(Protocol):
         """Send and receive all (process, tag, array); return when all are done."""
 
     def wrong(self, array: Any, expected: Any) -> int:
-        """How many elements differ from the whole numbers expected."""
+        """How many elements differ."""
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -83,39 +86,50 @@ class Backend(Protocol):
 def run_cases(program: Program, options: Options, backend: Backend) -> list[Row]:
     """All rows, seen from one process; every process gets the same."""
     rows = []
+    process, mine = backend.process, backend.process < program.schedule.demand.num_gpus
     for layout, dtype in options.cases(program.schedule):
+        inputs = Inputs(layout, dtype)  # a spare process has none: it only plays memories and relays
+        given = backend.array(inputs.of(process) if mine else [], dtype)
+        expected = backend.array(inputs.expected(process) if mine else [], dtype)
         timed = [
-            _run_case(program, layout, dtype, backend, options.iterations, inplace)
+            _run_case(program, layout, _Arrays(backend, dtype, given, expected), options.iterations, inplace)
             for inplace in ((False, True) if options.inplace else (False,))
         ]
         rows.append(_row(layout, dtype, timed))
     return rows
 
 
-def _run_case(
-    program: Program, layout: Layout, dtype: Dtype, backend: Backend, iterations: int, inplace: bool
-) -> Timed:
+@dataclass(frozen=True)
+class _Arrays:
+    """What one process has and must get, in the arrays of its backend."""
+
+    backend: Backend
+    dtype: Dtype
+    given: Any
+    expected: Any
+
+    def empty(self, count: int) -> Any:
+        return self.backend.empty(count, self.dtype)
+
+
+def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> Timed:
     """One warm-up call and so many timed ones, each on fresh inputs and checked."""
-    process, ranks = backend.process, program.schedule.demand.num_gpus
-    inputs = Inputs(layout, dtype)
-    mine = process < ranks  # a spare process only plays memories and relays
-    given = backend.array(inputs.of(process) if mine else [], dtype)
-    expected = inputs.expected(process) if mine else []
+    backend, process = arrays.backend, arrays.backend.process
     elapsed, wrong = 0.0, 0
     for call in range(iterations + 1):
-        buffers = _buffers(layout, process, given, inplace, lambda n: backend.empty(n, dtype)) if mine else (given, given)
+        buffers = (arrays.given, arrays.expected)
+        if process < len(layout.input_count):
+            buffers = _buffers(layout, process, arrays.given, inplace, arrays.empty)
         backend.barrier()
         start = time.perf_counter()
-        run_process(program, layout, process, buffers, backend.exchange, lambda n: backend.empty(n, dtype))
+        run_process(program, layout, process, buffers, backend.exchange, arrays.empty)
         elapsed += (time.perf_counter() - start) if call else 0.0
-        wrong += backend.wrong(buffers[1], expected)
+        wrong += backend.wrong(buffers[1], arrays.expected)
     seconds, total = backend.sums((elapsed / iterations, float(wrong)))
     return Timed(seconds / program.processes * 1e6, int(total))
 
 
-def _buffers(
-    layout: Layout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]
-) -> tuple[Any, Any]:
+def _buffers(layout: Layout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]) -> tuple[Any, Any]:
     """Fresh input and output of a rank: apart, or as NCCL shares them in place."""
     if not inplace:
         return given, empty(layout.output_count[rank])
@@ -125,27 +139,40 @@ def _buffers(
 
 
 def run_numpy(schedule: Schedule, options: Options) -> list[Row]:
-    """All rows by the reference, all ranks in this process; the time is that of the whole machine's arrays."""
-    import numpy as np
-
+    """All rows by the reference, all ranks in this process; the time is that of all ranks one after the other."""
     rows = []
     for layout, dtype in options.cases(schedule):
-        kind, inputs = numpy_dtype(dtype), Inputs(layout, dtype)
+        inputs, kind = Inputs(layout, dtype), numpy_dtype(dtype)
         ranks = range(schedule.demand.num_gpus)
         given = [inputs.of(rank).astype(kind) for rank in ranks]
-        expected = [inputs.expected(rank) for rank in ranks]
-        timed = []
-        for inplace in (False, True) if options.inplace else (False,):
-            elapsed, wrong = 0.0, 0
-            for call in range(options.iterations + 1):
-                pairs = [_buffers(layout, r, given[r], inplace, lambda n: np.zeros(n, dtype=kind)) for r in ranks]
-                start = time.perf_counter()
-                execute_into(schedule, layout, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
-                elapsed += (time.perf_counter() - start) if call else 0.0
-                wrong += sum(int(np.sum(pairs[r][1].astype(np.int64) != expected[r])) for r in ranks)
-            timed.append(Timed(elapsed / options.iterations * 1e6, wrong))
+        expected = [inputs.expected(rank).astype(kind) for rank in ranks]
+        timed = [
+            _run_numpy_case(schedule, layout, given, expected, options.iterations, inplace)
+            for inplace in ((False, True) if options.inplace else (False,))
+        ]
         rows.append(_row(layout, dtype, timed))
     return rows
+
+
+def _run_numpy_case(
+    schedule: Schedule,
+    layout: Layout,
+    given: list[NDArray[Any]],
+    expected: list[NDArray[Any]],
+    iterations: int,
+    inplace: bool,
+) -> Timed:
+    def empty(count: int) -> NDArray[Any]:
+        return np.ones(count, dtype=given[0].dtype)
+
+    elapsed, wrong = 0.0, 0
+    for call in range(iterations + 1):
+        pairs = [_buffers(layout, rank, array, inplace, empty) for rank, array in enumerate(given)]
+        start = time.perf_counter()
+        execute_into(schedule, layout, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        elapsed += (time.perf_counter() - start) if call else 0.0
+        wrong += sum(int(np.count_nonzero(pair[1] != want)) for pair, want in zip(pairs, expected, strict=True))
+    return Timed(elapsed / iterations * 1e6, wrong)
 
 
 def _row(layout: Layout, dtype: Dtype, timed: list[Timed]) -> Row:

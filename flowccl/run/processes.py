@@ -22,6 +22,7 @@ from flowccl.errors import FlowcclError, InputError
 from flowccl.files import read_json, write_json
 from flowccl.run.measure import Options, Row, Timed, run_numpy
 from flowccl.run.program import make_program
+from flowccl.run.values import find_dtype, numpy_dtype
 from flowccl.schedule.files import load_schedule, save_schedule
 from flowccl.schedule.schedule import Schedule
 
@@ -42,6 +43,9 @@ def run_schedule(schedule: Schedule, on: str, options: Options, ranks: int | Non
         module, extra = _EXTRAS[on]
         raise InputError(f"--on {on} needs {module}, which is not installed: pip install flowccl[{extra}]")
     program = make_program(schedule, ranks)  # says now what cannot be run
+    if on != "gloo":
+        for name in options.dtypes:
+            numpy_dtype(find_dtype(name))
     options.cases(schedule)
     for words in program.played() if on != "numpy" else ():
         log.info("%s", words)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from flowccl.errors import InputError
 from flowccl.run.layout import Layout, bound
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A type of elements: `exact` is the largest number up to which all whole numbers are exact in it."""
+    """A type of elements: whole numbers up to `exact` are exact in it (no more than 2^31 - 1 is needed)."""
 
     name: str
     nccl: str
@@ -35,11 +35,11 @@ DTYPES = {
         Dtype("float32", "float", 4, 2**24),
         Dtype("float16", "half", 2, 2**11),
         Dtype("bfloat16", "bfloat16", 2, 2**8, numpy=False),
-        Dtype("float64", "double", 8, 2**31),
+        Dtype("float64", "double", 8, 2**31 - 1),
         Dtype("int8", "int8", 1, 2**7 - 1),
         Dtype("uint8", "uint8", 1, 2**8 - 1),
         Dtype("int32", "int32", 4, 2**31 - 1),
-        Dtype("int64", "int64", 8, 2**31),
+        Dtype("int64", "int64", 8, 2**31 - 1),
     )
 }
 
@@ -54,21 +54,23 @@ def find_dtype(name: str) -> Dtype:
 
 
 def largest_value(dtype: Dtype, summed: int) -> int:
-    """The largest input so that the sum of `summed` of them is exact; 0 where even ones would be too many."""
-    return min(dtype.exact // summed, 2**20)
+    """The largest input, 2^k - 1, so that the sum of `summed` of them is exact; 0 where ones would be too many."""
+    return int((1 << (min(dtype.exact // summed, 2**20) + 1).bit_length() - 1) - 1)
 
 
 def values(rank: int, start: int, stop: int, ranks: int, most: int, exact: int) -> Ints:
-    """Elements `start` to `stop` of a rank's input: 0 to `most`.
+    """Elements `start` to `stop` of a rank's input: 0 to `most`, which is 2^k - 1.
 
     Where even ones from all ranks would be too many to add exactly (`most` is 0), only `exact` of them give a one.
     """
-    index = np.arange(start, stop, dtype=np.uint64)
+    index = np.arange(start, stop, dtype=np.uint32)
     if most == 0:
-        return (((index + np.uint64(rank)) % np.uint64(ranks)) < exact).astype(np.int64)
-    shift = np.uint64((rank + 1) * 0xC2B2AE3D27D4EB4F % 2**64)
-    mixed = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + shift  # arrays wrap around: a plain hash
-    return ((mixed >> np.uint64(33)) % np.uint64(most + 1)).astype(np.int64)
+        return (((index + np.uint32(rank)) % np.uint32(ranks)) < exact).astype(np.int32)
+    index *= np.uint32(0x9E3779B1)  # arrays wrap around: a plain hash
+    index += np.uint32((rank + 1) * 0x85EBCA77 % 2**32)
+    index >>= np.uint32(11)
+    index &= np.uint32(most)
+    return index.view(np.int32)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Inputs:
     def expected(self, rank: int) -> Ints:
         """The output of a rank by the definition of the collective."""
         if not self.layout.output_count[rank]:
-            return np.zeros(0, dtype=np.int64)
+            return np.zeros(0, dtype=np.int32)
         return _DEFINITIONS[self.layout.collective](self, rank)
 
     def block(self, rank: int) -> tuple[int, int]:
@@ -101,7 +103,7 @@ class Inputs:
 
     def total(self, start: int, stop: int) -> Ints:
         """The sum of elements `start` to `stop` of all ranks' inputs."""
-        result = np.zeros(stop - start, dtype=np.int64)
+        result = np.zeros(stop - start, dtype=np.int32)
         for rank in range(self.layout.demand.num_gpus):
             result += self.part(rank, start, stop)
         return result
@@ -118,7 +120,7 @@ def _exchanged(inputs: Inputs, rank: int) -> Ints:
 def _by_chunks(inputs: Inputs, rank: int) -> Ints:
     """A custom demand: each chunk that the rank wants is the sum over its sources."""
     layout = inputs.layout
-    result = np.zeros(layout.output_count[rank], dtype=np.int64)
+    result = np.zeros(layout.output_count[rank], dtype=np.int32)
     for (who, chunk), place in layout.placed.items():
         if who == rank:
             parts = [(s, layout.taken[s, chunk]) for s in layout.demand.sources(chunk).tolist()]

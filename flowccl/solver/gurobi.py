@@ -14,7 +14,7 @@ import numpy as np
 
 from flowccl.errors import InputError
 from flowccl.solver.program import FloatArray, LinearProgram
-from flowccl.solver.solution import Solution, SolverError, SolverOptions, Status, solve_empty, tidy
+from flowccl.solver.solution import Solution, SolverError, SolverOptions, Status, solve_empty, with_point
 
 _log = logging.getLogger(__name__)
 
@@ -148,11 +148,12 @@ def _read(
         return replace(solution, bound=math.nan)
     if not has_point:
         return solution
-    solution = replace(solution, values=tidy(program, np.asarray(columns.X)), objective=model.ObjVal)
-    if program.has_integers or status is not Status.OPTIMAL:
-        return solution
-    duals = _duals(program, parts)
-    return replace(solution, bound=model.ObjVal, duals=duals, reduced_costs=program.reduced_costs(duals))
+    solution = replace(solution, objective=model.ObjVal)
+    if status is Status.OPTIMAL and not program.has_integers:
+        duals = _duals(program, parts)
+        reduced_costs = program.reduced_costs(duals)
+        solution = replace(solution, bound=model.ObjVal, duals=duals, reduced_costs=reduced_costs)
+    return with_point(program, solution, np.asarray(columns.X))
 
 
 def _duals(program: LinearProgram, parts: list[tuple[Any, Any]]) -> FloatArray:

@@ -19,7 +19,15 @@ import numpy as np
 
 from flowccl.errors import InputError
 from flowccl.solver.program import FloatArray, LinearProgram
-from flowccl.solver.solution import Solution, SolverError, SolverOptions, Status, check_solution, solve_empty, tidy
+from flowccl.solver.solution import (
+    Solution,
+    SolverError,
+    SolverOptions,
+    Status,
+    check_solution,
+    solve_empty,
+    with_point,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -163,12 +171,13 @@ class HighsRun:
         ended = status in (Status.INFEASIBLE, Status.UNBOUNDED)
         if ended or info.primal_solution_status != self.highspy.kSolutionStatusFeasible:
             return replace(solution, bound=math.nan) if ended else solution
-        point, objective = self.highs.getSolution(), info.objective_function_value
-        solution = replace(solution, values=tidy(program, np.array(point.col_value)), objective=objective)
-        if not (linear and optimal):
-            return solution
-        duals = np.array(point.row_dual)
-        return replace(solution, bound=objective, duals=duals, reduced_costs=program.reduced_costs(duals))
+        point = self.highs.getSolution()
+        solution = replace(solution, objective=info.objective_function_value)
+        if linear and optimal:
+            duals = np.array(point.row_dual)
+            reduced_costs = program.reduced_costs(duals)
+            solution = replace(solution, bound=solution.objective, duals=duals, reduced_costs=reduced_costs)
+        return with_point(program, solution, np.array(point.col_value))
 
     def _set(self, name: str, value: float | str) -> None:
         self.must(self.highs.setOptionValue(name, value), f"set {name} to {value}")

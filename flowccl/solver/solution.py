@@ -127,14 +127,15 @@ class Solution:
         return _read(self.duals, rows)
 
 
-def tidy(program: LinearProgram, values: FloatArray) -> FloatArray:
-    """Values moved onto their bounds and onto whole numbers where they are within tolerance of them."""
-    rounded = np.round(values)
-    whole = program.integer & (np.abs(values - rounded) <= INTEGRALITY)
-    values = np.where(whole, rounded, values) + 0.0  # no negative zeros
-    slack = FEASIBILITY * np.maximum(1.0, np.abs(values))
-    values = np.where((values < program.lower) & (values >= program.lower - slack), program.lower, values)
-    return np.where((values > program.upper) & (values <= program.upper + slack), program.upper, values)
+def with_point(program: LinearProgram, solution: Solution, values: FloatArray) -> Solution:
+    """The solution with the solver's values, moved onto whole numbers and bounds where they are within tolerance.
+
+    In a linear program where that breaks a row (tiny numbers, large coefficients), they stay as they are.
+    """
+    tidied = replace(solution, values=_tidy(program, values))
+    if program.has_integers or not check_solution(program, tidied):
+        return tidied
+    return replace(solution, values=values)
 
 
 def check_solution(program: LinearProgram, solution: Solution) -> list[str]:
@@ -179,6 +180,15 @@ def solve_empty(program: LinearProgram) -> Solution:
         duals=duals,
         reduced_costs=none,
     )
+
+
+def _tidy(program: LinearProgram, values: FloatArray) -> FloatArray:
+    rounded = np.round(values)
+    whole = program.integer & (np.abs(values - rounded) <= INTEGRALITY)
+    values = np.where(whole, rounded, values) + 0.0  # no negative zeros
+    slack = FEASIBILITY * np.maximum(1.0, np.abs(values))
+    values = np.where((values < program.lower) & (values >= program.lower - slack), program.lower, values)
+    return np.where((values > program.upper) & (values <= program.upper + slack), program.upper, values)
 
 
 def _read(numbers: FloatArray, index: ArrayLike) -> FloatArray:

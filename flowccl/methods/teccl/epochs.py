@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.methods.teccl.options import TecclOptions, epoch_choice
 from flowccl.topology.neighbours import neighbours
@@ -35,7 +36,7 @@ class Grid:
     """
 
     topology: Topology
-    chunk_bytes: int
+    chunk_bytes: float
     epoch_ps: int
     latency_threshold: float
     routes: Routes
@@ -101,8 +102,7 @@ class Grid:
 
     def _delay(self, send_ps: NDArray[np.float64]) -> Ints:
         busy = np.where(self._goes_on[:, None], 0.0, send_ps)
-        late = np.where(self.latency_ps < self.latency_threshold * self.epoch_ps, 0, self.latency_ps)
-        return np.maximum(up(busy + late[:, None], self.epoch_ps), np.where(self._goes_on, 0, 1)[:, None])
+        return np.maximum(up(busy + self.latency_ps[:, None], self.epoch_ps), np.where(self._goes_on, 0, 1)[:, None])
 
     def _send_ps(self, rate_GBps: NDArray[np.float64]) -> NDArray[np.float64]:
         """Time that one chunk holds the arc; through store-and-forward switches in one arc, its links in turn."""
@@ -113,12 +113,18 @@ class Grid:
     @cached_property
     def latency_ps(self) -> Ints:
         """Latency of each arc; what the links into a cut-through switch have in common counts behind the switch."""
-        latency = np.add.reduceat(self.topology.link_latency_ps[self.hop_link], self.routes.ptr[:-1])
+        latency = np.add.reduceat(self.link_latency_ps[self.hop_link], self.routes.ptr[:-1])
         if self.is_hyper:
             return latency
         common = self.common_latency_ps
         moved: Ints = latency - common[self.head] + common[self.tail]
         return moved
+
+    @cached_property
+    def link_latency_ps(self) -> Ints:
+        """Latency of each link; none where it is below the threshold."""
+        small = self.topology.link_latency_ps < self.latency_threshold * self.epoch_ps
+        return np.where(small, 0, self.topology.link_latency_ps)
 
     @cached_property
     def common_latency_ps(self) -> Ints:
@@ -127,7 +133,7 @@ class Grid:
         common = np.zeros(len(topology.nodes), dtype=np.int64)
         for node in np.flatnonzero(topology.cuts_through).tolist():
             into = np.flatnonzero(topology.link_dst == node)
-            latencies = np.unique(topology.link_latency_ps[into])
+            latencies = np.unique(self.link_latency_ps[into])
             if len(latencies) == 1 and topology.stores[topology.link_src[into]].all():
                 common[node] = latencies[0]
         return common
@@ -167,7 +173,7 @@ class Grid:
         return np.minimum(slowest[self.head], slowest[self.tail])
 
 
-def make_grid(topology: Topology, chunk_bytes: int, options: TecclOptions) -> Grid:
+def make_grid(topology: Topology, chunk_bytes: float, options: TecclOptions) -> Grid:
     """The grid that the options ask for."""
     epoch_ps = _epoch_ps(topology, chunk_bytes, options)
     if options.hyper_edges and topology.stores.all():
@@ -187,6 +193,12 @@ def make_grid(topology: Topology, chunk_bytes: int, options: TecclOptions) -> Gr
     return Grid(topology, chunk_bytes, epoch_ps, threshold, near.routes, src, end, _even_shift(near.routes, offset))
 
 
+def chunk_size(demand: Demand) -> float:
+    """The size of a chunk on the grid: the mean where sizes differ by a byte, as after a division, else the largest."""
+    sizes = demand.chunk_bytes
+    return float(sizes.mean() if sizes.max() - sizes.min() <= 1 else sizes.max())
+
+
 def up(ps: NDArray[np.floating] | NDArray[np.integer], epoch_ps: int) -> Ints:
     """Whole epochs that cover so many picoseconds."""
     return np.ceil(np.asarray(ps) / epoch_ps - _NOISE).astype(np.int64)
@@ -197,7 +209,7 @@ def down(ratio: NDArray[np.floating]) -> Ints:
     return np.floor(ratio * (1 + _NOISE)).astype(np.int64)
 
 
-def _epoch_ps(topology: Topology, chunk_bytes: int, options: TecclOptions) -> int:
+def _epoch_ps(topology: Topology, chunk_bytes: float, options: TecclOptions) -> int:
     kind, value = epoch_choice(options.epoch)
     if kind == "us":
         return max(us_to_ps(value), 1)

@@ -1,0 +1,170 @@
+"""The mixed-integer program with copies (TE-CCL section 3), for the fewest epochs or with the paper's objective.
+
+The list scheduler gives a plan to start from, the floor on the grid a number of epochs below which there is none. Where
+they meet, the plan is proved best on the grid; else the program is solved for numbers of epochs between them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import NothingFoundError
+from flowccl.methods.clock import Clock
+from flowccl.methods.teccl import flows
+from flowccl.methods.teccl.copies import CopyProgram, State
+from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
+from flowccl.methods.teccl.floor import Distances, grid_floor
+from flowccl.methods.teccl.options import TecclOptions
+from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start, transfers_of
+from flowccl.methods.teccl.readback import read_back
+from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, solver_options
+from flowccl.schedule.schedule import Schedule
+from flowccl.solver import Status, solve
+from flowccl.topology.topology import Topology
+
+_MOST_COLUMNS = 2_000_000  # beyond this, the start and the floor must do
+
+
+def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """A plan on the grid with its proof or gap, read back in continuous time."""
+    options = TecclOptions.of(clock.options)
+    if len(demand.destination_rank) == len(demand) or not options.copy:
+        yield from flows.whole_chunks(topology, demand, clock, options)
+        return
+    grid = make_grid(topology, chunk_size(demand), options)
+    distances = Distances.of(grid)
+    floor = grid_floor(grid, demand)
+    start = greedy_start(grid, demand, floor.epochs, clock) if options.warm_start and options.buffers else Start()
+    search = EpochSearch(
+        floor, options, clock, lambda epochs, seconds: _attempt(grid, demand, distances, clock, options, epochs, seconds)
+    )
+    if start.plan is not None:
+        search.best = start.plan
+    if options.objective == "paper":
+        plan, facts = _by_objective(grid, demand, distances, clock, options, search)
+    else:
+        plan = search.run()
+        facts = {"grid_gap": search.gap, "grid_status": search.status}
+    if plan is None:
+        raise NothingFoundError(
+            f"no plan found in {clock.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
+        )
+    clock.notes |= grid_facts(grid, plan, search) | facts
+    yield best_schedule(clock, plan, start, "milp")
+
+
+def best_schedule(clock: Clock, plan: GridPlan, start: Start, method: str) -> Schedule:
+    """The plan in continuous time, or the list scheduler's schedule where that finishes earlier; says which."""
+    schedule = start.schedules.get(plan) or read_back(plan, method)
+    clock.notes["plan_finish_us"] = schedule.finish_us
+    if start.schedule is not None and start.schedule.finish_ps < schedule.finish_ps:
+        clock.notes["schedule_by"] = "list scheduler"
+        return replace(start.schedule, method=method)
+    clock.notes["schedule_by"] = "plan"
+    return replace(schedule, method=method)
+
+
+def grid_facts(grid: Grid, plan: GridPlan, search: "EpochSearch[GridPlan]") -> dict[str, object]:
+    """What is worth knowing of a plan on the grid."""
+    return {
+        "epoch_us": grid.epoch_us,
+        "epochs": plan.epochs,
+        "grid_finish_us": plan.epochs * grid.epoch_us,
+        "epochs_floor": search.low,
+        "epochs_floor_reason": search.reason,
+        "solver_s": round(search.solver_s, 3),
+        "solves": search.solves,
+    }
+
+
+def _attempt(
+    grid: Grid,
+    demand: Demand,
+    distances: Distances,
+    clock: Clock,
+    options: TecclOptions,
+    epochs: int,
+    seconds: float,
+) -> "Answer[GridPlan]":
+    """Any plan of so many epochs."""
+    if len(demand) * grid.num_arcs * epochs > 20 * _MOST_COLUMNS:
+        return Answer(Status.TIME_LIMIT, None, 0.0)
+    began = clock.elapsed_s
+    program = CopyProgram(
+        grid, State.start(demand, len(grid.topology.nodes)), distances, epochs, replace(options, objective="epochs")
+    )
+    if program.model.num_columns > _MOST_COLUMNS:
+        return Answer(Status.TIME_LIMIT, None, clock.elapsed_s - began)
+    solution = solve(program.model.build(), solver_options(clock, options, seconds, first=True), options.solver)
+    plan = plan_of(program, demand, solution.value(program.send)) if solution.has_point else None
+    return Answer(solution.status, plan, clock.elapsed_s - began)
+
+
+def plan_of(program: CopyProgram, demand: Demand, send: np.ndarray) -> GridPlan:  # type: ignore[type-arg]
+    """The transfers behind the values of `send`."""
+    chunk, arc, epoch = np.nonzero(send > 0.5)
+    rows = transfers_of(program.grid, program.num_epochs, chunk, arc, epoch)
+    return GridPlan.of(program.grid, demand, rows)
+
+
+def _by_objective(
+    grid: Grid,
+    demand: Demand,
+    distances: Distances,
+    clock: Clock,
+    options: TecclOptions,
+    search: "EpochSearch[GridPlan]",
+) -> tuple[GridPlan | None, dict[str, object]]:
+    """The paper's objective over a given number of epochs, or over those of the start or of Algorithm 1."""
+    search.low, search.reason = search.floor.epochs, search.floor.witness
+    epochs = options.epochs if isinstance(options.epochs, int) else None
+    if epochs is not None and epochs < search.low:
+        search.run()  # raises, with the reason
+    if epochs is None:
+        epochs = search.best.epochs if search.best is not None else _enough_epochs(grid, demand, clock, options, search)
+    program = CopyProgram(grid, State.start(demand, len(grid.topology.nodes)), distances, epochs, options)
+    program.reward_early()
+    built, began = program.model.build(), clock.elapsed_s
+    settings = solver_options(clock, options, max(clock.left_s, 0.1))
+    if search.best is not None and search.best.epochs <= epochs:
+        settings = replace(settings, start=_point(program, search.best))
+    solution = solve(built, settings, options.solver)
+    search.solver_s += clock.elapsed_s - began
+    search.solves += 1
+    if solution.status is Status.INFEASIBLE:
+        search.options = replace(options, epochs=epochs)
+        search.best = None
+        search.run()  # raises, with the reason
+    if solution.has_point:
+        plan = plan_of(program, demand, solution.value(program.send))
+        return plan, {"grid_gap": solution.gap, "grid_status": str(solution.status), "objective": solution.objective}
+    return search.best, {"grid_gap": float("inf"), "grid_status": str(solution.status)}
+
+
+def _enough_epochs(
+    grid: Grid, demand: Demand, clock: Clock, options: TecclOptions, search: "EpochSearch[GridPlan]"
+) -> int:
+    def feasible(epoch_us: float, epochs: int) -> bool:
+        coarse = make_grid(grid.topology, grid.chunk_bytes, replace(options, epoch=f"{epoch_us:.6f}us"))
+        if clock.left_s <= 0:
+            raise NothingFoundError(f"no number of epochs found in {clock.elapsed_s:.1f} s that is sure to be enough")
+        return _attempt(coarse, demand, Distances.of(coarse), clock, options, epochs, clock.left_s).plan is not None
+
+    return max(algorithm_one(search.low * grid.epoch_us, grid.epoch_us, feasible), search.low)
+
+
+def _point(program: CopyProgram, plan: GridPlan) -> np.ndarray:  # type: ignore[type-arg]
+    """The plan as a point of the program, to start from."""
+    built = program.model.build()
+    chunk, arc, epoch = plan.sends
+    send = np.zeros(program.send.shape)
+    inside = program.send.exists[chunk, arc, epoch]
+    send[chunk[inside], arc[inside], epoch[inside]] = 1
+    have = np.zeros(program.have.shape)
+    for c, a, k in zip(chunk[inside].tolist(), arc[inside].tolist(), epoch[inside].tolist(), strict=True):
+        have[c, program.grid.head[a], k + int(program.delay[a, k]) :] = 1
+    return built.point((program.send, send), (program.have, np.where(program.have.exists, have, 0)))
+
+

@@ -1,0 +1,320 @@
+"""Transfers that start at epochs, and plans of the list scheduler moved onto the grid to start from."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.methods.clock import Clock
+from flowccl.methods.teccl.epochs import Grid, Ints
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class GridPlan:
+    """Transfer i moves chunk `chunk[i]` over the links `links[i]`, from epoch `epoch[i]` on; all done after `epochs`."""
+
+    grid: Grid
+    demand: Demand
+    chunk: tuple[int, ...]
+    links: tuple[tuple[int, ...], ...]
+    epoch: tuple[int, ...]
+    epochs: int
+
+    @classmethod
+    def of(cls, grid: Grid, demand: Demand, rows: Sequence[tuple[int, tuple[int, ...], int]]) -> "GridPlan":
+        """From (chunk, links, epoch) rows."""
+        steps = Steps(grid, max((row[2] for row in rows), default=0) + 2)
+        epochs = max((at for _, links, epoch in rows for _, at in steps.ends(links, epoch)), default=0)
+        chunk, links, epoch = zip(*rows, strict=True) if rows else ((), (), ())
+        return cls(grid, demand, tuple(chunk), tuple(links), tuple(epoch), epochs)
+
+    @cached_property
+    def sends(self) -> tuple[Ints, Ints, Ints]:
+        """(chunk, arc, epoch) of every send."""
+        steps = Steps(self.grid, self.epochs + 1)
+        rows = [
+            (chunk, arc, epoch + shift)
+            for chunk, links, epoch in zip(self.chunk, self.links, self.epoch, strict=True)
+            for arc, shift in steps.arcs(links, epoch)
+        ]
+        chunk, arc, epoch = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return chunk, arc, epoch
+
+
+class Steps:
+    """Routes on the grid: which arcs they use when, and when they arrive."""
+
+    def __init__(self, grid: Grid, num_epochs: int) -> None:
+        self.grid, self.num_epochs = grid, num_epochs
+        self.delay, self.hold, self.capacity = (f(num_epochs) for f in (grid.delay, grid.hold, grid.capacity))
+        self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        self._arc = {grid.routes.links(a): a for a in range(grid.num_arcs)}
+        self._even = not grid.topology.changes
+
+    def arcs(self, links: tuple[int, ...], epoch: int) -> list[tuple[int, int]]:
+        """(arc, epochs after the start) of each send of a route that starts with an epoch."""
+        if links in self._known:
+            return self._known[links]
+        if links in self._arc:
+            result = [(self._arc[links], 0)]
+        else:
+            at = {}  # when a switch has the chunk
+            result = []
+            for link in links:  # each after the one that feeds it
+                arc, head = self._arc[(link,)], int(self.grid.topology.link_dst[link])
+                shift = at.get(int(self.grid.topology.link_src[link]), 0)
+                result.append((arc, shift))
+                at[head] = shift + int(self.delay[arc, min(epoch + shift, self.num_epochs - 1)])
+        if self._even:
+            self._known[links] = result
+        return result
+
+    def ends(self, links: tuple[int, ...], epoch: int) -> list[tuple[int, int]]:
+        """(node, epoch from which it can send the chunk on) of each end of a route."""
+        stores = self.grid.topology.stores
+        last = self.num_epochs - 1
+        return [
+            (int(self.grid.head[arc]), epoch + shift + int(self.delay[arc, min(epoch + shift, last)]))
+            for arc, shift in self.arcs(links, epoch)
+            if stores[self.grid.head[arc]]
+        ]
+
+
+def snap(grid: Grid, demand: Demand, transfers: Iterable[tuple[int, tuple[int, ...]]], most_epochs: int) -> GridPlan | None:
+    """Transfers (chunk, links), in this order, each from the first epoch that its data and its links allow.
+
+    None where they take more than `most_epochs`, or a route is no arc of the grid.
+    """
+    steps = Steps(grid, most_epochs + 1)
+    room = _Room(steps)
+    ready = {(c, int(s)): 0 for c, s in enumerate(demand.source)}
+    chunks, routes, epochs = [], [], []
+    finish = 0
+    for chunk, links in transfers:
+        root = int(grid.topology.link_src[links[0]])
+        try:
+            epoch = room.take(links, ready[chunk, root], most_epochs)
+        except KeyError:
+            return None
+        if epoch is None:
+            return None
+        for node, at in steps.ends(links, epoch):
+            finish = max(finish, at)
+            ready[chunk, node] = min(ready.get((chunk, node), at), at)
+        if finish > most_epochs:
+            return None
+        chunks.append(chunk)
+        routes.append(links)
+        epochs.append(epoch)
+    return GridPlan(grid, demand, tuple(chunks), tuple(routes), tuple(epochs), finish)
+
+
+def justify(plan: GridPlan) -> GridPlan:
+    """The plan moved to the right, as late as can be, then to the left in that order; again while that saves epochs.
+
+    The known improvement of list schedules: what others wait for moves ahead of what nobody needs yet.
+    """
+    while True:
+        steps, last = Steps(plan.grid, plan.epochs + 1), plan.epochs
+        room, needed, late = _Room(steps), {}, {}
+        for i in reversed(sequence(plan)):
+            ends = [(node, at - plan.epoch[i]) for node, at in steps.ends(plan.links[i], plan.epoch[i])]
+            latest = min(needed.get((plan.chunk[i], node), last) - away for node, away in ends)
+            late[i] = room.take(plan.links[i], latest, -1, step=-1)
+            if late[i] is None:
+                return plan
+            root = plan.chunk[i], int(plan.grid.topology.link_src[plan.links[i][0]])
+            needed[root] = min(needed.get(root, last), late[i])
+        order = sorted(late, key=lambda i: (late[i], plan.epoch[i]))
+        better = snap(plan.grid, plan.demand, [(plan.chunk[i], plan.links[i]) for i in order], last)
+        if better is None or better.epochs >= plan.epochs:
+            return plan
+        plan = better
+
+
+class _Room:
+    """How full every link and limit is in every epoch."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.grid = steps.grid
+        topology = self.grid.topology
+        self.use = np.zeros((len(topology.links) + len(topology.limits), steps.num_epochs))
+        pointer, limit = topology.link_limits
+        self.limits = [limit[pointer[i] : pointer[i + 1]].tolist() for i in range(len(topology.links))]
+        self.rate = self.grid.rate_GBps(steps.num_epochs)
+
+    def take(self, links: tuple[int, ...], ready: int, end: int, step: int = 1) -> int | None:
+        """The first epoch from `ready` on, forwards or backwards, with room on all links, which is then taken."""
+        for epoch in range(ready, end, step):
+            needs = self._needs(links, epoch)
+            clash = next((until for row, a, b, part in needs if (until := self._full(row, a, b, part)) >= 0), -1)
+            if clash < 0:
+                for row, a, b, part in needs:
+                    self.use[row, a:b] += part
+                return epoch
+        return None
+
+    def _full(self, row: int, first: int, last: int, part: float) -> int:
+        busy = np.flatnonzero(self.use[row, first:last] + part > 1 + 1e-9)
+        return first + int(busy[-1]) if len(busy) else -1
+
+    def _needs(self, links: tuple[int, ...], epoch: int) -> list[tuple[int, int, int, float]]:
+        """(row of use, from, to, share) for every link and limit."""
+        needs, last = [], self.steps.num_epochs - 1
+        topology = self.grid.topology
+        for arc, shift in self.steps.arcs(links, epoch):
+            k = min(epoch + shift, last)
+            hold, part = int(self.steps.hold[arc, k]), 1.0 / int(self.steps.capacity[arc, k])
+            for hop in range(int(self.grid.routes.ptr[arc]), int(self.grid.routes.ptr[arc + 1])):
+                begin, link = epoch + shift + int(self.grid.hop_shift[hop]), int(self.grid.hop_link[hop])
+                needs.append((link, begin, begin + hold, part))
+                for limit in self.limits[link]:
+                    share = min(float(self.rate[arc, k]) / float(topology.limit_GBps[limit]), 1.0)
+                    needs.append((len(topology.links) + limit, begin, begin + hold, part * share))
+        return needs
+
+
+@dataclass
+class Start:
+    """What the list scheduler gives: a plan of few epochs and, apart from it, the earliest schedule.
+
+    `schedules` has what plans that came from schedules were before they were moved onto the grid.
+    """
+
+    plan: GridPlan | None = None
+    schedule: Schedule | None = None
+    schedules: dict[GridPlan, Schedule] = field(default_factory=dict)
+
+
+def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: float = 0.3) -> Start:
+    """Plans and schedules of the list scheduler.
+
+    Two searches take turns: one sees the machine as it is, one as the grid rounds it. They end when `floor` epochs are
+    met and the real finish is good or no longer gets better, or after their share of the time.
+    """
+    from flowccl.methods.greedy import GreedySearch
+
+    until = clock.elapsed_s + share * max(clock.left_s, 0.0)
+    searches = [GreedySearch(grid.topology, demand, clock.seed)]
+    rounded = rounded_topology(grid)
+    if rounded is not None:
+        searches.append(GreedySearch(rounded, even(demand), clock.seed))
+    start, idle = Start(), 0
+    while idle < _IDLE_STEPS:
+        for search in searches:
+            idle += 1
+            if not search.step() or search.best is None:
+                continue
+            if search is searches[0]:
+                start.schedule, idle = search.best, 0
+            most = start.plan.epochs if start.plan is not None else _horizon(grid, search.best)
+            plan = snap(grid, demand, in_order(search.best), most)
+            if plan is None or (start.plan is not None and plan.epochs == most and search is not searches[0]):
+                continue
+            idle = 0 if start.plan is None or plan.epochs < most else idle
+            start.plan = plan
+            if search is searches[0]:
+                start.schedules[plan] = search.best
+        met = start.plan is not None and start.plan.epochs <= floor
+        good = start.schedule is not None and (start.schedule.finish_ps <= clock.good_ps or idle >= _IDLE_STEPS // 4)
+        if (met and good) or clock.elapsed_s > until or clock.should_stop():
+            break
+    return start
+
+
+_IDLE_STEPS = 400  # runs without a better plan after which the searches end
+
+
+def _horizon(grid: Grid, schedule: Schedule) -> int:
+    """So many epochs that a plan in this order is sure to fit."""
+    longest = int(grid.delay(1).max()) + int(grid.hold(1).max())
+    return 4 * (schedule.finish_ps // grid.epoch_ps + 1) + 8 * longest
+
+
+def in_order(schedule: Schedule) -> list[tuple[int, tuple[int, ...]]]:
+    """(chunk, links) of all transfers by their start."""
+    order = np.argsort(schedule.start_ps, kind="stable")
+    routes = [schedule.routes.links(r) for r in range(len(schedule.routes))]
+    return [(int(schedule.chunk[i]), routes[schedule.route[i]]) for i in order.tolist()]
+
+
+def even(demand: Demand) -> Demand:
+    """The demand with chunks of equal size: on the grid they take the same time."""
+    return replace(demand, chunk_bytes=np.full(len(demand), _ROUND_BYTES, dtype=np.int64))
+
+
+_ROUND_BYTES = 1_000_000  # any size: on the rounded machine, bandwidths are made for it
+
+
+def rounded_topology(grid: Grid) -> Topology | None:
+    """The machine with every time rounded to epochs; None where routes or changing bandwidths make that impossible."""
+    topology = grid.topology
+    if topology.changes or len(grid.routes.link) != grid.num_arcs or topology.limits:
+        return None
+    hold, capacity, delay = grid.hold(1)[:, 0], grid.capacity(1)[:, 0], grid.delay(1)[:, 0]
+    busy_ps = hold * grid.epoch_ps // capacity
+    late_ps = delay * grid.epoch_ps - np.where(topology.cuts_through[grid.head], 0, busy_ps)
+    if busy_ps.min() < 1:
+        return None
+    GBps = _ROUND_BYTES * 1000.0 / busy_ps * (1 + 1e-13)
+    links = [
+        replace(link, bandwidth_GBps=float(b), latency_us=int(late) / 1e6)
+        for link, b, late in zip(topology.links, GBps, late_ps, strict=True)
+    ]
+    return replace(topology, name=f"{topology.name} in epochs", links=tuple(links))
+
+
+def transfers_of(
+    grid: Grid, num_epochs: int, chunk: NDArray[np.integer], arc: NDArray[np.integer], epoch: NDArray[np.integer]
+) -> list[tuple[int, tuple[int, ...], int]]:
+    """(chunk, links, epoch) from sends: what a switch passes on joins what it got, copies as one transfer."""
+    steps = Steps(grid, num_epochs + 1)
+    stores = grid.topology.stores
+    waiting: dict[tuple[int, int, int], list[int]] = {}  # (chunk, switch, epoch) -> arcs that leave it then
+    first: list[tuple[int, int, int]] = []
+    for c, a, k in sorted(zip(chunk.tolist(), arc.tolist(), epoch.tolist(), strict=True), key=lambda row: row[2]):
+        if stores[grid.tail[a]]:
+            first.append((c, a, k))
+        else:
+            waiting.setdefault((c, int(grid.tail[a]), k), []).append(a)
+    result = []
+    for c, a, k in first:
+        links = list(grid.routes.links(a))
+        _follow(grid, steps, waiting, c, a, k, links)
+        if stores[grid.topology.link_dst[links[-1]]]:
+            result.append((c, tuple(links), k))
+    return result
+
+
+def _follow(
+    grid: Grid,
+    steps: Steps,
+    waiting: dict[tuple[int, int, int], list[int]],
+    chunk: int,
+    arc: int,
+    epoch: int,
+    links: list[int],
+) -> None:
+    """Add what leaves the switch at the end of an arc, and so on to storing nodes."""
+    node = int(grid.head[arc])
+    if grid.topology.stores[node]:
+        return
+    at = epoch + int(steps.delay[arc, min(epoch, steps.num_epochs - 1)])
+    leaving = waiting.get((chunk, node, at), [])
+    copies = grid.topology.copies[node]
+    taken, left = (leaving, []) if copies else (leaving[:1], leaving[1:])
+    waiting[chunk, node, at] = left
+    for out in taken:
+        links += grid.routes.links(out)
+        _follow(grid, steps, waiting, chunk, out, at, links)
+
+
+def sequence(plan: GridPlan) -> Sequence[int]:
+    """Transfers by epoch."""
+    return sorted(range(len(plan.chunk)), key=lambda i: plan.epoch[i])

@@ -1,0 +1,78 @@
+"""From epochs to a schedule in continuous time: pruned, retimed, verified.
+
+First the plan as the grid has it, with epochs just long enough for what rounding left out (latency below the
+threshold); where that clashes (several chunks in one epoch that meet at a switch), one transfer after the other in the
+order of the plan. Either is then retimed, so that everything starts as early as it can.
+"""
+
+import numpy as np
+
+from flowccl.check.verify import verify
+from flowccl.errors import InvalidScheduleError
+from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import prune, retime
+from flowccl.topology.routes import Routes, route_shape
+from flowccl.units import holds_ps
+
+
+def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True) -> Schedule:
+    """The verified schedule of a plan; `drop_useless` leaves out what no destination needs."""
+    order = sequence(plan)
+    routes = Routes.from_lists([plan.links[i] for i in order])
+    chunk = np.array([plan.chunk[i] for i in order], dtype=np.int32)
+    problem = ""
+    for start in (_on_grid(plan, order, routes, chunk), _one_by_one(plan, routes, chunk)):
+        raw = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, start, method=method)
+        if verify(raw):
+            problem = str(verify(raw)[0])
+            continue
+        smaller = prune(raw) if drop_useless else raw
+        for schedule in (retime(smaller), smaller):
+            if not verify(schedule):  # starting earlier may overfill a limited buffer
+                return schedule
+    raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problem}")
+
+
+def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Starts at the plan's epochs; chunks that share an epoch on a link follow each other."""
+    epoch_ps = _epoch_ps(plan, routes, chunk)
+    steps = Steps(plan.grid, plan.epochs + 1)
+    nth: dict[tuple[int, int], int] = {}
+    start = np.zeros(len(order), dtype=np.int64)
+    for place, i in enumerate(order):
+        links, epoch = plan.links[i], plan.epoch[i]
+        arcs = [(arc, epoch + shift) for arc, shift in steps.arcs(links, epoch)]
+        slot = max(nth.get(key, 0) for key in arcs)
+        fits = min(int(steps.capacity[arc, min(k, plan.epochs)]) for arc, k in arcs)
+        for key in arcs:
+            nth[key] = slot + 1
+        start[place] = epoch * epoch_ps + slot * (epoch_ps // fits)
+    return start
+
+
+def _epoch_ps(plan: GridPlan, routes: Routes, chunk: np.ndarray) -> int:  # type: ignore[type-arg]
+    """An epoch in which every route has the time it needs."""
+    grid = plan.grid
+    shape = route_shape(grid.topology, routes)
+    steps = Steps(grid, plan.epochs + 1)
+    hold = np.zeros(len(routes), dtype=np.int64)
+    np.add.at(hold, shape.segment_route, holds_ps(plan.demand.chunk_bytes[chunk][shape.segment_route], shape.segment_GBps))
+    late = np.zeros(len(routes), dtype=np.int64)
+    route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
+    np.maximum.at(late, route, shape.hop_offset_ps + grid.topology.link_latency_ps[routes.link])
+    longest = grid.epoch_ps
+    for r in range(len(routes)):
+        arrival = max(at for _, at in steps.ends(routes.links(r), 0))
+        longest = max(longest, -(-int(hold[r] + late[r]) // max(arrival, 1)))
+    return longest
+
+
+def _one_by_one(plan: GridPlan, routes: Routes, chunk: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Starts so far apart that no two transfers overlap."""
+    shape = route_shape(plan.grid.topology, routes)
+    slowest = plan.grid.topology.link_GBps.min()
+    hold = plan.demand.chunk_bytes.max() * 1000.0 / slowest * (1 + np.diff(routes.ptr).max(initial=1))
+    latency = plan.grid.topology.link_latency_ps.max(initial=0) * (1 + np.diff(routes.ptr).max(initial=1))
+    del shape
+    return np.arange(len(chunk), dtype=np.int64) * (int(hold) + int(latency) + 1)

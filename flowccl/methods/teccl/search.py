@@ -1,0 +1,138 @@
+"""The fewest epochs: between a floor that is proved and a plan that is there, numbers of epochs are tried."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from flowccl.errors import InputError, NothingFoundError
+from flowccl.methods.clock import Clock
+from flowccl.methods.teccl.floor import GridFloor
+from flowccl.methods.teccl.options import TecclOptions
+from flowccl.solver import SolverOptions, Status
+
+
+class HasEpochs(Protocol):
+    """A plan: all is done after so many epochs."""
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs."""
+        ...
+
+
+P = TypeVar("P", bound=HasEpochs)
+
+
+@dataclass
+class Answer(Generic[P]):
+    """What a solver said to one number of epochs."""
+
+    status: Status
+    plan: P | None
+    seconds: float
+
+
+@dataclass
+class EpochSearch(Generic[P]):
+    """Asks `attempt(epochs, seconds)` until the best plan meets what is proved, or the time is over.
+
+    Fewer than `low` epochs are impossible, because of `reason`.
+    """
+
+    floor: GridFloor
+    options: TecclOptions
+    clock: Clock
+    attempt: Callable[[int, float], Answer[P]]
+    best: P | None = None
+    low: int = 1
+    reason: str = ""
+    solver_s: float = 0.0
+    solves: int = 0
+    status: str = "feasible"
+    tried: dict[int, str] = field(default_factory=dict)
+
+    def run(self) -> P | None:
+        """The best plan found; None where there is none yet."""
+        self.low, self.reason = self.floor.epochs, self.floor.witness
+        most = self.options.epochs if isinstance(self.options.epochs, int) else None
+        if most is not None:
+            self._within(most)
+        while not self._enough():
+            epochs = self._next()
+            if self._ask(epochs) is None:
+                break
+        if self.best is not None and self.best.epochs <= self.low:
+            self.status = "optimal"
+        return self.best
+
+    @property
+    def gap(self) -> float:
+        """Epochs of the plan over those that are needed at least, less 1."""
+        return self.best.epochs / max(self.low, 1) - 1 if self.best is not None else float("inf")
+
+    def _within(self, most: int) -> None:
+        """Insist on a number of epochs."""
+        if most < self.low:
+            raise InputError(f"infeasible in {most} epochs; at least {self.low} are needed because {self.reason}")
+        if self.best is not None and self.best.epochs <= most:
+            return
+        self.best = None
+        if self._ask(most) is False:
+            raise InputError(f"infeasible in {most} epochs; at least {self.low} are needed because {self.reason}")
+        if self.best is None:
+            raise NothingFoundError(
+                f"no plan of {most} epochs found in {self.clock.elapsed_s:.1f} s; at least {self.low} are needed"
+                f" because {self.reason}"
+            )
+
+    def _enough(self) -> bool:
+        return self.clock.left_s <= 0 or self.clock.should_stop() or self.gap <= max(self.options.early_stop, 1e-9)
+
+    def _next(self) -> int:
+        """Without a plan, ever more epochs; else the least not yet refuted (auto) or the middle (search)."""
+        if self.best is None:
+            return self.low if not self.solves else self.low + max(self.low // 8, 1)
+        if self.options.epochs == "search":
+            return (self.low + self.best.epochs - 1) // 2
+        return self.low if self.low not in self.tried else (self.low + self.best.epochs - 1) // 2
+
+    def _ask(self, epochs: int) -> bool | None:
+        """True: a plan; False: proved that there is none; None: the time was over."""
+        answer = self.attempt(epochs, max(self.clock.left_s, 0.1))
+        self.solver_s += answer.seconds
+        self.solves += 1
+        self.tried[epochs] = str(answer.status)
+        if answer.plan is not None:
+            if self.best is None or answer.plan.epochs < self.best.epochs:
+                self.best = answer.plan
+            return True
+        if answer.status is Status.INFEASIBLE:
+            self.low = max(self.low, epochs + 1)
+            self.reason = f"the program for {epochs} epochs has no solution"
+            return False
+        return None
+
+
+def solver_options(clock: Clock, options: TecclOptions, seconds: float, *, first: bool = False) -> SolverOptions:
+    """What a solve must respect."""
+    return SolverOptions(
+        time_limit_s=seconds,
+        gap=max(options.early_stop, 1e-6),
+        threads=options.threads,
+        seed=clock.seed,
+        first_solution=first,
+        should_stop=clock.should_stop,
+    )
+
+
+def algorithm_one(floor_us: float, epoch_us: float, feasible: Callable[[float, int], bool]) -> int:
+    """How many epochs are enough (appendix E): the first total time for which few long epochs do.
+
+    `feasible(epoch_us, epochs)` solves for a coarse grid.
+    """
+    total = floor_us
+    while True:
+        for epochs in (4, 8, 12):
+            if feasible(total / epochs, epochs):
+                return int(-(-total // epoch_us))
+        total *= 1.5

@@ -1,0 +1,275 @@
+"""A group of torch.distributed whose collectives run flowccl's schedules; what has none goes to an inner backend.
+
+torch calls the methods by the names below; they moved with torch 2.13 (`_allgather_base` became `all_gather_single`
+and so on), so both names are here. Every call is done when the method returns.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from flowccl.errors import InputError
+from flowccl.run.torch_run import Runner, as_bytes, import_torch, runner_of
+from flowccl.schedule.schedule import Schedule
+
+log = logging.getLogger("flowccl.torch")
+
+_FIRST_TAG = 1 << 20  # above what programs use for their own messages
+_OLD_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+}
+
+
+class GroupMethods:
+    """What torch.distributed calls, apart from the base class, which needs torch to be there."""
+
+    def begin(self, rank: int, size: int, inner: Any, schedules: Sequence[Schedule]) -> None:
+        """Take the schedules for groups of this size; `inner` does the messages and all the rest."""
+        self.my_rank, self.my_size, self.inner = rank, size, inner
+        self.runners = [runner_of(schedule) for schedule in schedules if schedule.demand.num_gpus == size]
+        self.scheduled: Counter[str] = Counter()
+        self.fallen_back: Counter[str] = Counter()
+
+    # -- the collectives that schedules can do ----------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """The sum of all ranks' tensors, on all ranks."""
+        tensor = _only(tensors)
+        runner = self._runner("allreduce", tensor) if _is_sum(opts) else None
+        if runner is None:
+            return self._inner("allreduce", tensors, opts)
+        return self._run(runner, tensor.numel(), tensor, tensor, [tensor])
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """The root's tensor, on all ranks."""
+        tensor = _only(tensors)
+        root = int(getattr(opts, "rootRank", 0))
+        runner = self._runner("broadcast", tensor, root=root)
+        if runner is None:
+            return self._inner("broadcast", tensors, opts)
+        return self._run(runner, tensor.numel(), tensor, tensor, [tensor])
+
+    def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
+        """All ranks' tensors, one after the other."""
+        runner = self._runner("allgather", output)
+        if runner is None:
+            return self._inner("all_gather_single", output, tensor, opts)
+        return self._run(runner, output.numel(), tensor, output, [output])
+
+    def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
+        """Block r of the sum, on rank r."""
+        runner = self._runner("reduce_scatter", tensor) if _is_sum(opts) else None
+        if runner is None:
+            return self._inner("reduce_scatter_single", output, tensor, opts)
+        return self._run(runner, tensor.numel(), tensor, output, [output])
+
+    def all_to_all_single(
+        self, output: Any, tensor: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
+    ) -> Any:
+        """Block r of rank s, on rank r in place s."""
+        even = not output_splits and not input_splits and tensor.numel() == output.numel()
+        runner = self._runner("alltoall", tensor) if even and tensor.numel() % self.my_size == 0 else None
+        if runner is None:
+            return self._inner("all_to_all_single", output, tensor, output_splits, input_splits, opts)
+        return self._run(runner, tensor.numel(), tensor, output, [output])
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """As `all_gather_single`, into one tensor per rank."""
+        parts, tensor = output_tensors[0], _only(input_tensors)
+        runner = self._runner("allgather", tensor, self.my_size) if _alike(parts, tensor) else None
+        if runner is None:
+            return self._inner("allgather", output_tensors, input_tensors, opts)
+        whole = tensor.new_empty(tensor.numel() * self.my_size)
+        self._run(runner, whole.numel(), tensor, whole, [])
+        for part, block in zip(parts, whole.chunk(self.my_size), strict=True):
+            part.copy_(block.view_as(part))
+        return self._done(parts)
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """As `reduce_scatter_single`, from one tensor per rank."""
+        parts, output = input_tensors[0], _only(output_tensors)
+        even = _alike(parts, output) and _is_sum(opts)
+        runner = self._runner("reduce_scatter", output, self.my_size) if even else None
+        if runner is None:
+            return self._inner("reduce_scatter", output_tensors, input_tensors, opts)
+        whole = import_torch().cat([part.reshape(-1) for part in parts])
+        return self._run(runner, whole.numel(), whole, output, [output])
+
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _runner(self, collective: str, tensor: Any, times: int = 1, root: int | None = None) -> Runner | None:
+        """The schedule for a collective whose size is nearest, or None; then this is said once."""
+        fits = [
+            runner
+            for runner in self.runners
+            if runner.schedule.demand.collective == collective
+            and (root is None or int(runner.schedule.demand.source_rank[0]) == root)
+        ]
+        if not fits or not tensor.numel() or tensor.is_sparse:
+            return None
+        size = tensor.numel() * tensor.element_size() * times
+
+        def distance(runner: Runner) -> float:
+            other = runner.schedule.demand.size_bytes
+            return max(size / other, other / size)
+
+        return min(fits, key=distance)
+
+    def _run(self, runner: Runner, count: int, given: Any, output: Any, result: list[Any]) -> Any:
+        """Run a schedule from one tensor to another, which may be the same."""
+        flat = given.contiguous().view(-1)
+        into = flat if output is given else output if output.is_contiguous() else output.contiguous()
+        runner.run(self.my_rank, count, (flat, into.view(-1)), self._exchange)
+        if into.data_ptr() != output.data_ptr():
+            output.copy_(into.view_as(output))
+        self.scheduled[runner.schedule.demand.collective] += 1
+        return self._done(result)
+
+    def _exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
+        together = "nccl" in self.inner.name().lower()  # NCCL's messages must be one group, or they wait in turn
+        if together:
+            self.inner._start_coalescing()
+        works = [self.inner.recv([as_bytes(t)], peer, _FIRST_TAG + tag) for peer, tag, t in receives]
+        works += [self.inner.send([as_bytes(t)], peer, _FIRST_TAG + tag) for peer, tag, t in sends]
+        if together:
+            works = [self.inner._end_coalescing()]
+        for work in works:
+            work.wait()
+
+    def _inner(self, name: str, *args: Any) -> Any:
+        """What has no schedule: the inner backend's own collective; the first time this is said."""
+        if not self.fallen_back[name]:
+            log.warning("flowccl: no schedule for %s on %d ranks; %s does it", name, self.my_size, self.inner.name())
+        self.fallen_back[name] += 1
+        method = getattr(self.inner, name, None) or getattr(self.inner, _OLD_NAMES.get(name, name))
+        while args and args[-1] is None:
+            args = args[:-1]
+        return method(*args)
+
+    def _done(self, result: list[Any]) -> Any:
+        return _classes()[1](result)
+
+
+# -- everything else goes to the inner backend ------------------------------------------------------------------------
+
+_PASSED_ON = (
+    "alltoall",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "all_gather_single_coalesced",
+    "allreduce_coalesced",
+    "barrier",
+    "gather",
+    "reduce",
+    "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced",
+    "scatter",
+)
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
+        return self._inner(name, *args, *named.values())
+
+    method.__doc__ = f"`{name}` of the inner backend."
+    return method
+
+
+def _send(self: GroupMethods, tensors: Any, peer: int, tag: int = 0) -> Any:
+    return self.inner.send(tensors, peer, tag)
+
+
+def _recv(self: GroupMethods, tensors: Any, peer: int, tag: int = 0) -> Any:
+    return self.inner.recv(tensors, peer, tag)
+
+
+def _recv_anysource(self: GroupMethods, tensors: Any, tag: int = 0) -> Any:
+    return self.inner.recv_anysource(tensors, tag)
+
+
+@lru_cache(maxsize=1)
+def _classes() -> tuple[Any, Any]:
+    """The process group and its finished work, as classes of the torch that is installed."""
+    torch = import_torch()
+    dist = torch.distributed
+
+    class FlowcclGroup(GroupMethods, dist.ProcessGroup):  # type: ignore[misc]  # torch is an extra
+        def __init__(self, rank: int, size: int, inner: Any, schedules: Sequence[Schedule]) -> None:
+            dist.ProcessGroup.__init__(self, rank, size)
+            self.begin(rank, size, inner, schedules)
+
+        def getBackendName(self) -> str:
+            return "flowccl"
+
+    class Done(dist.Work):  # type: ignore[misc]  # torch is an extra
+        def __init__(self, result: list[Any]) -> None:
+            super().__init__()
+            self.future = torch.futures.Future()
+            self.future.set_result(result)
+
+        def wait(self, timeout: timedelta | None = None) -> bool:
+            return True
+
+        def is_completed(self) -> bool:
+            return True
+
+        def get_future(self) -> Any:
+            return self.future
+
+    for name in _PASSED_ON:
+        setattr(FlowcclGroup, name, _passed_on(name))
+    for name, method in (("send", _send), ("recv", _recv), ("recv_anysource", _recv_anysource)):
+        setattr(FlowcclGroup, name, method)
+    return FlowcclGroup, Done
+
+
+def register(schedules: Sequence[Schedule], inner: str) -> None:
+    """Make "flowccl" a backend of torch.distributed that runs these schedules."""
+    dist = import_torch().distributed
+    makers = {"gloo": ("ProcessGroupGloo", ["cpu"]), "nccl": ("ProcessGroupNCCL", ["cuda"])}
+    if inner not in makers:
+        raise InputError(f"inner must be gloo or nccl, got {inner!r}")
+    maker, devices = makers[inner]
+    if not hasattr(dist, maker):
+        raise InputError(f"this torch has no {inner}; choose another inner backend")
+
+    def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        prefixed = dist.PrefixStore("flowccl", store)
+        made = getattr(dist, maker)(prefixed, rank, size, timeout) if inner == "gloo" else getattr(dist, maker)(
+            prefixed, rank, size
+        )
+        return _classes()[0](rank, size, made, schedules)
+
+    dist.Backend.register_backend("flowccl", create, devices=devices)
+
+
+def counts_of(group: Any) -> dict[str, dict[str, int]]:
+    """How often a group ran a schedule, and how often its inner backend."""
+    if not isinstance(group, GroupMethods):
+        raise InputError('this group is not one of the backend "flowccl"')
+    return {"scheduled": dict(group.scheduled), "inner": dict(group.fallen_back)}
+
+
+# -- small checks -----------------------------------------------------------------------------------------------------
+
+
+def _only(tensors: Any) -> Any:
+    return tensors[0] if isinstance(tensors, list | tuple) else tensors
+
+
+def _is_sum(opts: Any) -> bool:
+    dist = import_torch().distributed
+    return opts is None or bool(getattr(opts, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.SUM)
+
+
+def _alike(parts: Sequence[Any], tensor: Any) -> bool:
+    return all(part.numel() == tensor.numel() and part.dtype == tensor.dtype for part in parts)
