@@ -3,6 +3,8 @@
 import argparse
 from typing import NoReturn
 
+EXPORT_TARGETS = ("msccl", "executor", "rccl", "mscclpp", "chakra", "teccl", "msccl-json")
+
 
 class _Parser(argparse.ArgumentParser):
     """argparse with our words for errors."""
@@ -24,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
             "  flowccl synth my-cluster.json alltoall --size 64MB --json\n"
             "  flowccl verify ag.json\n"
             "  flowccl plot ag.json --out ag.png\n"
+            "  flowccl export ag.json --to msccl --out ag.xml\n"
             "  flowccl machines\n"
             "\nexit codes: 0 good, 1 a schedule is invalid, 2 bad input, 3 nothing found in time"
         ),
@@ -34,6 +37,10 @@ def parser() -> argparse.ArgumentParser:
     commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     _add_synth(commands)
     _add_others(commands)
+    _add_compare(commands)
+    _add_run(commands)
+    _add_import(commands)
+    _add_export(commands)
     return result
 
 
@@ -89,6 +96,114 @@ def _add_others(commands: "argparse._SubParsersAction[_Parser]") -> None:
     plot = commands.add_parser("plot", help="draw a schedule's timeline or a machine", description="Draw a picture.")
     plot.add_argument("what", metavar="MACHINE|FILE", help="a machine's name, or a JSON file of either")
     plot.add_argument("--out", metavar="FILE", help="png, svg or pdf (default: a png named after the input)")
+
+
+def _add_compare(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="auto beside the classics and published results, for many sizes",
+        description="One table, and with --out one picture (algbw against size), finishes in us.",
+        epilog="example:\n  flowccl compare ndv2:2 allgather --sizes 1KB:1GB --time-limit 5 --out ndv2x2.png",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    compare.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a JSON file")
+    compare.add_argument("collective", metavar="COLLECTIVE", help="allgather, alltoall, allreduce, ...")
+    compare.add_argument("--sizes", metavar="SIZES", default="1KB:1GB", help="1KB:1GB (default) or 1KB,1MB,64MB")
+    compare.add_argument(
+        "--methods",
+        metavar="A,B,...",
+        default="auto,ring,recursive-doubling,direct,tree",
+        help="default: auto,ring,recursive-doubling,direct,tree",
+    )
+    compare.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="of each run (default: 10)")
+    compare.add_argument("--seed", type=_natural, default=0, help="of all random choices (default: 0)")
+    compare.add_argument("--out", metavar="FILE", help="the picture: png, svg or pdf")
+    compare.add_argument("--json", action="store_true", help="print one JSON list instead of the table")
+
+
+def _add_run(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    run = commands.add_parser(
+        "run",
+        help="run a schedule on real bytes",
+        description="Run a schedule, check the result against the definition, print nccl-tests' columns.",
+        epilog=(
+            "examples:\n"
+            "  flowccl run ag.json --on numpy --size 1MB 28 --dtype float32 float16 --inplace\n"
+            "  flowccl run ag.json --on gloo\n"
+            "  flowccl run ag.json --on mpi --size 16MB --iterations 20"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument("schedule", metavar="FILE", help="a schedule written by synth")
+    run.add_argument("--on", choices=("numpy", "gloo", "mpi"), default="numpy", help="default: numpy, in one process")
+    run.add_argument("--ranks", metavar="N", type=_positive, help="processes (default: one per rank of the schedule)")
+    run.add_argument("--size", metavar="SIZE", nargs="+", help="bytes as nccl-tests counts (default: the schedule's)")
+    run.add_argument("--dtype", metavar="TYPE", nargs="+", default=["float32"], help="default: float32")
+    run.add_argument("--inplace", action="store_true", help="also in place")
+    run.add_argument("--iterations", metavar="N", type=_positive, default=5, help="timed calls (default: 5)")
+
+
+def _add_import(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    reader = commands.add_parser(
+        "import",
+        help="read a machine from another tool's file",
+        description="Turn another tool's description of a machine into a topology file; says what was assumed.",
+        epilog=(
+            "examples:\n"
+            "  flowccl import topo.xml --from nccl-topo --out host.json\n"
+            "  flowccl import topo.xml --from nccl-topo --hosts 4 --network rail:50GBps --out cluster.json\n"
+            "  flowccl import topo.txt --from nvidia-smi --gpu h100 --out host.json\n"
+            "  flowccl import topo-ndv2-1MB.json --from taccl --sketch sk1-ndv2-n2.json --out ndv2x2.json"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reader.add_argument("file", metavar="FILE", help="what the other tool wrote")
+    kinds = ("nccl-topo", "nvidia-smi", "taccl", "teccl", "networkx")
+    reader.add_argument("--from", dest="kind", choices=kinds, required=True, help="the kind of file")
+    reader.add_argument("--out", metavar="FILE", required=True, help="write the machine here (.json or .json.gz)")
+    reader.add_argument("--hosts", metavar="N", type=_positive, help="so many copies of the host")
+    reader.add_argument("--network", metavar="NET", help="joined by rail:50GBps (one switch per NIC) or switch:50GBps")
+    reader.add_argument("--gpu", metavar="MODEL", help="for nvidia-smi: p100, v100, a100, h100, h200 or b200")
+    reader.add_argument("--sketch", metavar="FILE", help="for taccl: the sketch, with the hosts and their links")
+    reader.add_argument("--scale", metavar="N", type=float, help="for taccl: what its microseconds were multiplied by")
+    reader.add_argument("--pcie", action="store_true", help="keep PCIe links also where faster ones join all GPUs")
+
+
+def _add_export(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    export = commands.add_parser(
+        "export",
+        help="write a schedule for a runtime",
+        description="Write a schedule as a file that a runtime loads. The file is proved before it is written.",
+        epilog=(
+            "examples:\n"
+            "  flowccl export ag.json --to msccl --out ag.xml\n"
+            "  flowccl export ar.json --to mscclpp --inplace --instances 2 --out ar-plan.json\n"
+            "  flowccl export ag-1MB.json ag-64MB.json --to executor --out msccl-algorithms\n"
+            "\nSeveral schedules make a folder of files with disjoint size ranges, as MSCCL_ALGO_DIR wants them."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    export.add_argument("schedule", metavar="SCHEDULE", nargs="+", help="a schedule written by synth")
+    export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="the runtime or format")
+    export.add_argument("--out", metavar="PATH", required=True, help="the file (chakra: its beginning), or the folder")
+    export.add_argument("--inplace", action="store_true", help="for calls in place (default: out of place)")
+    export.add_argument("--instances", metavar="N", type=_positive, default=1, help="parallel copies of each chunk")
+    export.add_argument("--proto", choices=("Simple", "LL", "LL128"), default="Simple", help="default: Simple")
+    export.add_argument("--min-bytes", metavar="SIZE", default="0", help="smallest buffer it is used for (default: 0)")
+    export.add_argument("--max-bytes", metavar="SIZE", default="0", help="largest buffer; 0 is any (default: 0)")
+    check = commands.add_parser(
+        "check-export",
+        help="prove an exported file",
+        description="Read a file as the runtime would, and prove it: results, races, deadlocks, limits.",
+        epilog="example:\n  flowccl check-export ag.xml --to msccl --machine ndv2:2 --size 1MB",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("file", metavar="FILE", help="an XML file or an MSCCL++ plan, by flowccl or anybody else")
+    check.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="the runtime that would load it")
+    check.add_argument("--root", metavar="RANK", type=_natural, default=0, help="of broadcast, reduce ...; default: 0")
+    check.add_argument("--machine", metavar="MACHINE", help="also estimate the finish on this machine")
+    check.add_argument("--size", metavar="SIZE", help="of the buffer, for the estimate")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _chunks(text: str) -> int | None:

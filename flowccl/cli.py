@@ -1,4 +1,4 @@
-"""The command line: `flowccl synth | verify | show | machines | plot`. The only file that prints.
+"""The command line: `flowccl synth | verify | show | plot | run | export | ...`. The only file that prints.
 
 Exit codes: 0 good, 1 a schedule is invalid, 2 bad input, 3 nothing found in time.
 """
@@ -17,6 +17,7 @@ from flowccl.arguments import parser
 from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
 
 if TYPE_CHECKING:
+    from flowccl.compare import Comparison
     from flowccl.demand.demand import Demand
     from flowccl.result import Progress
     from flowccl.schedule.schedule import Schedule
@@ -167,12 +168,149 @@ def _plot(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from flowccl.compare import compare, header, line, parse_sizes
+    from flowccl.plot.comparison import plot_comparison
+    from flowccl.plot.picture import check_suffix
+    from flowccl.topology.files import read_machine
+
+    topology, sizes, methods = read_machine(options.machine), parse_sizes(options.sizes), options.methods.split(",")
+    if options.out is not None:
+        check_suffix(options.out)
+    shown: list[str] = []
+
+    def show(row: "Comparison") -> None:
+        if not shown:
+            shown.append(header(list(row.finish_us)))
+            print(shown[0])
+        print(line(row), flush=True)
+
+    rows = compare(
+        topology,
+        options.collective,
+        sizes,
+        methods,
+        time_limit_s=options.time_limit,
+        seed=options.seed,
+        on_row=None if options.json else show,
+        should_stop=_StopSignal().asked,
+    )
+    if options.json:
+        print(json.dumps([row.to_json() for row in rows]))
+    if options.out is not None and rows:
+        columns = ["floor", *rows[0].finish_us]
+        algbw = {column: [row.algbw_GBps(column) for row in rows] for column in columns}
+        title = f"{options.collective} on {topology.name}, {topology.num_gpus} GPUs"
+        plot_comparison(title, [row.size_bytes for row in rows], algbw, options.out)
+        if not options.json:
+            print(f"picture: {options.out}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from flowccl.check.verify import verify
+    from flowccl.run.measure import Options, table
+    from flowccl.run.processes import run_schedule
+    from flowccl.schedule.files import load_schedule
+    from flowccl.units import parse_bytes
+
+    schedule = load_schedule(options.schedule)
+    violations = verify(schedule)
+    if violations:
+        raise InvalidScheduleError(f"{options.schedule} is not run, for it is invalid: {violations[0]}")
+    sizes = tuple(parse_bytes(size) for size in options.size or [schedule.demand.size_bytes])
+    chosen = Options(sizes, tuple(options.dtype), options.inplace, options.iterations)
+    rows = run_schedule(schedule, options.on, chosen, options.ranks)
+    if rows is None:  # another process of this run prints
+        return 0
+    print(table(rows, schedule.demand.num_gpus, f"flowccl run --on {options.on}"))
+    return 1 if any(timed.wrong for row in rows for timed in (row.out_of_place, row.in_place) if timed) else 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from flowccl.show import describe_topology
+    from flowccl.topology.files import save_topology
+    from flowccl.topology.importers import ImportOptions, import_machine
+
+    _check_writable(Path(options.out))
+    told = ImportOptions(
+        gpu=options.gpu,
+        sketch=None if options.sketch is None else Path(options.sketch),
+        scale=options.scale,
+        pcie=options.pcie,
+    )
+    imported = import_machine(options.file, options.kind, told, options.hosts, options.network)
+    save_topology(imported.topology, options.out)
+    print(describe_topology(imported.topology))
+    print("\nassumed:")
+    for note in imported.notes:
+        print(f"  {note}")
+    print(f"\nwrote {options.out}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from flowccl.check.verify import verify
+    from flowccl.export import Options, export, export_directory
+    from flowccl.schedule.files import load_schedule
+    from flowccl.units import parse_bytes
+
+    low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
+    chosen = Options(options.inplace, options.instances, options.proto, low, high)
+    schedules = [load_schedule(name) for name in options.schedule]
+    for name, schedule in zip(options.schedule, schedules, strict=True):
+        violations = verify(schedule)
+        if violations:
+            raise InvalidScheduleError(f"{name} is not exported, for it is invalid: {violations[0]}")
+    if len(schedules) > 1 or Path(options.out).is_dir():
+        paths = export_directory(schedules, options.to, options.out, chosen)
+    else:
+        paths = export(schedules[0], options.to, options.out, chosen)
+    for path in paths:
+        print(path)
+    return 0
+
+
+def _check_export(options: argparse.Namespace) -> int:
+    from flowccl.export import check
+    from flowccl.export.estimate import estimate_ps
+    from flowccl.topology.files import read_machine
+    from flowccl.units import parse_bytes, ps_to_us
+
+    if (options.machine is None) != (options.size is None):
+        raise InputError("the estimate needs both --machine and --size")
+    program, findings = check(options.file, options.to, options.root)
+    finish_us = None
+    if options.machine is not None and not findings:
+        finish_us = ps_to_us(estimate_ps(program, read_machine(options.machine), parse_bytes(options.size)))
+    if options.json:
+        found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
+        print(json.dumps({"proved": not findings, "findings": found, "finish_us": finish_us}))
+        return 1 if findings else 0
+    for finding in findings:
+        print(finding)
+    steps = f"{len(program.operations)} steps"
+    if findings:
+        print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {steps}")
+        return 1
+    what = f"{program.collective} on {program.num_gpus} gpus, {program.chunks} chunks, {steps}"
+    print(f"PROVED: {what}: results, order, no deadlock, limits of {options.to}")
+    if finish_us is not None:
+        print(f"finish {finish_us:g} us on {options.machine}")
+    return 0
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "synth": _synth,
     "verify": _verify,
     "show": _show,
     "machines": _machines,
     "plot": _plot,
+    "compare": _compare,
+    "run": _run,
+    "import": _import,
+    "export": _export,
+    "check-export": _check_export,
 }
 
 

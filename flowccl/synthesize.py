@@ -3,15 +3,15 @@
 import logging
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from flowccl.check.bounds import lower_bound
+from flowccl.check.bounds import Bound, lower_bound
 from flowccl.check.metrics import measure
 from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.methods import CLASSICS, METHODS
+from flowccl.methods import CLASSICS, METHODS, warm_up
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
@@ -43,26 +43,32 @@ def synthesize(
 
     `collective` is a name with `size_bytes` (as nccl-tests counts), or a Demand. `chunks` is the number of pieces of
     each block; None tries several. Stops when the finish is within `gap` of the bound, after `time_limit_s`, after
-    `steps` runs of the search, or when `should_stop()` is true; the best so far is returned, always verified.
+    `steps` runs of the search, or when `should_stop()` is true; the best so far is returned, always verified. The
+    clock starts when the compiled loops are loaded; a new installation compiles them first, once.
     """
-    clock = Clock(_checked_limit(time_limit_s), seed, steps, should_stop=should_stop)
+    limit_s = _checked_limit(time_limit_s)
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
     methods = _chosen(method, topology, first)
-    bound = lower_bound(topology, first)
-    clock.good_ps = bound.ps * (1 + gap)
-    trace = [Progress(None, bound.us, "", clock.elapsed_s)]
+    warm_up(methods)
+    clock = Clock(limit_s, seed, steps, should_stop=should_stop)
+    bound: Bound | None = None
+    trace: list[Progress] = []
     best: Schedule | None = None
     try:
-        for best in _schedules(topology, demand_of, methods, clock):
+        for best in Chunking(topology, demand_of, methods, clock).run():
+            if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
+                bound = lower_bound(topology, first)
+                clock.good_ps = bound.ps * (1 + gap)
             trace.append(Progress(best.finish_us, bound.us, best.method, clock.elapsed_s))
             log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, clock.elapsed_s)
             if on_progress:
                 on_progress(trace[-1])
     except KeyboardInterrupt:
         log.warning("interrupted")
+    bound = bound or lower_bound(topology, first)
     if best is None:
         raise NothingFoundError(f"no schedule found in {clock.elapsed_s:.1f} s; the lower bound is {bound.us:g} us")
     violations = verify(best)
@@ -70,12 +76,6 @@ def synthesize(
         raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     return Result(best, bound, measure(best), clock.elapsed_s, memory, seed, tuple(trace), should_stop())
-
-
-def _schedules(
-    topology: Topology, demand_of: Callable[[int], Demand], methods: dict[str, Method], clock: Clock
-) -> Iterator[Schedule]:
-    return Chunking(topology, demand_of, methods, clock).run()
 
 
 def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method]:

@@ -254,7 +254,7 @@ def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]
     sources = set(schedule.demand.sources(chunk).tolist())
     adds = len(sources) > 1 or any(j.reduce or len(j.roots) > 1 for j in journeys)
     has: dict[int, set[int]] = {rank: {rank} for rank in sources}
-    copies = dict.fromkeys(sources, 1)
+    copies = dict.fromkeys(sources, 1)  # how many a node has that cannot copy
     carried: dict[int, set[int]] = {}
     kinds: set[str] = set()
     events = [(whole, 0, i, node) for i, j in enumerate(journeys) for node, _, whole in j.ends]
@@ -268,9 +268,10 @@ def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]
             if carried.get(i, set()) & load and adds:
                 kinds.add("reduce")
             carried[i] = carried.get(i, set()) | load
-            copies[node] = copies.get(node, 0) - 1
-            if not nodes[node].copies and copies[node] <= 0:
-                has[node] = set()
+            if has.get(node) and not nodes[node].copies:
+                copies[node] -= 1
+                if adds or not copies[node]:
+                    has[node] = set()
             continue
         came = carried.get(i, set())
         copies[node] = copies.get(node, 0) + 1
@@ -280,7 +281,6 @@ def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]
         if not nodes[node].reduces or came & has.get(node, set()):
             kinds.add("reduce")
         has[node] = has.get(node, set()) | came
-        copies[node] = 1
     for rank in schedule.demand.destinations(chunk).tolist():
         if has.get(rank, set()) != sources:
             gave = not adds and rank in copies and not nodes[rank].copies

@@ -30,15 +30,22 @@ class Cut:
 
     @cached_property
     def pools(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Links that a limit binds together count as one pool: (pool of each link, bandwidth of each pool)."""
+        """Links that a limit binds together count as one pool: (pool of each link, bandwidth of each pool).
+
+        No link is faster than any of its limits, and each is in one pool at most, so that nothing counts twice.
+        """
         GBps = self.topology.link_peak_GBps[self.links]
+        members = [np.flatnonzero(np.isin(self.links, limit.links)) for limit in self.topology.limits]
+        for limit, inside in zip(self.topology.limits, members, strict=True):
+            GBps[inside] = np.minimum(GBps[inside], limit.bandwidth_GBps)
         pool = np.arange(len(self.links))
-        for limit in self.topology.limits:
-            inside = np.flatnonzero(np.isin(self.links, limit.links) & (pool == np.arange(len(pool))))
-            if len(inside) and GBps[inside].sum() > limit.bandwidth_GBps:
-                pool[inside] = inside[0]
-                GBps[inside] = 0
-                GBps[inside[0]] = limit.bandwidth_GBps
+        alone = np.ones(len(self.links), dtype=np.bool_)
+        for limit, inside in zip(self.topology.limits, members, strict=True):
+            bound = inside[alone[inside]]
+            if len(bound) > 1 and GBps[bound].sum() > limit.bandwidth_GBps:
+                pool[bound], alone[bound] = bound[0], False
+                GBps[bound] = 0
+                GBps[bound[0]] = limit.bandwidth_GBps
         kept, index = np.unique(pool, return_inverse=True)
         return index.reshape(-1), GBps[kept]
 

@@ -12,7 +12,8 @@ def check_sums(schedule: Schedule) -> list[Violation]:
     """Violations of all chunks that several sources contribute to, or that some transfer adds up.
 
     A node's value is the set of contributions in it (bits of an int). Arrivals at an instant come before sends. What
-    arrives is added where the transfer says so, else it replaces what was there.
+    arrives is added where the transfer says so, else it replaces what was there. A node that cannot copy gives away
+    what it sends.
     """
     summed = summed_chunks(schedule)
     if not summed.any():
@@ -47,15 +48,20 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> li
     sources = demand.sources(chunk).tolist()
     value = {rank: 1 << bit for bit, rank in enumerate(sources)}
     sent: dict[int, int] = {}
+    gave: set[int] = set()
     result = []
     for is_send, row in events:
         if is_send:
             i, node = int(timing.root_transfer[row]), int(timing.root_node[row])
             have = value.get(node, 0)
             if not have:
-                at = ps_to_us(int(timing.root_from_ps[row]))
-                words = f"{nodes[node].name} sends at {at:g} us, but has nothing of it then"
-                result.append(Violation("source", f"{transfer_name(schedule, i)}: {words}", (i,)))
+                sends = f"{nodes[node].name} sends at {ps_to_us(int(timing.root_from_ps[row])):g} us"
+                words = "but has given it away and cannot copy" if node in gave else "but has nothing of it then"
+                kind = "copy" if node in gave else "source"
+                result.append(Violation(kind, f"{transfer_name(schedule, i)}: {sends}, {words}", (i,)))
+            elif not nodes[node].copies:
+                value[node] = 0
+                gave.add(node)
             if sent.get(i, 0) & have:
                 words = _twice(schedule, sources, sent[i] & have, "the switch")
                 result.append(Violation("reduce", f"{transfer_name(schedule, i)}: {words}", (i,)))

@@ -90,17 +90,41 @@ def _holding(schedule: Schedule) -> list[Violation]:
 
 
 def _copies(schedule: Schedule) -> list[Violation]:
-    """A storing node that cannot copy gives away what it sends: it sends and keeps no more than it got."""
-    timing, demand, result = schedule.timing, schedule.demand, []
+    """A storing node that cannot copy gives away what it sends: it sends and keeps no more than it has got by then."""
+    result = []
+    plain = ~summed_chunks(schedule)
     for node in np.flatnonzero(schedule.topology.stores & ~schedule.topology.copies).tolist():
-        got = np.bincount(schedule.chunk[timing.end_transfer[timing.end_node == node]], minlength=len(demand))
-        got += np.bincount(demand.source_chunk[demand.source_rank == node], minlength=len(demand))
-        gave = np.bincount(schedule.chunk[timing.root_transfer[timing.root_node == node]], minlength=len(demand))
-        gave += np.bincount(demand.destination_chunk[demand.destination_rank == node], minlength=len(demand))
-        for chunk in np.flatnonzero((gave > got) & ~summed_chunks(schedule)).tolist():
-            what = f"sends or keeps chunk {chunk} {gave[chunk]} times, has it {got[chunk]} times, and cannot copy"
-            result.append(Violation("copy", f"{schedule.topology.nodes[node].name} {what}"))
+        for chunk, events in _traffic(schedule, node).items():
+            if not plain[chunk]:
+                continue
+            has = got = int(node in schedule.demand.sources(chunk))
+            short = None
+            for time, _, step, i in events:
+                if step < 0 and has == 0 and got:
+                    short = short or (time, i)
+                has, got = max(has + step, 0), got + max(step, 0)
+            name = f"{schedule.topology.nodes[node].name} cannot copy, but"
+            if short is not None:
+                words = f"{name} sends at {ps_to_us(short[0]):g} us what it has given away before"
+                result.append(Violation("copy", f"{transfer_name(schedule, short[1])}: {words}", (short[1],)))
+            elif got and not has and node in schedule.demand.destinations(chunk):
+                last = max(i for _, _, step, i in events if step < 0)
+                words = f"{name} gives away the only copy, which it must keep"
+                result.append(Violation("copy", f"{transfer_name(schedule, last)}: {words}", (last,)))
     return result
+
+
+def _traffic(schedule: Schedule, node: int) -> dict[int, list[tuple[int, int, int, int]]]:
+    """What a node gets and sends, chunk by chunk: (time, sends after arrivals, +1 or -1, transfer), in order."""
+    timing = schedule.timing
+    result: dict[int, list[tuple[int, int, int, int]]] = {}
+    for row in np.flatnonzero(timing.end_node == node).tolist():
+        i = int(timing.end_transfer[row])
+        result.setdefault(int(schedule.chunk[i]), []).append((int(timing.end_arrival_ps[row]), 0, 1, i))
+    for row in np.flatnonzero(timing.root_node == node).tolist():
+        i = int(timing.root_transfer[row])
+        result.setdefault(int(schedule.chunk[i]), []).append((int(timing.root_from_ps[row]), 1, -1, i))
+    return {chunk: sorted(events) for chunk, events in sorted(result.items())}
 
 
 def _links(schedule: Schedule) -> list[Violation]:

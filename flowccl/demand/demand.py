@@ -164,17 +164,31 @@ class Demand:
         return self._with_ranks(self.destination_ptr, self.destination_rank, *table)
 
     @cached_property
-    def halves(self) -> tuple["Demand", "Demand"]:
-        """An allreduce as a reduction of each chunk at one owner, and a distribution from there.
+    def halves(self) -> tuple[tuple["Demand", NDArray[np.int64]], tuple["Demand", NDArray[np.int64]]]:
+        """A reduction of each chunk at one owner, and a distribution from there: allreduce, and any mix.
 
-        Owners take turns: block b of the data is summed at rank b.
+        Each with the numbers of the chunks that it moves. A chunk with one source stays there in the first half; else
+        the destinations take turns as owners, so that in allreduce block b of the data is summed at rank b.
         """
-        owner = ((np.arange(len(self)) // self.pieces) % self.num_gpus).astype(np.int32)
-        single = np.arange(len(self) + 1, dtype=np.int64)
-        other = self.destination_rank != owner[self.destination_chunk]
-        table = _table(len(self), self.destination_chunk[other], self.destination_rank[other])
-        first = self._with_ranks(self.source_ptr, self.source_rank, single, owner)
-        return first, self._with_ranks(single, owner, *table)
+        every = np.arange(len(self))
+        sources, wanted = np.diff(self.source_ptr), np.diff(self.destination_ptr)
+        turn = self.destination_rank[self.destination_ptr[:-1] + every // self.pieces % wanted]
+        owner = np.where(sources == 1, self.source_rank[self.source_ptr[:-1]], turn).astype(np.int32)
+        first = np.flatnonzero(sources > 1)
+        others = self.destination_rank != owner[self.destination_chunk]
+        count = np.bincount(self.destination_chunk[others], minlength=len(self))
+        second = np.flatnonzero(count)
+        kept = np.isin(self.source_chunk, first)
+        ends = np.concatenate(([0], np.cumsum(sources[first])))
+        reduction = (ends, self.source_rank[kept], np.arange(len(first) + 1), owner[first])
+        ends = np.concatenate(([0], np.cumsum(count[second])))
+        distribution = (np.arange(len(second) + 1), owner[second], ends, self.destination_rank[others])
+        return (self._part(first, *reduction), first), (self._part(second, *distribution), second)
+
+    def _part(self, chunks: NDArray[np.int64], *ranks: NDArray[np.integer]) -> "Demand":
+        """Some of the chunks, with other sources and destinations (pointer and ranks of each)."""
+        pieces = self.pieces if len(chunks) == len(self) else 1
+        return Demand(self.collective, self.num_gpus, self.size_bytes, self.chunk_bytes[chunks], *ranks, pieces)
 
     def _with_ranks(
         self,

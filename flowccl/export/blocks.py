@@ -28,10 +28,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction on `count` chunks from `src` to `dst`; `waits` are (threadblock, step) of the same GPU,
-    `awaited` says how many steps wait for this one.
+    """One instruction on `count` chunks from `src` to `dst`.
 
-    Of a send, `dst` lies on the peer; of a plain receive, `src` does. A fused step sends on what it stores.
+    `waits` are (threadblock, step) of the same GPU, `awaited` is how many steps wait for this one. Of a send, `dst`
+    lies on the peer; of a plain receive, `src` does. A fused step sends on what it stores.
     """
 
     kind: str
@@ -70,26 +70,31 @@ class _Group:
     drafts: list[Draft]
 
 
-def assign_channels(works: list[Work], shape: Shape, needed: dict[tuple[int, int], int]) -> None:
+def assign_channels(
+    works: list[Work], shape: Shape, needed: dict[tuple[int, int, int], int], *, one_sided: bool
+) -> None:
     """Give every step its channel: the same at both ends, and the busiest connections in equal parts on several.
 
-    `needed` are the channels of each pair of GPUs that keep senders from waiting for receivers.
+    `needed` are the channels of each (src, dst, way) that keep senders from waiting for receivers; a one-sided
+    runtime needs one.
     """
     sends = [draft for work in works for draft in work.drafts if draft.kind == "s"]
-    load = Counter((draft.rank, draft.lane) for draft in sends)
-    parts = {
-        (rank, lane): max(
-            -(-count // shape.lane) if shape.lane else 1, min(needed[rank, lane[1]], count) if shape.ahead else 1
-        )
-        for (rank, lane), count in load.items()
-    }
-    width = max(parts.values(), default=1)
+    parts: dict[tuple[int, Lane], int] = {}
+    for (rank, lane), count in Counter((draft.rank, draft.lane) for draft in sends).items():
+        ahead = needed[rank, lane[1], lane[2]] if shape.ahead and not one_sided else 1
+        parts[rank, lane] = max(-(-count // shape.lane) if shape.lane else 1, min(ahead, count))
+    first: dict[tuple[int, Lane], int] = {}
+    used: dict[tuple[int, int, int], int] = defaultdict(int)
+    for rank, lane in sorted(parts):
+        first[rank, lane] = used[rank, lane[1], lane[3]]
+        used[rank, lane[1], lane[3]] += parts[rank, lane]
+    width = max(used.values(), default=1)
     rounds = -(-(len(works) - 1) // MOST_PEERS)  # so many channels, that each has few enough peers
     seen: dict[tuple[int, Lane], int] = defaultdict(int)
     for draft in sends:
         key = (draft.rank, draft.lane)
-        _, peer, instance = draft.lane
-        part, seen[key] = seen[key] % parts[key], seen[key] + 1
+        _, peer, _, instance = draft.lane
+        part, seen[key] = first[key] + seen[key] % parts[key], seen[key] + 1
         apart = (peer - draft.rank) % len(works) - 1
         draft.channel = (instance * width + part) * rounds + apart // MOST_PEERS
         assert draft.partner is not None
@@ -100,13 +105,13 @@ def assign_channels(works: list[Work], shape: Shape, needed: dict[tuple[int, int
             if draft.kind == "re":
                 draft.channel = last[draft.lane]
             elif draft.kind == "cpy":
-                draft.channel = draft.lane[2] * width * rounds
+                draft.channel = draft.lane[3] * width * rounds
             last[draft.lane] = draft.channel
 
 
 def make_blocks(work: Work, shape: Shape) -> tuple[Block, ...]:
     """The threadblocks of one GPU, and what each of their steps waits for."""
-    work.drafts.sort(key=lambda draft: (draft.at, draft.lane[2]))
+    work.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
     groups = _groups(work, shape)
     writer = _last_writers(work) if shape.share else {}
     if shape.share:
@@ -114,7 +119,7 @@ def make_blocks(work: Work, shape: Shape) -> tuple[Block, ...]:
     where: dict[int, tuple[int, int]] = {}
     rows: list[list[tuple[Draft, Draft | None]]] = []
     for number, group in enumerate(groups):
-        group.drafts.sort(key=lambda draft: (draft.at, draft.lane[2]))
+        group.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
         rows.append(_fused(group.drafts, writer) if shape.fuse else [(draft, None) for draft in group.drafts])
         for index, (draft, sent) in enumerate(rows[-1]):
             where[id(draft)] = number, index
@@ -144,15 +149,20 @@ def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], 
 
 
 def _groups(work: Work, shape: Shape) -> list[_Group]:
-    """One threadblock per connection, way and channel, and one per instance for copies (one in all where shared)."""
+    """One threadblock per connection, way and channel, and for copies one per instance (or for all), or more."""
     groups: dict[tuple[str, int, int], _Group] = {}
+    copies = 0
     for draft in work.drafts:
-        way, peer, _ = draft.lane
+        way, peer, _, _ = draft.lane
         channel = 0 if way == "copy" and shape.share else draft.channel
-        group = groups.get((way, peer, channel))
+        key = (way, peer, channel)
+        if way == "copy" and shape.lane:
+            key = (way, copies // shape.lane, channel)
+            copies += 1
+        group = groups.get(key)
         if group is None:
             send, recv = (peer if way == "send" else -1), (peer if way == "recv" else -1)
-            group = groups[way, peer, channel] = _Group(send, recv, channel, [])
+            group = groups[key] = _Group(send, recv, channel, [])
         group.drafts.append(draft)
     return list(groups.values())
 
@@ -198,8 +208,9 @@ def _shared(groups: list[_Group], writer: dict[int, Draft]) -> list[_Group]:
             continue
         if i in partner:
             other = groups[partner[i]]
-            group = _Group(other.send, group.recv, group.channel, group.drafts + other.drafts)
-        result.append(group)
+            result.append(_Group(other.send, group.recv, group.channel, group.drafts + other.drafts))
+        else:
+            result.append(group)
     return result
 
 

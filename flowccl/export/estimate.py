@@ -42,7 +42,8 @@ class _Route:
 def estimate_ps(program: Program, topology: Topology, size_bytes: int) -> int:
     """The finish of a program on a machine for a buffer of so many bytes, as nccl-tests counts them."""
     if topology.num_gpus != program.num_gpus:
-        raise InputError(f"the file is for {program.num_gpus} gpus, the machine {topology.name} has {topology.num_gpus}")
+        machine = f"the machine {topology.name} has {topology.num_gpus}"
+        raise InputError(f"the file is for {program.num_gpus} gpus, {machine}")
     return _Simulation(program, topology, -(-size_bytes // program.chunks)).run()
 
 

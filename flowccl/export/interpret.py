@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowccl.export.program import Cell, Finding, Operation, Program
+from flowccl.export.program import Cell, Finding, Program
 from flowccl.export.results import Definition, Value, add, difference
 
 MOST_FINDINGS = 20  # of one kind
@@ -140,7 +140,7 @@ def _pairs(program: Program, findings: list[Finding]) -> Pairs:
             findings.append(Finding("pair", f"{program.operations[n]}: {what} matches it at the other end"))
         for put, take in zip(puts, takes, strict=False):
             a, b = program.operations[put], program.operations[take]
-            if a.size != b.size:
+            if program.depth is not None and a.size != b.size:
                 findings.append(Finding("pair", f"{a} sends {a.size} chunks, but {b} receives {b.size}"))
     return pairs
 
@@ -168,7 +168,7 @@ def _deadlocks(program: Program, waits: list[list[int]], pairs: Pairs) -> list[F
 
     Every step waits for a fixed set of others, so one order decides for all: if one run ends, all do.
     """
-    for apart in (False, True):
+    for apart in (False,) if program.depth is None else (False, True):
         graph, owner = _waiting(program, waits, pairs, apart)
         _, stuck = graph.order()
         if stuck:
@@ -193,9 +193,9 @@ def _waiting(program: Program, waits: list[list[int]], pairs: Pairs, apart: bool
             if key in last:
                 before[node].append(last[key])
             last[key] = node
-    for key, puts in pairs.puts.items():
+    for connection, puts in pairs.puts.items():
         put = [node for n in puts for node in range(first[n], first[n + 1])]
-        take = [node for n in pairs.takes.get(key, []) for node in range(first[n], first[n + 1])]
+        take = [node for n in pairs.takes.get(connection, []) for node in range(first[n], first[n + 1])]
         for a, b in zip(put, take, strict=False):
             before[b].append(a)
         if program.depth is not None:
@@ -207,21 +207,15 @@ def _waiting(program: Program, waits: list[list[int]], pairs: Pairs, apart: bool
 # -- (2) races ----------------------------------------------------------------------------------------------------
 
 
-def _races(
-    program: Program, graph: Graph, order: list[int], pairs: Pairs, definition: Definition
-) -> list[Finding]:
+def _races(program: Program, graph: Graph, order: list[int], pairs: Pairs, definition: Definition) -> list[Finding]:
     """Steps that touch the same chunk in no fixed order."""
-    lingering: dict[int, set[Cell]] = {}
-    for _, matched in pairs.matched():
-        for put, take in matched:
-            if program.operations[put].lingers:
-                lingering.setdefault(take, set()).update(program.operations[put].lingers)
+    ends = _ends(program, pairs)
     wrote: dict[Cell, int] = {}
     read: dict[Cell, list[int]] = {}
     checks: dict[tuple[int, int], Cell] = {}
     for n in order:
         operation = program.operations[n]
-        reads = {definition.canonical(cell) for cell in operation.reads() | lingering.get(n, set())}
+        reads = {definition.canonical(cell) for cell in operation.reads()}
         writes = {definition.canonical(cell) for cell in operation.writes()}
         for cell in reads:
             if cell in wrote:
@@ -234,17 +228,37 @@ def _races(
             for other in read.get(cell, []):
                 checks.setdefault((other, n), cell)
             wrote[cell], read[cell] = n, []
+    asked = [pair for pair in checks if pair[0] != pair[1]]
+    later = [(end, b) for a, b in asked for end in ends.get(a, ())]  # a write after a lingering read
+    loose = set(unordered(program, graph, order, list(dict.fromkeys(asked + later))))
     result = []
-    for a, b in unordered(program, graph, order, [pair for pair in checks if pair[0] != pair[1]]):
+    for a, b in asked:
+        lingers = a in ends and all((end, b) in loose for end in ends[a])
+        if (a, b) not in loose and not (lingers and checks[a, b] in program.operations[a].lingers):
+            continue
         rank, buffer, index = checks[a, b]
         words = f"{program.operations[a]} and {program.operations[b]} both touch {buffer}[{index}] of gpu {rank}"
         result.append(Finding("race", f"{words}, and nothing orders them"))
     return result[:MOST_FINDINGS]
 
 
-def unordered(
-    program: Program, graph: Graph, order: list[int], pairs: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
+def _ends(program: Program, pairs: Pairs) -> dict[int, list[int]]:
+    """For steps whose reads linger: the steps after any of which they are surely over."""
+    place = {(o.rank, o.block, o.index): n for n, o in enumerate(program.operations)}
+    ends: dict[int, list[int]] = {n: [] for n, o in enumerate(program.operations) if o.lingers}
+    for _, matched in pairs.matched():
+        for put, take in matched:
+            if put in ends:
+                ends[put].append(take)
+    for n, found in ends.items():
+        operation = program.operations[n]
+        flush = place.get((operation.rank, operation.block, operation.flushed_by))
+        if flush is not None:
+            found.append(flush)
+    return ends
+
+
+def unordered(program: Program, graph: Graph, order: list[int], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Those pairs (a, b) where a does not happen before b, by vector clocks: per step the last of each threadblock."""
     column: dict[tuple[int, int], int] = {}
     for operation in program.operations:

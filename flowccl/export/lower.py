@@ -9,8 +9,8 @@ from flowccl.export.limits import Limits
 from flowccl.export.merge import merge_contiguous
 from flowccl.export.moves import Event, Move
 
-Lane = tuple[str, int, int]
-"""A stream of steps: ("send" | "recv", peer, instance) or ("copy", -1, instance); kept in order by one threadblock."""
+Lane = tuple[str, int, int, int]
+"""A stream of steps: ("send" | "recv", peer, way, instance) or ("copy", -1, 0, instance). Each keeps its order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +56,14 @@ def _cells(first: Cell, count: int) -> list[Cell]:
     return [(first[0], first[1] + k) for k in range(count)]
 
 
-def lower(layout: Layout, moves: list[Move], events: list[Event], limits: Limits, merge: bool) -> list[Work]:
-    """The steps of every GPU, for all instances."""
+def lower(
+    layout: Layout, moves: list[Move], events: list[Event], limits: Limits, *, by_way: bool, merge: bool
+) -> list[Work]:
+    """The steps of every GPU, for all instances; each way between two GPUs is a lane of its own where `by_way`."""
     works = [Work(rank) for rank in range(layout.demand.num_gpus)]
     used = [0] * len(works)
     for instance in range(layout.instances):
-        maker = _Maker(layout, moves, events, limits, instance, used)
+        maker = _Maker(layout, moves, events, limits, by_way, instance, used)
         maker.run(events)
         drafts = merge_contiguous(maker.drafts, limits.count) if merge else maker.drafts
         for draft in drafts:
@@ -76,8 +78,16 @@ class _Maker:
     """Walks through the events of one instance and keeps, for every GPU and chunk, where it lies."""
 
     def __init__(
-        self, layout: Layout, moves: list[Move], events: list[Event], limits: Limits, instance: int, used: list[int]
+        self,
+        layout: Layout,
+        moves: list[Move],
+        events: list[Event],
+        limits: Limits,
+        by_way: bool,
+        instance: int,
+        used: list[int],
     ) -> None:
+        self.by_way = by_way
         demand = layout.demand
         self.layout, self.moves, self.limits, self.instance = layout, moves, limits, instance
         self.scratch = list(used)
@@ -106,6 +116,9 @@ class _Maker:
             if now != final:
                 self._copy(rank, now, final, 1)
 
+    def _way(self, move: Move) -> int:
+        return move.way if self.by_way else 0
+
     def _put(self, rank: int, chunk: int, cell: Cell) -> None:
         self.place[rank, chunk] = cell
         self.owner[rank, cell] = chunk
@@ -114,7 +127,7 @@ class _Maker:
         most = self.limits.count
         for k in range(0, count, most):
             a, b = (src[0], src[1] + k), (dst[0], dst[1] + k)
-            self._step("cpy", rank, ("copy", -1, self.instance), a, b, min(most, count - k))
+            self._step("cpy", rank, ("copy", -1, 0, self.instance), a, b, min(most, count - k))
 
     def _step(self, kind: str, rank: int, lane: Lane, src: Cell, dst: Cell, count: int = 1) -> Draft:
         draft = Draft(kind, rank, lane, len(self.drafts), src, dst, count)
@@ -129,14 +142,14 @@ class _Maker:
                 "the schedule is not valid"
             )
         cell = self.place[move.src, move.chunk]
-        self.open[i] = self._step("s", move.src, ("send", move.dst, self.instance), cell, ("o", 0))
+        self.open[i] = self._step("s", move.src, ("send", move.dst, self._way(move), self.instance), cell, ("o", 0))
         self.sends_left[move.src, move.chunk] -= 1
         if self.causes is not None:
             self.causes.send(i, move.src, cell)
 
     def _receive(self, i: int) -> None:
         move, send = self.moves[i], self.open.pop(i)
-        key, lane = (move.dst, move.chunk), ("recv", move.src, self.instance)
+        key, lane = (move.dst, move.chunk), ("recv", move.src, self._way(move), self.instance)
         now = self.place.get(key)
         if not move.reduce or now is None:
             target = self._target(i)

@@ -6,6 +6,7 @@ multicast is one move to each of its ends; a sum inside a switch, or a stay in h
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,10 @@ from flowccl.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One chunk from one GPU to another; added to what is there where `reduce`."""
+    """One chunk from one GPU to another; added to what is there where `reduce`.
+
+    `way` tells apart the routes that the schedule uses between the two: only on one of them things arrive in order.
+    """
 
     chunk: int
     src: int
@@ -25,6 +29,7 @@ class Move:
     start_ps: int
     arrival_ps: int
     transfer: int
+    way: int = 0
 
 
 def moves_of(schedule: Schedule) -> list[Move]:
@@ -46,6 +51,7 @@ def moves_of(schedule: Schedule) -> list[Move]:
     summed[schedule.chunk[schedule.reduce]] = True
     held = set((demand.source_chunk.astype(np.int64) * gpus + demand.source_rank).tolist())
     moves = []
+    ways: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
     for row in np.argsort(timing.end_arrival_ps, kind="stable").tolist():
         i = int(timing.end_transfer[row])
         chunk, dst = int(schedule.chunk[i]), int(timing.end_node[row])
@@ -54,7 +60,9 @@ def moves_of(schedule: Schedule) -> list[Move]:
                 continue
             held.add(chunk * gpus + dst)
         start, arrival = int(schedule.start_ps[i]), int(timing.end_arrival_ps[row])
-        moves.append(Move(chunk, int(root[i]), dst, bool(schedule.reduce[i]), start, arrival, i))
+        found = ways.setdefault((int(root[i]), dst), {})
+        way = found.setdefault(schedule.routes.links(int(schedule.route[i])), len(found))
+        moves.append(Move(chunk, int(root[i]), dst, bool(schedule.reduce[i]), start, arrival, i, way))
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
 
 
@@ -80,81 +88,92 @@ class Event:
     sends: bool
 
 
-def order_events(moves: list[Move], depth: int) -> list[Event]:
+def order_events(moves: list[Move], depth: int, *, ahead: bool) -> list[Event]:
     """One order of all sends and receives that every GPU keeps, so that nothing can deadlock.
 
-    It agrees with the schedule on every (gpu, chunk): who reads before whom writes. A receive follows its send as
-    closely as that allows, so that no connection ever holds more than `depth` chunks. If every threadblock keeps
-    this order, the earliest event that has not happened yet can always happen.
+    It agrees with the schedule on every (gpu, chunk): who reads before whom writes. With `ahead` it is the order of
+    the schedule's times, for as many channels as `channels_needed` says. Without, no connection ever holds more than
+    `depth` chunks. If every threadblock keeps the order, the earliest event that has not happened can always happen.
     """
-    blockers, waiters = _conflicts(moves)
-    sent: list[int] = []
-    queues: dict[tuple[int, int], deque[int]] = {}
-    order: list[Event] = []
-    arrived: set[int] = set()
-    ready = [i for i in range(len(moves)) if not blockers[2 * i]]
-    heapq.heapify(ready)  # moves are sorted by start, so the number is the priority
-    deferred: list[int] = []
-
-    def done(event: int) -> None:
-        order.append(Event(event // 2, event % 2 == 0))
-        for waiter in waiters[event]:
-            blockers[waiter] -= 1
-            if not blockers[waiter] and waiter % 2 == 0:
-                heapq.heappush(ready, waiter // 2)
-
-    def receive() -> None:
-        """Receive whatever is at the head of its connection and not held up by a reader."""
-        progress = True
-        while progress:
-            progress = False
-            for queue in queues.values():
-                while queue and not blockers[2 * queue[0] + 1]:
-                    arrived.add(queue[0])
-                    done(2 * queue.popleft() + 1)
-                    progress = True
-        while deferred:
-            heapq.heappush(ready, deferred.pop())
-
-    while ready:
-        i = heapq.heappop(ready)
-        queue = queues.setdefault((moves[i].src, moves[i].dst), deque())
-        if len(queue) >= depth:
-            deferred.append(i)
-            continue
-        sent.append(i)
-        queue.append(i)
-        done(2 * i)
-        if not blockers[2 * i + 1] and queue[0] == i:  # the common case: at once
-            queue.popleft()
-            done(2 * i + 1)
-        if not queue:
-            del queues[moves[i].src, moves[i].dst]
-        if queues:
-            receive()
-            for pair in [pair for pair, waiting in queues.items() if not waiting]:
-                del queues[pair]
-    if len(order) != 2 * len(moves):
-        stuck = moves[next(i for i in range(len(moves)) if blockers[2 * i] or i in deferred)]
-        raise InputError(
-            f"transfer {stuck.transfer} (chunk {stuck.chunk}, gpu {stuck.src} -> {stuck.dst}): the schedule needs more "
-            f"chunks in flight on one connection than the {depth} that the runtime holds"
-        )
-    return order
+    if ahead:
+        events = [(move.start_ps, 1, i) for i, move in enumerate(moves)]
+        events += [(move.arrival_ps, 0, i) for i, move in enumerate(moves)]
+        return [Event(i, sends == 1) for _, sends, i in sorted(events)]
+    for by_time in (True, False):
+        order = _Throttle(moves, depth, by_time).run()
+        if len(order) == 2 * len(moves):
+            return order
+    done = {event.move for event in order if event.sends}
+    stuck = moves[next(i for i in range(len(moves)) if i not in done or Event(i, False) not in order)]
+    raise InputError(
+        f"transfer {stuck.transfer} (chunk {stuck.chunk}, gpu {stuck.src} -> {stuck.dst}): the schedule needs more "
+        f"chunks in flight on one connection than the {depth} that the runtime holds; export with --proto LL"
+    )
 
 
-def channels_needed(moves: list[Move], depth: int) -> dict[tuple[int, int], int]:
-    """For every pair of GPUs the channels that hold what the schedule has in flight between them, `depth` on each."""
-    flights: dict[tuple[int, int], list[tuple[int, int]]] = {}
+class _Throttle:
+    """Orders events by time, but holds back sends whose connection is full; or receives everything at once."""
+
+    def __init__(self, moves: list[Move], depth: int, by_time: bool) -> None:
+        self.moves, self.depth, self.by_time = moves, depth, by_time
+        self.blockers, self.waiters = _conflicts(moves)
+        self.order: list[Event] = []
+        self.flight: dict[tuple[int, int], deque[int]] = {}
+        self.held: dict[tuple[int, int], list[int]] = {}
+        self.ready: list[tuple[int, int]] = []
+        for i in range(len(moves)):
+            self._offer(2 * i)
+
+    def run(self) -> list[Event]:
+        while self.ready:
+            _, event = heapq.heappop(self.ready)
+            i, receives = divmod(event, 2)
+            pair = self.moves[i].src, self.moves[i].dst
+            flight = self.flight.setdefault(pair, deque())
+            if not receives and len(flight) >= self.depth:
+                self.held.setdefault(pair, []).append(event)
+                continue
+            self.order.append(Event(i, not receives))
+            if receives:
+                flight.popleft()
+                for held in self.held.pop(pair, []):
+                    self._offer(held)
+            else:
+                flight.append(i)
+            for waiter in self.waiters[event]:
+                self.blockers[waiter] -= 1
+                if self.moves[waiter // 2] is not self.moves[i] or not waiter % 2:
+                    self._offer(waiter)
+            if flight:
+                self._offer(2 * flight[0] + 1)
+        return self.order
+
+    def _offer(self, event: int) -> None:
+        """Make an event a candidate, if nothing blocks it: a receive must be the next of its connection."""
+        if self.blockers[event]:
+            return
+        move = self.moves[event // 2]
+        if not event % 2:
+            heapq.heappush(self.ready, (move.start_ps, event))
+            return
+        flight = self.flight.get((move.src, move.dst))
+        entry = (move.arrival_ps if self.by_time else -1, event)
+        if flight and flight[0] == event // 2 and entry not in self.ready:
+            heapq.heappush(self.ready, entry)
+
+
+def channels_needed(moves: list[Move], depth: int) -> dict[tuple[int, int, int], int]:
+    """For every (src, dst, way) the channels that hold what the schedule has in flight there, `depth` on each."""
+    flights: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for move in moves:
-        flights.setdefault((move.src, move.dst), []).extend(((move.start_ps, 1), (move.arrival_ps, -1)))
+        flights.setdefault((move.src, move.dst, move.way), []).extend(((move.start_ps, 1), (move.arrival_ps, -1)))
     result = {}
-    for pair, events in flights.items():
+    for lane, events in flights.items():
         now = most = 0
         for _, step in sorted(events):  # at the same instant, what arrives comes first
             now += step
             most = max(most, now)
-        result[pair] = -(-most // depth)
+        result[lane] = -(-most // depth)
     return result
 
 
@@ -174,14 +193,24 @@ def _conflicts(moves: list[Move]) -> tuple[list[int], list[list[int]]]:
     for i in range(len(moves)):
         after(2 * i, 2 * i + 1)
     for events in touch.values():
-        last, readers = -1, []
-        for _, sends, event in sorted(events):
-            if last >= 0:
-                after(last, event)
-            if sends:
-                readers.append(event)
-                continue
-            for reader in readers:
-                after(reader, event)
-            last, readers = event, []
+        _order_touches(moves, sorted(events), after)
     return blockers, waiters
+
+
+def _order_touches(moves: list[Move], events: list[tuple[int, int, int]], after: Callable[[int, int], None]) -> None:
+    """What touches one chunk on one GPU, in order of time; sums that nobody reads between may come in any order."""
+    before: list[int] = []  # all of the group must come after these
+    group: list[int] = []
+    readers: list[int] = []
+    for _, sends, event in events:
+        if sends:
+            for other in group or before:
+                after(other, event)
+            readers.append(event)
+            continue
+        joins = moves[event // 2].reduce and not readers and all(moves[e // 2].reduce for e in group)
+        if not joins:
+            before, group, readers = [*group, *readers], [], []
+        for other in before:
+            after(other, event)
+        group.append(event)

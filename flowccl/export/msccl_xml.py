@@ -3,10 +3,12 @@
 The loaders read a small dialect of XML: one tag per line, double quotes, spaces only, no declaration.
 """
 
+from collections.abc import Mapping
+
 from flowccl.errors import InputError
 from flowccl.export.blocks import Block, Step
 from flowccl.export.limits import XML_LIMITS, check_collective
-from flowccl.export.plan import GpuPlan, Plan, make_plan
+from flowccl.export.plan import GpuPlan, make_plan
 from flowccl.schedule.schedule import Schedule
 
 MSCCL_MAX_BYTES = 2**27  # what msccl assumes where maxBytes is absent; it sizes scratch at start by it
@@ -49,12 +51,7 @@ def msccl_xml(
     return ("\n".join([*lines, "</algo>"]) + "\n").encode("ascii")
 
 
-def usable_bytes(plan: Plan) -> int:
-    """Sizes must be multiples of so many elements; others fall back to NCCL without a word."""
-    return plan.chunks
-
-
-def _attributes(values: dict[str, object]) -> str:
+def _attributes(values: Mapping[str, object]) -> str:
     return " ".join(f'{name}="{value}"' for name, value in values.items())
 
 

@@ -196,12 +196,11 @@ class _Writer:
             self._add("signal", **self._channel(self.recv_kind, True))
         if block.send >= 0:
             self._wait("wait", **self._channel(self.send_kind, False))
-        last_send = next((step for step in reversed(block.steps) if step.kind == "s"), None)
+        flushed = _flushed(block, releases)
         for step, ids, freed in zip(block.steps, acquires, releases, strict=True):
             for k in range(0, len(ids), SEMAPHORES_PER_STEP):
                 self._wait("sem_acquire", semaphore_ids=ids[k : k + SEMAPHORES_PER_STEP])
-            last = step is last_send
-            self._step(step, buffers, flush=last or bool(freed))
+            self._step(step, buffers, flush=id(step) in flushed)
             for k in range(0, len(freed), SEMAPHORES_PER_STEP):
                 self._meet()
                 self._add("sem_release", semaphore_ids=freed[k : k + SEMAPHORES_PER_STEP])
@@ -255,6 +254,17 @@ class _Writer:
             self._add("nop")
         self.has_waited = self.has_worked = False
         self.touched.clear()
+
+
+def _flushed(block: Block, releases: list[list[Any]]) -> set[int]:
+    """Sends (by id) that must have read their data before the next step: the last, and the last before a release."""
+    flushed, release = set(), True
+    for step, freed in zip(reversed(block.steps), reversed(releases), strict=True):
+        release = release or bool(freed)
+        if step.kind == "s" and release:
+            flushed.add(id(step))
+            release = False
+    return flushed
 
 
 def _buffer(cell: Cell, count: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A plan: for every GPU, threadblocks with the steps they take, as runtimes run them. Data types, and `make_plan`.
+"""A plan: for every GPU, threadblocks with the steps they take, as runtimes run them.
 
-    schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and dependencies (blocks.py) -> Plan
+schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and dependencies (blocks.py) -> Plan
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from flowccl.export.blocks import Block, Shape, assign_channels, make_blocks
 from flowccl.export.layout import Layout, layout_of
 from flowccl.export.limits import FIFO, Excess, Limits, check_collective, check_protocol
 from flowccl.export.lower import lower
-from flowccl.export.moves import channels_needed, moves_of, order_events
+from flowccl.export.moves import Event, channels_needed, moves_of, order_events
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
@@ -52,9 +52,9 @@ def make_plan(
 ) -> Plan:
     """The plan of a schedule for a target, within the target's limits.
 
-    Where a limit is exceeded, contiguous chunks are merged, then busy connections are spread over more channels,
-    then receives and sends share threadblocks (and become one instruction where the target has it). InputError with
-    the limit, the need and what would fit, where nothing helps.
+    Where a limit is exceeded, busy connections are spread over more channels; then contiguous chunks are merged
+    too; then receives and sends share threadblocks (and become one instruction where the target has it). What costs
+    least time comes first. InputError with the limit, the need and what would fit, where nothing helps.
     """
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
@@ -62,12 +62,14 @@ def make_plan(
         raise InputError(f"instances must be 1 to {MAX_INSTANCES}, got {instances}")
     layout = layout_of(schedule.demand, instances, inplace)
     moves = moves_of(schedule)
-    events = order_events(moves, FIFO[protocol])
+    events: dict[bool, list[Event]] = {}
     needed = channels_needed(moves, FIFO[protocol])
     least: list[Excess] = []
     for shape in _shapes(limits):
-        works = lower(layout, moves, events, limits, shape.merge)
-        assign_channels(works, shape, needed)
+        if shape.ahead not in events:
+            events[shape.ahead] = order_events(moves, FIFO[protocol], ahead=shape.ahead)
+        works = lower(layout, moves, events[shape.ahead], limits, by_way=shape.ahead, merge=shape.merge)
+        assign_channels(works, shape, needed, one_sided=limits.one_sided)
         gpus = [GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape)) for w in works]
         plan = Plan(layout, protocol, tuple(gpus))
         excess = exceeded(plan, limits)
@@ -82,13 +84,13 @@ def make_plan(
 def _shapes(limits: Limits) -> list[Shape]:
     """What to try, in this order."""
     sixteenths = (6, 4, 3, 2, 1) if limits.one_sided else (12, 8, 6, 4, 3, 2)
-    lanes = [limits.steps * share // 16 for share in sixteenths]
+    lanes = (0, *(limits.steps * share // 16 for share in sixteenths))
     fuses = "rcs" in limits.instructions
-    ahead = not limits.one_sided
-    apart = [Shape(merge=True, lane=lane, ahead=ahead) for lane in (0, *lanes)]
-    fewer = [Shape(merge=True, lane=lane) for lane in (0, *lanes)] if ahead else []
-    shared = [Shape(merge=True, lane=lane, share=True, fuse=fuses) for lane in (0, *lanes)]
-    return [Shape(ahead=ahead), *apart, *fewer, *shared]
+    apart = [Shape(lane=lane, ahead=True) for lane in lanes]
+    merged = [Shape(merge=True, lane=lane, ahead=True) for lane in lanes]
+    fewer = [Shape(merge=True, lane=lane) for lane in lanes if not limits.one_sided]
+    shared = [Shape(merge=True, lane=lane, share=True, fuse=fuses, ahead=limits.one_sided) for lane in lanes]
+    return [*apart, *merged, *fewer, *shared]
 
 
 def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
@@ -110,9 +112,7 @@ def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
         sends = Counter(block.channel for block in gpu.blocks if block.send >= 0)
         receives = Counter(block.channel for block in gpu.blocks if block.recv >= 0)
         for way, counted in (("send", sends), ("receive", receives)):
-            most(
-                f"{way} threadblocks per channel", max(counted.values(), default=0), limits.blocks_per_channel, where
-            )
+            most(f"{way} threadblocks per channel", max(counted.values(), default=0), limits.blocks_per_channel, where)
         for number, (block, count) in enumerate(zip(gpu.blocks, steps, strict=True)):
             most("steps per threadblock", count, limits.steps, f"{where}, threadblock {number}")
             waits = max((b for step in block.steps for b, _ in step.waits), default=0)

@@ -18,7 +18,9 @@ class Operation:
     """One step. It waits for `after` and for one token of each of `pops`, does `assigns`, then puts `pushes`.
 
     An assignment (target, sources) stores the sum of the sources in a cell, or in the n-th chunk of what it sends.
-    Cells in `lingers` are read on until what it sent is received. `size` is how many chunks it moves, to gpu `sends_to` if it sends. Others may wait only for what `is_published`.
+    `size` is how many chunks it moves, to gpu `sends_to` if it sends. Others may wait only for what `is_published`.
+    Cells in `lingers` are read on after the step, until what it sent is received or step `flushed_by` of the same
+    threadblock is over.
     """
 
     rank: int
@@ -31,6 +33,7 @@ class Operation:
     after: list[tuple[int, int]] = field(default_factory=list)
     size: int = 0
     lingers: set[Cell] = field(default_factory=set)
+    flushed_by: int = -1
     is_published: bool = False
     sends_to: int = -1
 
@@ -61,8 +64,9 @@ class Finding:
 class Program:
     """A file as read.
 
-    `modes` are the calls it is for: in place (True), out of place (False) or both. `chunks` are those of the whole buffer, `counts` (input, output, scratch) of each rank. `depth` bounds the tokens
-    of each connection; None is no bound. `findings` are what the reader saw.
+    `modes` are the calls it is for: in place (True), out of place (False) or both. `chunks` are those of the whole
+    buffer, `counts` (input, output, scratch) of each rank. `depth` bounds the tokens of each connection; None is no
+    bound. `findings` are what the reader saw.
     """
 
     collective: str

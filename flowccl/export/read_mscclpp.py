@@ -32,22 +32,22 @@ def parse_mscclpp(data: bytes, name: str) -> Program:
     value = parse_json(data, name)
     try:
         return _Reader(value).program
-    except _Broken as error:
+    except _BrokenError as error:
         raise FileError(f"{name}: {error}") from None
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """The file lacks something or has it in the wrong form."""
 
 
 def _get(value: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(value, dict):
-        raise _Broken(f"{where}: must be an object")
+        raise _BrokenError(f"{where}: must be an object")
     if key not in value:
-        raise _Broken(f"{where}: {key} is missing")
+        raise _BrokenError(f"{where}: {key} is missing")
     found = value[key]
     if type(found) is not kind:
-        raise _Broken(f"{where}: {key} must be {_WORDS[kind]}, got {str(found)[:40]!r}")
+        raise _BrokenError(f"{where}: {key} must be {_WORDS[kind]}, got {str(found)[:40]!r}")
     return found
 
 
@@ -58,14 +58,14 @@ def _numbers(value: Any, key: str, where: str, low: int, high: int) -> list[int]
     found: list[Any] = _get(value, key, list, where)
     for number in found:
         if type(number) is not int or not low <= number <= high:
-            raise _Broken(f"{where}: {key} must hold whole numbers, {low} to {high}, got {str(number)[:40]!r}")
+            raise _BrokenError(f"{where}: {key} must hold whole numbers, {low} to {high}, got {str(number)[:40]!r}")
     return found
 
 
 def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -> int:
     found: int = _get(value, key, int, where)
     if not low <= found <= high:
-        raise _Broken(f"{where}: {key} must be {low} to {high}, got {found}")
+        raise _BrokenError(f"{where}: {key} must be {low} to {high}, got {found}")
     return found
 
 
@@ -94,20 +94,20 @@ class _Reader:
         ours = {theirs: name for name, theirs in MSCCLPP_LIMITS.collectives.items()}
         collective = _get(plan, "collective", str, "plan")
         if collective not in ours:
-            raise _Broken(f"plan: collective must be one of {', '.join(ours)}, got {collective[:40]!r}")
+            raise _BrokenError(f"plan: collective must be one of {', '.join(ours)}, got {collective[:40]!r}")
         protocol = _get(plan, "protocol", str, "plan")
         if protocol not in MSCCLPP_LIMITS.protocols:
-            raise _Broken(f"plan: only the protocol Simple is understood, got {protocol[:40]!r}")
+            raise _BrokenError(f"plan: only the protocol Simple is understood, got {protocol[:40]!r}")
         if not _get(plan, "name", str, "plan"):
-            raise _Broken("plan: name must not be empty")
+            raise _BrokenError("plan: name must not be empty")
         inplace: bool = _get(plan, "inplace", bool, "plan")
         gpus: list[Any] = _get(plan, "gpus", list, "plan")
         if not gpus:
-            raise _Broken("plan: gpus must not be empty")
+            raise _BrokenError("plan: gpus must not be empty")
         counts = []
         for rank, gpu in enumerate(gpus):
             if _number(gpu, "id", f"gpu {rank}") != rank:
-                raise _Broken(f"gpu {rank}: id must be its place in the list, got {gpu['id']}")
+                raise _BrokenError(f"gpu {rank}: id must be its place in the list, got {gpu['id']}")
             names = ("input_chunks", "output_chunks", "scratch_chunks")
             i, o, s = (_number(gpu, name, f"gpu {rank}", 0, 2**31 - 1) for name in names)
             counts.append((i, o, s))
@@ -123,7 +123,7 @@ class _Reader:
         for key, users in self.semaphores.items():
             for way in ("sem_acquire", "sem_release"):
                 if len({block for verb, block in users if verb == way}) > 1:
-                    raise _Broken(f"semaphore {key}: several threadblocks {way} it, which cannot be followed here")
+                    raise _BrokenError(f"semaphore {key}: several threadblocks {way} it, which cannot be followed here")
 
     def _limit(self, name: str, need: int, most: int, where: str) -> None:
         if need > most:
@@ -136,23 +136,23 @@ class _Reader:
         for channel in _get(gpu, "channels", list, where):
             kind = _get(channel, "channel_type", str, where)
             if kind not in channels:
-                raise _Broken(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
+                raise _BrokenError(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
             for peer in _numbers(channel, "connected_to", where, 0, self.program.num_gpus - 1):
                 if peer == rank:
-                    raise _Broken(f"{where}: a channel is connected to the gpu itself")
+                    raise _BrokenError(f"{where}: a channel is connected to the gpu itself")
                 channels[kind].append(_Channel(peer, kind, seen[kind, peer]))
                 seen[kind, peer] += 1
         remote = []
         for buffer in _get(gpu, "remote_buffers", list, where):
             kind = _get(buffer, "type", str, where)
             if kind not in ("i", "o", "s"):
-                raise _Broken(f"{where}: a remote buffer must be i, o or s, got {kind[:40]!r}")
+                raise _BrokenError(f"{where}: a remote buffer must be i, o or s, got {kind[:40]!r}")
             remote.append((_number(buffer, "rank", where, 0, self.program.num_gpus - 1), kind))
             _get(buffer, "access_channel_types", list, where)
         semaphores = len(gpu.get("semaphores", []))
         for number, block in enumerate(_get(gpu, "threadblocks", list, where)):
             if _number(block, "id", f"{where} threadblock {number}") != number:
-                raise _Broken(f"{where} threadblock {number}: id must be its place in the list, got {block['id']}")
+                raise _BrokenError(f"{where} threadblock {number}: id must be its place in the list, got {block['id']}")
             self._block(block, rank, number, channels, remote, semaphores)
 
     def _block(
@@ -169,7 +169,7 @@ class _Reader:
         for table in _get(block, "channels", list, where):
             kind = _get(table, "channel_type", str, where)
             if kind not in own:
-                raise _Broken(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
+                raise _BrokenError(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
             high = len(channels[kind]) - 1
             own[kind] += [channels[kind][i] for i in _numbers(table, "channel_ids", where, 0, high)]
             self._limit("channels per threadblock", len(own[kind]), CHANNELS_PER_BLOCK, where)
@@ -182,6 +182,7 @@ class _Reader:
         operations: list[Any] = _get(block, "ops", list, where)
         self._limit("operations per threadblock", len(operations), MSCCLPP_LIMITS.steps, where)
         threads = _Threads()
+        first = len(self.program.operations)
         for index, op in enumerate(operations):
             place = f"{where} step {index}"
             name = _get(op, "name", str, place)
@@ -194,23 +195,33 @@ class _Reader:
             elif name in _TOKENS:
                 self._semaphore(op, operation, semaphores, place)
             elif name != "nop":
-                raise _Broken(f"{place}: operation {name[:40]!r} is not understood")
+                raise _BrokenError(f"{place}: operation {name[:40]!r} is not understood")
             self._meet(operation, threads, op.get("channel_type") == "port")
+        self._flushes(self.program.operations[first:])
+
+    def _flushes(self, operations: list[Operation]) -> None:
+        """A put that is flushed ends all puts before it on its channel."""
+        flush: dict[Hashable, int] = {}
+        for operation in reversed(operations):
+            if operation.name == "pwsf":
+                flush.update((key, operation.index) for key in operation.pushes)
+            elif operation.lingers:
+                operation.flushed_by = min((flush[key] for key in operation.pushes if key in flush), default=-1)
 
     def _local(self, op: Any, operation: Operation, where: str) -> None:
         sources = [self._cells(b, operation.rank, where) for b in _get(op, "src_buff", list, where)]
         targets = [self._cells(b, operation.rank, where) for b in _get(op, "dst_buff", list, where)]
         if len(targets) != 1 or not sources or (operation.name == "copy" and len(sources) != 1):
-            raise _Broken(f"{where}: {operation.name} needs one target, and one source (re: at least one)")
+            raise _BrokenError(f"{where}: {operation.name} needs one target, and one source (re: at least one)")
         if any(len(cells) != len(targets[0]) for cells in sources):
-            raise _Broken(f"{where}: sources and target differ in size")
+            raise _BrokenError(f"{where}: sources and target differ in size")
         for k, target in enumerate(targets[0]):
             operation.assigns.append((target, tuple(cells[k] for cells in sources)))
 
     def _cells(self, buffer: Any, rank: int, where: str, kind: str | None = None) -> list[Cell]:
         name = kind or _get(buffer, "type", str, where)
         if name not in ("i", "o", "s"):
-            raise _Broken(f"{where}: a buffer must be i, o or s, got {name[:40]!r}")
+            raise _BrokenError(f"{where}: a buffer must be i, o or s, got {name[:40]!r}")
         index, size = _number(buffer, "index", where, 0, 2**31 - 1), _number(buffer, "size", where, 1, 2**20)
         return [(rank, name, index + k) for k in range(size)]
 
@@ -224,7 +235,7 @@ class _Reader:
     ) -> None:
         kind = _get(op, "channel_type", str, where)
         if kind not in own:
-            raise _Broken(f"{where}: channel_type must be memory or port, got {kind[:40]!r}")
+            raise _BrokenError(f"{where}: channel_type must be memory or port, got {kind[:40]!r}")
         used = [own[kind][i] for i in _numbers(op, "channel_ids", where, 0, len(own[kind]) - 1)]
         self._limit("channels per operation", len(used), 8, where)
         if operation.name in _PUTS:
@@ -241,14 +252,14 @@ class _Reader:
     ) -> None:
         sources, targets = _get(op, "src_buff", list, where), _get(op, "dst_buff", list, where)
         if len(sources) != 1 or len(targets) != 1 or len(used) != 1:
-            raise _Broken(f"{where}: a put with several buffers or channels is not understood")
+            raise _BrokenError(f"{where}: a put with several buffers or channels is not understood")
         rank, kind = refs[_number(targets[0], "buffer_id", where, 0, len(refs) - 1)]
         if rank != used[0].peer:
-            raise _Broken(f"{where}: puts into a buffer of gpu {rank} over a channel to gpu {used[0].peer}")
+            raise _BrokenError(f"{where}: puts into a buffer of gpu {rank} over a channel to gpu {used[0].peer}")
         src = self._cells(sources[0], operation.rank, where)
         dst = self._cells(targets[0], rank, where, kind)
         if len(src) != len(dst):
-            raise _Broken(f"{where}: puts {len(src)} chunks into {len(dst)}")
+            raise _BrokenError(f"{where}: puts {len(src)} chunks into {len(dst)}")
         operation.assigns = [(target, (source,)) for target, source in zip(dst, src, strict=True)]
         operation.sends_to, operation.size = rank, len(src)
         if operation.name == "pws":

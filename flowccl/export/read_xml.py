@@ -46,13 +46,13 @@ def parse_xml(data: bytes, name: str, dialect: str) -> Program:
         raise FileError(f"{name}: not an MSCCL XML file: the root is <{algo.tag[:40]}>, must be <algo>")
     try:
         program = _Reader(algo, limits).program
-    except _Broken as error:
+    except _BrokenError as error:
         raise FileError(f"{name}: {error}") from None
     _check_text(program, text)
     return program
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """The file lacks something or has it in the wrong form."""
 
 
@@ -72,21 +72,21 @@ def _check_text(program: Program, text: str) -> None:
 def _text(element: ElementTree.Element, attribute: str, where: str) -> str:
     value = element.get(attribute)
     if value is None:
-        raise _Broken(f"{where}: attribute {attribute} is missing")
+        raise _BrokenError(f"{where}: attribute {attribute} is missing")
     return value
 
 
 def _number(element: ElementTree.Element, attribute: str, where: str, low: int = 0, high: int = 2**31 - 1) -> int:
     text = _text(element, attribute, where)
     if not re.fullmatch(r"-?[0-9]{1,18}", text) or not low <= int(text) <= high:
-        raise _Broken(f"{where}: {attribute} must be a whole number, {low} to {high}, got {text[:40]!r}")
+        raise _BrokenError(f"{where}: {attribute} must be a whole number, {low} to {high}, got {text[:40]!r}")
     return int(text)
 
 
 def _choice(element: ElementTree.Element, attribute: str, where: str, choices: tuple[str, ...]) -> str:
     text = _text(element, attribute, where)
     if text not in choices:
-        raise _Broken(f"{where}: {attribute} must be one of {', '.join(choices)}, got {text[:40]!r}")
+        raise _BrokenError(f"{where}: {attribute} must be one of {', '.join(choices)}, got {text[:40]!r}")
     return text
 
 
@@ -101,7 +101,7 @@ class _Reader:
         inplace = _number(algo, "inplace", "algo", 0, 1)
         outofplace = _number(algo, "outofplace", "algo", 0, 1) if needed else 1 - inplace
         if not inplace and not outofplace:
-            raise _Broken("algo: inplace and outofplace are both 0, so nothing uses the file")
+            raise _BrokenError("algo: inplace and outofplace are both 0, so nothing uses the file")
         self.program = Program(
             ours[_choice(algo, "coll", "algo", tuple(ours))],
             _number(algo, "ngpus", "algo", 1, 2**16),
@@ -124,7 +124,7 @@ class _Reader:
         gpus = list(algo.iter("gpu"))
         ids = [_number(gpu, "id", "gpu", 0) for gpu in gpus]
         if ids != list(range(self.program.num_gpus)):
-            raise _Broken(f"the gpus must be 0 to {self.program.num_gpus - 1} in order, got {str(ids[:10])[:60]}")
+            raise _BrokenError(f"the gpus must be 0 to {self.program.num_gpus - 1} in order, got {str(ids[:10])[:60]}")
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank, len(gpus), channels)
 
@@ -145,7 +145,7 @@ class _Reader:
         used: Counter[tuple[str, int, int]] = Counter()
         for number, block in enumerate(blocks):
             if _number(block, "id", where) != number:
-                raise _Broken(f"{where}: threadblock ids must be 0, 1, 2 ... in order, got {block.get('id')!r}")
+                raise _BrokenError(f"{where}: threadblock ids must be 0, 1, 2 ... in order, got {block.get('id')!r}")
             steps += self._block(block, rank, number, channels, used)
         self._limit("XML nodes", 1 + gpus + len(blocks) + steps, self.limits.nodes, where)
         for (way, peer, channel), times in used.items():
@@ -167,7 +167,7 @@ class _Reader:
         for name, way in (("send", "send to"), ("recv", "receive from")):
             peer = _number(block, name, where, -1, self.program.num_gpus - 1)
             if peer == rank:
-                raise _Broken(f"{where}: {name} must be another gpu, got itself")
+                raise _BrokenError(f"{where}: {name} must be another gpu, got itself")
             if peer >= 0:
                 used[way, peer, channel] += 1
             peers.append(peer)
@@ -177,7 +177,7 @@ class _Reader:
         for index, step in enumerate(steps):
             chain = self._step(step, rank, number, index, (peers[0], peers[1], channel), chain)
         if chain:
-            raise _Broken(f"{where}: ends with a nop; the loaders want a step with a dependency after it")
+            raise _BrokenError(f"{where}: ends with a nop; the loaders want a step with a dependency after it")
         return len(steps)
 
     def _step(
@@ -206,7 +206,7 @@ class _Reader:
             self._limit("threadblock to wait for", waits[0], self.limits.waits - 1, where)
             operation.after.append(waits)
         if chain and not has_wait:
-            raise _Broken(f"{where}: follows a nop but has no dependency; the loaders reject such a chain")
+            raise _BrokenError(f"{where}: follows a nop but has no dependency; the loaders reject such a chain")
         if _number(step, "hasdep", where, 0, 1) and kind != "nop":
             operation.is_published = True
         if kind in ("cpy", "re"):
@@ -230,7 +230,7 @@ class _Reader:
         send, recv, channel = peers
         for uses, peer, name in ((sends, send, "send"), (receives, recv, "recv")):
             if uses and peer < 0:
-                raise _Broken(f"{where}: {kind} needs a threadblock with {name}, but that is -1")
+                raise _BrokenError(f"{where}: {kind} needs a threadblock with {name}, but that is -1")
         if sends:
             operation.pushes.append(("fifo", operation.rank, send, channel))
             operation.sends_to = send

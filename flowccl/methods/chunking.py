@@ -15,7 +15,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
-_LOADING_S = 1.0  # of the very first step: loading the compiled code
+_FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
 _TURNS = (0, 1, 0, 2, 0, 1, 0, 3)  # which of the best searches gets the next step
 
@@ -24,16 +24,17 @@ _TURNS = (0, 1, 0, 2, 0, 1, 0, 3)  # which of the best searches gets the next st
 class _Search:
     """One method at one number of chunks."""
 
-    name: str
     steps: Iterator[Schedule | None]
     best_ps: float = float("inf")
     seconds: float = 0.0
+    taken: int = 0
     over: bool = False
 
     def step(self, clock: Clock) -> Schedule | None:
         began = clock.elapsed_s
         found = next(self.steps, "over")
         self.seconds = clock.elapsed_s - began
+        self.taken += 1
         if isinstance(found, str):
             self.over = True
             return None
@@ -75,8 +76,8 @@ class Chunking:
             turn += 1
 
     def _ladder(self) -> Iterator[Schedule | None]:
-        """First steps; stops when a few rungs did not help, or the next would take too much of the time left."""
-        idle, cost_s, last = 0, 0.0, 1
+        """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
+        climbers = [_Climber(name, method) for name, method in self.methods.items()]
         for count in _counts():
             try:
                 demand = self.demand_of(count)
@@ -84,25 +85,49 @@ class Chunking:
                 if count == 1:
                     raise
                 return
-            next_s = cost_s * count / last
-            too_long = self.clock.steps is None and 2 * next_s > self.clock.left_s
-            if count > 1 and (len(demand.destination_rank) > _MOST_DELIVERIES or too_long or idle >= _PATIENCE):
+            if count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES:
                 return
-            before, cost_s = self.best_ps, 0.0
-            for name, method in self.methods.items():
-                if count > 1 and self._hopeless(name):
+            for climber in climbers:
+                if count > 1 and not self._worth(climber, count):
+                    climber.out = True
                     continue
-                search = _Search(name, method(self.topology, demand, self.clock))
+                search = _Search(climber.method(self.topology, demand, self.clock))
                 self.searches.append(search)
                 yield search.step(self.clock)
-                cost_s += search.seconds
-            if count == 1:
-                cost_s -= min(_LOADING_S, 0.9 * cost_s)
-            last, idle = count, 0 if self.best_ps < before * (1 - 1e-4) else idle + 1
+                while count == 1 and search.taken < _FIRST_STEPS and not search.over and self._early():
+                    yield search.step(self.clock)
+                climber.climbed(count, search)
+            climbers = [climber for climber in climbers if not climber.out]
+            if not climbers:
+                return
 
-    def _hopeless(self, name: str) -> bool:
-        """A method whose best so far is twice as late as the best of all gets no more rungs."""
-        return min(s.best_ps for s in self.searches if s.name == name) > 2 * self.best_ps
+    def _worth(self, climber: "_Climber", count: int) -> bool:
+        """Whether a method may take the next rung."""
+        too_long = self.clock.steps is None and 2 * climber.seconds * count / climber.count > self.clock.left_s
+        return not too_long and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
+
+    def _early(self) -> bool:
+        """In the first fifth of the time."""
+        return self.clock.steps is not None or self.clock.elapsed_s < 0.2 * self.clock.time_limit_s
+
+
+@dataclass
+class _Climber:
+    """A method on the ladder."""
+
+    name: str
+    method: Method
+    best_ps: float = float("inf")
+    idle: int = 0
+    count: int = 1
+    seconds: float = 0.0
+    out: bool = False
+
+    def climbed(self, count: int, search: _Search) -> None:
+        """Take note of a rung."""
+        self.idle = 0 if search.best_ps < self.best_ps * (1 - 1e-4) else self.idle + 1
+        self.best_ps = min(self.best_ps, search.best_ps)
+        self.count, self.seconds = count, search.seconds
 
 
 def _counts() -> Iterator[int]:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
-from flowccl.units import hold_ps
 
 Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
 
@@ -96,7 +96,7 @@ CLASSICS = {"ring": ring, "recursive-doubling": recursive_doubling, "direct": di
 def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
     """Turn sends between ranks into transfers, one after the other in order of steps, then as early as they can.
 
-    Where links change their bandwidth, the starts are those that fit the slowest they ever get.
+    Where links change their bandwidth, the order is the one that suits the slowest they ever get.
     """
     slow = _slowest(topology)
     near = neighbours(slow, 1)
@@ -105,14 +105,14 @@ def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str)
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     table = table[np.lexsort((table[:, 1], table[:, 0]))]
     chunk, pair = table[:, 2].astype(np.int32), table[:, 3]
-    slowest = float(min(slow.link_GBps.min(), slow.limit_GBps.min(initial=np.inf) / 64))
-    apart = hold_ps(int(demand.chunk_bytes.max()), slowest) * 8 + int(slow.link_latency_ps.max()) * 16
-    if apart * len(table) >= 2**62:
-        raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
-    start = np.arange(len(table), dtype=np.int64) * apart
     lists = [near.routes.links(int(route)) for route in near.pair_ptr[:-1][pair]]
-    one_by_one = Schedule.from_links(slow, demand, chunk, Routes.from_lists(lists), start, method=method)
-    return replace(retime(prune(one_by_one)), topology=topology)
+    at_once = np.zeros(len(table), dtype=np.int64)
+    together = Schedule.from_links(slow, demand, chunk, Routes.from_lists(lists), at_once, method=method)
+    takes = together.timing.end_arrival_ps  # of each transfer, since each has one end
+    if float(takes.max()) * len(takes) >= 2.0**62:
+        raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
+    schedule = retime(prune(replace(together, start_ps=np.cumsum(takes) - takes)))
+    return settle(replace(schedule, topology=topology), sequence(schedule)) if topology.changes else schedule
 
 
 def _slowest(topology: Topology) -> Topology:

@@ -1,8 +1,9 @@
 """One clock for a whole synthesis: how long it may take, when it is good enough, who wants it to stop."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -10,7 +11,8 @@ class Clock:
     """Time limit in seconds, number of steps, the finish that is good enough, and a question asked often.
 
     `good_ps` is the finish at which to stop: lower bound times (1 + gap). `steps` bounds the runs of a search as well,
-    for results that do not depend on the speed of the computer.
+    for results that do not depend on the speed of the computer. `shared` is for searches to tell each other.
+    `options` are those of the method; what a method has to say beside its schedules goes to `notes`.
     """
 
     time_limit_s: float
@@ -19,6 +21,9 @@ class Clock:
     good_ps: float = 0.0
     should_stop: Callable[[], bool] = lambda: False
     started: float = field(default_factory=time.monotonic)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
+    shared: dict[str, object] = field(default_factory=dict)
 
     @property
     def elapsed_s(self) -> float:

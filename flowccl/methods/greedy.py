@@ -7,7 +7,7 @@ way still to go, with noise; many runs with other weights and noise follow while
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +22,13 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 _NEVER = np.iinfo(np.int64).max
+_FIRST = (  # gain_weight, tail_weight, noise, patience of the first runs
+    (1.0, 1.0, 0.0, np.inf),
+    (1.0, 0.01, 0.0, 1.5),
+    (1.0, 30.0, 0.05, 1.5),
+    (1.0, 1.0, 0.0, 3.0),
+    (0.0, 1.0, 0.0, 1.5),
+)
 
 
 @dataclass
@@ -31,20 +38,23 @@ class GreedySearch:
     topology: Topology
     demand: Demand
     seed: int = 0
-    near: Neighbours | None = None
+    shared: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.demand.reduces:
             raise DemandError(f"greedy moves chunks with one source each; {self.demand.collective} adds up several")
-        self.near = self.near or neighbours(self.topology)
+        near = neighbours(self.topology)
         if len(self.demand.destination_rank) > len(self.demand):
-            self.near = self.near.without(~self.topology.copies)  # relays pass on several copies
-        self.net = _net(self.near, float(self.demand.chunk_bytes.mean()))
+            near = near.without(~self.topology.copies)  # relays pass on several copies
+        self.net = _net(near, float(self.demand.chunk_bytes.mean()))
         demand = self.demand
         self.work = Work(demand.chunk_bytes, demand.source, demand.destination_ptr, demand.destination_rank)
         self.random = np.random.default_rng(self.seed)
         self.best: Schedule | None = None
-        self.best_knobs = Knobs(self.seed, 1.0, 1.0, 0.0, np.inf, _NEVER)
+        told = self.shared.get("greedy")
+        first = [Knobs(self.seed, *knobs, _NEVER) for knobs in _FIRST]
+        self.best_knobs = told if isinstance(told, Knobs) else first[0]
+        self.first = [self.best_knobs, *(knobs for knobs in first if knobs[1:5] != self.best_knobs[1:5])]
         self.steps = 0
 
     @property
@@ -64,14 +74,15 @@ class GreedySearch:
         if schedule.finish_ps >= self.best_ps:
             return False
         self.best, self.best_knobs = schedule, knobs
+        self.shared["greedy"] = knobs
         return True
 
     def _next_knobs(self) -> Knobs:
-        """The first run has no noise; half of the others stay near the best, the rest try anything."""
+        """The first runs are given; half of the others stay near the best, the rest try anything."""
         seed = self.seed * 1_000_003 + self.steps
         give_up = self.best_ps
-        if self.steps == 0:
-            return self.best_knobs._replace(seed=seed)
+        if self.steps < len(self.first):
+            return self.first[self.steps]._replace(seed=seed, give_up_ps=give_up)
         if self.best is None:
             return Knobs(seed, 1.0, 1.0, 0.1, np.inf, _NEVER)
         random = self.random
@@ -91,7 +102,7 @@ class GreedySearch:
 
 def greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     """One run of the list scheduler after the other, for ever; whoever asks decides when it is enough."""
-    search = GreedySearch(topology, demand, clock.seed)
+    search = GreedySearch(topology, demand, clock.seed, clock.shared)
     while True:
         yield search.best if search.step() else None
 
@@ -101,6 +112,7 @@ def _net(near: Neighbours, mean_bytes: float) -> Net:
     segments = np.bincount(shape.segment_route, minlength=len(near.routes))
     segment_ptr = np.concatenate(([0], np.cumsum(segments))).astype(np.int64)
     route_of_hop = np.repeat(np.arange(len(near.routes)), np.diff(near.routes.ptr))
+    limit_ptr, limit_of = topology.link_limits
     buffers = [-1 if node.buffer_bytes is None else node.buffer_bytes for node in topology.nodes]
     return Net(
         near.node_ptr,
@@ -121,7 +133,8 @@ def _net(near: Neighbours, mean_bytes: float) -> Net:
         topology.copies,
         topology.cuts_through,
         np.array(buffers, dtype=np.int64),
-        *topology.link_limits,
+        limit_ptr,
+        limit_of,
         topology.limit_GBps,
         *topology.link_changes,
     )

@@ -1,6 +1,9 @@
 """Reductions by any method: a reduction is a distribution run backwards on the reversed machine."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
@@ -30,27 +33,23 @@ def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -
 
 def _joined(method: Method, topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     """Both halves get better in turn; whenever one does, they are joined again."""
-    first, second = demand.halves
+    (first, summed), (second, sent) = demand.halves
     searches = [_reduced(method, topology, first, clock), method(topology, second, clock)]
     best: list[Schedule | None] = [None, None]
-    finish = None
-    while searches:
-        better = False
-        for i, search in enumerate(searches):
-            found = next(search, "over")
-            if found == "over":
-                if best[i] is None:
-                    return
-                continue
-            if isinstance(found, Schedule):
-                best[i], better = found, True
-        if not better:
-            if all(next(search, "over") == "over" for search in searches):
-                return
-            yield None
-            continue
-        if best[0] is not None and best[1] is not None:
+    finish_ps = None
+    while True:
+        found = [next(search, "over") for search in searches]
+        if found == ["over", "over"]:
+            return
+        for i, chunks in enumerate((summed, sent)):
+            part = found[i]
+            if isinstance(part, Schedule):
+                best[i] = replace(part, demand=demand, chunk=chunks[part.chunk].astype(np.int32))
+        both = None
+        if best[0] is not None and best[1] is not None and any(isinstance(part, Schedule) for part in found):
             both = join(best[0], best[1], demand)
-            if finish is None or both.finish_ps < finish:
-                finish = both.finish_ps
-                yield both
+        if both is None or (finish_ps is not None and both.finish_ps >= finish_ps):
+            yield None
+        else:
+            finish_ps = both.finish_ps
+            yield both

@@ -120,7 +120,7 @@ class GroupMethods:
 
         def distance(runner: Runner) -> float:
             other = runner.schedule.demand.size_bytes
-            return max(size / other, other / size)
+            return float(max(size / other, other / size))
 
         return min(fits, key=distance)
 
@@ -147,7 +147,7 @@ class GroupMethods:
 
     def _inner(self, name: str, *args: Any) -> Any:
         """What has no schedule: the inner backend's own collective; the first time this is said."""
-        if not self.fallen_back[name]:
+        if not self.fallen_back[name] and self.my_rank == 0:
             log.warning("flowccl: no schedule for %s on %d ranks; %s does it", name, self.my_size, self.inner.name())
         self.fallen_back[name] += 1
         method = getattr(self.inner, name, None) or getattr(self.inner, _OLD_NAMES.get(name, name))
@@ -200,17 +200,18 @@ def _recv_anysource(self: GroupMethods, tensors: Any, tag: int = 0) -> Any:
 def _classes() -> tuple[Any, Any]:
     """The process group and its finished work, as classes of the torch that is installed."""
     torch = import_torch()
-    dist = torch.distributed
+    group_base: Any = torch.distributed.ProcessGroup
+    work_base: Any = torch.distributed.Work
 
-    class FlowcclGroup(GroupMethods, dist.ProcessGroup):  # type: ignore[misc]  # torch is an extra
+    class FlowcclGroup(GroupMethods, group_base):  # type: ignore[misc]  # torch is an extra
         def __init__(self, rank: int, size: int, inner: Any, schedules: Sequence[Schedule]) -> None:
-            dist.ProcessGroup.__init__(self, rank, size)
+            group_base.__init__(self, rank, size)
             self.begin(rank, size, inner, schedules)
 
         def getBackendName(self) -> str:
             return "flowccl"
 
-    class Done(dist.Work):  # type: ignore[misc]  # torch is an extra
+    class Done(work_base):  # type: ignore[misc]  # torch is an extra
         def __init__(self, result: list[Any]) -> None:
             super().__init__()
             self.future = torch.futures.Future()
@@ -244,8 +245,10 @@ def register(schedules: Sequence[Schedule], inner: str) -> None:
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         prefixed = dist.PrefixStore("flowccl", store)
-        made = getattr(dist, maker)(prefixed, rank, size, timeout) if inner == "gloo" else getattr(dist, maker)(
-            prefixed, rank, size
+        made = (
+            getattr(dist, maker)(prefixed, rank, size, timeout)
+            if inner == "gloo"
+            else getattr(dist, maker)(prefixed, rank, size)
         )
         return _classes()[0](rank, size, made, schedules)
 

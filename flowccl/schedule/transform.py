@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.settle import fits, sequence, settle
 from flowccl.schedule.timing import Timing, spread
 from flowccl.topology.routes import Routes
 
@@ -15,31 +16,28 @@ from flowccl.topology.routes import Routes
 def prune(schedule: Schedule) -> Schedule:
     """Drop what no destination needs (TE-CCL section 3): walk back from each destination to the source.
 
-    A node keeps only the first delivery of a chunk, and only if somebody needs it; a multicast loses the branches
-    that nobody needs. Chunks that are sums of several contributions are left as they are.
+    A node keeps only the first delivery of a chunk (one that cannot copy, one for each time that it sends it), and only
+    if somebody needs it; a multicast loses the branches that nobody needs. Left as they are: chunks that are sums of
+    several contributions, and branches without which the rest would be too fast for a limit or a link further on.
     """
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
     summed = (np.diff(demand.source_ptr) > 1)[schedule.chunk]
-    key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
-    order = np.lexsort((timing.end_arrival_ps, key))
-    keys, first = np.unique(key[order], return_index=True)
-    delivery = order[first]  # the first delivery of each (chunk, node)
-    root_of = np.full(len(schedule), -1, dtype=np.int64)
-    root_of[timing.root_transfer] = timing.root_node
-
-    useful = np.zeros(len(key), dtype=np.bool_)
-    useful[summed[timing.end_transfer]] = True
-    source_key = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
+    order, keys, _ = _deliveries(schedule, timing)
+    first = np.ones(len(keys), dtype=np.bool_)
+    first[1:] = keys[1:] != keys[:-1]
     wanted = demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank
-    while len(wanted):
-        wanted = np.unique(wanted[~np.isin(wanted, source_key)])
-        place = np.searchsorted(keys, wanted)
-        found = (place < len(keys)) & (keys[np.minimum(place, len(keys) - 1)] == wanted) if len(keys) else place < 0
-        rows = delivery[place[found]]
-        rows = rows[~useful[rows]]
+    gives_away = ~schedule.topology.copies[timing.end_node[order]]
+    rows = order[np.isin(keys, wanted) & (first | gives_away)]
+
+    fed_by = np.full(len(schedule), -1, dtype=np.int64)  # the row with which the root of each transfer got the chunk
+    root, end = _feeding(schedule, timing)
+    fed_by[timing.root_transfer[root]] = end
+    useful = summed[timing.end_transfer]
+    rows = rows[~useful[rows]]
+    while len(rows):
         useful[rows] = True
-        transfer = timing.end_transfer[rows]
-        wanted = schedule.chunk[transfer].astype(np.int64) * nodes + root_of[transfer]
+        rows = np.unique(fed_by[timing.end_transfer[rows]])
+        rows = rows[(rows >= 0) & ~useful[rows]]
     return _only_ends(schedule, useful)
 
 
@@ -61,7 +59,7 @@ def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
     keep = np.flatnonzero(kept > 0)
     lists = [links.get(i) or list(schedule.routes.links(int(schedule.route[i]))) for i in keep.tolist()]
     smaller = Routes.from_lists(lists)
-    return Schedule.from_links(
+    pruned = Schedule.from_links(
         schedule.topology,
         schedule.demand,
         schedule.chunk[keep],
@@ -70,6 +68,7 @@ def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
         schedule.reduce[keep],
         schedule.method,
     )
+    return pruned if not schedule.topology.changes and fits(pruned) else _subset(schedule, keep)
 
 
 def _branches(schedule: Schedule, links: tuple[int, ...], ends: list[int]) -> list[int]:
@@ -122,9 +121,10 @@ def _precedences(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int6
     parts = [
         _order_on_links(schedule, timing),
         *_order_on_limits(schedule, timing),
+        *_order_in_buffers(schedule, timing),
         _hold_before_send(schedule, timing),
     ]
-    if schedule.demand.reduces:
+    if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
         parts.append(_send_before_next_sum(schedule, timing))
     before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return before, after, lag
@@ -159,18 +159,49 @@ def _order_on_limits(
     result = []
     for limit in schedule.topology.limits:
         rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
-        rows = rows[np.argsort(timing.hop_to_ps[rows], kind="stable")]
-        begin, end = timing.hop_from_ps[rows], timing.hop_to_ps[rows]
-        done = np.searchsorted(end, begin, side="right")  # how many have ended when this one begins
-        latest = np.concatenate(([np.int64(-1)], np.maximum.accumulate(begin))) if len(rows) else np.zeros(1, np.int64)
-        low = np.searchsorted(
-            end, latest[done], side="right"
-        )  # those followed by another that fits between need no edge
-        owner = np.repeat(np.arange(len(rows)), np.maximum(done - low, 0))
-        inside = np.arange(len(owner)) - np.repeat(
-            np.cumsum(np.maximum(done - low, 0)) - np.maximum(done - low, 0), np.maximum(done - low, 0)
-        )
-        result.append(_hop_edges(schedule, timing, rows[low[owner] + inside], rows[owner]))
+        x, y = _apart(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
+        result.append(_hop_edges(schedule, timing, rows[x], rows[y]))
+    return result
+
+
+def _apart(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of stretches of time, the one over when the other begins, without those that have a third in between."""
+    rows = np.argsort(end, kind="stable")
+    begin, end = begin[rows], end[rows]
+    done = np.searchsorted(end, begin, side="right")  # how many have ended when this one begins
+    first = np.iinfo(np.int64).min
+    latest = np.concatenate(([first], np.maximum.accumulate(begin)))
+    low = np.searchsorted(end, latest[done], side="right")  # those before have another that fits in between
+    size = np.maximum(done - low, 0)
+    owner = np.repeat(np.arange(len(rows)), size)
+    inside = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
+    return rows[low[owner] + inside], rows[owner]
+
+
+def _order_in_buffers(
+    schedule: Schedule, timing: Timing
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Two chunks that a node did not keep for others at the same time stay so, as with limits."""
+    demand, nodes, result = schedule.demand, len(schedule.topology.nodes), []
+    own = np.concatenate((demand.source_chunk, demand.destination_chunk)).astype(np.int64) * nodes
+    own += np.concatenate((demand.source_rank, demand.destination_rank))
+    for node in [n for n, what in enumerate(schedule.topology.nodes) if what.buffer_bytes is not None]:
+        came, left = np.flatnonzero(timing.end_node == node), np.flatnonzero(timing.root_node == node)
+        chunk = np.concatenate((schedule.chunk[timing.end_transfer[came]], schedule.chunk[timing.root_transfer[left]]))
+        transfer = np.concatenate((timing.end_transfer[came], timing.root_transfer[left]))
+        since = np.concatenate((timing.end_first_ps[came], timing.root_from_ps[left]))
+        until = np.concatenate((timing.end_arrival_ps[came], timing.root_to_ps[left]))
+        kept, stay = np.unique(chunk, return_inverse=True)
+        first, last = np.full(len(kept), np.iinfo(np.int64).max), np.zeros(len(kept), dtype=np.int64)
+        np.minimum.at(first, stay, since)
+        np.maximum.at(last, stay, until)
+        for x, y in zip(*_apart(first, last), strict=True):
+            if not np.isin([kept[x] * nodes + node, kept[y] * nodes + node], own).any():
+                a = np.repeat(np.flatnonzero(stay == x), np.sum(stay == y))
+                b = np.tile(np.flatnonzero(stay == y), np.sum(stay == x))
+                lag = until[a] - schedule.start_ps[transfer[a]] - (since[b] - schedule.start_ps[transfer[b]])
+                other = transfer[a] != transfer[b]
+                result.append((transfer[a][other], transfer[b][other], lag[other]))
     return result
 
 
@@ -186,20 +217,8 @@ def _deliveries(schedule: Schedule, timing: Timing) -> tuple[NDArray[np.int64], 
 def _hold_before_send(
     schedule: Schedule, timing: Timing
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """A root sends after its first delivery; a sum is sent after all deliveries that it had got before."""
-    order, end_key, root_key = _deliveries(schedule, timing)
-    low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
-    summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
-    source_key = (
-        schedule.demand.source_chunk.astype(np.int64) * len(schedule.topology.nodes) + schedule.demand.source_rank
-    )
-    owned = np.isin(root_key, source_key) & ~summed
-    high = np.where(owned, low, np.where(summed, high, np.minimum(high, low + 1)))
-    size = high - low
-    root = np.repeat(np.arange(len(root_key)), size)
-    end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
-    in_time = timing.end_arrival_ps[end] <= timing.root_from_ps[root]
-    root, end = root[in_time], end[in_time]
+    """A root sends when it has what it sends."""
+    root, end = _feeding(schedule, timing)
     before, after = timing.end_transfer[end], timing.root_transfer[root]
     lag = (
         timing.end_arrival_ps[end] - schedule.start_ps[before] - (timing.root_from_ps[root] - schedule.start_ps[after])
@@ -207,14 +226,47 @@ def _hold_before_send(
     return before, after, lag
 
 
-def _send_before_next_sum(
-    schedule: Schedule, timing: Timing
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What came after a partial sum was sent still comes after it, and sums and copies at a node keep their order."""
+def _feeding(schedule: Schedule, timing: Timing) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs (root row, end row): which deliveries a root needs for what it sends.
+
+    Of a sum, all that it had got before; else the first; a node that cannot copy, what it got first for what it sends
+    first, and so on.
+    """
     order, end_key, root_key = _deliveries(schedule, timing)
     low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
     summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
-    size = np.where(summed, high - low, 0)
+    source_key = (
+        schedule.demand.source_chunk.astype(np.int64) * len(schedule.topology.nodes) + schedule.demand.source_rank
+    )
+    owned = np.isin(root_key, source_key) & ~summed
+    gives_away = ~schedule.topology.copies[timing.root_node] & ~summed
+    turn = np.where(gives_away, _turns(root_key, timing.root_from_ps), 0) - owned
+    low = np.clip(low + turn, low, high)
+    high = np.where(turn < 0, low, np.where(summed, high, np.minimum(high, low + 1)))
+    size = high - low
+    root = np.repeat(np.arange(len(root_key)), size)
+    end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
+    in_time = timing.end_arrival_ps[end] <= timing.root_from_ps[root]
+    return root[in_time], end[in_time]
+
+
+def _turns(key: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many with the same key come before each."""
+    order = np.lexsort((time, key))
+    place = np.arange(len(key))
+    turn = np.empty(len(key), dtype=np.int64)
+    turn[order] = place - np.searchsorted(key[order], key[order], side="left")
+    return turn
+
+
+def _send_before_next_sum(
+    schedule: Schedule, timing: Timing
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """What came after a partial sum, or the only copy, was sent still does; sums and copies at a node keep their order."""
+    order, end_key, root_key = _deliveries(schedule, timing)
+    low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
+    summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
+    size = np.where(summed | ~schedule.topology.copies[timing.root_node], high - low, 0)
     root = np.repeat(np.arange(len(root_key)), size)
     end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
     later = timing.end_arrival_ps[end] > timing.root_from_ps[root]
@@ -231,7 +283,7 @@ def _send_before_next_sum(
     x, y = x[mixed], y[mixed]
     before, after = timing.end_transfer[x], timing.end_transfer[y]
     lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_arrival_ps[y] - schedule.start_ps[after])
-    parts.append((before, after, lag))
+    parts.append((before, after, lag + (x > y)))  # at one instant, the first row comes first
     first, second, third = (np.concatenate([part[i] for part in parts]) for i in range(3))
     other = first != second
     return first[other], second[other], third[other]
@@ -241,23 +293,38 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
     """The schedule run backwards on the reversed machine: what was sent out comes back.
 
     `demand` is the reversed one (for example reduce_scatter for an allgather), with the same chunks in the same order;
-    `reduce` says whether what arrives is added up.
+    `reduce` says whether what arrives is added up. It takes as long as the schedule, unless links change or a limit is
+    over links with several latencies, which it then meets at other times: there, what clashes is put later.
     """
     if len(demand) != len(schedule.demand) or np.any(demand.chunk_bytes != schedule.demand.chunk_bytes):
         raise ScheduleError("reverse: the reversed demand must have the same chunks in the same order")
-    timing, topology = schedule.timing, schedule.topology
-    whole = timing.hop_to_ps + topology.link_latency_ps[timing.hop_link]
-    last = np.full(len(schedule), 0, dtype=np.int64)
-    np.maximum.at(last, timing.hop_transfer, whole)
     flipped = Routes.from_lists([schedule.routes.links(r)[::-1] for r in range(len(schedule.routes))])
-    return replace(
+    back = replace(
         schedule,
-        topology=topology.reversed,
+        topology=schedule.topology.reversed,
         demand=demand,
         routes=flipped,
-        start_ps=last.max(initial=0) - last,
+        start_ps=np.zeros(len(schedule), dtype=np.int64),
         reduce=np.full(len(schedule), reduce),
     )
+    if reduce:  # a node on the way that cannot reduce, such as a memory, keeps what comes until it has sent it on
+        ends = ~schedule.topology.reversed.reduces[back.timing.end_node]
+        back = replace(back, reduce=np.bincount(back.timing.end_transfer, ends, len(schedule)) == 0)
+    if not len(schedule):
+        return back
+    if schedule.topology.changes:
+        return settle(back, sequence(schedule)[::-1])
+    start = _mirrored(schedule.timing, back.timing, schedule.topology.link_latency_ps)
+    mirrored = replace(back, start_ps=start - min(start.min(), 0))
+    return mirrored if not schedule.topology.limits or fits(mirrored) else settle(back, sequence(schedule)[::-1])
+
+
+def _mirrored(forward: Timing, back: Timing, latency_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Starts with which every hop, now from zero as in `back`, is held when its mirror image arrived."""
+    whole = forward.hop_to_ps + latency_ps[forward.hop_link]
+    last = np.searchsorted(forward.hop_transfer, np.arange(forward.hop_transfer[-1] + 1), side="right") - 1
+    first = np.searchsorted(back.hop_transfer, np.arange(back.hop_transfer[-1] + 1), side="left")
+    return np.asarray(whole.max() - whole[last] - back.hop_from_ps[first])
 
 
 def join(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
@@ -285,4 +352,6 @@ def join(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
         np.concatenate((first.reduce, second.reduce)),
         first.method if first.method == second.method else f"{first.method}, {second.method}",
     )
+    if both.topology.changes:  # later, links have other bandwidths, and the second half takes other times
+        return settle(both, np.concatenate((sequence(first), sequence(second) + len(first))))
     return retime(both)

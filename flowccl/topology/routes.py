@@ -233,12 +233,36 @@ def _walk(
     roots: list[tuple[int, int]],
     ends: list[tuple[int, int]],
 ) -> _Shape:
-    """Offsets by walking the tree from its first root in both directions; every switch gets all inputs at once."""
+    """Offsets and segments from the root that starts first: the one above all store-and-forward switches."""
+    for _, first in roots:
+        shape = _walk_from(first, topology, links, src, dst, into, out, roots, ends)
+        if shape is not None:
+            return shape
+    broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
+    broken.problem = "adds up what comes from two store-and-forward switches, which cannot be on time for each other"
+    return broken
+
+
+def _walk_from(
+    first_hop: int,
+    topology: Topology,
+    links: tuple[int, ...],
+    src: list[int],
+    dst: list[int],
+    into: dict[int, list[int]],
+    out: dict[int, list[int]],
+    roots: list[tuple[int, int]],
+    ends: list[tuple[int, int]],
+) -> _Shape | None:
+    """Walk the tree from one root in both directions; every switch gets all inputs at once.
+
+    None where a store-and-forward switch is met from behind: then its root starts earlier than this one.
+    """
     latency = topology.link_latency_ps
-    offset: dict[int, int] = {roots[0][1]: 0}
-    segment = {roots[0][1]: 0}
+    offset: dict[int, int] = {first_hop: 0}
+    segment = {first_hop: 0}
     parent = [-1]
-    todo = [roots[0][1]]
+    todo = [first_hop]
     while todo:
         hop = todo.pop()
         for node, time in ((dst[hop], offset[hop] + int(latency[links[hop]])), (src[hop], offset[hop])):
@@ -248,6 +272,8 @@ def _walk(
             for other in into[node] + out[node]:
                 if other in offset:
                     continue
+                if split and hop in out[node] and other in into[node]:
+                    return None
                 offset[other] = time - (int(latency[links[other]]) if other in into[node] else 0)
                 if split and other in out[node]:
                     segment[other] = len(parent)

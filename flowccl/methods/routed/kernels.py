@@ -360,7 +360,7 @@ def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, 
                     free_at[shop.hop_link[first + h]] = now + until[h]
                     finish = max(finish, now + until[h] + shop.hop_latency[first + h])
                 if finish >= give_up_ps:
-                    return False, finish, start
+                    return False, int(finish), start
                 for k in range(shop.child_ptr[job], shop.child_ptr[job + 1]):
                     child = shop.child[k]
                     hop = shop.feeding_hop[child]
@@ -369,7 +369,7 @@ def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, 
                     came = now + until[hop] + shop.hop_latency[first + hop]
                     _sift_up(q_time, q_what, q_size, came, np.int64(child))
                     q_size += 1
-    return left == 0, finish, start
+    return left == 0, int(finish), start
 
 
 @njit(cache=True)

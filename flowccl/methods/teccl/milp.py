@@ -12,13 +12,14 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import NothingFoundError
 from flowccl.methods.clock import Clock
-from flowccl.methods.teccl import flows
+
 from flowccl.methods.teccl.copies import CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
 from flowccl.methods.teccl.floor import Distances, grid_floor
+from flowccl.methods.teccl.lp import whole_chunks
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start, transfers_of
-from flowccl.methods.teccl.readback import read_back
+from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, solver_options
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
@@ -31,7 +32,7 @@ def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule 
     """A plan on the grid with its proof or gap, read back in continuous time."""
     options = TecclOptions.of(clock.options)
     if len(demand.destination_rank) == len(demand) or not options.copy:
-        yield from flows.whole_chunks(topology, demand, clock, options)
+        yield from whole_chunks(topology, demand, clock, options)
         return
     grid = make_grid(topology, chunk_size(demand), options)
     distances = Distances.of(grid)
@@ -45,38 +46,14 @@ def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule 
     if options.objective == "paper":
         plan, facts = _by_objective(grid, demand, distances, clock, options, search)
     else:
-        plan = search.run()
-        facts = {"grid_gap": search.gap, "grid_status": search.status}
+        plan, facts = search.run(), {}
     if plan is None:
         raise NothingFoundError(
             f"no plan found in {clock.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
         )
-    clock.notes |= grid_facts(grid, plan, search) | facts
-    yield best_schedule(clock, plan, start, "milp")
-
-
-def best_schedule(clock: Clock, plan: GridPlan, start: Start, method: str) -> Schedule:
-    """The plan in continuous time, or the list scheduler's schedule where that finishes earlier; says which."""
-    schedule = start.schedules.get(plan) or read_back(plan, method)
-    clock.notes["plan_finish_us"] = schedule.finish_us
-    if start.schedule is not None and start.schedule.finish_ps < schedule.finish_ps:
-        clock.notes["schedule_by"] = "list scheduler"
-        return replace(start.schedule, method=method)
-    clock.notes["schedule_by"] = "plan"
-    return replace(schedule, method=method)
-
-
-def grid_facts(grid: Grid, plan: GridPlan, search: "EpochSearch[GridPlan]") -> dict[str, object]:
-    """What is worth knowing of a plan on the grid."""
-    return {
-        "epoch_us": grid.epoch_us,
-        "epochs": plan.epochs,
-        "grid_finish_us": plan.epochs * grid.epoch_us,
-        "epochs_floor": search.low,
-        "epochs_floor_reason": search.reason,
-        "solver_s": round(search.solver_s, 3),
-        "solves": search.solves,
-    }
+    search.best = plan
+    clock.notes |= search.facts(grid.epoch_us) | facts
+    yield best_schedule(clock, start.schedules.get(plan) or read_back(plan, "milp"), start, "milp")
 
 
 def _attempt(

@@ -5,11 +5,14 @@ threshold); where that clashes (several chunks in one epoch that meet at a switc
 order of the plan. Either is then retimed, so that everything starts as early as it can.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from flowccl.check.verify import verify
 from flowccl.errors import InvalidScheduleError
-from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
+from flowccl.methods.clock import Clock
+from flowccl.methods.teccl.plan import GridPlan, Start, Steps, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.routes import Routes, route_shape
@@ -32,6 +35,16 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
             if not verify(schedule):  # starting earlier may overfill a limited buffer
                 return schedule
     raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problem}")
+
+
+def best_schedule(clock: Clock, schedule: Schedule, start: Start, method: str) -> Schedule:
+    """The schedule of the plan, or the list scheduler's where that finishes earlier; the notes say which."""
+    clock.notes["plan_finish_us"] = schedule.finish_us
+    clock.notes["schedule_by"] = "plan"
+    if start.schedule is not None and start.schedule.finish_ps < schedule.finish_ps:
+        clock.notes["schedule_by"] = "list scheduler"
+        schedule = start.schedule
+    return replace(schedule, method=method)
 
 
 def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]

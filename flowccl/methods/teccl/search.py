@@ -70,6 +70,21 @@ class EpochSearch(Generic[P]):
         """Epochs of the plan over those that are needed at least, less 1."""
         return self.best.epochs / max(self.low, 1) - 1 if self.best is not None else float("inf")
 
+    def facts(self, epoch_us: float) -> dict[str, object]:
+        """What is worth knowing of the best plan on the grid."""
+        epochs = self.best.epochs if self.best is not None else 0
+        return {
+            "epoch_us": epoch_us,
+            "epochs": epochs,
+            "grid_finish_us": epochs * epoch_us,
+            "epochs_floor": self.low,
+            "epochs_floor_reason": self.reason,
+            "grid_gap": self.gap,
+            "grid_status": self.status,
+            "solver_s": round(self.solver_s, 3),
+            "solves": self.solves,
+        }
+
     def _within(self, most: int) -> None:
         """Insist on a number of epochs."""
         if most < self.low:

@@ -1,0 +1,62 @@
+"""The result JSON of TE-CCL, so that its tables and figures can be made from our schedules.
+
+TE-CCL counts epochs; a schedule in continuous time has none, so an epoch is the hold of the largest chunk on the
+fastest link that is used, and a transfer is in the epoch in which it starts. Seconds and GB/s, as TE-CCL writes them.
+"""
+
+from typing import Any
+
+from flowccl.errors import InputError
+from flowccl.schedule.schedule import Schedule
+
+_PS_PER_S = 1e12
+
+
+def teccl_json(schedule: Schedule) -> dict[str, Any]:
+    """The schedule under TE-CCL's keys; nodes are our numbers, switches after the GPUs."""
+    demand, timing, topology = schedule.demand, schedule.timing, schedule.topology
+    if demand.reduces:
+        raise InputError(f"teccl has no {demand.collective}: its schedules do not add up; export allgather or alltoall")
+    if not len(schedule):
+        raise InputError("the schedule has no transfers")
+    epoch_ps = int((timing.hop_to_ps - timing.hop_from_ps).min())
+    source = demand.source.tolist()
+    place = _places(source)
+    met: dict[str, dict[str, dict[str, float]]] = {}
+    flows = []
+    arrival = {
+        (int(schedule.chunk[i]), int(node)): int(at)
+        for i, node, at in zip(timing.end_transfer, timing.end_node, timing.end_arrival_ps, strict=True)
+    }
+    for chunk, rank in zip(demand.destination_chunk.tolist(), demand.destination_rank.tolist(), strict=True):
+        row = met.setdefault(f"GPU {rank}", {}).setdefault(f"GPU {source[chunk]}", {})
+        row[f"Chunk {place[chunk]}"] = arrival[chunk, rank] / _PS_PER_S
+    root = dict(zip(timing.root_transfer.tolist(), timing.root_node.tolist(), strict=True))
+    for i, end in sorted(zip(timing.end_transfer.tolist(), timing.end_node.tolist(), strict=True)):
+        links = schedule.routes.links(int(schedule.route[i]))
+        ends = [topology.links[link].dst for link in links]
+        switches = [str(node) for node in ends if not topology.nodes[node].stores]
+        chunk, start = int(schedule.chunk[i]), int(schedule.start_ps[i])
+        via = f" via switches {','.join(switches)}" if switches else ""
+        what = f"Chunk {place[chunk]} from {source[chunk]} traveled over {root[i]}->{end}"
+        flows.append((start, f"{what} in epoch {start // epoch_ps}{via}"))
+    finish_s = schedule.finish_ps / _PS_PER_S
+    return {
+        "1-Epoch_Duration": epoch_ps / _PS_PER_S,
+        "2-Expected_Epoch_Duration": epoch_ps / _PS_PER_S,
+        "3-Epochs_Required": -(-schedule.finish_ps // epoch_ps),
+        "4-Collective_Finish_Time": finish_s,
+        "5-Algo_Bandwidth": demand.size_bytes / 1e9 / finish_s,
+        "6-Demand_Met": met,
+        "7-Flows": [text for _, text in sorted(flows)],
+    }
+
+
+def _places(source: list[int]) -> list[int]:
+    """Which of its source's chunks each chunk is: TE-CCL counts per source."""
+    seen: dict[int, int] = {}
+    places = []
+    for rank in source:
+        places.append(seen.get(rank, 0))
+        seen[rank] = places[-1] + 1
+    return places

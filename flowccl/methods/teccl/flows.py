@@ -1,0 +1,158 @@
+"""The program without copies (TE-CCL section 4.1): how much of every source's data goes over which arc in each epoch.
+
+Chunks of one source need not be told apart: what arrives is either taken, kept or sent on. With `whole`, amounts are
+whole chunks and a link slower than an epoch is held for several (appendix F); else they are rates, and any part of a
+chunk may go its own way.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.methods.teccl.epochs import Grid, Ints
+from flowccl.methods.teccl.floor import Distances
+from flowccl.methods.teccl.options import TecclOptions
+from flowccl.solver import Block, ProgramBuilder
+
+Amounts = NDArray[np.float64]
+
+
+def amounts_of(grid: Grid, demand: Demand, *, whole: bool) -> Amounts:
+    """(sources, nodes): chunks that each node wants of each source; counted by bytes unless they are whole."""
+    amounts = np.zeros((demand.num_gpus, len(grid.topology.nodes)))
+    size = 1.0 if whole else demand.chunk_bytes[demand.destination_chunk] / grid.chunk_bytes
+    np.add.at(amounts, (demand.source[demand.destination_chunk], demand.destination_rank), size)
+    return amounts
+
+
+class FlowProgram:
+    """The program for `num_epochs` epochs.
+
+    flow[s, a, k] starts on arc a in epoch k; keep[s, n, k] stays at node n during epoch k; take[s, n, k] is there for
+    good from epoch k on.
+    """
+
+    def __init__(
+        self, grid: Grid, amounts: Amounts, distances: Distances, num_epochs: int, options: TecclOptions, *, whole: bool
+    ) -> None:
+        self.grid, self.amounts, self.num_epochs, self.options, self.whole = grid, amounts, num_epochs, options, whole
+        self.model = ProgramBuilder(maximize=options.objective == "paper")
+        self.delay = (grid.delay if whole else grid.rate_delay)(num_epochs)
+        self.sources = np.flatnonzero(amounts.any(axis=1))
+        wants = amounts[self.sources] > 0
+        self._first = distances.between[self.sources]
+        self._left = np.stack([distances.between[:, w].min(axis=1) for w in wants])
+        self.flow, self.keep, self.take = self._flows(), self._keeps(), self._takes(wants)
+        self._conserve()
+        self._deliver(wants)
+        self._fit_links()
+        self._fit_limits()
+        self._fit_buffers()
+
+    def _flows(self) -> Block:
+        grid, epoch = self.grid, np.arange(self.num_epochs)
+        where = self._first[:, grid.tail, None] <= epoch
+        where = where & (epoch + self.delay <= self.num_epochs - self._left[:, grid.head, None])
+        where &= (grid.head[None, :] != self.sources[:, None])[:, :, None]
+        return self.model.variables("flow", where.shape, integer=self.whole, where=where)
+
+    def _keeps(self) -> Block:
+        """Without store-and-forward only the source keeps anything."""
+        epoch = np.arange(self.num_epochs)
+        where = (self._first[:, :, None] <= epoch) & (epoch + 1 <= self.num_epochs - self._left[:, :, None])
+        where &= self.grid.topology.stores[None, :, None]
+        own = np.zeros(where.shape[:2], dtype=np.bool_)
+        own[np.arange(len(self.sources)), self.sources] = True
+        if not self.options.buffers:
+            where &= own[:, :, None]
+        return self.model.variables("keep", where.shape, where=where)
+
+    def _takes(self, wants: NDArray[np.bool_]) -> Block:
+        epoch = np.arange(self.num_epochs + 1)
+        where = wants[:, :, None] & (self._first[:, :, None] <= epoch)
+        return self.model.variables("take", where.shape, where=where)
+
+    def arrivals(self) -> tuple[NDArray[np.int32], Ints, Ints, Ints]:
+        """All flows as (column, source, arc, epoch in which the head can send it on)."""
+        source, arc, epoch = np.nonzero(self.flow.exists)
+        return self.flow.columns[source, arc, epoch], source, arc, epoch + self.delay[arc, epoch]
+
+    def _conserve(self) -> None:
+        """What comes in or was kept is sent on, kept or taken."""
+        shape = (len(self.sources), len(self.grid.topology.nodes), self.num_epochs + 1)
+        supply = np.zeros(shape)
+        supply[np.arange(len(self.sources)), self.sources, 0] = self.amounts[self.sources].sum(axis=1)
+        rows = self.model.rows("conserve", shape, equals=-supply)
+        column, source, arc, at = self.arrivals()
+        rows.add_at((source, self.grid.head[arc], at), column)
+        source, arc, epoch = np.nonzero(self.flow.exists)
+        rows.add_at((source, self.grid.tail[arc], epoch), self.flow.columns[source, arc, epoch], times=-1)
+        rows.add_at(np.s_[:, :, 1:], self.keep)
+        rows.add_at(np.s_[:, :, :-1], self.keep, times=-1)
+        rows.add(self.take, times=-1)
+
+    def _deliver(self, wants: NDArray[np.bool_]) -> None:
+        rows = self.model.rows("deliver", wants.shape, equals=self.amounts[self.sources], where=wants)
+        rows.add(self.take, sum_axis=2)
+
+    def _hops(self) -> list[tuple[int, NDArray[np.int32], Ints, Ints]]:
+        """(hop, columns, epochs, arcs) of all flows on each hop."""
+        _, arcs, epochs = np.nonzero(self.flow.exists)
+        columns = self.flow.columns[self.flow.exists]
+        result = []
+        for hop, arc in enumerate(self.grid.hop_arc.tolist()):
+            mine = arcs == arc
+            result.append((hop, columns[mine], epochs[mine], arcs[mine]))
+        return result
+
+    def _fit_links(self) -> None:
+        """All flows on a link fit its capacity."""
+        grid = self.grid
+        hold = grid.hold(self.num_epochs) if self.whole else np.ones_like(self.delay)
+        room = (grid.capacity if self.whole else grid.share)(self.num_epochs).astype(np.float64)
+        busy = self.num_epochs + int(hold.max() + grid.hop_shift.max(initial=0))
+        rows = self.model.rows("fit the link", (len(grid.topology.links), busy), upper=1)
+        for hop, column, epoch, arc in self._hops():
+            for ahead in range(int(hold[arc, epoch].max(initial=0))):
+                still = hold[arc, epoch] > ahead
+                at = epoch[still] + int(grid.hop_shift[hop]) + ahead
+                rows.add_at(
+                    (np.full(len(at), int(grid.hop_link[hop])), at),
+                    column[still],
+                    times=1.0 / room[arc[still], epoch[still]],
+                )
+
+    def _fit_limits(self) -> None:
+        """All flows on the links of a limit fit its bandwidth."""
+        grid, topology = self.grid, self.grid.topology
+        busy = self.num_epochs + int(grid.hold(self.num_epochs).max() + grid.hop_shift.max(initial=0))
+        for limit in topology.limits:
+            rows = self.model.rows(f"fit limit {limit.name}", busy, upper=limit.bandwidth_GBps * grid.epoch_ps / 1000)
+            for hop, column, epoch, arc in self._hops():
+                if int(grid.hop_link[hop]) not in limit.links:
+                    continue
+                hold = grid.hold(self.num_epochs)[arc, epoch] if self.whole else np.ones(len(epoch), dtype=np.int64)
+                for ahead in range(int(hold.max(initial=0))):
+                    still = hold > ahead
+                    at = epoch[still] + int(grid.hop_shift[hop]) + ahead
+                    rows.add_at((at,), column[still], times=grid.chunk_bytes / hold[still])
+
+    def _fit_buffers(self) -> None:
+        """What a node keeps and sends on for others fits its buffer (appendix B)."""
+        topology = self.grid.topology
+        _, arcs, epochs = np.nonzero(self.flow.exists)
+        for node, what in enumerate(topology.nodes):
+            if what.buffer_bytes is None:
+                continue
+            others = np.flatnonzero(self.sources != node)
+            room = what.buffer_bytes / self.grid.chunk_bytes
+            rows = self.model.rows(f"fit the buffer of {what.name}", self.num_epochs, upper=room)
+            rows.add(self.keep[others, node], sum_axis=0)
+            source, arc, epoch = np.nonzero(self.flow.exists)
+            mine = (self.grid.tail[arc] == node) & (self.sources[source] != node)
+            rows.add_at((epoch[mine],), self.flow.columns[source[mine], arc[mine], epoch[mine]])
+
+    def reward_early(self) -> None:
+        """The paper's objective: 1 / (k + 1) for all that is there by the end of epoch k."""
+        worth = np.concatenate((np.cumsum(1.0 / np.arange(self.num_epochs, 0, -1))[::-1], [0.0]))
+        self.model.add_cost(self.take, worth[np.maximum(np.arange(self.num_epochs + 1) - 1, 0)])

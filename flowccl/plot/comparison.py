@@ -1,0 +1,34 @@
+"""algbw against size: one line per method, the floor on top."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flowccl.plot.picture import check_suffix, new_figure, save_figure
+from flowccl.units import format_bytes
+
+
+def plot_comparison(
+    title: str, sizes: Sequence[int], algbw_GBps: Mapping[str, Sequence[float | None]], path: str | Path
+) -> None:
+    """Draw columns of algbw (one per method; "floor" is drawn as a limit) over sizes, both axes logarithmic."""
+    check_suffix(path)
+    figure = new_figure(8.5, 5.5)
+    axes = figure.add_subplot()
+    for number, (name, values) in enumerate(algbw_GBps.items()):
+        points = [(size, value) for size, value in zip(sizes, values, strict=True) if value]
+        if not points:
+            continue
+        style = {"floor": "k--", "auto": "o-"}.get(name, ("s:", "^:", "v:", "D:", "x:", "+:", "*:")[number % 7])
+        width = 2.2 if name == "auto" else 1.2
+        label = "limit (proved)" if name == "floor" else name
+        axes.plot(*zip(*points, strict=True), style, label=label, linewidth=width, markersize=5)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(list(sizes), [format_bytes(size) for size in sizes], rotation=30)
+    axes.minorticks_off()
+    axes.set_xlabel("size")
+    axes.set_ylabel("algbw [GB/s]")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9)
+    save_figure(figure, path)

@@ -1,0 +1,64 @@
+"""A host as its parts are found: GPUs, switches, links; then a Topology, with or without its PCIe part."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flowccl.topology.builders import gpu_nodes
+from flowccl.topology.topology import Link, Node, Topology
+
+PCIE = ("pcie", "cpu")  # names of the switches of PCIe begin so
+
+
+@dataclass
+class Fabric:
+    """Nodes by name, GPUs first, and links by the names of their ends, all while they are being found."""
+
+    gpus: int
+    host: str = "host0"
+    switches: dict[str, Node] = field(default_factory=dict)
+    links: list[tuple[str, str, float, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def switch(self, name: str, *, sharp: bool = False) -> str:
+        """A switch by its name, made where it is new; `sharp` is one that copies and reduces."""
+        node = Node(name=name, kind="switch", host=self.host, copies=sharp, reduces=sharp)
+        self.switches.setdefault(name, node)
+        return name
+
+    def link(self, a: str, b: str, bandwidth_GBps: float, latency_us: float) -> None:
+        """A link from a to b."""
+        self.links.append((a, b, bandwidth_GBps, latency_us))
+
+    def both(self, a: str, b: str, bandwidth_GBps: float, latency_us: float) -> None:
+        """Links both ways."""
+        self.link(a, b, bandwidth_GBps, latency_us)
+        self.link(b, a, bandwidth_GBps, latency_us)
+
+    def topology(self, name: str, keep_pcie: bool) -> Topology:
+        """The machine. Where other links join all GPUs, PCIe is left out unless it is asked for."""
+        pcie = {switch for switch in self.switches if switch.startswith(PCIE)}
+        fast = [link for link in self.links if link[0] not in pcie and link[1] not in pcie]
+        if pcie and not keep_pcie and self._joined(fast):
+            self.notes.append("PCIe is left out, for faster links join all GPUs; --pcie keeps it")
+            return self._made(name, [s for s in self.switches if s not in pcie], fast)
+        return self._made(name, list(self.switches), self.links)
+
+    def _joined(self, links: list[tuple[str, str, float, float]]) -> bool:
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import connected_components
+
+        index = self._index(list(self.switches))
+        rows, columns = [index[a] for a, *_ in links], [index[b] for _, b, *_ in links]
+        graph = csr_matrix((np.ones(len(links)), (rows, columns)), (len(index), len(index)))
+        _, label = connected_components(graph, directed=True, connection="strong")
+        return bool(np.all(label[: self.gpus] == label[0]))
+
+    def _index(self, switches: list[str]) -> dict[str, int]:
+        return {name: i for i, name in enumerate([f"gpu{i}" for i in range(self.gpus)] + switches)}
+
+    def _made(self, name: str, switches: list[str], links: list[tuple[str, str, float, float]]) -> Topology:
+        index = self._index(switches)
+        made = [Link(src=index[a], dst=index[b], bandwidth_GBps=GBps, latency_us=us) for a, b, GBps, us in links]
+        nodes = [*gpu_nodes(self.gpus, self.gpus), *(self.switches[switch] for switch in switches)]
+        return Topology(name, tuple(nodes), tuple(made))

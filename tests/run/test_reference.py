@@ -1,0 +1,154 @@
+"""Schedules on numpy arrays give what the collective's definition says."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import InputError, NothingFoundError, ScheduleError
+from flowccl.run.layout import bound, cut, make_layout
+from flowccl.run.measure import Options, run_numpy, table
+from flowccl.run.reference import execute
+from flowccl.run.values import DTYPES, Inputs, find_dtype, largest_value
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesize import synthesize
+from flowccl.topology.builders import star
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Link, Node, Topology
+from tests.strategies import topologies
+
+
+def wrong(schedule: Schedule, options: Options) -> int:
+    rows = run_numpy(schedule, options)
+    return sum(timed.wrong for row in rows for timed in (row.out_of_place, row.in_place) if timed)
+
+
+@pytest.mark.parametrize("name", sorted(COLLECTIVES_BY_NAME))
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_every_collective_is_exact_for_all_dtypes_and_sizes_in_and_out_of_place(name: str, chunks: int) -> None:
+    schedule = synthesize(machine("dgx1"), name, 1_000_000, chunks=chunks, steps=2).schedule
+    dtypes = tuple(name for name, dtype in DTYPES.items() if dtype.numpy)
+    sizes = (8, 40, 1000, 8 * 1009)  # from one element, not divisible, more and fewer elements than chunks
+    assert wrong(schedule, Options(sizes, dtypes, inplace=True, iterations=1)) == 0
+
+
+def test_the_definitions_are_those_of_numpy() -> None:
+    schedule = synthesize(machine("full:4"), "reduce_scatter", 4000, chunks=1, steps=1).schedule
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(-100, 100, 10) for _ in range(4)]
+    outputs = execute(schedule, inputs)
+    total = np.sum(inputs, axis=0)
+    assert [out.tolist() for out in outputs] == [
+        total[0:3].tolist(),
+        total[3:6].tolist(),
+        total[6:8].tolist(),
+        total[8:].tolist(),
+    ]
+    schedule = synthesize(machine("full:4"), "alltoall", 4000, chunks=2, steps=1).schedule
+    outputs = execute(schedule, [np.arange(8) + 10 * rank for rank in range(4)])
+    assert outputs[2].tolist() == [4, 5, 14, 15, 24, 25, 34, 35]
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def test_random_reductions_on_random_machines_are_exact(data: st.DataObject) -> None:
+    topology = data.draw(topologies(max_gpus=5))
+    name = data.draw(st.sampled_from(["reduce", "reduce_scatter", "allreduce"]))
+    chunks, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 50))
+    try:
+        schedule = synthesize(topology, name, 10_000, chunks=chunks, steps=1, method="greedy").schedule
+    except NothingFoundError:
+        return
+    options = Options((4 * count,), ("float32", "float16", "int32"), inplace=True, iterations=1)
+    assert wrong(schedule, options) == 0
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_random_distributions_on_random_machines_are_exact(data: st.DataObject) -> None:
+    topology = data.draw(topologies(max_gpus=5))
+    name = data.draw(st.sampled_from(["allgather", "alltoall", "broadcast", "scatter", "gather"]))
+    schedule = synthesize(
+        topology, name, 10_000, chunks=data.draw(st.integers(1, 3)), steps=1, method="greedy"
+    ).schedule
+    assert wrong(schedule, Options((4 * data.draw(st.integers(1, 50)),), inplace=True, iterations=1)) == 0
+
+
+def test_a_switch_that_reduces_and_copies_is_one_transfer_of_many_roots_and_ends() -> None:
+    topology = star(4, copies=True, reduces=True)
+    demand = Demand.from_chunks("custom", 4, [Chunk(bytes=8, sources=(0, 1), destinations=(2, 3))])
+    schedule = Schedule.from_transfers(topology, demand, [(0, [0, 2, 5, 7], 0)])
+    outputs = execute(schedule, [np.array([1, 2]), np.array([10, 20]), np.zeros(0, int), np.zeros(0, int)], count=2)
+    assert [out.tolist() for out in outputs] == [[], [], [11, 22], [11, 22]]
+
+
+def test_a_memory_keeps_and_passes_on() -> None:
+    nodes = (Node(name="gpu0"), Node(name="gpu1"), Node(name="memory0", kind="memory"))
+    links = (Link(src=0, dst=2, bandwidth_GBps=1), Link(src=2, dst=1, bandwidth_GBps=1))
+    topology = Topology("pair", nodes, links)
+    demand = collective("broadcast", 2, 1000)
+    schedule = Schedule.from_transfers(topology, demand, [(0, [0], 0), (0, [1], 10**9)])
+    outputs = execute(schedule, [np.arange(5.0), np.zeros(0)])
+    assert outputs[1].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_sum_is_that_of_the_moment_it_is_sent() -> None:
+    """What arrives after a send is not in it."""
+    topology = machine("full:3:bandwidth=1:latency=0")
+    link = {(k.src, k.dst): n for n, k in enumerate(topology.links)}
+    demand = Demand.from_chunks("custom", 3, [Chunk(bytes=1000, sources=(0, 1, 2), destinations=(2,))])
+    rows = [(0, [link[1, 0]], 0, True), (0, [link[0, 2]], 1_000_000, True)]
+    inputs = [np.array([1]), np.array([10]), np.array([100])]
+    assert execute(Schedule.from_transfers(topology, demand, rows), inputs, 1)[2].tolist() == [111]
+    rows = [(0, [link[1, 0]], 1, True), (0, [link[0, 2]], 1_000_000, True)]
+    assert execute(Schedule.from_transfers(topology, demand, rows), inputs, 1)[2].tolist() == [101]
+
+
+def test_alltoallv_takes_its_shares() -> None:
+    demand = alltoallv([[0, 300, 100], [200, 0, 0], [100, 100, 0]])
+    schedule = synthesize(machine("full:3"), demand, steps=1).schedule
+    assert wrong(schedule, Options((400, 40, 4), ("float32",), inplace=True, iterations=1)) == 0
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, 16, 100])
+def test_cutting_gives_all_and_nothing_twice(total: int) -> None:
+    sizes = cut(total, 8)
+    assert sum(sizes) == total
+    assert [bound(total, 8, part) for part in range(9)] == np.concatenate(([0], np.cumsum(sizes))).tolist()
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 100, 1000])
+def test_sums_of_the_inputs_are_exact_in_every_dtype(ranks: int) -> None:
+    for dtype in DTYPES.values():
+        most = largest_value(dtype, ranks)
+        assert most * ranks <= dtype.exact
+        layout = make_layout(collective("allreduce", ranks, 10_000), 64)
+        assert Inputs(layout, dtype).expected(0).max() <= dtype.exact
+
+
+def test_bad_input_is_named() -> None:
+    schedule = synthesize(machine("full:4"), "allgather", 4000, chunks=1, steps=1).schedule
+    with pytest.raises(InputError, match="needs one input for each of 4 ranks, got 2"):
+        execute(schedule, [np.zeros(1)] * 2)
+    with pytest.raises(ScheduleError, match="rank 1: the input must have 1 elements, got 2"):
+        execute(schedule, [np.zeros(n) for n in (1, 2, 1, 1)], 4)
+    with pytest.raises(InputError, match="hold no float32; give at least 4"):
+        run_numpy(schedule, Options((3,)))
+    with pytest.raises(InputError, match=r"numpy has no bfloat16; run it with --on gloo"):
+        run_numpy(schedule, Options((4,), ("bfloat16",)))
+    with pytest.raises(InputError, match="unknown dtype 'float17'"):
+        find_dtype("float17")
+
+
+def test_the_table_has_the_columns_of_nccl_tests() -> None:
+    schedule = synthesize(machine("full:4"), "allreduce", 4000, chunks=1, steps=1).schedule
+    lines = table(run_numpy(schedule, Options((4000,), iterations=1)), 4, "x").splitlines()
+    assert lines[2].split()[1:6] == ["size", "count", "type", "redop", "root"]
+    row = lines[4].split()
+    assert row[:5] == ["4000", "1000", "float", "sum", "-1"]
+    assert row[8] == "0"
+    assert row[9:] == ["N/A"] * 4
+    assert float(row[7]) == pytest.approx(1.5 * float(row[6]), abs=0.02)
+    assert lines[5] == "# Out of bounds values : 0 OK"

@@ -1,0 +1,171 @@
+"""`flowccl.torch` in real processes: the functions, and a DDP training through the backend."""
+
+import importlib.util
+import json
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowccl.errors import InputError
+from flowccl.schedule.files import load_schedule, save_schedule
+from flowccl.synthesize import synthesize
+from flowccl.topology.machines import machine
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
+
+NAMES = ("allgather", "allreduce", "reduce_scatter", "alltoall", "broadcast")
+
+
+def start(target: Any, folder: Path, *arguments: Any) -> list[Any]:
+    """Four processes that run `target(rank, folder, ...)` each; what they return."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    started = [context.Process(target=_play, args=(target, rank, folder, *arguments)) for rank in range(4)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(timeout=120)
+    assert [process.exitcode for process in started] == [0] * 4
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+def _play(target: Any, rank: int, folder: Path, *arguments: Any) -> None:
+    import torch
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    (folder / f"{rank}.json").write_text(json.dumps(target(rank, folder, *arguments)))
+
+
+def meeting(folder: Path, rank: int, name: str) -> dict[str, Any]:
+    return {"init_method": f"file://{folder / name}", "rank": rank, "world_size": 4}
+
+
+def train(rank: int, folder: Path, backend: str) -> dict[str, Any]:
+    """Ten steps of a small net; the losses of this rank and what the backend counted."""
+    import torch
+    from torch import distributed, nn
+
+    import flowccl.torch
+
+    torch.manual_seed(0)
+    if backend == "flowccl":
+        flowccl.torch.init_process_group([folder / "allreduce.json"], **meeting(folder, rank, backend))
+    else:
+        distributed.init_process_group(backend, **meeting(folder, rank, backend))
+    net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    random = torch.Generator().manual_seed(rank)
+    losses = []
+    for _ in range(10):
+        given = torch.randn(16, 20, generator=random)
+        wanted = torch.randint(0, 3, (16,), generator=random)
+        loss = nn.functional.cross_entropy(net(given), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    counted = flowccl.torch.counts() if backend == "flowccl" else {}
+    distributed.destroy_process_group()
+    return {"losses": losses, "counts": counted}
+
+
+@pytest.mark.slow
+@needs_torch
+def test_ddp_has_the_losses_of_gloo_and_every_allreduce_is_a_schedule(tmp_path: Path) -> None:
+    schedule = synthesize(machine("full:4"), "allreduce", 100_000, chunks=1, steps=2).schedule
+    save_schedule(schedule, tmp_path / "allreduce.json")
+    ours, gloos = start(train, tmp_path, "flowccl"), start(train, tmp_path, "gloo")
+    for mine, theirs in zip(ours, gloos, strict=True):
+        assert mine["losses"] == pytest.approx(theirs["losses"], abs=1e-6)
+        assert mine["counts"]["scheduled"] == {"allreduce": 10}
+        assert "allreduce" not in mine["counts"]["inner"]
+
+
+def call_all(rank: int, folder: Path, backend: str) -> list[Any]:
+    """Every collective by the functions of flowccl.torch, or by those of torch.distributed over the backend."""
+    import torch
+    from torch import distributed
+
+    import flowccl.torch
+
+    schedules = {name: load_schedule(folder / f"{name}.json") for name in NAMES}
+    if backend == "gloo":
+        distributed.init_process_group("gloo", **meeting(folder, rank, backend))
+    else:
+        flowccl.torch.init_process_group(schedules.values(), **meeting(folder, rank, backend))
+    result = []
+    mine = (torch.arange(8) + 100 * rank).to(torch.bfloat16 if backend == "gloo" else torch.float32)
+    gathered, summed, part, exchanged, copied = mine.new_zeros(32), mine % 7, mine.new_zeros(2), mine * 0, mine.clone()
+    if backend == "gloo":
+        flowccl.torch.all_gather(gathered, mine % 100, schedules["allgather"])
+        flowccl.torch.all_reduce(summed, schedules["allreduce"])
+        flowccl.torch.reduce_scatter(part, mine % 7, schedules["reduce_scatter"])
+        flowccl.torch.all_to_all(exchanged, mine % 100, schedules["alltoall"])
+        flowccl.torch.broadcast(copied, schedules["broadcast"])
+        column = torch.zeros(4, 2)[:, 0]  # not contiguous
+        column += 1
+        flowccl.torch.all_reduce(column, schedules["allreduce"])
+        assert column.tolist() == [4.0] * 4
+        try:
+            flowccl.torch.all_reduce(summed, schedules["allgather"])
+        except InputError as error:
+            assert "the schedule is for allgather, not for allreduce" in str(error)
+    else:
+        gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+        scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+        gather(gathered, mine % 100)
+        distributed.all_reduce(summed)
+        scatter(part, mine % 7)
+        distributed.all_to_all_single(exchanged, mine % 100)
+        distributed.broadcast(copied, 0)
+        parts = [torch.zeros(2, 4) for _ in range(4)]
+        distributed.all_gather(parts, torch.full((2, 4), float(rank)))
+        assert [float(p.mean()) for p in parts] == [0, 1, 2, 3]
+        largest = torch.tensor([float(rank)])
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)  # no schedule does it: gloo
+        distributed.barrier()
+        assert largest.item() == 3
+        counted = flowccl.torch.counts()
+        assert counted["scheduled"] == dict.fromkeys(NAMES, 1) | {"allgather": 2}, counted
+        assert counted["inner"]["allreduce"] == 1
+        if rank == 0:
+            distributed.send(torch.ones(3), 1, tag=5)
+        if rank == 1:
+            got = torch.zeros(3)
+            distributed.recv(got, 0, tag=5)
+            assert got.tolist() == [1, 1, 1]
+    for tensor in (gathered, summed, part, exchanged, copied):
+        result.append(tensor.tolist())
+    distributed.destroy_process_group()
+    return result
+
+
+@pytest.mark.slow
+@needs_torch
+@pytest.mark.parametrize("backend", ["gloo", "flowccl"])
+def test_every_collective_on_tensors(backend: str, tmp_path: Path) -> None:
+    for name in NAMES:
+        schedule = synthesize(machine("ring:4"), name, 1000, chunks=2, steps=1).schedule
+        save_schedule(schedule, tmp_path / f"{name}.json")
+    inputs = [[i + 100 * rank for i in range(8)] for rank in range(4)]
+    total = [sum(row[i] % 7 for row in inputs) for i in range(8)]
+    for rank, (gathered, summed, part, exchanged, copied) in enumerate(start(call_all, tmp_path, backend)):
+        assert gathered == list(range(8)) * 4
+        assert summed == total
+        assert part == total[2 * rank : 2 * rank + 2]
+        assert exchanged == [2 * rank, 2 * rank + 1] * 4
+        assert copied == list(range(8))
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    import flowccl.torch
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"pip install flowccl\[torch\]"):
+        flowccl.torch.register_backend([])
