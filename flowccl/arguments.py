@@ -1,7 +1,7 @@
 """The options of the command line, and the help that teaches them."""
 
 import argparse
-from typing import NoReturn
+from typing import Any, NoReturn
 
 EXPORT_TARGETS = ("msccl", "executor", "rccl", "mscclpp", "chakra", "teccl", "msccl-json")
 
@@ -57,10 +57,11 @@ def _add_synth(commands: "argparse._SubParsersAction[_Parser]") -> None:
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    synth.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a JSON file")
+    synth.add_argument("machine", metavar="MACHINE", nargs="?", help="a name (see `flowccl machines`) or a JSON file")
     synth.add_argument(
         "collective",
         metavar="COLLECTIVE",
+        nargs="?",
         help="allgather, alltoall, broadcast, scatter, gather, reduce, reduce_scatter, allreduce, or a JSON file",
     )
     synth.add_argument("--size", metavar="SIZE", help="bytes as nccl-tests counts them, e.g. 1MB (decimal) or 1MiB")
@@ -70,7 +71,7 @@ def _add_synth(commands: "argparse._SubParsersAction[_Parser]") -> None:
     synth.add_argument(
         "--method",
         default="auto",
-        help="auto, greedy, ring, recursive-doubling, direct or tree (default: auto)",
+        help="auto, greedy, routed, milp, lp, astar, ring, recursive-doubling, direct or tree (default: auto)",
     )
     synth.add_argument("--root", metavar="RANK", type=int, default=0, help="of broadcast, scatter, gather, reduce")
     synth.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="default: 10")
@@ -82,6 +83,40 @@ def _add_synth(commands: "argparse._SubParsersAction[_Parser]") -> None:
     synth.add_argument("--out", metavar="FILE", help="write the schedule here (.json or .json.gz)")
     synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     synth.add_argument("--quiet", action="store_true", help="no progress line")
+    _add_epochs(synth)
+
+
+def _add_epochs(synth: _Parser) -> None:
+    """Options of the methods on a grid of epochs; those that are not given are not in the namespace."""
+    group = synth.add_argument_group("milp, lp and astar", "methods on a grid of epochs, after TE-CCL")
+    group.add_argument("--from-teccl", metavar="FILE", help="run an input file of TE-CCL, which says what and where")
+    group.add_argument("--buffer-limit", metavar="SIZE", help="what every node may keep for others, e.g. 1MB")
+
+    def add(flag: str, to: str, text: str, **more: Any) -> None:
+        group.add_argument(flag, dest=f"teccl_{to}", default=argparse.SUPPRESS, help=text, **more)
+
+    add("--epoch", "epoch", "length of an epoch (default: fast)", metavar="fast|slow|2x|TIME")
+    add("--epochs", "epochs", "how many (default: auto)", metavar="N|search|auto", type=_epochs)
+    add("--no-copy", "copy", "nodes send on one copy of what they get", action="store_false")
+    add("--no-buffers", "buffers", "gpus pass on at once what they do not keep", action="store_false")
+    add("--hyper-edges", "hyper_edges", "direct ways in place of plain switches", action="store_true")
+    add("--objective", "objective", "fewest epochs, or the paper's sum (default: epochs)", choices=("epochs", "paper"))
+    add("--latency-threshold", "latency_threshold", "ignore latency below this share of an epoch", type=float)
+    add("--early-stop", "early_stop", "stop at this gap on the grid, e.g. 0.3", metavar="GAP", type=float)
+    add("--no-start", "warm_start", "no plan of the list scheduler to start from", action="store_false")
+    add("--round-epochs", "round_epochs", "of astar: epochs in a round", metavar="N", type=_positive)
+    add("--solver", "solver", "who solves (default: highs)", choices=("highs", "gurobi"))
+    add("--threads", "threads", "of the solver", metavar="N", type=_positive)
+
+
+def epoch_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of `TecclOptions` that were given."""
+    prefix = "teccl_"
+    return {name.removeprefix(prefix): value for name, value in vars(options).items() if name.startswith(prefix)}
+
+
+def _epochs(text: str) -> int | str:
+    return text if text in ("auto", "search") else _positive(text)
 
 
 def _add_others(commands: "argparse._SubParsersAction[_Parser]") -> None:

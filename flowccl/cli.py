@@ -11,9 +11,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flowccl.arguments import parser
+from flowccl.arguments import epoch_options, parser
 from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
     from flowccl.result import Progress
     from flowccl.schedule.schedule import Schedule
+    from flowccl.topology.topology import Topology
 
 _EXIT = ((InvalidScheduleError, 1), (NothingFoundError, 3), (InputError, 2), (FlowcclError, 2))
 
@@ -46,15 +47,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _synth(options: argparse.Namespace) -> int:
+    from flowccl.methods import ON_EPOCHS
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_result
     from flowccl.synthesize import synthesize
+    from flowccl.topology.buffers import with_buffers
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
 
-    topology = read_machine(options.machine)
-    size = None if options.size is None else parse_bytes(options.size)
-    demand = _demand_file(options.collective, size)
+    given, size = epoch_options(options), None
+    demand: Demand | None
+    if options.from_teccl is not None:
+        topology, demand, given = _from_teccl(options, given)
+    else:
+        if options.machine is None or options.collective is None:
+            raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
+        topology = read_machine(options.machine)
+        size = None if options.size is None else parse_bytes(options.size)
+        demand = _demand_file(options.collective, size)
+    if given and options.method not in ON_EPOCHS:
+        raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
+    if options.buffer_limit is not None:
+        topology = with_buffers(topology, parse_bytes(options.buffer_limit))
     if options.out is not None:
         _check_writable(Path(options.out))
     stop = _StopSignal()
@@ -71,6 +85,7 @@ def _synth(options: argparse.Namespace) -> int:
             gap=options.gap,
             seed=options.seed,
             steps=options.steps,
+            options=given,
             on_progress=progress.show,
             should_stop=stop.asked,
         )
@@ -80,6 +95,22 @@ def _synth(options: argparse.Namespace) -> int:
         save_schedule(result.schedule, options.out)
     print(json.dumps(result.to_json()) if options.json else describe_result(result, options.out))
     return 0
+
+
+def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[Topology, Demand, dict[str, Any]]":
+    """Machine, demand and options of a TE-CCL input; what the command line says comes first."""
+    from flowccl.methods.teccl.inputs import read_teccl_input
+
+    if options.machine is not None:
+        raise InputError(f"{options.from_teccl} says machine and collective; leave {options.machine} out")
+    found = read_teccl_input(options.from_teccl)
+    for note in found.notes if not options.quiet else ():
+        print(f"flowccl: note: {note}", file=sys.stderr)
+    options.method = found.method if options.method == "auto" else options.method
+    options.collective = found.demand.collective
+    if found.time_limit_s is not None and found.time_limit_s > 0:
+        options.time_limit = min(options.time_limit, found.time_limit_s)
+    return found.topology, found.demand, found.options | given
 
 
 def _demand_file(text: str, size: int | None) -> "Demand | None":

@@ -1,6 +1,7 @@
 """What a synthesis gives: the schedule, its numbers, and the proof of how good it is."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from flowccl.check.bounds import Bound
@@ -37,6 +38,7 @@ class Result:
     seed: int
     trace: tuple[Progress, ...]
     interrupted: bool = False
+    details: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -73,5 +75,6 @@ class Result:
             "verified": True,
             "interrupted": self.interrupted,
             "seed": self.seed,
+            "details": dict(self.details),
             "version": VERSION,
         }

@@ -61,6 +61,23 @@ def describe_schedule(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
+def _epoch_rows(result: Result) -> list[tuple[str, str]]:
+    """What a method on a grid of epochs has to say."""
+    facts = result.details
+    if "epochs" not in facts:
+        return []
+    length, finish = float(str(facts["epoch_us"])), float(str(facts["grid_finish_us"]))
+    gap = float(str(facts.get("grid_gap", 0.0)))
+    proof = "fewest on this grid" if gap == 0 else f"gap on the grid {gap:.2%}"
+    rows = [("epochs", f"{facts['epochs']} of {length:.6g} us, {finish:.6g} us on the grid; {proof}")]
+    if "epochs_floor" in facts:
+        rows.append(("at least", f"{facts['epochs_floor']} epochs: {facts['epochs_floor_reason']}"))
+    retimed = float(str(facts["plan_finish_us"]))
+    rows.append(("plan", f"retimed {retimed:.6g} us; schedule by the {facts['schedule_by']}"))
+    rows.append(("solver", f"{facts['solver_s']} s, {facts['grid_status']}"))
+    return rows
+
+
 def describe_result(result: Result, out: str | None = None) -> str:
     """The table that `synth` prints."""
     demand, metrics = result.schedule.demand, result.metrics
@@ -73,6 +90,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
         ("lower bound", f"{format_us(result.bound.us)} ({result.bound.us:.6g} us)"),
         ("gap", share),
         ("why", result.bound.witness),
+        *_epoch_rows(result),
         ("algbw", format_GBps(metrics.algbw_GBps)),
         ("busbw", format_GBps(metrics.busbw_GBps)),
         ("transfers", f"{len(result.schedule)}, verified"),

@@ -3,7 +3,8 @@
 import logging
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from flowccl.check.bounds import Bound, lower_bound
 from flowccl.check.metrics import measure
@@ -11,7 +12,7 @@ from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.methods import CLASSICS, METHODS, warm_up
+from flowccl.methods import CLASSICS, METHODS, ON_EPOCHS, warm_up
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
@@ -36,6 +37,7 @@ def synthesize(
     gap: float = 0.005,
     seed: int = 0,
     steps: int | None = None,
+    options: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Result:
@@ -44,19 +46,23 @@ def synthesize(
     `collective` is a name with `size_bytes` (as nccl-tests counts), or a Demand. `chunks` is the number of pieces of
     each block; None tries several. Stops when the finish is within `gap` of the bound, after `time_limit_s`, after
     `steps` runs of the search, or when `should_stop()` is true; the best so far is returned, always verified. The
-    clock starts when the compiled loops are loaded; a new installation compiles them first, once.
+    clock starts when the compiled loops are loaded; a new installation compiles them first, once. `options` are those
+    of the method (see `TecclOptions` for milp, lp and astar), which take one chunk unless `chunks` says otherwise.
     """
     limit_s = _checked_limit(time_limit_s)
+    if chunks is None and method in ON_EPOCHS:
+        chunks = 1
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
     methods = _chosen(method, topology, first)
     warm_up(methods)
-    clock = Clock(limit_s, seed, steps, should_stop=should_stop)
+    clock = Clock(limit_s, seed, steps, should_stop=should_stop, options=options or {})
     bound: Bound | None = None
     trace: list[Progress] = []
     best: Schedule | None = None
+    interrupted = False
     try:
         for best in Chunking(topology, demand_of, methods, clock).run():
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
@@ -67,6 +73,7 @@ def synthesize(
             if on_progress:
                 on_progress(trace[-1])
     except KeyboardInterrupt:
+        interrupted = True
         log.warning("interrupted")
     bound = bound or lower_bound(topology, first)
     if best is None:
@@ -74,8 +81,9 @@ def synthesize(
     violations = verify(best)
     if violations:
         raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
+    interrupted = interrupted or should_stop()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-    return Result(best, bound, measure(best), clock.elapsed_s, memory, seed, tuple(trace), should_stop())
+    return Result(best, bound, measure(best), clock.elapsed_s, memory, seed, tuple(trace), interrupted, clock.notes)
 
 
 def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method]:
@@ -83,8 +91,9 @@ def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method
     if method == "auto":
         powers = demand.num_gpus & (demand.num_gpus - 1) == 0
         small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
-        plain = not (topology.limits or topology.changes or any(n.buffer_bytes is not None for n in topology.nodes))
-        extra = [name for name in CLASSICS if small and (powers or name != "recursive-doubling")]
+        roomy = all(node.buffer_bytes is None for node in topology.nodes)  # the classics know no buffer limits
+        plain = roomy and not (topology.limits or topology.changes)
+        extra = [name for name in CLASSICS if small and roomy and (powers or name != "recursive-doubling")]
         return {name: METHODS[name] for name in ["greedy", *(["routed"] if plain else []), *extra]}
     if method not in METHODS:
         from difflib import get_close_matches

@@ -4,6 +4,7 @@ distance   the farthest destination, by latency alone
 cut        what must cross a set of links: the earliest it can be there, the work, and the way still to go. This is the
            one-machine bound of job-shop scheduling (heads, work, tails), on every node, host, minimum cut and ball
 work       every byte must go some way: all bytes times their least hops, over all links together
+partition  what must go from part to part, to add up and to spread, over all links between parts together
 """
 
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.check.cuts import Cut, candidate_cuts
+from flowccl.check.candidates import candidate_cuts
+from flowccl.check.cuts import Cut
 from flowccl.check.needs import Needs
+from flowccl.check.partitions import partition_floors
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
@@ -49,7 +52,7 @@ def floors(topology: Topology, demand: Demand) -> list[Bound]:
     if demand.reduces and len(demand.destination_rank) == len(demand):
         topology, demand = topology.reversed, demand.backward
     needs = Needs.of(demand, topology)
-    return [_distance(needs), _work(needs), *_cuts(needs)]
+    return [_distance(needs), _work(needs), *_cuts(needs), *_partitions(needs)]
 
 
 def _distance(needs: Needs) -> Bound:
@@ -111,6 +114,19 @@ def _cut(needs: Needs, cut: Cut, group: NDArray[np.int64]) -> Bound:
         f" {format_us(ps_to_us(shortest[chosen].min()))} to reach {last}"
     )
     return Bound(_floor(value), "cut", words)
+
+
+def _partitions(needs: Needs) -> list[Bound]:
+    """The best of the partitions, if there is any."""
+    best = max(partition_floors(needs), key=lambda floor: floor[0], default=None)
+    if best is None:
+        return []
+    value, crossing, volume = best
+    words = (
+        f"{format_bytes(volume)} must go {crossing.name}, to add up and to spread: {format_GBps(crossing.GBps)}"
+        f" ({len(crossing.links)} link{'s' if len(crossing.links) > 1 else ''})"
+    )
+    return [Bound(_floor(value), "partition", words)]
 
 
 def _thresholds(values: NDArray[np.float64]) -> list[float]:

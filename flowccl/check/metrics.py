@@ -25,5 +25,5 @@ def measure(schedule: Schedule) -> Metrics:
     busy = np.zeros(len(schedule.topology.links))
     np.add.at(busy, timing.hop_link, timing.hop_to_ps - timing.hop_from_ps)
     algbw = schedule.demand.size_bytes * 1000 / finish if finish else 0.0
-    factor = busbw_factor(schedule.demand.collective, schedule.demand.num_gpus)
+    factor = busbw_factor(schedule.demand.collective, schedule.demand.num_ranks)
     return Metrics(schedule.finish_us, algbw, algbw * factor, busy / max(finish, 1))

@@ -8,10 +8,14 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
 
+_READY, _ARRIVAL, _SEND = -1, 0, 1  # in this order at one instant
+
+
 def check_sums(schedule: Schedule) -> list[Violation]:
     """Violations of all chunks that several sources contribute to, or that some transfer adds up.
 
-    A node's value is the set of contributions in it (bits of an int). Arrivals at an instant come before sends. What
+    A node's value is the set of contributions in it (bits of an int). At an instant, what is ready comes first, then
+    arrivals, then sends. What
     arrives is added where the transfer says so, else it replaces what was there. A node that cannot copy gives away
     what it sends.
     """
@@ -21,10 +25,12 @@ def check_sums(schedule: Schedule) -> list[Violation]:
     timing = schedule.timing
     of_root, of_end = schedule.chunk[timing.root_transfer], schedule.chunk[timing.end_transfer]
     roots, ends = np.flatnonzero(summed[of_root]), np.flatnonzero(summed[of_end])
-    time = np.concatenate((timing.root_from_ps[roots], timing.end_arrival_ps[ends]))
-    sends = np.concatenate((np.ones(len(roots), dtype=np.int8), np.zeros(len(ends), dtype=np.int8)))
-    row = np.concatenate((roots, ends))
-    chunk = np.concatenate((of_root[roots], of_end[ends]))
+    demand = schedule.demand
+    late = np.flatnonzero((demand.available_ps > 0) & summed[demand.source_chunk])
+    time = np.concatenate((timing.root_from_ps[roots], timing.end_arrival_ps[ends], demand.available_ps[late]))
+    sends = np.repeat(np.array([_SEND, _ARRIVAL, _READY], dtype=np.int8), (len(roots), len(ends), len(late)))
+    row = np.concatenate((roots, ends, late))
+    chunk = np.concatenate((of_root[roots], of_end[ends], demand.source_chunk[late]))
     order = np.lexsort((row, sends, time, chunk))
     bounds = np.searchsorted(chunk[order], np.arange(len(schedule.demand) + 1)).tolist()
     events = list(zip(sends[order].tolist(), row[order].tolist(), strict=True))
@@ -46,12 +52,17 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> li
     """Replay one chunk's sends and arrivals in order of time."""
     timing, nodes, demand = schedule.timing, schedule.topology.nodes, schedule.demand
     sources = demand.sources(chunk).tolist()
-    value = {rank: 1 << bit for bit, rank in enumerate(sources)}
+    ready = demand.available_ps[demand.source_ptr[chunk] : demand.source_ptr[chunk + 1]].tolist()
+    value = {rank: 1 << bit for bit, rank in enumerate(sources) if not ready[bit]}
     sent: dict[int, int] = {}
     gave: set[int] = set()
     result = []
-    for is_send, row in events:
-        if is_send:
+    for kind, row in events:
+        if kind == _READY:
+            own = int(demand.source_rank[row])
+            value[own] = value.get(own, 0) | 1 << row - int(demand.source_ptr[chunk])
+            continue
+        if kind == _SEND:
             i, node = int(timing.root_transfer[row]), int(timing.root_node[row])
             have = value.get(node, 0)
             if not have:

@@ -16,8 +16,8 @@ __all__ = ["Violation", "verify"]
 def verify(schedule: Schedule) -> list[Violation]:
     """Every violation, in no particular order; an empty list proves the schedule right.
 
-    Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; every
-    transfer's source holds the chunk when it starts; every link and limit is within its capacity at every instant;
+    Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; GPUs that are
+    neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link and limit is within its capacity at every instant;
     buffers stay within their limits; every destination ends with what it wants, every contribution counted once.
     """
     if schedule.demand.num_gpus > schedule.topology.num_gpus:
@@ -26,6 +26,7 @@ def verify(schedule: Schedule) -> list[Violation]:
     return [
         *_routes(schedule),
         *_starts(schedule),
+        *_forbidden(schedule),
         *_holding(schedule),
         *check_sums(schedule),
         *_copies(schedule),
@@ -57,6 +58,19 @@ def _starts(schedule: Schedule) -> list[Violation]:
     ]
 
 
+def _forbidden(schedule: Schedule) -> list[Violation]:
+    """GPUs outside the group that are no relays neither send nor get anything."""
+    if not schedule.demand.forbidden:
+        return []
+    timing, banned = schedule.timing, list(schedule.demand.forbidden)
+    transfer = np.concatenate((timing.root_transfer, timing.end_transfer))
+    node = np.concatenate((timing.root_node, timing.end_node))
+    found = sorted({(int(transfer[k]), int(node[k])) for k in np.flatnonzero(np.isin(node, banned))})
+    names = [(i, schedule.topology.nodes[n].name) for i, n in found]
+    words = "is neither in the group nor a relay"
+    return [Violation("relay", f"{transfer_name(schedule, i)}: {name} {words}", (i,)) for i, name in names]
+
+
 def _holding(schedule: Schedule) -> list[Violation]:
     """Every source holds the chunk when it starts to send it; every destination gets what it wants."""
     timing, demand, nodes = schedule.timing, schedule.demand, len(schedule.topology.nodes)
@@ -64,7 +78,7 @@ def _holding(schedule: Schedule) -> list[Violation]:
     key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
     own = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
     every = np.concatenate((own, key))
-    when = np.concatenate((np.zeros(len(own), dtype=np.int64), timing.end_arrival_ps))
+    when = np.concatenate((demand.available_ps, timing.end_arrival_ps))
     order = np.lexsort((when, every))
     held, first = np.unique(every[order], return_index=True)
     since = when[order][first]

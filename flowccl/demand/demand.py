@@ -44,6 +44,9 @@ class Demand:
     `size_bytes` is the size as nccl-tests counts it for the collective. Chunk c has sources
     `source_rank[source_ptr[c]:source_ptr[c + 1]]`, destinations likewise. A single source is never a destination.
     Chunks of one block of data follow each other: `pieces` of them in each block.
+
+    `group` are the ranks that take part, where they are not all; `relays` are those of the others that may pass chunks
+    on, where they are not all. `ready_ps` says for each entry of `source_rank` when its data is there, if not at once.
     """
 
     collective: str
@@ -55,6 +58,9 @@ class Demand:
     destination_ptr: NDArray[np.int64]
     destination_rank: NDArray[np.int32]
     pieces: int = 1
+    group: tuple[int, ...] | None = None
+    relays: tuple[int, ...] | None = None
+    ready_ps: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name, kind in _COLUMNS.items():
@@ -62,6 +68,10 @@ class Demand:
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         _check(self)
+        if self.group is not None or self.relays is not None:
+            _check_group(self)
+        if self.ready_ps is not None:
+            object.__setattr__(self, "ready_ps", _checked_ready(self))
 
     @classmethod
     def from_chunks(
@@ -100,8 +110,10 @@ class Demand:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Demand):
             return NotImplemented
-        plain = all(getattr(self, n) == getattr(other, n) for n in ("collective", "num_gpus", "size_bytes", "pieces"))
-        return plain and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+        plain = all(getattr(self, name) == getattr(other, name) for name in _PLAIN)
+        if not plain or not np.array_equal(self.available_ps, other.available_ps):
+            return False
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
 
     def __hash__(self) -> int:
         return hash((self.collective, self.num_gpus, self.size_bytes, len(self)))
@@ -121,6 +133,23 @@ class Demand:
             sources=tuple(self.sources(chunk).tolist()),
             destinations=tuple(self.destinations(chunk).tolist()),
         )
+
+    @property
+    def num_ranks(self) -> int:
+        """How many GPUs take part; what nccl-tests calls the number of ranks."""
+        return self.num_gpus if self.group is None else len(self.group)
+
+    @cached_property
+    def available_ps(self) -> NDArray[np.int64]:
+        """For each entry of `source_rank`, when its data is there."""
+        return np.zeros(len(self.source_rank), dtype=np.int64) if self.ready_ps is None else self.ready_ps
+
+    @cached_property
+    def forbidden(self) -> tuple[int, ...]:
+        """Ranks that may not even pass chunks on."""
+        if self.group is None or self.relays is None:
+            return ()
+        return tuple(sorted(set(range(self.num_gpus)) - set(self.group) - set(self.relays)))
 
     @cached_property
     def reduces(self) -> bool:
@@ -165,30 +194,31 @@ class Demand:
 
     @cached_property
     def halves(self) -> tuple[tuple["Demand", NDArray[np.int64]], tuple["Demand", NDArray[np.int64]]]:
-        """A reduction of each chunk at one owner, and a distribution from there: allreduce, and any mix.
+        """`halves_at` with the destinations as owners in turn: in allreduce, block b is summed at rank b."""
+        wants = np.diff(self.destination_ptr)
+        turn = np.arange(len(self)) // self.pieces % wants
+        return self.halves_at(self.destination_rank[self.destination_ptr[:-1] + turn])
 
-        Each with the numbers of the chunks that it moves. A chunk with one source stays there in the first half; else
-        the destinations take turns as owners, so that in allreduce block b of the data is summed at rank b.
+    def halves_at(
+        self, owner: NDArray[np.int32]
+    ) -> tuple[tuple["Demand", NDArray[np.int64]], tuple["Demand", NDArray[np.int64]]]:
+        """A reduction of each chunk at its owner, and a distribution from there: allreduce, and any mix.
+
+        Each with the numbers of the chunks that it moves. A chunk with one source stays there in the first half.
         """
-        every = np.arange(len(self))
-        sources, wanted = np.diff(self.source_ptr), np.diff(self.destination_ptr)
-        turn = self.destination_rank[self.destination_ptr[:-1] + every // self.pieces % wanted]
-        owner = np.where(sources == 1, self.source_rank[self.source_ptr[:-1]], turn).astype(np.int32)
-        first = np.flatnonzero(sources > 1)
-        others = self.destination_rank != owner[self.destination_chunk]
-        count = np.bincount(self.destination_chunk[others], minlength=len(self))
-        second = np.flatnonzero(count)
-        kept = np.isin(self.source_chunk, first)
-        ends = np.concatenate(([0], np.cumsum(sources[first])))
-        reduction = (ends, self.source_rank[kept], np.arange(len(first) + 1), owner[first])
-        ends = np.concatenate(([0], np.cumsum(count[second])))
-        distribution = (np.arange(len(second) + 1), owner[second], ends, self.destination_rank[others])
-        return (self._part(first, *reduction), first), (self._part(second, *distribution), second)
-
-    def _part(self, chunks: NDArray[np.int64], *ranks: NDArray[np.integer]) -> "Demand":
-        """Some of the chunks, with other sources and destinations (pointer and ranks of each)."""
-        pieces = self.pieces if len(chunks) == len(self) else 1
-        return Demand(self.collective, self.num_gpus, self.size_bytes, self.chunk_bytes[chunks], *ranks, pieces)
+        single = np.diff(self.source_ptr) == 1
+        owner = np.where(single, self.source_rank[self.source_ptr[:-1]], owner).astype(np.int32)
+        adds = ~single[self.source_chunk]
+        leaves = self.destination_rank != owner[self.destination_chunk]
+        first = np.flatnonzero(~single)
+        second = np.unique(self.destination_chunk[leaves]).astype(np.int64)
+        sums = _table(len(first), np.searchsorted(first, self.source_chunk[adds]), self.source_rank[adds])
+        copies = _table(
+            len(second), np.searchsorted(second, self.destination_chunk[leaves]), self.destination_rank[leaves]
+        )
+        reduction = self._with_ranks(*sums, np.arange(len(first) + 1), owner[first], first)
+        distribution = self._with_ranks(np.arange(len(second) + 1), owner[second], *copies, second)
+        return (reduction, first), (distribution, second)
 
     def _with_ranks(
         self,
@@ -196,13 +226,19 @@ class Demand:
         source_rank: NDArray[np.int32],
         destination_ptr: NDArray[np.int64],
         destination_rank: NDArray[np.int32],
+        chunks: NDArray[np.int64] | None = None,
     ) -> "Demand":
+        """The same chunks, or some of them, with other sources and destinations."""
+        every = chunks is None or len(chunks) == len(self)
         return replace(
             self,
+            chunk_bytes=self.chunk_bytes if every else self.chunk_bytes[chunks],
             source_ptr=source_ptr,
             source_rank=source_rank,
             destination_ptr=destination_ptr,
             destination_rank=destination_rank,
+            pieces=self.pieces if every else 1,
+            ready_ps=None,
         )
 
     def check_fits(self, topology: Topology) -> None:
@@ -225,6 +261,7 @@ class Demand:
                 )
 
 
+_PLAIN = ("collective", "num_gpus", "size_bytes", "pieces", "group", "relays")
 _COLUMNS = {
     "chunk_bytes": np.int64,
     "source_ptr": np.int64,
@@ -239,7 +276,7 @@ def _pointer(groups: list[tuple[int, ...]]) -> NDArray[np.int64]:
 
 
 def _table(
-    count: int, chunk: NDArray[np.int32], rank: NDArray[np.int32]
+    count: int, chunk: NDArray[np.integer], rank: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     return np.concatenate(([0], np.cumsum(np.bincount(chunk, minlength=count)))).astype(np.int64), rank
 
@@ -277,6 +314,37 @@ def _check(demand: Demand) -> None:
     if np.any(single & own):
         chunk = int(demand.destination_chunk[np.argmax(single & own)])
         raise DemandError(f"chunk {chunk}: its only source is also a destination; it has the chunk already")
+
+
+def _check_group(demand: Demand) -> None:
+    """The group and the relays are different ranks, and whoever has or wants a chunk is in the group."""
+    if demand.group is None:
+        raise DemandError("relays: they go with a group; without one, every gpu takes part")
+    for what, ranks in (("group", demand.group), ("relays", demand.relays or ())):
+        for rank in ranks:
+            if not 0 <= rank < demand.num_gpus:
+                raise DemandError(f"{what}: rank {rank} is not a gpu; ranks are 0 to {demand.num_gpus - 1}")
+        twice = [rank for rank in ranks if ranks.count(rank) > 1] if len(set(ranks)) < len(ranks) else []
+        if twice:
+            raise DemandError(f"{what}: rank {twice[0]} is named twice")
+    both = sorted(set(demand.group) & set(demand.relays or ()))
+    if both:
+        raise DemandError(f"relays: rank {both[0]} is in the group, so it may pass chunks on anyway")
+    outside = np.setdiff1d(np.concatenate((demand.source_rank, demand.destination_rank)), demand.group)
+    if len(outside):
+        raise DemandError(f"group: rank {outside[0]} has or wants a chunk, but is not in the group")
+
+
+def _checked_ready(demand: Demand) -> NDArray[np.int64] | None:
+    """The times as an array that cannot be written, or None where all are 0."""
+    ready = np.ascontiguousarray(demand.ready_ps, dtype=np.int64)
+    if ready.shape != demand.source_rank.shape:
+        raise DemandError(f"ready_ps: has {len(ready)} entries, there are {len(demand.source_rank)} sources")
+    if len(ready) and not (ready.min() >= 0 and ready.max() <= 2**60):
+        bad = int(ready[(ready < 0) | (ready > 2**60)][0])
+        raise DemandError(f"ready_ps: must be 0 to 2^60, got {bad}")
+    ready.setflags(write=False)
+    return ready if ready.any() else None
 
 
 def _reach(topology: Topology) -> NDArray[np.bool_] | None:

@@ -71,7 +71,7 @@ def _check_gpu(schedule: Schedule, transfer: int, node: int, verb: str) -> None:
     if node >= schedule.topology.num_gpus:
         raise InputError(
             f"transfer {transfer} (chunk {schedule.chunk[transfer]}) {verb} {name}, a host memory; these runtimes only "
-            "send from one gpu to another: synthesize on a machine without it, such as dgx_a100:2:nvlink"
+            "send from one gpu to another: synthesize on a machine without host memories"
         )
     if node >= schedule.demand.num_gpus:
         raise InputError(

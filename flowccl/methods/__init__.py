@@ -15,6 +15,8 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Link, Node, Topology
 
 CLASSICS = ("ring", "recursive-doubling", "direct", "tree")
+ON_EPOCHS = ("milp", "lp", "astar")
+"""Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
 
 
 def _greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -29,6 +31,24 @@ def _routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedu
     return routed(topology, demand, clock)
 
 
+def _milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.teccl.milp import milp
+
+    return milp(topology, demand, clock)
+
+
+def _lp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.teccl.lp import lp
+
+    return lp(topology, demand, clock)
+
+
+def _astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.teccl.astar import astar
+
+    return astar(topology, demand, clock)
+
+
 def _classic(name: str) -> Method:
     def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
         from flowccl.methods import classics
@@ -41,6 +61,9 @@ def _classic(name: str) -> Method:
 METHODS: dict[str, Method] = {
     "greedy": with_reductions(_greedy),
     "routed": with_reductions(_routed),
+    "milp": with_reductions(_milp),
+    "lp": with_reductions(_lp),
+    "astar": with_reductions(_astar),
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
 }
 """Name on the command line -> method."""
@@ -55,5 +78,6 @@ def warm_up(names: Iterable[str]) -> None:
     pair = [Link(src=0, dst=1, bandwidth_GBps=1.0), Link(src=1, dst=0, bandwidth_GBps=1.0)]
     topology = Topology("warm-up", ends, tuple(pair))
     demand = allgather(2, 8)
-    for name in set(names) & {"greedy", "routed"}:
+    wanted = {"greedy" if name in ON_EPOCHS else name for name in names}
+    for name in wanted & {"greedy", "routed"}:
         next(METHODS[name](topology, demand, Clock(1.0)))

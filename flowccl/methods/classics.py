@@ -10,8 +10,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.check.verify import verify
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.methods.routed.jobs import jobs_from
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import prune, retime
@@ -20,6 +22,8 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
+
+_MOST_TO_SETTLE = 2000  # transfers placed one by one, so that those that share a limit go side by side where they fit
 
 
 def direct(topology: Topology, demand: Demand) -> Schedule:
@@ -111,8 +115,16 @@ def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str)
     takes = together.timing.end_arrival_ps  # of each transfer, since each has one end
     if float(takes.max()) * len(takes) >= 2.0**62:
         raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
-    schedule = retime(prune(replace(together, start_ps=np.cumsum(takes) - takes)))
-    return settle(replace(schedule, topology=topology), sequence(schedule)) if topology.changes else schedule
+    in_turn = prune(replace(together, start_ps=np.cumsum(takes) - takes))
+    schedule = retime(in_turn)
+    if not (topology.limits or topology.changes):  # a link that is free for somebody later in the order need not wait
+        schedule = jobs_from(in_turn).in_order(in_turn.start_ps, schedule.finish_ps) or schedule
+    if topology.changes or (topology.limits and len(schedule) <= _MOST_TO_SETTLE):
+        schedule = settle(replace(schedule, topology=topology), sequence(schedule))
+    if any(node.buffer_bytes is not None for node in topology.nodes):
+        for violation in verify(schedule)[:1]:
+            raise DemandError(f"{method} knows no buffer limits: {violation.message}; use greedy")
+    return schedule
 
 
 def _slowest(topology: Topology) -> Topology:

@@ -12,12 +12,13 @@ def earliest_starts(
     before: NDArray[np.int64],
     lag: NDArray[np.int64],
     latest: NDArray[np.int64],
+    soonest: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Least start >= 0 with start[i] >= start[before] + lag for all of i's predecessors; never above `latest`.
+    """Least start >= soonest with start[i] >= start[before] + lag for all of i's predecessors; never above `latest`.
 
     Sweeps in `order` until nothing changes: one sweep where predecessors come first, more where lags are negative.
     """
-    start = np.zeros(len(latest), dtype=np.int64)
+    start = np.minimum(soonest, latest)
     changed = True
     while changed:
         changed = False

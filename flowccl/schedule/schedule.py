@@ -116,8 +116,8 @@ class Schedule:
 
     @cached_property
     def finish_ps(self) -> int:
-        """The last arrival."""
-        return int(self.timing.end_arrival_ps.max(initial=0))
+        """The last arrival; what starts late at a GPU that adds it up itself is not there earlier either."""
+        return int(self.timing.end_arrival_ps.max(initial=self.demand.available_ps.max(initial=0)))
 
     @property
     def finish_us(self) -> float:

@@ -5,7 +5,7 @@ limits over links with different latencies, which a schedule run backwards meets
 """
 
 import heapq
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -128,14 +128,16 @@ class _Placed:
     limits: dict[int, list[tuple[int, int, float]]] = field(default_factory=dict)
     arrivals: dict[_Key, list[int]] = field(default_factory=dict)
     sends: dict[_Key, list[int]] = field(default_factory=dict)
+    longest: int = 0  # of all holds that count for a limit
 
     def __post_init__(self) -> None:
         demand = self.schedule.demand
         self.summed = np.diff(demand.source_ptr) > 1
         self.members = [frozenset(limit.links) for limit in self.schedule.topology.limits]
         self.stored: dict[_Key, int] = {}  # the last arrival that was not added
-        for chunk, rank in zip(demand.source_chunk.tolist(), demand.source_rank.tolist(), strict=True):
-            self.arrivals[chunk, rank] = [0]
+        owned = (demand.source_chunk.tolist(), demand.source_rank.tolist(), demand.available_ps.tolist())
+        for chunk, rank, ready in zip(*owned, strict=True):
+            self.arrivals[chunk, rank] = [ready]
 
     def wait(self, transfer: int, timing: Timing) -> int:
         """0 where the transfer can have these times, else how much later to try."""
@@ -170,7 +172,8 @@ class _Placed:
             return 0
         key = (chunk, node)
         before = [self.stored.get(key, -1)] if adds else self.arrivals.get(key, [])
-        return max(-1, *before, *self.sends.get(key, ())) + 1
+        latest: int = max([-1, *before, *self.sends.get(key, ())])
+        return latest + 1
 
     def _link_free(self, link: int, begin: int, end: int) -> int:
         """The end of a hold that is in the way, or `begin`."""
@@ -187,7 +190,9 @@ class _Placed:
             rates = zip(hops, timing.hop_GBps.tolist(), strict=True)
             mine = [(b, e, GBps) for (link, b, e), GBps in rates if link in self.members[number]]
             for begin, end, _ in mine:
-                others = [hold for hold in self.limits.get(number, ()) if hold[0] < end and hold[1] > begin]
+                holds = self.limits.get(number, [])
+                low = bisect_left(holds, (begin - self.longest, 0, 0.0))
+                others = [hold for hold in holds[low : bisect_left(holds, (end, 0, 0.0))] if hold[1] > begin]
                 for at in [begin, *(hold[0] for hold in others if hold[0] > begin)]:
                     use = sum(GBps for b, e, GBps in (*mine, *others) if b <= at < e)
                     ends = [e for b, e, _ in others if b <= at < e]
@@ -203,7 +208,8 @@ class _Placed:
             insort(self.links.setdefault(link, []), (begin, end))
             for number, members in enumerate(self.members):
                 if link in members:
-                    self.limits.setdefault(number, []).append((begin, end, GBps))
+                    insort(self.limits.setdefault(number, []), (begin, end, GBps))
+                    self.longest = max(self.longest, end - begin)
         for node, at in zip(timing.root_node.tolist(), timing.root_from_ps.tolist(), strict=True):
             self.sends.setdefault((chunk, node), []).append(at)
         for node, at in zip(timing.end_node.tolist(), timing.end_arrival_ps.tolist(), strict=True):

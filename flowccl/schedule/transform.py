@@ -111,8 +111,25 @@ def retime(schedule: Schedule) -> Schedule:
     by_after = np.argsort(after, kind="stable")
     ptr = np.searchsorted(after[by_after], np.arange(len(schedule) + 1)).astype(np.int64)
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)
-    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps)
+    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, _soonest(schedule))
     return replace(schedule, start_ps=start)
+
+
+def _soonest(schedule: Schedule) -> NDArray[np.int64]:
+    """When each transfer can start at all: not before the data of its roots is there, if it waited for it."""
+    soonest = np.zeros(len(schedule), dtype=np.int64)
+    if schedule.demand.ready_ps is None:
+        return soonest
+    timing, demand, nodes = schedule.timing, schedule.demand, len(schedule.topology.nodes)
+    owned = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
+    order = np.argsort(owned)
+    key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
+    place = np.minimum(np.searchsorted(owned[order], key), len(owned) - 1)
+    ready = np.where(owned[order][place] == key, demand.available_ps[order][place], 0)
+    waited = ready <= timing.root_from_ps
+    offset = timing.root_from_ps - schedule.start_ps[timing.root_transfer]
+    np.maximum.at(soonest, timing.root_transfer[waited], (ready - offset)[waited])
+    return soonest
 
 
 def _precedences(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -262,7 +279,7 @@ def _turns(key: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]
 def _send_before_next_sum(
     schedule: Schedule, timing: Timing
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What came after a partial sum, or the only copy, was sent still does; sums and copies at a node keep their order."""
+    """What came after a partial sum or the only copy had left still does; sums and copies keep their order."""
     order, end_key, root_key = _deliveries(schedule, timing)
     low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
     summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]

@@ -77,26 +77,29 @@ class RoutedSearch:
 def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generator, deep: float) -> Trees:
     """A tree per chunk: rip up and reroute, with prices that get steeper; the sweep with the least full link counts."""
     links, size = len(topology.links), demand.chunk_bytes
-    hold = float(size.mean()) * 1000.0 / topology.link_GBps + topology.link_latency_ps
-    base = hold * random.uniform(0.999, 1.001, links)
+    hold = float(size.mean()) * 1000.0 / topology.link_GBps
+    noise = random.uniform(0.999, 1.001, links)
+    latency = topology.link_latency_ps.astype(np.float64)
     graph = Graph(
         *topology.out_links,
         topology.link_src,
         topology.link_dst,
         topology.link_GBps,
-        base,
+        hold * noise,
+        latency * noise,
         topology.stores,
         topology.copies,
     )
     load = np.zeros(links)
     none = np.zeros(0, dtype=np.int32)
     trees = Trees(np.zeros(len(demand) + 1, dtype=np.int64), none, none)
-    best, least, full = trees, np.inf, 1.0
+    best, least = trees, np.inf
+    full = some_time = max(float(latency.max()) * 4, 1.0)  # a load that is small beside the latencies does not matter
     for steep in _STEEP:
         order = random.permutation(len(demand))
         ranks = (demand.source, demand.destination_ptr, demand.destination_rank)
         trees = reroute(graph, *ranks, size, order, steep, deep, full, load, trees)
-        full = float(load.max())
+        full = max(float(load.max()), some_time)
         if full < least:
             best, least = trees, full
     return best

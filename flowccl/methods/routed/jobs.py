@@ -23,18 +23,23 @@ class Jobs:
     chunk: NDArray[np.int32]
     shop: Shop
     tail: NDArray[np.float64]
+    method: str = "routed"
 
     def schedule(self, random: np.random.Generator, noise: float, give_up_ps: int) -> Schedule | None:
         """One run of the shop: the longest tail first, with noise; None where it is no better than `give_up_ps`."""
         key = self.tail * (1 + noise * random.uniform(-1, 1, len(self.tail))) if noise else self.tail
+        return self.in_order(-key, give_up_ps)
+
+    def in_order(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
+        """One run of the shop: of the jobs that wait for a link, the one with the least key goes first."""
         rank = np.empty(len(key), dtype=np.int64)
-        rank[np.argsort(-key, kind="stable")] = np.arange(len(key))
+        rank[np.argsort(key, kind="stable")] = np.arange(len(key))
         done, _, start = work_off(self.shop, rank, len(self.topology.links), give_up_ps)
         if not done:
             return None
         flags = np.zeros(len(self.chunk), dtype=np.bool_)
         route = self.shop.job_route.astype(np.int32)
-        raw = Schedule(self.topology, self.demand, self.routes, self.chunk, route, start, flags, "routed")
+        raw = Schedule(self.topology, self.demand, self.routes, self.chunk, route, start, flags, self.method)
         return retime(prune(raw))
 
 
@@ -106,3 +111,39 @@ def _shop(
         child.astype(np.int64),
         feeding_hop.astype(np.int64),
     )
+
+
+def jobs_from(schedule: Schedule) -> Jobs:
+    """The transfers of a schedule as jobs, so that they can be worked off in another order.
+
+    Each is fed by the first delivery of its chunk to the node where it starts; transfers that leave several nodes at
+    once cannot be jobs.
+    """
+    timing, nodes = schedule.timing, len(schedule.topology.nodes)
+    end_key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
+    order = np.lexsort((timing.end_arrival_ps, end_key))
+    keys, first = np.unique(end_key[order], return_index=True)
+    root_key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
+    place = np.minimum(np.searchsorted(keys, root_key), max(len(keys) - 1, 0))
+    owned = schedule.demand.source[schedule.chunk[timing.root_transfer]] == timing.root_node
+    fed = ~owned & (keys[place] == root_key)
+    delivery = order[first[place]]
+
+    jobs = len(schedule)
+    parent_job = np.full(jobs, -1, dtype=np.int64)
+    feeding_hop = np.full(jobs, -1, dtype=np.int64)
+    parent_job[timing.root_transfer[fed]] = timing.end_transfer[delivery[fed]]
+    end_of = delivery[fed]
+    ends_before = np.concatenate(([0], np.cumsum(np.diff(schedule.shape.end_ptr)[schedule.route])))
+    route = schedule.route[timing.end_transfer[end_of]]
+    which = schedule.shape.end_ptr[route] + end_of - ends_before[timing.end_transfer[end_of]]
+    feeding_hop[timing.root_transfer[fed]] = schedule.shape.end_hop[which] - schedule.routes.ptr[route]
+
+    children = np.argsort(parent_job, kind="stable")
+    children = children[parent_job[children] >= 0]
+    child_ptr = np.concatenate(([0], np.cumsum(np.bincount(parent_job[parent_job >= 0], minlength=jobs))))
+    size = schedule.demand.chunk_bytes[schedule.chunk]
+    shop = _shop(schedule.topology, schedule.routes, schedule.route, size, child_ptr, children, feeding_hop)
+    later_first = np.argsort(-schedule.start_ps, kind="stable").astype(np.int64)
+    tail = tails(shop, later_first)
+    return Jobs(schedule.topology, schedule.demand, schedule.routes, schedule.chunk, shop, tail, schedule.method)

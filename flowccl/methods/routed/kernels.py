@@ -20,7 +20,8 @@ class Graph(NamedTuple):
     link_src: I32
     link_dst: I32
     link_GBps: F64
-    base: F64  # what a link costs when it is empty: time of a chunk on it
+    hold: F64  # time that a chunk holds the link: what gets dearer the fuller it is
+    latency: F64
     stores: Bool
     copies: Bool
 
@@ -123,7 +124,7 @@ def _graft(graph: Graph, work: Scratch, node: int, deep: float, link_out: I32, p
         end = graph.link_dst[link]
         link_out[hops], parent_out[hops] = link, feeder
         feeder = hops
-        depth += graph.base[link]
+        depth += graph.hold[link] + graph.latency[link]
         hops += 1
         if graph.stores[end] or graph.copies[end]:
             work.member[end] = True
@@ -195,11 +196,11 @@ def reroute(
     """One sweep: every chunk gives up its tree and takes the cheapest, where a link costs more the fuller it is.
 
     `load` is the time that each link is busy, in ps, and is kept up to date. A link of load x costs
-    base * exp(steep * x / full). Returns the new trees.
+    latency + hold * exp(steep * x / full). Returns the new trees.
     """
     nodes, chunks = len(graph.stores), len(source)
     work = scratch(nodes, len(graph.link_src))
-    length = graph.base * np.exp(steep * load / full_ps)
+    length = graph.latency + graph.hold * np.exp(steep * load / full_ps)
     link = np.empty(len(wanted) * 2 + 4 * nodes, dtype=np.int32)
     parent = np.empty(len(link), dtype=np.int32)
     first = np.zeros(chunks, dtype=np.int64)
@@ -209,7 +210,7 @@ def reroute(
         for k in range(old.ptr[c], old.ptr[c + 1]):
             a = old.link[k]
             load[a] -= size[c] * 1000.0 / graph.link_GBps[a]
-            length[a] = graph.base[a] * np.exp(steep * load[a] / full_ps)
+            length[a] = graph.latency[a] + graph.hold[a] * np.exp(steep * load[a] / full_ps)
         if used + 4 * nodes > len(link):
             more = np.empty(2 * len(link), dtype=np.int32)
             more[:used] = link[:used]
@@ -223,7 +224,7 @@ def reroute(
         for k in range(used, used + count[c]):
             a = link[k]
             load[a] += size[c] * 1000.0 / graph.link_GBps[a]
-            length[a] = graph.base[a] * np.exp(steep * load[a] / full_ps)
+            length[a] = graph.latency[a] + graph.hold[a] * np.exp(steep * load[a] / full_ps)
         used += count[c]
     ptr = np.zeros(chunks + 1, dtype=np.int64)
     ptr[1:] = np.cumsum(count)
@@ -232,6 +233,56 @@ def reroute(
         link_out[ptr[c] : ptr[c + 1]] = link[first[c] : first[c] + count[c]]
         parent_out[ptr[c] : ptr[c + 1]] = parent[first[c] : first[c] + count[c]]
     return Trees(ptr, link_out, parent_out)
+
+
+class Bookings(NamedTuple):
+    """When each link is held, as one list per link in order of time; entries share common arrays."""
+
+    last: I64  # of each link
+    begin: I64
+    end: I64
+    before: I64
+    after: I64
+
+
+@njit(cache=True)
+def bookings(links: int, room: int) -> Bookings:
+    """No bookings yet, and room for so many."""
+    space = [np.empty(room, dtype=np.int64) for _ in range(4)]
+    return Bookings(np.full(links, -1, dtype=np.int64), space[0], space[1], space[2], space[3])
+
+
+@njit(cache=True)
+def free_from(held: Bookings, link: int, begin: int, end: int) -> int:
+    """`begin` if the link is free from begin to end, else the next time at which it is free for as long."""
+    entry = held.last[link]
+    while entry >= 0 and held.begin[entry] >= end:
+        entry = held.before[entry]
+    if entry < 0 or held.end[entry] <= begin:
+        return begin
+    time: int = held.end[entry]
+    entry = held.after[entry]
+    while entry >= 0 and held.begin[entry] < time + end - begin:
+        time = held.end[entry]
+        entry = held.after[entry]
+    return time
+
+
+@njit(cache=True)
+def book(held: Bookings, entry: int, link: int, begin: int, end: int) -> None:
+    """Write a booking into entry number `entry`, which must be fresh; the time must be free."""
+    held.begin[entry], held.end[entry] = begin, end
+    later, earlier = np.int64(-1), held.last[link]
+    while earlier >= 0 and held.begin[earlier] >= end:
+        later = earlier
+        earlier = held.before[earlier]
+    held.before[entry], held.after[entry] = earlier, later
+    if earlier >= 0:
+        held.after[earlier] = entry
+    if later >= 0:
+        held.before[later] = entry
+    else:
+        held.last[link] = entry
 
 
 class Shop(NamedTuple):
@@ -298,7 +349,10 @@ def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, 
     """
     routes, jobs = len(shop.hop_ptr) - 1, len(shop.job_route)
     start = np.zeros(jobs, dtype=np.int64)
-    free_at = np.zeros(links, dtype=np.int64)
+    room = 0
+    for job in range(jobs):
+        room += shop.hop_ptr[shop.job_route[job] + 1] - shop.hop_ptr[shop.job_route[job]]
+    held, booked = bookings(links, room), 0
     wait_rank, wait_job = np.empty(jobs, dtype=np.int64), np.empty(jobs, dtype=np.int64)
     waiting = np.zeros(routes, dtype=np.int64)
     q_time, q_what = np.empty(jobs + routes + 16, dtype=np.int64), np.empty(jobs + routes + 16, dtype=np.int64)
@@ -343,7 +397,8 @@ def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, 
                 _timing(shop, job, begin, until)
                 ready = now
                 for h in range(hops):
-                    ready = max(ready, free_at[shop.hop_link[first + h]] - begin[h])
+                    link = shop.hop_link[first + h]
+                    ready = max(ready, free_from(held, link, now + begin[h], now + until[h]) - begin[h])
                 if q_size + 2 >= len(q_time):
                     q_time, q_what = _grown(q_time, q_size), _grown(q_what, q_size)
                 if ready > now:
@@ -357,7 +412,8 @@ def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, 
                 start[job] = now
                 left -= 1
                 for h in range(hops):
-                    free_at[shop.hop_link[first + h]] = now + until[h]
+                    book(held, booked, shop.hop_link[first + h], now + begin[h], now + until[h])
+                    booked += 1
                     finish = max(finish, now + until[h] + shop.hop_latency[first + h])
                 if finish >= give_up_ps:
                     return False, int(finish), start

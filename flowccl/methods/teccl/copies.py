@@ -14,6 +14,7 @@ from flowccl.methods.teccl.epochs import Grid, Ints
 from flowccl.methods.teccl.floor import Distances
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.solver import Block, ProgramBuilder
+from flowccl.topology.topology import Topology
 
 NEVER = 2**40
 
@@ -24,15 +25,18 @@ class State:
 
     ready: Ints
     wanted: NDArray[np.bool_]
+    busy: NDArray[np.float64]
+    """(links, epochs): the share of each link that sends of earlier rounds still take."""
 
     @classmethod
-    def start(cls, demand: Demand, num_nodes: int) -> "State":
+    def start(cls, demand: Demand, topology: Topology) -> "State":
         """Every chunk at its source."""
+        num_nodes = len(topology.nodes)
         ready = np.full((len(demand), num_nodes), NEVER, dtype=np.int64)
         ready[np.arange(len(demand)), demand.source] = 0
         wanted = np.zeros((len(demand), num_nodes), dtype=np.bool_)
         wanted[demand.destination_chunk, demand.destination_rank] = True
-        return cls(ready, wanted)
+        return cls(ready, wanted, np.zeros((len(topology.links), 0)))
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -47,7 +51,14 @@ class CopyProgram:
     """
 
     def __init__(
-        self, grid: Grid, state: State, distances: Distances, num_epochs: int, options: TecclOptions, *, finish: bool = True
+        self,
+        grid: Grid,
+        state: State,
+        distances: Distances,
+        num_epochs: int,
+        options: TecclOptions,
+        *,
+        finish: bool = True,
     ) -> None:
         self.grid, self.state, self.num_epochs, self.options, self.finish = grid, state, num_epochs, options, finish
         self.model = ProgramBuilder(maximize=options.objective == "paper" or not finish)
@@ -82,13 +93,16 @@ class CopyProgram:
         for node in np.flatnonzero(self.state.missing.any(axis=0)).tolist():
             chunks = self.state.missing[:, node]
             left[chunks] = np.minimum(left[chunks], distances.between[:, node])
-        return (self.last - np.minimum(left, NEVER)).astype(np.int64)
+        latest: Ints = (self.last - np.minimum(left, NEVER)).astype(np.int64)
+        return latest
 
     def _sends(self) -> Block:
         grid, epoch = self.grid, np.arange(self.num_epochs)
         held = self.state.ready < NEVER
         where = (self._earliest[:, grid.tail, None] <= epoch) & ~held[:, grid.head, None]
         where &= epoch + self.delay <= self._latest[:, grid.head, None]
+        if not self.finish:  # what enters a switch leaves it in the same round
+            where &= (epoch + self.delay < self.num_epochs) | grid.topology.stores[grid.head][:, None]
         return self.model.variables("send", where.shape, upper=1, integer=True, where=where)
 
     def _haves(self) -> Block:
@@ -176,7 +190,10 @@ class CopyProgram:
         busy = self.num_epochs + int(self.hold.max() + grid.hop_shift.max(initial=0))
         most = np.ones((len(grid.topology.links), busy))
         np.maximum.at(most, (grid.hop_link[:, None], np.arange(self.num_epochs)), self.capacity[grid.hop_arc])
-        rows = self.model.rows("fit the link", most.shape, upper=most)
+        left = np.ones_like(most)
+        taken = self.state.busy[:, :busy]
+        left[:, : taken.shape[1]] -= taken
+        rows = self.model.rows("fit the link", most.shape, upper=np.floor(most * left + 1e-6))
         _, arcs, epochs = np.nonzero(self.send.exists)
         columns = self.send.columns[self.send.exists]
         for hop in range(len(grid.hop_link)):

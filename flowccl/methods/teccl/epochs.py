@@ -170,7 +170,8 @@ class Grid:
             np.minimum.at(slowest, topology.link_dst[both], before[topology.link_src[both]])
             if np.array_equal(before, slowest):
                 break
-        return np.minimum(slowest[self.head], slowest[self.tail])
+        at_ends: NDArray[np.float64] = np.minimum(slowest[self.head], slowest[self.tail])
+        return at_ends
 
 
 def make_grid(topology: Topology, chunk_bytes: float, options: TecclOptions) -> Grid:
@@ -180,7 +181,7 @@ def make_grid(topology: Topology, chunk_bytes: float, options: TecclOptions) -> 
         raise InputError(f"hyper-edges replace switches, and {topology.name} has none; leave them out")
     threshold = options.latency_threshold
     if topology.stores.all() or not (options.hyper_edges or _needs_routes(topology)):
-        single = Routes(np.arange(len(topology.links) + 1), np.arange(len(topology.links)))
+        single = Routes(np.arange(len(topology.links) + 1), np.arange(len(topology.links), dtype=np.int32))
         shift = np.zeros(len(topology.links), dtype=np.int64)
         src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
         return Grid(topology, chunk_bytes, epoch_ps, threshold, single, src, dst, shift)
@@ -201,12 +202,14 @@ def chunk_size(demand: Demand) -> float:
 
 def up(ps: NDArray[np.floating] | NDArray[np.integer], epoch_ps: int) -> Ints:
     """Whole epochs that cover so many picoseconds."""
-    return np.ceil(np.asarray(ps) / epoch_ps - _NOISE).astype(np.int64)
+    whole: Ints = np.ceil(np.asarray(ps) / epoch_ps - _NOISE).astype(np.int64)
+    return whole
 
 
 def down(ratio: NDArray[np.floating]) -> Ints:
     """The whole number in a ratio of times."""
-    return np.floor(ratio * (1 + _NOISE)).astype(np.int64)
+    whole: Ints = np.floor(ratio * (1 + _NOISE)).astype(np.int64)
+    return whole
 
 
 def _epoch_ps(topology: Topology, chunk_bytes: float, options: TecclOptions) -> int:
@@ -233,7 +236,8 @@ def _even_shift(routes: Routes, offset: Ints) -> Ints:
     """Shifts of hops, less what all uses of a link have in common: only differences between them matter."""
     least = np.full(int(routes.link.max(initial=0)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, routes.link, offset)
-    return offset - least[routes.link]
+    shift: Ints = offset - least[routes.link]
+    return shift
 
 
 def _link_GBps(topology: Topology, epoch_ps: int, num_epochs: int) -> NDArray[np.float64]:

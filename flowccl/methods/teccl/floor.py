@@ -33,6 +33,7 @@ class Distances:
     """Epochs between nodes and on links, the least over time; `between[n, m]` is inf where there is no way."""
 
     grid: Grid
+    rates: bool
     link_delay: Ints
     link_hold: Ints
     link_chunks: NDArray[np.float64]
@@ -52,7 +53,7 @@ class Distances:
         least = np.ones(len(order), dtype=np.bool_)  # of parallel arcs, the nearest
         least[1:] = (tail[1:] != tail[:-1]) | (head[1:] != head[:-1])
         ways = csr_matrix((weight[least], (tail[least], head[least])), (count, count))
-        return cls(grid, delay, hold, chunks, np.floor(np.asarray(dijkstra(ways), dtype=np.float64)))
+        return cls(grid, rates, delay, hold, chunks, np.floor(np.asarray(dijkstra(ways), dtype=np.float64)))
 
 
 def grid_floor(grid: Grid, demand: Demand, *, copy: bool = True, rates: bool = False) -> GridFloor:
@@ -63,7 +64,7 @@ def grid_floor(grid: Grid, demand: Demand, *, copy: bool = True, rates: bool = F
     at = int(np.argmax(away))
     a, b = nodes[source[at]].name, nodes[demand.destination_rank[at]].name
     best = GridFloor(int(away[at]), f"a chunk takes {int(away[at])} epochs from {a} to {b}")
-    if not len(grid.routes.link) == grid.num_arcs:
+    if len(grid.routes.link) != grid.num_arcs:
         return best  # routes: a cut is crossed by many arcs that share links
     looked = 0
     for cut in candidate_cuts(grid.topology, Needs.of(demand, grid.topology)):
@@ -98,17 +99,13 @@ def _cut_floor(distances: Distances, demand: Demand, cut: Cut, copy: bool, known
             chosen = np.flatnonzero((nearest >= h) & (shortest >= q))
             if not len(chosen):
                 continue
-            amount = float(size[chosen].sum()) if distances.link_hold.max() == 1 and not _whole(distances) else len(chosen)
+            amount = float(size[chosen].sum()) if distances.rates else float(len(chosen))
             away = heads[chosen].min(axis=0) + tails[chosen].min(axis=0)
             epochs = _least(distances, cut.links, away, amount, known)
             if epochs is not None:
                 known = epochs
                 best = GridFloor(epochs, _words(distances, cut, amount, away, epochs))
     return best
-
-
-def _whole(distances: Distances) -> bool:
-    return bool(np.all(distances.link_chunks == np.floor(distances.link_chunks)))
 
 
 def _fits(distances: Distances, links: Ints, away: NDArray[np.float64], epochs: int) -> float:

@@ -140,7 +140,6 @@ class FlowProgram:
     def _fit_buffers(self) -> None:
         """What a node keeps and sends on for others fits its buffer (appendix B)."""
         topology = self.grid.topology
-        _, arcs, epochs = np.nonzero(self.flow.exists)
         for node, what in enumerate(topology.nodes):
             if what.buffer_bytes is None:
                 continue

@@ -46,7 +46,7 @@ def lp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | 
     options = TecclOptions.of(clock.options)
     if len(demand.destination_rank) > len(demand) and options.copy:
         raise DemandError(
-            f"{demand.collective}: some chunks have several destinations, and lp makes no copies; use milp, or --no-copy"
+            f"{demand.collective}: chunks have several destinations, and lp makes no copies; use milp, or --no-copy"
         )
     yield from _synthesize(topology, demand, clock, options, whole=False)
 
@@ -199,9 +199,9 @@ def _cut(plan: FlowPlan, pieces: int) -> GridPlan:
         for extra in np.argsort(count - ideal, kind="stable")[: len(chunks) - int(count.sum())].tolist():
             count[extra] += 1
         owner = np.repeat(np.arange(len(ways)), count)
-        for chunk, way in zip(chunks, owner.tolist(), strict=True):
-            rows += [(chunk, links, epoch) for links, epoch in _transfers(grid, ways[way])]
-    return GridPlan(grid, demand, *(tuple(row[i] for row in rows) for i in range(3)), plan.epochs)  # type: ignore[arg-type]
+        for chunk, which in zip(chunks, owner.tolist(), strict=True):
+            rows += [(chunk, links, epoch) for links, epoch in _transfers(grid, ways[which])]
+    return replace(GridPlan.of(grid, demand, rows), epochs=plan.epochs)
 
 
 def _transfers(grid: Grid, way: Way) -> list[tuple[tuple[int, ...], int]]:
@@ -225,8 +225,6 @@ def split(demand: Demand, pieces: int) -> Demand:
         source_ptr=np.arange(len(demand) * pieces + 1),
         source_rank=np.repeat(demand.source, pieces),
         destination_ptr=np.concatenate(([0], np.cumsum(np.repeat(np.diff(demand.destination_ptr), pieces)))),
-        destination_rank=np.concatenate(
-            [np.tile(demand.destinations(c), pieces) for c in range(len(demand))]
-        ),
+        destination_rank=np.concatenate([np.tile(demand.destinations(c), pieces) for c in range(len(demand))]),
         pieces=demand.pieces * pieces,
     )

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import NothingFoundError
 from flowccl.methods.clock import Clock
-
 from flowccl.methods.teccl.copies import CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
 from flowccl.methods.teccl.floor import Distances, grid_floor
@@ -39,7 +39,10 @@ def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule 
     floor = grid_floor(grid, demand)
     start = greedy_start(grid, demand, floor.epochs, clock) if options.warm_start and options.buffers else Start()
     search = EpochSearch(
-        floor, options, clock, lambda epochs, seconds: _attempt(grid, demand, distances, clock, options, epochs, seconds)
+        floor,
+        options,
+        clock,
+        lambda epochs, seconds: _attempt(grid, demand, distances, clock, options, epochs, seconds),
     )
     if start.plan is not None:
         search.best = start.plan
@@ -70,7 +73,7 @@ def _attempt(
         return Answer(Status.TIME_LIMIT, None, 0.0)
     began = clock.elapsed_s
     program = CopyProgram(
-        grid, State.start(demand, len(grid.topology.nodes)), distances, epochs, replace(options, objective="epochs")
+        grid, State.start(demand, grid.topology), distances, epochs, replace(options, objective="epochs")
     )
     if program.model.num_columns > _MOST_COLUMNS:
         return Answer(Status.TIME_LIMIT, None, clock.elapsed_s - began)
@@ -79,7 +82,7 @@ def _attempt(
     return Answer(solution.status, plan, clock.elapsed_s - began)
 
 
-def plan_of(program: CopyProgram, demand: Demand, send: np.ndarray) -> GridPlan:  # type: ignore[type-arg]
+def plan_of(program: CopyProgram, demand: Demand, send: NDArray[np.float64]) -> GridPlan:
     """The transfers behind the values of `send`."""
     chunk, arc, epoch = np.nonzero(send > 0.5)
     rows = transfers_of(program.grid, program.num_epochs, chunk, arc, epoch)
@@ -101,7 +104,7 @@ def _by_objective(
         search.run()  # raises, with the reason
     if epochs is None:
         epochs = search.best.epochs if search.best is not None else _enough_epochs(grid, demand, clock, options, search)
-    program = CopyProgram(grid, State.start(demand, len(grid.topology.nodes)), distances, epochs, options)
+    program = CopyProgram(grid, State.start(demand, grid.topology), distances, epochs, options)
     program.reward_early()
     built, began = program.model.build(), clock.elapsed_s
     settings = solver_options(clock, options, max(clock.left_s, 0.1))
@@ -132,7 +135,7 @@ def _enough_epochs(
     return max(algorithm_one(search.low * grid.epoch_us, grid.epoch_us, feasible), search.low)
 
 
-def _point(program: CopyProgram, plan: GridPlan) -> np.ndarray:  # type: ignore[type-arg]
+def _point(program: CopyProgram, plan: GridPlan) -> NDArray[np.float64]:
     """The plan as a point of the program, to start from."""
     built = program.model.build()
     chunk, arc, epoch = plan.sends
@@ -143,5 +146,3 @@ def _point(program: CopyProgram, plan: GridPlan) -> np.ndarray:  # type: ignore[
     for c, a, k in zip(chunk[inside].tolist(), arc[inside].tolist(), epoch[inside].tolist(), strict=True):
         have[c, program.grid.head[a], k + int(program.delay[a, k]) :] = 1
     return built.point((program.send, send), (program.have, np.where(program.have.exists, have, 0)))
-
-

@@ -63,6 +63,9 @@ class TecclOptions:
         return cls(**options)
 
 
+_WRITE = "write fast, slow, a multiplier such as 2x, or a time such as 0.5us"
+
+
 def epoch_choice(text: str) -> tuple[Literal["fast", "slow", "times", "us"], float]:
     """What an epoch is: ("fast", 1), ("slow", 1), ("times", multiplier) or ("us", microseconds)."""
     if text == "fast":
@@ -73,16 +76,14 @@ def epoch_choice(text: str) -> tuple[Literal["fast", "slow", "times", "us"], flo
         try:
             times = float(text[:-1])
         except ValueError:
-            raise InputError(f"epoch {text!r}: write fast, slow, a multiplier such as 2x, or a time such as 0.5us")
+            raise InputError(f"epoch {text!r}: {_WRITE}") from None
         if not (math.isfinite(times) and times > 0):
             raise InputError(f"epoch {text!r}: the multiplier must be above 0, got {text[:-1]}")
         return "times", times
     try:
         us = parse_us(text, "epoch")
     except InputError:
-        raise InputError(
-            f"epoch {text!r}: write fast, slow, a multiplier such as 2x, or a time such as 0.5us"
-        ) from None
+        raise InputError(f"epoch {text!r}: {_WRITE}") from None
     if us <= 0:
         raise InputError(f"epoch {text!r}: must be longer than 0")
     return "us", us

@@ -26,7 +26,9 @@ class Way:
     """(arc, epoch), in order."""
 
 
-def ways_of(program: FlowProgram, flow: NDArray[np.float64], keep: NDArray[np.float64], take: NDArray[np.float64]) -> list[Way]:
+def ways_of(
+    program: FlowProgram, flow: NDArray[np.float64], keep: NDArray[np.float64], take: NDArray[np.float64]
+) -> list[Way]:
     """The flows of a solution as ways."""
     result: list[Way] = []
     for row, source in enumerate(program.sources.tolist()):
@@ -48,9 +50,7 @@ def _ways_of_source(
             if walk is None:
                 break
             sends, rests = walk
-            amount = min(
-                [float(take[node, epoch]), *(float(flow[s]) for s in sends), *(float(keep[r]) for r in rests)]
-            )
+            amount = min([float(take[node, epoch]), *(float(flow[s]) for s in sends), *(float(keep[r]) for r in rests)])
             take[node, epoch] -= amount
             for send in sends:
                 flow[send] -= amount

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.check.bounds import lower_bound
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.epochs import Grid, Ints
@@ -16,7 +17,7 @@ from flowccl.topology.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class GridPlan:
-    """Transfer i moves chunk `chunk[i]` over the links `links[i]`, from epoch `epoch[i]` on; all done after `epochs`."""
+    """Transfer i moves chunk `chunk[i]` over the links `links[i]` from epoch `epoch[i]` on; done after `epochs`."""
 
     grid: Grid
     demand: Demand
@@ -63,7 +64,7 @@ class Steps:
         if links in self._arc:
             result = [(self._arc[links], 0)]
         else:
-            at = {}  # when a switch has the chunk
+            at: dict[int, int] = {}  # when a switch has the chunk
             result = []
             for link in links:  # each after the one that feeds it
                 arc, head = self._arc[(link,)], int(self.grid.topology.link_dst[link])
@@ -85,7 +86,9 @@ class Steps:
         ]
 
 
-def snap(grid: Grid, demand: Demand, transfers: Iterable[tuple[int, tuple[int, ...]]], most_epochs: int) -> GridPlan | None:
+def snap(
+    grid: Grid, demand: Demand, transfers: Iterable[tuple[int, tuple[int, ...]]], most_epochs: int
+) -> GridPlan | None:
     """Transfers (chunk, links), in this order, each from the first epoch that its data and its links allow.
 
     None where they take more than `most_epochs`, or a route is no arc of the grid.
@@ -114,29 +117,6 @@ def snap(grid: Grid, demand: Demand, transfers: Iterable[tuple[int, tuple[int, .
     return GridPlan(grid, demand, tuple(chunks), tuple(routes), tuple(epochs), finish)
 
 
-def justify(plan: GridPlan) -> GridPlan:
-    """The plan moved to the right, as late as can be, then to the left in that order; again while that saves epochs.
-
-    The known improvement of list schedules: what others wait for moves ahead of what nobody needs yet.
-    """
-    while True:
-        steps, last = Steps(plan.grid, plan.epochs + 1), plan.epochs
-        room, needed, late = _Room(steps), {}, {}
-        for i in reversed(sequence(plan)):
-            ends = [(node, at - plan.epoch[i]) for node, at in steps.ends(plan.links[i], plan.epoch[i])]
-            latest = min(needed.get((plan.chunk[i], node), last) - away for node, away in ends)
-            late[i] = room.take(plan.links[i], latest, -1, step=-1)
-            if late[i] is None:
-                return plan
-            root = plan.chunk[i], int(plan.grid.topology.link_src[plan.links[i][0]])
-            needed[root] = min(needed.get(root, last), late[i])
-        order = sorted(late, key=lambda i: (late[i], plan.epoch[i]))
-        better = snap(plan.grid, plan.demand, [(plan.chunk[i], plan.links[i]) for i in order], last)
-        if better is None or better.epochs >= plan.epochs:
-            return plan
-        plan = better
-
-
 class _Room:
     """How full every link and limit is in every epoch."""
 
@@ -149,9 +129,9 @@ class _Room:
         self.limits = [limit[pointer[i] : pointer[i + 1]].tolist() for i in range(len(topology.links))]
         self.rate = self.grid.rate_GBps(steps.num_epochs)
 
-    def take(self, links: tuple[int, ...], ready: int, end: int, step: int = 1) -> int | None:
-        """The first epoch from `ready` on, forwards or backwards, with room on all links, which is then taken."""
-        for epoch in range(ready, end, step):
+    def take(self, links: tuple[int, ...], ready: int, end: int) -> int | None:
+        """The first epoch from `ready` on with room on all links, which is then taken."""
+        for epoch in range(ready, end):
             needs = self._needs(links, epoch)
             clash = next((until for row, a, b, part in needs if (until := self._full(row, a, b, part)) >= 0), -1)
             if clash < 0:
@@ -201,6 +181,7 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
     from flowccl.methods.greedy import GreedySearch
 
     until = clock.elapsed_s + share * max(clock.left_s, 0.0)
+    good_ps = clock.good_ps or lower_bound(grid.topology, demand).ps * (1 + _GOOD)
     searches = [GreedySearch(grid.topology, demand, clock.seed)]
     rounded = rounded_topology(grid)
     if rounded is not None:
@@ -222,12 +203,13 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
             if search is searches[0]:
                 start.schedules[plan] = search.best
         met = start.plan is not None and start.plan.epochs <= floor
-        good = start.schedule is not None and (start.schedule.finish_ps <= clock.good_ps or idle >= _IDLE_STEPS // 4)
+        good = start.schedule is not None and (start.schedule.finish_ps <= good_ps or idle >= _IDLE_STEPS // 4)
         if (met and good) or clock.elapsed_s > until or clock.should_stop():
             break
     return start
 
 
+_GOOD = 1e-4  # a finish so near the lower bound is good enough
 _IDLE_STEPS = 400  # runs without a better plan after which the searches end
 
 
@@ -315,6 +297,6 @@ def _follow(
         _follow(grid, steps, waiting, chunk, out, at, links)
 
 
-def sequence(plan: GridPlan) -> Sequence[int]:
+def sequence(plan: GridPlan) -> list[int]:
     """Transfers by epoch."""
     return sorted(range(len(plan.chunk)), key=lambda i: plan.epoch[i])

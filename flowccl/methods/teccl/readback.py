@@ -8,6 +8,7 @@ order of the plan. Either is then retimed, so that everything starts as early as
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.check.verify import verify
 from flowccl.errors import InvalidScheduleError
@@ -47,7 +48,7 @@ def best_schedule(clock: Clock, schedule: Schedule, start: Start, method: str) -
     return replace(schedule, method=method)
 
 
-def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: NDArray[np.int32]) -> NDArray[np.int64]:
     """Starts at the plan's epochs; chunks that share an epoch on a link follow each other."""
     epoch_ps = _epoch_ps(plan, routes, chunk)
     steps = Steps(plan.grid, plan.epochs + 1)
@@ -64,13 +65,15 @@ def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: np.ndarray
     return start
 
 
-def _epoch_ps(plan: GridPlan, routes: Routes, chunk: np.ndarray) -> int:  # type: ignore[type-arg]
+def _epoch_ps(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> int:
     """An epoch in which every route has the time it needs."""
     grid = plan.grid
     shape = route_shape(grid.topology, routes)
     steps = Steps(grid, plan.epochs + 1)
     hold = np.zeros(len(routes), dtype=np.int64)
-    np.add.at(hold, shape.segment_route, holds_ps(plan.demand.chunk_bytes[chunk][shape.segment_route], shape.segment_GBps))
+    np.add.at(
+        hold, shape.segment_route, holds_ps(plan.demand.chunk_bytes[chunk][shape.segment_route], shape.segment_GBps)
+    )
     late = np.zeros(len(routes), dtype=np.int64)
     route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
     np.maximum.at(late, route, shape.hop_offset_ps + grid.topology.link_latency_ps[routes.link])
@@ -81,11 +84,9 @@ def _epoch_ps(plan: GridPlan, routes: Routes, chunk: np.ndarray) -> int:  # type
     return longest
 
 
-def _one_by_one(plan: GridPlan, routes: Routes, chunk: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _one_by_one(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> NDArray[np.int64]:
     """Starts so far apart that no two transfers overlap."""
-    shape = route_shape(plan.grid.topology, routes)
     slowest = plan.grid.topology.link_GBps.min()
     hold = plan.demand.chunk_bytes.max() * 1000.0 / slowest * (1 + np.diff(routes.ptr).max(initial=1))
     latency = plan.grid.topology.link_latency_ps.max(initial=0) * (1 + np.diff(routes.ptr).max(initial=1))
-    del shape
     return np.arange(len(chunk), dtype=np.int64) * (int(hold) + int(latency) + 1)

@@ -1,0 +1,1 @@
+"""Benchmarks: cases, peers' published numbers, reports. `python -m benchmarks` lists them."""

@@ -1,0 +1,75 @@
+"""Scale without symmetry: allgather on 2D meshes with random bandwidths, one chunk per GPU; the first schedule."""
+
+import argparse
+import resource
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import store
+from flowccl.check.bounds import lower_bound
+from flowccl.check.verify import verify
+from flowccl.demand.collectives import allgather
+from flowccl.methods import METHODS, warm_up
+from flowccl.methods.clock import Clock
+from flowccl.topology.builders import mesh
+from flowccl.topology.topology import Link, Topology
+
+
+def uneven_mesh(side: int, seed: int) -> Topology:
+    """A mesh whose links have 25 to 100 GB/s, at random."""
+    random = np.random.default_rng(seed)
+    plain = mesh(side, side)
+    links = [
+        Link(src=k.src, dst=k.dst, bandwidth_GBps=float(25 * random.uniform(1, 4)), latency_us=k.latency_us)
+        for k in plain.links
+    ]
+    return Topology(f"uneven mesh {side}x{side}", plain.nodes, tuple(links))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print one line per size."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
+    parser.add_argument("--sides", default="8,16,32")
+    parser.add_argument("--size", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--method", default="greedy")
+    parser.add_argument("--json", metavar="FILE", help="store all rows")
+    options = parser.parse_args(arguments)
+    warm_up([options.method])
+    rows: list[dict[str, Any]] = []
+    print("  gpus  transfers    first   verify       finish        floor  ratio    memory")
+    for side in map(int, options.sides.split(",")):
+        topology = uneven_mesh(side, options.seed)
+        demand = allgather(side * side, options.size)
+        began = time.perf_counter()
+        schedule = next(METHODS[options.method](topology, demand, Clock(600.0, options.seed)))
+        first = time.perf_counter() - began
+        assert schedule is not None
+        began = time.perf_counter()
+        wrong = verify(schedule)
+        judged = time.perf_counter() - began
+        bound = lower_bound(topology, demand)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        rows.append(
+            {
+                "gpus": side * side,
+                "transfers": len(schedule),
+                "first_s": first,
+                "verify_s": judged,
+                "valid": not wrong,
+                "finish_us": schedule.finish_us,
+                "lower_bound_us": bound.us,
+                "peak_memory_GB": memory,
+            }
+        )
+        ratio = schedule.finish_us / bound.us
+        print(
+            f"{side * side:6} {len(schedule):10} {first:7.2f}s {judged:7.2f}s {schedule.finish_us:10.4g}us "
+            f"{bound.us:10.4g}us {ratio:6.3f} {memory:7.2f}GB{'' if not wrong else '  INVALID'}",
+            flush=True,
+        )
+    store(options.json, vars(options), rows)
+    return 0 if all(row["valid"] for row in rows) else 1

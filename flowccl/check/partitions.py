@@ -1,0 +1,111 @@
+"""Floors from partitions: GPUs in several parts, and what must go from part to part to add up and to spread.
+
+A sum of contributions in s parts, wanted in d parts, costs at least s + d - 2 arrivals at parts (one more where no part
+both contributes and wants): until s - 1 arrivals have joined the s parts, nobody has the sum; then every other part that
+wants it needs one more. With every GPU a part and an allreduce this is theorem 18 of the thesis (2n - 2 downloads), with
+one destination theorem 16, with one source theorems 8 and 10. An arrival joins two parts only where nothing between the
+parts adds up; where nothing there copies, the same number of departures is needed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.check.cuts import Cut
+from flowccl.check.needs import Needs
+from flowccl.topology.topology import Topology
+
+_MOST_ENTRIES = 4_000_000  # sources and destinations of all groups, times partitions
+
+Part = NDArray[np.int64]  # of each node: its part, or -1 between the parts
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing(Cut):
+    """The links into all parts of a partition (or out of them), from any other part or from between them."""
+
+    part: Part
+    inward: bool
+
+    @cached_property
+    def links(self) -> NDArray[np.int64]:
+        """The links that cross."""
+        here, there = self.part[self.topology.link_dst], self.part[self.topology.link_src]
+        if not self.inward:
+            here, there = there, here
+        return np.flatnonzero((here >= 0) & (here != there))
+
+    def away_ps(self, needs: Needs) -> NDArray[np.float64]:
+        """Latency that each crossing cannot avoid: from a storing node to the link, the link, on to a storing node."""
+        src, dst = self.topology.link_src[self.links], self.topology.link_dst[self.links]
+        stores = np.flatnonzero(self.topology.stores)
+        before = needs.latency_ps[np.ix_(stores, src)]
+        after = needs.latency_ps[np.ix_(dst, stores)].T
+        own = self.part[dst] if self.inward else self.part[src]
+        inside = self.part[stores][:, None] == own[None, :]
+        near, far = (~inside, inside) if self.inward else (inside, ~inside)
+        head = np.where(near, before, np.inf).min(axis=0)
+        tail = np.where(far, after, np.inf).min(axis=0)
+        return np.asarray(head + self.topology.link_latency_ps[self.links] + tail)
+
+
+def partition_floors(needs: Needs) -> Iterator[tuple[float, Crossing, float]]:
+    """For each partition and side: (floor in ps, the links, bytes that must cross them)."""
+    topology = needs.topology
+    entries = len(needs.source) + len(needs.destination)
+    for count, (name, part) in enumerate(_partitions(topology)):
+        if count * entries > _MOST_ENTRIES:
+            return
+        between = part < 0
+        volume = _volume(needs, part)
+        for inward, spoiled in ((True, topology.reduces), (False, topology.copies)):
+            if np.any(between & spoiled) or volume <= 0:
+                continue
+            words = f"{'into' if inward else 'out of'} {name}, all together"
+            crossing = Crossing(topology, words, np.zeros(0, dtype=np.bool_), part, inward)
+            if len(crossing.links):
+                away = crossing.away_ps(needs)
+                yield crossing.earliest_ps(away, volume), crossing, volume
+
+
+def _volume(needs: Needs, part: Part) -> float:
+    """Bytes that must arrive at parts: those of each group, times the arrivals that it needs."""
+    parts = int(part.max()) + 1
+    starts = np.unique(needs.source_group * parts + part[needs.source])
+    ends = np.unique(needs.destination_group * parts + part[needs.destination])
+    groups = len(needs.bytes)
+    s = np.bincount(starts // parts, minlength=groups)
+    d = np.bincount(ends // parts, minlength=groups)
+    both = np.bincount(np.intersect1d(starts, ends) // parts, minlength=groups)
+    return float((needs.bytes * (s + d - 2 + (both == 0))).sum())
+
+
+def _partitions(topology: Topology) -> Iterator[tuple[str, Part]]:
+    """Every GPU a part, every host a part, runs and strides of ranks, the slowest GPUs apart from all others."""
+    gpus, nodes = topology.num_gpus, len(topology.nodes)
+    rank = np.arange(gpus)
+    rest = np.full(nodes - gpus, -1)
+
+    def parts(of_gpu: NDArray[np.int64]) -> Part:
+        return np.concatenate((of_gpu, rest)).astype(np.int64)
+
+    yield f"each of {gpus} gpus", parts(rank)
+    if len(topology.hosts) > 1 and all(node.host for node in topology.nodes[:gpus]):
+        place = {host: i for i, host in enumerate(topology.hosts)}
+        hosts = np.array([place.get(node.host, -1) for node in topology.nodes], dtype=np.int64)
+        yield f"each of {len(place)} hosts", hosts
+    for size in [k for k in range(2, gpus // 2 + 1) if gpus % k == 0][:8]:
+        yield f"each of {gpus // size} runs of {size} gpus", parts(rank // size)
+        yield f"each of {gpus // size} sets of every {gpus // size}th gpu", parts(rank % (gpus // size))
+    for end, words in ((topology.link_dst, "in"), (topology.link_src, "out")):
+        GBps = np.bincount(end, topology.link_peak_GBps, nodes)[:gpus]
+        if GBps.min() == GBps.max():
+            continue
+        slow = np.argsort(GBps, kind="stable")
+        for k in {2**i for i in range(1, 20) if 2**i < gpus}:
+            of_gpu = np.full(gpus, k)
+            of_gpu[slow[:k]] = np.arange(k)
+            yield f"each of the {k} gpus that are slowest {words}, and the rest", parts(of_gpu)

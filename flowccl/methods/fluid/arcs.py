@@ -1,0 +1,135 @@
+"""The network on which fluid flows live: arcs, each on one link of the machine.
+
+Two forms. In the plain one arcs are links. In the other every node that cannot copy (a plain switch) stands once for
+each copying node `u` at which what crosses it comes out next: the thesis's duplicate vertices. There a unit that enters
+the switch for `u` leaves towards `u` only, so that nothing is copied on the way.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.topology.symmetry import Symmetry
+from flowccl.topology.topology import Topology
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Arcs:
+    """Arcs from `src` to `dst` on `link`; `label` is the node at which what the arc carries comes out, -1 for any.
+
+    Nodes of this network are numbered on behind those of the machine: `node` and `node_label` say what each is.
+    """
+
+    topology: Topology
+    link: I64
+    label: I64
+    src: I64
+    dst: I64
+    node: I64
+    node_label: I64
+
+    def __len__(self) -> int:
+        return len(self.link)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the network."""
+        return len(self.node)
+
+    @cached_property
+    def must_balance(self) -> NDArray[np.bool_]:
+        """Nodes at which usage must balance by a rule of its own: those that cannot copy, without a label."""
+        return ~self.topology.copies[self.node] & (self.node_label < 0)
+
+    def permuted(self, group: Symmetry) -> tuple[I32, I32]:
+        """Where each generator takes the arcs, and the nodes."""
+        arc_key, node_key = self._arc_keys, self._node_keys
+        arcs, nodes = np.empty((len(group), len(self)), np.int32), np.empty((len(group), self.num_nodes), np.int32)
+        width = len(self.topology.nodes) + 1
+        for g in range(len(group)):
+            to = np.append(group.nodes[g], -1).astype(np.int64)  # label -1 stays -1
+            arcs[g] = arc_key[1][np.searchsorted(arc_key[0], group.links[g][self.link] * width + to[self.label] + 1)]
+            wanted = to[self.node] * width + to[self.node_label] + 1
+            nodes[g] = node_key[1][np.searchsorted(node_key[0], wanted)]
+        return arcs, nodes
+
+    @cached_property
+    def _arc_keys(self) -> tuple[I64, I64]:
+        return _sorted(self.link * (len(self.topology.nodes) + 1) + self.label + 1)
+
+    @cached_property
+    def _node_keys(self) -> tuple[I64, I64]:
+        return _sorted(self.node * (len(self.topology.nodes) + 1) + self.node_label + 1)
+
+
+def _sorted(keys: I64) -> tuple[I64, I64]:
+    order = np.argsort(keys)
+    return keys[order], order
+
+
+def plain_arcs(topology: Topology) -> Arcs:
+    """One arc per link."""
+    links = np.arange(len(topology.links), dtype=np.int64)
+    nodes = np.arange(len(topology.nodes), dtype=np.int64)
+    none = np.full(len(links), -1, dtype=np.int64)
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    return Arcs(topology, links, none, src, dst, nodes, np.full(len(nodes), -1, dtype=np.int64))
+
+
+def duplicated_arcs(topology: Topology, shortest: bool = True) -> Arcs:
+    """Every node that cannot copy once per copying node that can be next; `shortest` keeps only ways of fewest links.
+
+    With only the shortest ways the network is smaller, and what it allows is still allowed by the machine.
+    """
+    copies = topology.copies
+    steps = _steps_to(topology)
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    count = len(topology.nodes)
+    plain, target = np.nonzero(np.isfinite(steps) & ~copies[:, None] & copies[None, :])
+    number = np.full((count, count), -1, dtype=np.int64)
+    number[plain, target] = count + np.arange(len(plain))
+
+    direct = np.flatnonzero(copies[src] & copies[dst])
+    parts = [(direct, np.full(len(direct), -1), src[direct], dst[direct])]
+    last = np.flatnonzero(~copies[src] & copies[dst])
+    parts.append((last, dst[last], number[src[last], dst[last]], dst[last]))
+    into = np.flatnonzero(~copies[dst])
+    row, label = np.nonzero(np.isfinite(steps[dst[into]]) & copies[None, :])
+    link = into[row]
+    own = copies[src[link]]
+    keep = label != src[link]
+    keep &= own | np.isfinite(steps[src[link], label])
+    if shortest:
+        keep &= steps[src[link], label] == steps[dst[link], label] + 1
+    link, label, own = link[keep], label[keep], own[keep]
+    parts.append((link, label, np.where(own, src[link], number[src[link], label]), number[dst[link], label]))
+    columns = [np.concatenate([part[i] for part in parts]).astype(np.int64) for i in range(4)]
+    nodes = np.concatenate((np.arange(count), plain)).astype(np.int64)
+    labels = np.concatenate((np.full(count, -1), target)).astype(np.int64)
+    return Arcs(topology, columns[0], columns[1], columns[2], columns[3], nodes, labels)
+
+
+def _steps_to(topology: Topology) -> NDArray[np.float64]:
+    """Fewest links from each node to each copying node with nodes that cannot copy in between; inf where no way."""
+    from scipy.sparse import csr_array
+
+    count, copies = len(topology.nodes), topology.copies
+    src, dst = topology.link_src, topology.link_dst
+    steps = np.full((count, count), np.inf)
+    steps[src, dst] = np.where(copies[dst], 1.0, np.inf)
+    inner = ~copies[dst]
+    through = csr_array((np.ones(int(inner.sum()), dtype=np.int32), (src[inner], dst[inner])), shape=(count, count))
+    reached, k = np.isfinite(steps), 1
+    while True:
+        k += 1
+        beyond = (through @ reached.astype(np.int32) > 0) & ~np.isfinite(steps)
+        np.fill_diagonal(beyond, False)
+        if not beyond.any():
+            return steps
+        steps[beyond] = k
+        reached = np.isfinite(steps)

@@ -1,0 +1,180 @@
+"""The fluid linear programs of the thesis, on classes of arcs.
+
+with copies      allgather, broadcast: (3.10) and (4.2) without time, plain switches by (3.13), or by duplicate vertices
+without copies   alltoall, scatter, gather: (3.16)
+two halves       allreduce (4.2): a reduce-scatter, which is an allgather on the reversed machine, and an allgather that
+                 share the links; how much of the data each GPU sums up is free
+
+All find the least time in which everything can flow, then the least cost in that time.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.methods.fluid.arcs import Arcs
+from flowccl.methods.fluid.quotient import Destination, Source
+from flowccl.solver import Block, LinearProgram, ProgramBuilder, RowFamily
+from flowccl.topology.topology import Topology
+
+F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What flows: from each source to each of its destinations, on a network; `copies` where it is the same for all."""
+
+    arcs: Arcs
+    sources: tuple[Source, ...]
+    copies: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Variables that load links: `times` such variables in the machine, the column of each arc (-1: none), its link."""
+
+    times: float
+    columns: I32
+    link: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class FluidProgram:
+    """The program, and where its numbers are."""
+
+    program: LinearProgram
+    time: Block
+    traffic: tuple[Traffic, ...]
+    links: RowFamily
+    limits: RowFamily
+    limit_of_row: NDArray[np.int64]
+
+    def link_use(self, values: F64, orbit: I32) -> F64:
+        """What each link carries, averaged over its orbit."""
+        total = np.zeros(int(orbit.max(initial=-1)) + 1)
+        for part in self.traffic:
+            use = np.where(part.columns >= 0, values[np.maximum(part.columns, 0)], 0.0)
+            total += part.times * np.bincount(orbit[part.link], use, len(total))
+        return np.asarray((total / np.bincount(orbit))[orbit], dtype=np.float64)
+
+    def second(self, most_time: float, link_cost: F64) -> LinearProgram:
+        """The program of the least cost, given per byte on each link, among all that take no more than this time."""
+        cost = np.zeros(self.program.num_columns)
+        for part in self.traffic:
+            made = part.columns >= 0
+            np.add.at(cost, part.columns[made], part.times * link_cost[part.link][made])
+        upper = self.program.upper.copy()
+        upper[np.asarray(self.time)] = most_time
+        return replace(self.program, cost=cost, upper=upper)
+
+
+def fluid_program(topology: Topology, link_orbit: I32, parts: tuple[Part, ...]) -> FluidProgram:
+    """Build the program. One part: a unit from every source. Two: together a unit, split among the sources."""
+    model = ProgramBuilder()
+    time = model.variables("time", cost=1)
+    amount = _amounts(model, parts)
+    traffic = tuple(row for part in parts for row in _traffic(model, part, amount))
+    links = _links(model, topology, time, traffic, link_orbit)
+    limits, limit_of_row = _limits(model, topology, time, traffic, link_orbit)
+    return FluidProgram(model.build(), time, traffic, links, limits, limit_of_row)
+
+
+def _amounts(model: ProgramBuilder, parts: tuple[Part, ...]) -> Block:
+    """What each source of a class sends: one unit, or a share of one."""
+    sources = parts[0].sources
+    free = len(parts) > 1
+    amount = model.variables("amount", len(sources), lower=0 if free else 1, upper=1)
+    if free:
+        model.rows("all the data", (), equals=1).add(amount, [source.count for source in sources], sum_axis=0)
+    return amount
+
+
+def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
+    """Flows from one source of each class and, where data is copied, the usage that they need."""
+    result = []
+    for at, source in enumerate(part.sources):
+        flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
+        if part.copies:
+            use = _usage(model, part.arcs, source, flows)
+            result.append(Traffic(source.count, use.columns[source.classes.arc], part.arcs.link))
+            continue
+        for end, flow in zip(source.destinations, flows, strict=True):
+            result.append(Traffic(source.count * end.count, flow.columns[end.classes.arc], part.arcs.link))
+    return result
+
+
+def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, amount: Block) -> Block:
+    """One flow from source to destination (3.1 to 3.3); none of it goes back to the source or on from the end."""
+    classes = end.classes
+    useless = np.zeros(classes.num_arcs, dtype=np.bool_)
+    useless[classes.arc[(arcs.dst == source.rank) | (arcs.src == end.rank)]] = True
+    flow = model.variables(f"flow {source.rank}-{end.rank}", classes.num_arcs, where=~useless)
+    # What comes in goes out, at one node of each class; at the end all of it stays.
+    first = classes.first_nodes()
+    balance = model.rows("balance", len(first), equals=0, where=first != source.rank)
+    _add_balance(balance, arcs, first, flow[classes.arc])
+    balance.add_at(np.flatnonzero(first == end.rank), amount, times=-1)
+    return flow
+
+
+def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Block]) -> Block:
+    """What the arcs carry of a source: at least what flows to each single destination (3.7)."""
+    classes = source.classes
+    useless = np.zeros(classes.num_arcs, dtype=np.bool_)
+    useless[classes.arc[arcs.dst == source.rank]] = True
+    use = model.variables(f"usage {source.rank}", classes.num_arcs, where=~useless)
+    for end, flow in zip(source.destinations, flows, strict=True):
+        one = np.unique(end.classes.arc, return_index=True)[1]
+        rows = model.rows("usage", len(one), lower=0, where=flow.exists)
+        rows.add(use[classes.arc[one]]).add(flow, times=-1)
+    # A node that cannot copy sends on as much as it gets (3.12).
+    first = classes.first_nodes()
+    first = first[arcs.must_balance[first]]
+    _add_balance(model.rows("no copies", len(first), equals=0), arcs, first, use[classes.arc])
+    return use
+
+
+def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variables: Block) -> None:
+    """What comes into each of these nodes, one row each, less what goes out."""
+    row_of = np.full(arcs.num_nodes, -1, dtype=np.int64)
+    row_of[nodes] = np.arange(len(nodes))
+    for row, sign in ((row_of[arcs.dst], 1.0), (row_of[arcs.src], -1.0)):
+        known = np.flatnonzero(row >= 0)
+        rows.add_at(row[known], variables[known], times=sign)
+
+
+def _links(
+    model: ProgramBuilder, topology: Topology, time: Block, traffic: tuple[Traffic, ...], link_orbit: I32
+) -> RowFamily:
+    """No link carries more than its bandwidth in the time (4.1); one row per orbit, for all its links are alike."""
+    first, size = np.unique(link_orbit, return_index=True, return_counts=True)[1:]
+    rows = model.rows("link", len(first), upper=0).add(time, times=-1)
+    share = 1.0 / (size * topology.link_GBps[first])
+    for part in traffic:
+        made = np.flatnonzero(part.columns >= 0)
+        orbit = link_orbit[part.link[made]]
+        rows.add_at(orbit, part.columns[made], times=part.times * share[orbit])
+    return rows
+
+
+def _limits(
+    model: ProgramBuilder, topology: Topology, time: Block, traffic: tuple[Traffic, ...], link_orbit: I32
+) -> tuple[RowFamily, NDArray[np.int64]]:
+    """The same for limits: one of each kind, which is how many links it has of each orbit, and its bandwidth."""
+    size = np.bincount(link_orbit)
+    kinds: dict[bytes, int] = {}
+    for at, limit in enumerate(topology.limits):
+        inside = np.bincount(link_orbit[list(limit.links)], minlength=len(size))
+        kinds.setdefault(inside.tobytes() + np.float64(limit.bandwidth_GBps).tobytes(), at)
+    chosen = np.array(list(kinds.values()), dtype=np.int64)
+    rows = model.rows("limit", len(chosen), upper=0).add(time, times=-1)
+    for row, at in enumerate(chosen.tolist()):
+        limit = topology.limits[at]
+        share = np.bincount(link_orbit[list(limit.links)], minlength=len(size)) / size / limit.bandwidth_GBps
+        for part in traffic:
+            made = np.flatnonzero(part.columns >= 0)
+            rate = part.times * share[link_orbit[part.link[made]]]
+            rows.add_at(np.full(len(made), row), part.columns[made], times=rate)
+    return rows, chosen

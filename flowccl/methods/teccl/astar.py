@@ -1,0 +1,136 @@
+"""Rounds (TE-CCL section 4.2, appendix D): each round sends what brings chunks nearest to where they are wanted.
+
+A round is the program with copies over few epochs, without the need to finish. What it sends may arrive in later
+rounds, and a slow link may still be busy then: both are the state that goes from round to round. The reward is the
+paper's: 1 for a chunk that gets where it is wanted, less for one that gets nearer, and more the earlier.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import NothingFoundError
+from flowccl.methods.clock import Clock
+from flowccl.methods.teccl.copies import NEVER, CopyProgram, State
+from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
+from flowccl.methods.teccl.floor import Distances, grid_floor
+from flowccl.methods.teccl.options import TecclOptions
+from flowccl.methods.teccl.plan import GridPlan, transfers_of
+from flowccl.methods.teccl.readback import read_back
+from flowccl.methods.teccl.search import solver_options
+from flowccl.schedule.schedule import Schedule
+from flowccl.solver import solve
+from flowccl.topology.topology import Topology
+
+NEARER = 0.5
+"""What it is worth to be next to the destination, against 1 for being there (the paper's gamma, below 1)."""
+_ROUND_GAP = 0.01
+_SHARE = 0.5  # of the time left that one round may take
+
+
+def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """Round after round until everything is where it is wanted or on its way there."""
+    options = TecclOptions.of(clock.options)
+    grid = make_grid(topology, chunk_size(demand), options)
+    distances, floor = Distances.of(grid), grid_floor(grid, demand)
+    length = options.round_epochs or max(2, int(grid.delay(1).max()))
+    state, base, rows = State.start(demand, topology), 0, []
+    solver_s, rounds = 0.0, 0
+    while state.missing.any():
+        if clock.left_s <= 0 or clock.should_stop():
+            left = int(state.missing.sum())
+            raise NothingFoundError(
+                f"after {rounds} rounds in {clock.elapsed_s:.1f} s, {left} deliveries are left;"
+                f" at least {floor.epochs} epochs are needed because {floor.witness}"
+            )
+        began = clock.elapsed_s
+        sends = _round(grid, state, distances, length, clock, options)
+        solver_s += clock.elapsed_s - began
+        rounds += 1
+        if not len(sends[0]):
+            length *= 2  # nothing gets nearer in so few epochs
+            continue
+        rows += [(c, links, base + k) for c, links, k in transfers_of(grid, length, *sends)]
+        state, base = _after(grid, state, sends, length), base + length
+    plan = GridPlan.of(grid, demand, rows)
+    schedule = read_back(plan, "astar")
+    clock.notes |= {
+        "epoch_us": grid.epoch_us,
+        "epochs": plan.epochs,
+        "grid_finish_us": plan.epochs * grid.epoch_us,
+        "epochs_floor": floor.epochs,
+        "epochs_floor_reason": floor.witness,
+        "grid_gap": plan.epochs / max(floor.epochs, 1) - 1,
+        "grid_status": "optimal" if plan.epochs == floor.epochs else "feasible",
+        "rounds": rounds,
+        "round_epochs": length,
+        "solver_s": round(solver_s, 3),
+        "plan_finish_us": schedule.finish_us,
+        "schedule_by": "plan",
+    }
+    yield schedule
+
+
+Sends = tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", ...]
+
+
+def _round(grid: Grid, state: State, distances: Distances, length: int, clock: Clock, options: TecclOptions) -> Sends:
+    """(chunk, arc, epoch) of the sends of one round."""
+    program = CopyProgram(grid, state, distances, length, options, finish=False)
+    _reward(program, distances)
+    settings = solver_options(clock, options, max(_SHARE * clock.left_s, 0.1))
+    solution = solve(program.model.build(), replace(settings, gap=max(options.early_stop, _ROUND_GAP)), options.solver)
+    if not solution.has_point:
+        raise NothingFoundError(
+            f"a round found nothing in {settings.time_limit_s:.1f} s; give more time or --round-epochs"
+        )
+    return np.nonzero(solution.value(program.send) > 0.5)
+
+
+def _reward(program: CopyProgram, distances: Distances) -> None:
+    """Getting there is worth 1, getting nearer a part of that; a little more for what is early, less for each send."""
+    column, chunk, arc, at = program.arrivals()
+    node, missing = program.grid.head[arc], program.state.missing
+    there = missing[chunk, node]
+    program.model.add_cost(column[there], 1.0 + 1.0 / (1.0 + at[there]))
+    stores = program.grid.topology.stores[node]
+    held = program.state.ready < NEVER
+    away = np.where(held[:, :, None], distances.between[None, :, :], np.inf).min(axis=1)  # (chunks, nodes)
+    pairs = np.argwhere(missing)
+    for target in np.unique(pairs[:, 1]).tolist():
+        mine = pairs[pairs[:, 1] == target, 0]
+        gain = NEARER / (1.0 + distances.between[None, :, target]) - NEARER / (1.0 + away[mine, target, None])
+        useful = (gain > 1e-9) & ~held[mine] & program.grid.topology.stores
+        useful[:, target] = False
+        if not useful.any():
+            continue
+        near = program.model.variables(f"nearer to {target}", useful.shape, upper=1, cost=gain, where=useful)
+        program.model.rows("one is nearest", len(mine), upper=1).add(near, sum_axis=1)
+        rows = program.model.rows("be there to be near", useful.shape, upper=0, where=useful).add(near)
+        place = np.full(len(missing), -1)
+        place[mine] = np.arange(len(mine))
+        there = stores & (place[chunk] >= 0)
+        rows.add_at((place[chunk[there]], node[there]), column[there], times=-1)
+    program.model.add_cost(column, -1e-4)
+
+
+def _after(grid: Grid, state: State, sends: Sends, length: int) -> State:
+    """The state when the next round begins."""
+    chunk, arc, epoch = sends
+    delay, hold, capacity = grid.delay(length), grid.hold(length), grid.capacity(length)
+    ready = np.where(state.ready < NEVER, np.maximum(state.ready - length, 0), NEVER)
+    stored = grid.topology.stores[grid.head[arc]]
+    arrival = np.maximum(epoch + delay[arc, epoch] - length, 0)
+    np.minimum.at(ready, (chunk[stored], grid.head[arc[stored]]), arrival[stored])
+    most = int(hold.max() + grid.hop_shift.max(initial=0)) + state.busy.shape[1]
+    busy = np.zeros((len(grid.topology.links), most))
+    busy[:, : max(state.busy.shape[1] - length, 0)] += state.busy[:, length:]
+    for a, k in zip(arc.tolist(), epoch.tolist(), strict=True):
+        for hop in range(int(grid.routes.ptr[a]), int(grid.routes.ptr[a + 1])):
+            first = k + int(grid.hop_shift[hop]) - length
+            until = first + int(hold[a, k])
+            busy[grid.hop_link[hop], max(first, 0) : max(until, 0)] += 1.0 / int(capacity[a, k])
+    used = np.flatnonzero(busy.any(axis=0))
+    return State(ready, state.wanted, busy[:, : int(used[-1]) + 1 if len(used) else 0])

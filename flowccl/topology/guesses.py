@@ -1,0 +1,124 @@
+"""Permutations of GPUs that may be a symmetry, guessed from the order of the ranks.
+
+Ranks are read as numbers with digits: rank = (outer, digit, inner), where `inner` counts below `inside` and the digit
+below `outside / inside`. A host is such a digit, and so are the index of a GPU in its host, a coordinate of a torus, a
+bit of a hypercube, a pod of a fat tree. What may move: one digit at all places (turned round by one, mirrored, two of
+its values exchanged), the same only at the first place, or two digits exchanged. Nothing here is sure; `symmetry`
+verifies.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.topology.topology import Topology
+
+I32 = NDArray[np.int32]
+
+_MOST_FOR_ALL_DIVISORS = 4096  # GPUs; beyond, only digits that links suggest
+_MOST_SINGLE = 64  # GPUs; up to here every two are tried
+_MOST_TRIES = 4096  # exchanges of two values of a digit, where they are not all alike
+
+
+def gpu_permutations(topology: Topology, accepts: Callable[[I32], bool]) -> Iterator[I32]:
+    """Guesses; `accepts` says whether one is right, for those that depend on others."""
+    count = topology.num_gpus
+    sizes = _sizes(topology)
+    for inside in sizes:
+        for outside in sizes:
+            if outside <= inside or outside % inside:
+                continue
+            yield from _digit(count, inside, outside)
+            yield from _two_digits(count, inside, outside, sizes)
+    for inside, outside in _broken(topology, sizes):
+        yield from _classes(count, inside, outside, accepts)
+
+
+def _sizes(topology: Topology) -> list[int]:
+    """Block sizes of ranks that may matter: divisors of the number of GPUs."""
+    count = topology.num_gpus
+    divisors = [size for size in range(1, count + 1) if count % size == 0]
+    if count <= _MOST_FOR_ALL_DIVISORS:
+        return divisors
+    away = np.abs(topology.link_src.astype(np.int64) - topology.link_dst)
+    direct = (topology.link_src < count) & (topology.link_dst < count)
+    near = set(np.unique(away[direct]).tolist()[:64])
+    near |= {1, count, _per_host(topology)}
+    return [size for size in divisors if size in near]
+
+
+def _per_host(topology: Topology) -> int:
+    """GPUs of the first host, 1 where there are no hosts."""
+    first = topology.nodes[0].host
+    return max(1, sum(bool(first) and node.host == first for node in topology.nodes[: topology.num_gpus]))
+
+
+def _digit(count: int, inside: int, outside: int) -> Iterator[I32]:
+    """One digit moves: at all places at once, or at the first place only."""
+    values = outside // inside
+    digit = np.arange(values)
+    moves = {tuple(np.roll(digit, 1)), tuple(-digit % values), tuple(digit[::-1])}
+    moves.add(tuple(_exchanged(values, 0, 1)))
+    for move in sorted(moves):
+        new = _moved(count, inside, outside, np.array(move))
+        yield new
+        if outside < count:
+            only = np.arange(count, dtype=np.int32)
+            only[:outside] = new[:outside]
+            yield only
+
+
+def _moved(count: int, inside: int, outside: int, move: NDArray[np.int64]) -> I32:
+    rank = np.arange(count)
+    digit = rank % outside // inside
+    return (rank + (move[digit] - digit) * inside).astype(np.int32)
+
+
+def _two_digits(count: int, inside: int, outside: int, sizes: list[int]) -> Iterator[I32]:
+    """Two digits next to each other, with as many values, change places."""
+    values = outside // inside
+    beyond = outside * values
+    if values == 1 or beyond not in sizes:
+        return
+    rank = np.arange(count)
+    low, high = rank % outside // inside, rank % beyond // outside
+    yield (rank + (high - low) * inside + (low - high) * outside).astype(np.int32)
+
+
+def _broken(topology: Topology, sizes: list[int]) -> list[tuple[int, int]]:
+    """Digits whose values may fall into classes: hosts, the index in the host, and single GPUs of small machines."""
+    count, per_host = topology.num_gpus, _per_host(topology)
+    digits = []
+    if 1 < per_host < count and count % per_host == 0:
+        digits += [(per_host, count)]
+        digits += [(size, per_host) for size in sizes if size < per_host and per_host % size == 0]
+    if count <= _MOST_SINGLE:
+        digits.append((1, count))
+    return digits
+
+
+def _classes(count: int, inside: int, outside: int, accepts: Callable[[I32], bool]) -> Iterator[I32]:
+    """Exchanges of two values of a digit, each value with the first of every class so far until one is accepted."""
+    values, tries = outside // inside, 0
+    digit = np.arange(values)
+    if all(accepts(_moved(count, inside, outside, move)) for move in (np.roll(digit, 1), _exchanged(values, 0, 1))):
+        return  # these two make all exchanges
+    first: list[int] = []
+    for value in range(values):
+        for other in reversed(first):
+            tries += 1
+            guess = _moved(count, inside, outside, _exchanged(values, value, other))
+            if accepts(guess):
+                yield guess
+                break
+        else:
+            first.append(value)
+        if tries > _MOST_TRIES:
+            return
+
+
+def _exchanged(values: int, a: int, b: int) -> NDArray[np.int64]:
+    move = np.arange(values)
+    move[[a, b]] = b, a
+    return move

@@ -1,0 +1,382 @@
+"""Files: golden ones, bad ones, the other formats, folders of size ranges, the command line."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flowccl.cli import main
+from flowccl.demand.collectives import COLLECTIVES_BY_NAME
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import FileError, InputError
+from flowccl.export import Options, check, export, export_directory
+from flowccl.export.estimate import estimate_ps
+from flowccl.export.limits import XML_LIMITS, Limits
+from flowccl.export.plan import make_plan
+from flowccl.schedule.files import save_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Link, Node, Topology
+from tests.export.cases import findings, made, read, schedule_of
+from tests.export.test_interpreter import pair_schedule
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize(
+    ("target", "collective", "name"),
+    [
+        ("msccl", "allgather", "allgather-2.xml"),
+        ("rccl", "reduce_scatter", "reduce_scatter-2-rccl.xml"),
+        ("mscclpp", "allgather", "allgather-2.json"),
+    ],
+)
+def test_golden(target: str, collective: str, name: str) -> None:
+    data = made(pair_schedule(collective), target)
+    if os.environ.get("FLOWCCL_WRITE_GOLDEN"):
+        (GOLDEN / name).write_bytes(data)
+    assert data == (GOLDEN / name).read_bytes()
+
+
+# -- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_too_many_steps_are_spread_over_channels() -> None:
+    schedule = schedule_of("ring:4", "alltoall", chunks=40)
+    plan = make_plan(schedule, XML_LIMITS["executor"])
+    assert plan.channels > 1
+    assert max(block.num_steps(XML_LIMITS["executor"]) for gpu in plan.gpus for block in gpu.blocks) <= 64
+    assert findings(made(schedule, "executor"), "executor") == []
+
+
+def tight(**changes: int) -> Limits:
+    values = {name: getattr(XML_LIMITS["msccl"], name) for name in Limits.__slots__}
+    return Limits(**{**values, **changes})
+
+
+def test_contiguous_chunks_are_merged_where_steps_are_few() -> None:
+    schedule = schedule_of("dgx1", "allgather", chunks=6)
+    plan = make_plan(schedule, tight(steps=16, channels=1))
+    assert max(step.count for gpu in plan.gpus for block in gpu.blocks for step in block.steps) > 1
+
+
+def test_receives_and_sends_share_threadblocks_where_those_are_few() -> None:
+    schedule = schedule_of("dgx1", "allgather")
+    apart = make_plan(schedule, tight())
+    most = max(len(gpu.blocks) for gpu in apart.gpus)
+    shared = make_plan(schedule, tight(blocks=most // 2 + 1))
+    kinds = {step.kind for gpu in shared.gpus for block in gpu.blocks for step in block.steps}
+    assert "rcs" in kinds
+
+
+def test_fused_steps_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    for collective, kind in (("allgather", b'"rcs"'), ("allreduce", b'"rrcs"')):
+        schedule = schedule_of("dgx1", collective, chunks=2)
+        monkeypatch.setitem(XML_LIMITS, "msccl", tight(blocks=5))
+        data = made(schedule, "msccl")
+        assert kind in data
+        assert findings(data, "msccl") == []
+        monkeypatch.undo()
+
+
+def test_refusal_names_the_limit_the_need_and_what_fits() -> None:
+    schedule = schedule_of("dgx1", "alltoall", chunks=6)
+    with pytest.raises(
+        InputError,
+        match=r"msccl cannot hold this schedule: .*: \d+ needed, at most \d+ \(gpu \d.*\); "
+        r"synthesize with fewer chunks, such as --chunks \d",
+    ):
+        make_plan(schedule, tight(steps=3, channels=1))
+    with pytest.raises(InputError, match=r"instances must be 1 to 64, got 65"):
+        make_plan(schedule, tight(), instances=65)
+
+
+# -- what cannot be said ------------------------------------------------------------------------------------------
+
+
+def test_sums_inside_a_switch_are_refused() -> None:
+    nodes = [Node(name=f"gpu{i}") for i in range(3)]
+    nodes.append(Node(name="nvswitch", kind="switch", copies=True, reduces=True))
+    links = [Link(src=i, dst=3, bandwidth_GBps=10) for i in range(3)] + [Link(src=3, dst=2, bandwidth_GBps=10)]
+    demand = COLLECTIVES_BY_NAME["reduce"](3, 1000, 1, 2)
+    schedule = Schedule.from_transfers(Topology("nvls", tuple(nodes), tuple(links)), demand, [(0, [0, 1, 3], 0, True)])
+    with pytest.raises(InputError, match=r"transfer 0 \(chunk 0\) adds up 2 inputs inside a switch; these runtimes"):
+        made(schedule, "msccl")
+
+
+def test_host_memory_is_refused() -> None:
+    nodes = (Node(name="gpu0"), Node(name="gpu1"), Node(name="memory0", kind="memory"))
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=10) for a, b in ((0, 2), (2, 1), (1, 2), (2, 0)))
+    demand = COLLECTIVES_BY_NAME["broadcast"](2, 1000)
+    schedule = Schedule.from_transfers(Topology("m", nodes, links), demand, [(0, [0], 0), (0, [1], 100_000)])
+    with pytest.raises(InputError, match=r"memory0, a host memory; these runtimes only send from one gpu"):
+        made(schedule, "mscclpp")
+
+
+def test_a_demand_that_is_no_named_collective_is_refused() -> None:
+    topology = machine("full:2")
+    chunk = Chunk(bytes=8, sources=(0,), destinations=(1,))
+    for name, words in (
+        ("allgather", "the demand is called allgather, but its chunks are not those of allgather on 2 ranks"),
+        ("custom", "msccl has no custom; it can run allgather"),
+    ):
+        schedule = Schedule.from_transfers(topology, Demand.from_chunks(name, 2, [chunk]), [(0, [0], 0)])
+        with pytest.raises(InputError, match=words):
+            made(schedule, "msccl")
+
+
+def test_multicast_is_one_send_per_end() -> None:
+    schedule = schedule_of("dgx2:1", "broadcast")
+    data = made(schedule, "msccl")
+    assert data.count(b'type="r"') == 15
+    assert findings(data, "msccl") == []
+
+
+# -- bad files ----------------------------------------------------------------------------------------------------
+
+BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><algo name="&b;"></algo>'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello", "algo.xml: not XML: syntax error: line 1, column 0"),
+        ("<system/>", "algo.xml: not an MSCCL XML file: the root is <system>, must be <algo>"),
+        (BOMB, "algo.xml: has a document type or entities (<!); they are refused"),
+        ("<algo/>", "algo.xml: algo: attribute proto is missing"),
+        ("\x89PNG", "algo.xml: not an MSCCL XML file: byte 0 is not plain text"),
+    ],
+)
+def test_bad_xml(text: str, words: str) -> None:
+    with pytest.raises(FileError) as error:
+        read(text.encode("latin-1"), "msccl")
+    assert str(error.value) == words
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'coll="allgather"', b'coll="reducescatter"', "algo: coll must be one of allgather, alltoall, allreduce,"),
+        (b'proto="Simple"', b'proto="simple"', "algo: proto must be one of Simple, LL, LL128, got 'simple'"),
+        (b'cnt="1"', b'cnt="x"', "step 0: cnt must be a whole number, 1 to 2147483647, got 'x'"),
+        (b'cnt="1" ', b"", "gpu 0 threadblock 0 step 0: attribute cnt is missing"),
+        (b'<tb id="1"', b'<tb id="2"', "gpu 0: threadblock ids must be 0, 1, 2 ... in order, got '2'"),
+        (b'send="1"', b'send="0"', "send must be another gpu, got itself"),
+        (b'send="1"', b'send="7"', "send must be a whole number, -1 to 1, got '7'"),
+        (b'<gpu id="1"', b'<gpu id="3"', "the gpus must be 0 to 1 in order, got [0, 3]"),
+        (b'type="s"', b'type="ra"', "type must be one of s, r, rcs,"),
+    ],
+)
+def test_broken_xml(old: bytes, new: bytes, words: str) -> None:
+    data = made(pair_schedule("allgather"), "msccl")
+    assert old in data
+    with pytest.raises(FileError) as error:
+        read(data.replace(old, new, 1), "msccl")
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("new", [b'<?xml version="1.0"?>\n<algo', b"<algo\n", b"<algo\t"])
+def test_what_the_loaders_reject_is_found(new: bytes) -> None:
+    data = made(pair_schedule("allgather"), "executor").replace(b"<algo", new, 1)
+    assert {finding.kind for finding in findings(data, "executor")} == {"format"}
+
+
+def test_rccl_has_few_instructions() -> None:
+    data = made(pair_schedule("reduce_scatter"), "executor")
+    assert "rccl has no instruction rrc" in " ".join(map(str, findings(data, "rccl")))
+
+
+def test_a_file_of_1_GB_is_refused(tmp_path: Path) -> None:
+    for target, most in (("msccl", "64 MB"), ("mscclpp", "256 MB")):
+        path = tmp_path / f"huge.{target}"
+        with path.open("wb") as file:
+            file.truncate(10**9)
+        with pytest.raises(FileError, match=f"huge.{target}: larger than {most}, the most that is read"):
+            check(path, target)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "plan.json: not JSON: Expecting property name"),
+        ("[]", "plan.json: plan: must be an object"),
+        ("{}", "plan.json: plan: collective is missing"),
+        ('{"collective": "sendrecv"}', "plan.json: plan: collective must be one of allgather, alltoall"),
+    ],
+)
+def test_bad_plan(text: str, words: str) -> None:
+    with pytest.raises(FileError) as error:
+        read(text.encode(), "mscclpp")
+    assert str(error.value).startswith(words)
+
+
+def test_files_that_cannot_be_proved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="files for teccl cannot be proved; known are msccl, executor, rccl, mscclpp"):
+        check(tmp_path / "x", "teccl")
+
+
+# -- the other formats --------------------------------------------------------------------------------------------
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not data[at - 1] & 0x80:
+            return value, at
+
+
+def messages(data: bytes) -> list[bytes]:
+    at, result = 0, []
+    while at < len(data):
+        size, at = varint(data, at)
+        result.append(data[at : at + size])
+        at += size
+    return result
+
+
+def fields(message: bytes) -> list[tuple[int, int | bytes]]:
+    at, result = 0, []
+    while at < len(message):
+        key, at = varint(message, at)
+        value, at = varint(message, at)
+        if key & 7 == 2:
+            result.append((key >> 3, message[at : at + value]))
+            at += value
+        else:
+            result.append((key >> 3, value))
+    return result
+
+
+def test_chakra_messages_match(tmp_path: Path) -> None:
+    schedule = schedule_of("dgx1", "allreduce")
+    paths = export(schedule, "chakra", tmp_path / "ar")
+    assert [path.name for path in paths] == [f"ar.{rank}.et" for rank in range(8)]
+    ends: dict[int, set[tuple[int, ...]]] = {5: set(), 6: set()}
+    sums = 0
+    for path in paths:
+        head, *nodes = messages(path.read_bytes())
+        assert fields(head)[0][0] == 1
+        for number, node in enumerate(nodes):
+            rows = fields(node)
+            assert (1, number) in rows
+            kind = next(int(value) for field, value in rows if field == 3)
+            attributes = [dict(fields(value)) for field, value in rows if field == 10]
+            values = {a[1].decode(): a.get(7, a.get(9)) for a in attributes}
+            if kind in ends:
+                key = tuple(values[name] for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+                assert key not in ends[kind]
+                ends[kind].add(key)
+            sums += kind == 4
+    assert ends[5] == ends[6]
+    assert len(ends[5]) == len(schedule)
+    assert sums == int(schedule.reduce.sum())
+
+
+def test_teccl_keys(tmp_path: Path) -> None:
+    schedule = schedule_of("dgx1", "allgather")
+    export(schedule, "teccl", tmp_path / "ag.json")
+    value = json.loads((tmp_path / "ag.json").read_text())
+    assert value["4-Collective_Finish_Time"] == pytest.approx(schedule.finish_us * 1e-6)
+    assert len(value["7-Flows"]) == len(schedule)
+    assert len(value["6-Demand_Met"]["GPU 0"]) == 7
+    with pytest.raises(InputError, match="teccl has no allreduce: its schedules do not add up"):
+        made(schedule_of("dgx1", "allreduce"), "teccl")
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
+def test_msccl_json_steps_carry_the_collective(collective: str) -> None:
+    """Replayed step by step: everything in a step leaves with what the steps before brought."""
+    value = json.loads(made(schedule_of("dgx1", collective), "msccl-json"))
+    chunks = value["collective"]["chunks"]
+    have: dict[tuple[int, int], set[int]] = {}
+    for number, chunk in enumerate(chunks):
+        for rank in chunk["pre"]:
+            have.setdefault((rank, chunk["addr"]), set()).add(number)
+    for step in value["steps"]:
+        came = [(dst, addr, set(have[src, addr])) for addr, src, dst in step["sends"]]
+        for dst, addr, what in came:
+            have.setdefault((dst, addr), set()).update(what)
+    for number, chunk in enumerate(chunks):
+        assert all(number in have[rank, chunk["addr"]] for rank in chunk["post"])
+    assert value["instance"]["steps"] == len(value["steps"])
+
+
+def test_plain_formats_take_no_options() -> None:
+    with pytest.raises(InputError, match="chakra takes none of --inplace"):
+        made(schedule_of("dgx1", "allgather"), "chakra", inplace=True)
+
+
+# -- folders and the command line ---------------------------------------------------------------------------------
+
+
+def test_folder_of_disjoint_ranges(tmp_path: Path) -> None:
+    schedules = [schedule_of("dgx1", "allgather", 1, size) for size in (64_000_000, 1_000_000)]
+    schedules.append(schedule_of("dgx1", "allreduce"))
+    paths = export_directory(schedules, "executor", tmp_path / "algos", Options(inplace=True))
+    assert len(paths) == 3
+    ranges = []
+    for path in sorted(paths):
+        program, found = check(path, "executor")
+        assert found == []
+        ranges.append((program.collective, program.min_bytes, program.max_bytes))
+    assert ranges == [("allgather", 0, 63_999_999), ("allgather", 64_000_000, 0), ("allreduce", 0, 0)]
+    with pytest.raises(InputError, match="two schedules of allgather are for the same size"):
+        export_directory([schedules[0], schedules[0]], "executor", tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+    (tmp_path / "algos" / ".x.swp").write_text("")
+    with pytest.raises(InputError, match="holds .x.swp; the loaders parse every file of the folder"):
+        export_directory(schedules, "executor", tmp_path / "algos")
+    with pytest.raises(InputError, match="a folder of size ranges is for msccl, executor and rccl, not for mscclpp"):
+        export_directory(schedules, "mscclpp", tmp_path / "algos")
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, out = str(tmp_path / "ag.json"), str(tmp_path / "ag.xml")
+    save_schedule(schedule_of("dgx1", "allgather"), saved)
+    assert main(["export", saved, "--to", "msccl", "--out", out, "--max-bytes", "4MB"]) == 0
+    assert capsys.readouterr().out.strip() == out
+    assert main(["check-export", out, "--to", "msccl", "--machine", "dgx1", "--size", "1MB"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("PROVED: allgather on 8 gpus, 8 chunks, 120 steps: results, order, no deadlock, limits")
+    assert "finish 11.4 us on dgx1" in printed
+    assert main(["check-export", out, "--to", "msccl", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"proved": True, "findings": [], "finish_us": None}
+    text = Path(out).read_text()
+    Path(out).write_text(text.replace('hasdep="1"', 'hasdep="0"', 1))
+    assert main(["check-export", out, "--to", "msccl"]) == 1
+    assert "WRONG: " in capsys.readouterr().out
+
+
+def test_command_line_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, out = str(tmp_path / "g.json"), str(tmp_path / "g.xml")
+    save_schedule(schedule_of("dgx1", "gather"), saved)
+    assert main(["export", saved, "--to", "msccl", "--out", out]) == 2
+    assert "flowccl: error: msccl has no gather; it can run allgather, alltoall," in capsys.readouterr().err
+    assert not Path(out).exists()
+    assert main(["export", saved, "--to", "executor", "--min-bytes", "2MB", "--max-bytes", "1MB", "--out", out]) == 2
+    assert "--max-bytes 1000000 is less than --min-bytes 2000000" in capsys.readouterr().err
+    assert main(["check-export", out, "--to", "executor"]) == 2
+    assert "no such file" in capsys.readouterr().err
+    assert main(["check-export", saved, "--to", "executor", "--machine", "dgx1"]) == 2
+    assert "the estimate needs both --machine and --size" in capsys.readouterr().err
+
+
+def test_an_invalid_schedule_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = pair_schedule("allgather")
+    bad = Schedule.from_transfers(good.topology, good.demand, [(0, good.routes.links(0), 0)])
+    save_schedule(bad, tmp_path / "bad.json")
+    out = str(tmp_path / "bad.xml")
+    assert main(["export", str(tmp_path / "bad.json"), "--to", "msccl", "--out", out]) == 1
+    assert "is not exported, for it is invalid" in capsys.readouterr().err
+
+
+def test_estimate_says_where_there_is_no_link() -> None:
+    program = read(made(schedule_of("full:4", "allgather"), "msccl"), "msccl")
+    with pytest.raises(InputError, match=r"the file sends gpu\d -> gpu\d, but ring:4 has no link or switch between"):
+        estimate_ps(program, machine("ring:4"), 1_000_000)
+    with pytest.raises(InputError, match=r"the file is for 4 gpus, the machine ring:8 has 8"):
+        estimate_ps(program, machine("ring:8"), 1_000_000)

@@ -1,0 +1,93 @@
+"""Every collective on every machine goes to every target that has it, and the file is proved."""
+
+import numpy as np
+import pytest
+
+from flowccl.errors import InputError
+from flowccl.export.estimate import estimate_ps
+from flowccl.export.limits import LIMITS
+from flowccl.topology.machines import machine
+from tests.export.cases import PROVABLE, findings, made, random_schedule, read, schedule_of
+
+COLLECTIVES = (
+    "allgather",
+    "alltoall",
+    "allreduce",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+)
+MACHINES = ("dgx1", "ndv2:2", "dgx2:2", "mi250:2", "dgx_a100:2", "torus:4x4")
+
+
+def prove(name: str, collective: str, target: str, **options: object) -> None:
+    schedule = schedule_of(name, collective)
+    if collective not in LIMITS[target].collectives:
+        with pytest.raises(InputError, match=f"{target} has no {collective}; it can run allgather"):
+            made(schedule, target, **options)
+        return
+    assert findings(made(schedule, target, **options), target) == []
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("target", PROVABLE)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("name", ["dgx1"])
+def test_every_collective_on_one_machine(name: str, collective: str, target: str, inplace: bool) -> None:
+    prove(name, collective, target, inplace=inplace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("target", PROVABLE)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("name", MACHINES[1:])
+def test_every_collective_on_every_machine(name: str, collective: str, target: str, inplace: bool) -> None:
+    prove(name, collective, target, inplace=inplace)
+
+
+@pytest.mark.parametrize("target", PROVABLE)
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
+def test_several_chunks_and_instances(collective: str, target: str) -> None:
+    schedule = schedule_of("dgx1", collective, chunks=3)
+    for instances in (1, 3):
+        assert findings(made(schedule, target, instances=instances), target) == []
+
+
+def random_exports(seeds: range) -> int:
+    """Exports of random schedules with random options that were proved; anything found fails."""
+    count = 0
+    for seed in seeds:
+        schedule, root = random_schedule(seed)
+        rng = np.random.default_rng(seed)
+        for target in PROVABLE:
+            if schedule.demand.collective not in LIMITS[target].collectives:
+                continue
+            protocol = str(rng.choice(LIMITS[target].protocols))
+            options = {"inplace": bool(rng.random() < 0.5), "instances": int(rng.integers(1, 4)), "protocol": protocol}
+            data = made(schedule, target, **options)
+            assert findings(data, target, root) == [], (seed, target, options)
+            count += 1
+    return count
+
+
+def test_no_false_alarm_on_random_schedules() -> None:
+    assert random_exports(range(1000, 1012)) >= 30
+
+
+@pytest.mark.slow
+def test_no_false_alarm_on_300_random_schedules() -> None:
+    assert random_exports(range(100)) >= 300
+
+
+@pytest.mark.parametrize("name", ["dgx1", "ndv2:2"])
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+@pytest.mark.parametrize("size_bytes", [1_000_000, 64_000_000])
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_lowering_loses_little(name: str, collective: str, size_bytes: int, chunks: int) -> None:
+    schedule = schedule_of(name, collective, chunks, size_bytes)
+    for target in ("msccl", "rccl"):
+        finish_ps = estimate_ps(read(made(schedule, target), target), machine(name), size_bytes)
+        assert abs(finish_ps / schedule.finish_ps - 1) < 0.05

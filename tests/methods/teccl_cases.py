@@ -1,0 +1,112 @@
+"""Small machines on which the fewest epochs are known, by pencil or by trying everything."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flowccl.check.verify import verify
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Link, Node, Topology
+
+MB = 1_000_000
+MBPS = 0.001  # 1 MB/s in GB/s: one chunk of 1 MB takes one second
+
+
+def machine_of(names: str, *links: str, **node: Any) -> Topology:
+    """machine_of("s h d", "s h", "h d 1 0.5"): links of 1 MB/s unless said, latency in seconds."""
+    nodes = tuple(Node(name=name, **node) for name in names.split())
+    index = {n.name: i for i, n in enumerate(nodes)}
+    rows = []
+    for text in links:
+        src, dst, *numbers = text.split()
+        rate, late = (float(numbers[0]) if numbers else 1.0), (float(numbers[1]) if len(numbers) > 1 else 0.0)
+        rows.append(Link(src=index[src], dst=index[dst], bandwidth_GBps=rate * MBPS, latency_us=late * 1e6))
+    return Topology("pencil", nodes, tuple(rows))
+
+
+def demand_of(topology: Topology, *chunks: tuple[str, str], size: int = MB) -> Demand:
+    """demand_of(t, ("s", "d1 d2"))."""
+    rows = [
+        Chunk(bytes=size, sources=(topology.index[s],), destinations=tuple(topology.index[d] for d in ds.split()))
+        for s, ds in chunks
+    ]
+    return Demand.from_chunks("custom", topology.num_gpus, rows)
+
+
+def run(
+    method: str, topology: Topology, demand: Demand, time_limit_s: float = 60, **options: Any
+) -> tuple[Schedule, dict[str, Any]]:
+    """The schedule of a method, verified, and its notes."""
+    clock = Clock(time_limit_s, options=options)
+    *_, schedule = [s for s in METHODS[method](topology, demand, clock) if s is not None]
+    assert verify(schedule) == []
+    return schedule, dict(clock.notes)
+
+
+def without_latency(topology: Topology) -> Topology:
+    return replace(topology, links=tuple(replace(link, latency_us=0.0) for link in topology.links))
+
+
+def random_grid_machine(rng: np.random.Generator, gpus: int) -> Topology:
+    """A strongly connected machine whose links take 1 or 2 seconds per chunk, or half of one, and 0 or 1 s latency."""
+    order = rng.permutation(gpus)
+    pairs = {(int(a), int(b)) for a, b in zip(order, np.roll(order, -1), strict=True)}
+    others = [p for p in itertools.permutations(range(gpus), 2) if p not in pairs]
+    pairs |= {others[i] for i in rng.choice(len(others), size=int(rng.integers(0, 3)), replace=False)}
+    links = [
+        Link(
+            src=a,
+            dst=b,
+            bandwidth_GBps=float(rng.choice([0.5, 1.0, 2.0])) * MBPS,
+            latency_us=float(rng.choice([0, 1e6])),
+        )
+        for a, b in sorted(pairs)
+    ]
+    return Topology("random", tuple(Node(name=f"gpu{i}") for i in range(gpus)), tuple(links))
+
+
+def fewest_epochs(topology: Topology, demand: Demand, most: int = 9) -> int:
+    """Try everything, epoch by epoch, in epochs of one second: written apart from the code under test.
+
+    A state is who holds what, what is still flying (arrival, chunk, node) and until when links are busy.
+    """
+    time = [MB / 1e9 / link.bandwidth_GBps for link in topology.links]
+    hold = [max(1, int(np.ceil(t - 1e-9))) for t in time]
+    room = [max(1, int(np.floor(1 / t + 1e-9))) for t in time]
+    delay = [int(np.ceil(t + link.latency_us / 1e6 - 1e-9)) for t, link in zip(time, topology.links, strict=True)]
+    wanted = {(c, int(d)) for c in range(len(demand)) for d in demand.destinations(c)}
+    first = (frozenset((c, int(s)) for c, s in enumerate(demand.source)), frozenset(), (0,) * len(hold))
+    states = {first}
+    for epoch in range(most + 1):
+        following = set()
+        for held, flying, busy in states:
+            now = held | {(c, n) for at, c, n in flying if at <= epoch}
+            if wanted <= now:
+                return epoch
+            coming = frozenset(f for f in flying if f[0] > epoch)
+            on_the_way = {(c, n) for _, c, n in coming}
+            choices = []
+            for i, link in enumerate(topology.links):
+                can = [c for c in range(len(demand)) if (c, link.src) in now and (c, link.dst) not in now | on_the_way]
+                picks = (
+                    [()] if busy[i] > epoch else [p for r in range(room[i] + 1) for p in itertools.combinations(can, r)]
+                )
+                choices.append(picks)
+            for picks in itertools.product(*choices):
+                sent = [(epoch + delay[i], c, topology.links[i].dst) for i, p in enumerate(picks) for c in p]
+                if len({(c, n) for _, c, n in sent}) < len(sent):
+                    continue  # the same chunk twice to one node: never better
+                until = tuple(epoch + hold[i] if p else max(busy[i], epoch) for i, p in enumerate(picks))
+                following.add((frozenset(now), coming | set(sent), until))
+        states = _undominated(following)
+    raise AssertionError(f"not done in {most} epochs")
+
+
+def _undominated(states: set[Any]) -> set[Any]:
+    """Drop states in which nothing was sent where another sent more on the same links: kept simple, only duplicates."""
+    return states
