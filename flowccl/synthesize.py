@@ -12,7 +12,7 @@ from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.methods import CLASSICS, METHODS, ON_EPOCHS, warm_up
+from flowccl.methods import CLASSICS, METHODS, ON_EPOCHS, for_allreduce, warm_up
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
@@ -27,7 +27,7 @@ _MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto l
 
 def synthesize(
     topology: Topology,
-    collective: str | Demand,
+    collective: str | Demand | Callable[[int], Demand],
     size_bytes: int | None = None,
     *,
     method: str = "auto",
@@ -43,11 +43,12 @@ def synthesize(
 ) -> Result:
     """A verified schedule of a collective on a machine, with a proved lower bound.
 
-    `collective` is a name with `size_bytes` (as nccl-tests counts), or a Demand. `chunks` is the number of pieces of
-    each block; None tries several. Stops when the finish is within `gap` of the bound, after `time_limit_s`, after
-    `steps` runs of the search, or when `should_stop()` is true; the best so far is returned, always verified. The
-    clock starts when the compiled loops are loaded; a new installation compiles them first, once. `options` are those
-    of the method (see `TecclOptions` for milp, lp and astar), which take one chunk unless `chunks` says otherwise.
+    `collective` is a name with `size_bytes` (as nccl-tests counts), a Demand, or a function that makes the Demand for a
+    number of chunks. `chunks` is the number of pieces of each block; None tries several. Stops when the finish is
+    within `gap` of the bound, after `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true;
+    the best so far is returned, always verified. The clock starts when the compiled loops are loaded; a new
+    installation compiles them first, once. `options` are those of the method (see `TecclOptions` for milp, lp and
+    astar), which take one chunk unless `chunks` says otherwise.
     """
     limit_s = _checked_limit(time_limit_s)
     if chunks is None and method in ON_EPOCHS:
@@ -93,7 +94,9 @@ def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method
         small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
         roomy = all(node.buffer_bytes is None for node in topology.nodes)  # the classics know no buffer limits
         plain = roomy and not (topology.limits or topology.changes)
-        extra = [name for name in CLASSICS if small and roomy and (powers or name != "recursive-doubling")]
+        whole = demand.group is None  # the classics are for all gpus
+        extra = [name for name in CLASSICS if small and roomy and whole and (powers or name != "recursive-doubling")]
+        extra += for_allreduce(topology, demand) if roomy else []
         return {name: METHODS[name] for name in ["greedy", *(["routed"] if plain else []), *extra]}
     if method not in METHODS:
         from difflib import get_close_matches
@@ -104,11 +107,19 @@ def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method
 
 
 def _demand_of(
-    topology: Topology, collective: str | Demand, size_bytes: int | None, chunks: int | None, root: int
+    topology: Topology,
+    collective: str | Demand | Callable[[int], Demand],
+    size_bytes: int | None,
+    chunks: int | None,
+    root: int,
 ) -> Callable[[int], Demand]:
     """The demand for a number of chunks; one that is fixed has only one number."""
     if isinstance(collective, Demand):
         fixed = collective
+    elif callable(collective) and chunks is None:
+        return collective
+    elif callable(collective):
+        fixed = collective(chunks or 1)
     elif size_bytes is None:
         raise InputError(f"{collective} needs a size, for example 1MB")
     elif chunks is not None:

@@ -57,10 +57,14 @@ def slow_replay(schedule: Schedule) -> Replay:
             continue
         size = int(demand.chunk_bytes[chunk])
         journeys.append(_travel(topology, links, size, start, Journey(chunk, bool(schedule.reduce[i]))))
+    outside = set(demand.forbidden)
+    if any(node in outside for j in journeys for node, _, _ in (*j.roots, *j.ends)):
+        kinds.add("relay")
     kinds |= _links(journeys) | _limits(topology, journeys) | _buffers(schedule, journeys)
     for chunk in range(len(demand)):
         kinds |= _follow(schedule, chunk, [j for j in journeys if j.chunk == chunk])
-    return Replay(kinds, max((whole for j in journeys for _, _, whole in j.ends), default=0))
+    last = max([whole for j in journeys for _, _, whole in j.ends] + demand.available_ps.tolist())
+    return Replay(kinds, max(last, 0))
 
 
 # -- routes and times -------------------------------------------------------------------------------------------------
@@ -251,15 +255,23 @@ def _buffers(schedule: Schedule, journeys: list[Journey]) -> set[str]:
 def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]:
     """One chunk through time: arrivals of an instant come before what is sent at that instant."""
     nodes = schedule.topology.nodes
-    sources = set(schedule.demand.sources(chunk).tolist())
+    demand = schedule.demand
+    ranks = demand.sources(chunk).tolist()
+    ready = dict(zip(ranks, demand.available_ps[demand.source_ptr[chunk] :].tolist(), strict=False))
+    sources = set(ranks)
     adds = len(sources) > 1 or any(j.reduce or len(j.roots) > 1 for j in journeys)
-    has: dict[int, set[int]] = {rank: {rank} for rank in sources}
-    copies = dict.fromkeys(sources, 1)  # how many a node has that cannot copy
+    has: dict[int, set[int]] = {rank: {rank} for rank in sources if not ready[rank]}
+    copies = dict.fromkeys(has, 1)  # how many a node has that cannot copy
     carried: dict[int, set[int]] = {}
     kinds: set[str] = set()
-    events = [(whole, 0, i, node) for i, j in enumerate(journeys) for node, _, whole in j.ends]
+    events = [(at, -1, rank, rank) for rank, at in ready.items() if at]
+    events += [(whole, 0, i, node) for i, j in enumerate(journeys) for node, _, whole in j.ends]
     events += [(begin, 1, i, node) for i, j in enumerate(journeys) for node, begin, _ in j.roots]
     for _, sends, i, node in sorted(events):
+        if sends < 0:
+            has[node] = has.get(node, set()) | {node}
+            copies[node] = copies.get(node, 0) + 1
+            continue
         if sends:
             if not has.get(node):
                 gave = node in copies and not nodes[node].copies

@@ -18,6 +18,7 @@ from flowccl.check.needs import Needs
 from flowccl.check.partitions import partition_floors
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
+from flowccl.topology.view import without
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
 _DETAILED = 20_000_000  # entries that the full treatment of cuts may look at, the most promising cuts first
@@ -49,19 +50,35 @@ def floors(topology: Topology, demand: Demand) -> list[Bound]:
     A pure reduction is a distribution run backwards, so its floors are those of the reversed demand on the reversed
     machine.
     """
+    if demand.forbidden:
+        topology = without(topology, demand.forbidden)[0]
     if demand.reduces and len(demand.destination_rank) == len(demand):
-        topology, demand = topology.reversed, demand.backward
-    needs = Needs.of(demand, topology)
-    return [_distance(needs), _work(needs), *_cuts(needs), *_partitions(needs)]
+        other = demand.source_rank != demand.destination_rank[demand.source_chunk]
+        needs = Needs.of(demand.backward, topology.reversed, demand.available_ps[other])
+    else:
+        needs = Needs.of(demand, topology)
+    return [*_ready(demand, topology), _distance(needs), _work(needs), *_cuts(needs), *_partitions(needs)]
+
+
+def _ready(demand: Demand, topology: Topology) -> list[Bound]:
+    """Nothing is over before the last data is there."""
+    if demand.ready_ps is None:
+        return []
+    at = int(np.argmax(demand.ready_ps))
+    name, when = topology.nodes[demand.source_rank[at]].name, int(demand.ready_ps[at])
+    return [Bound(when, "ready", f"{name} has its data only from {format_us(ps_to_us(when))}")]
 
 
 def _distance(needs: Needs) -> Bound:
     away, source = needs.farthest(needs.latency_ps)
+    away = away + needs.rest_ps
+    if len(needs.source) == len(needs.bytes):
+        away = away + needs.ready_ps[needs.destination_group]
     at, nodes = int(np.argmax(away)), needs.topology.nodes
     a, b = nodes[source[at]].name, nodes[needs.destination[at]].name
-    return Bound(
-        _floor(away[at]), "distance", f"{b} needs data of {a}, {format_us(ps_to_us(away[at]))} away by latency"
-    )
+    late = " and lateness" if needs.ready_ps.any() or needs.rest_ps.any() else ""
+    words = f"{b} needs data of {a}, {format_us(ps_to_us(away[at]))} away by latency{late}"
+    return Bound(_floor(away[at]), "distance", words)
 
 
 def _work(needs: Needs) -> Bound:
@@ -78,6 +95,7 @@ def _cuts(needs: Needs) -> list[Bound]:
     crossing = [needs.crossing(cut.far) for cut in cuts]
     simple = [float(needs.bytes[group].sum()) / cut.GBps for cut, group in zip(cuts, crossing, strict=True)]
     farthest = float(needs.latency_ps[np.isfinite(needs.latency_ps)].max(initial=0.0))
+    farthest += float(needs.ready_ps.max() + needs.rest_ps.max())
     result: list[Bound] = []
     best, looked = 0.0, 0
     for at in np.argsort(simple)[::-1].tolist():

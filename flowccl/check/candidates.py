@@ -56,19 +56,18 @@ def _both_ways(name: str, inside: NDArray[np.bool_]) -> Iterator[tuple[str, NDAr
 
 
 def _placed(topology: Topology, name: str, gpus: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """A set of GPUs, both ways, with every switch and memory on the side where it makes the cut narrower."""
-    for words, far_gpus in _both_ways(name, gpus):
-        far = np.zeros(len(topology.nodes), dtype=np.bool_)
-        far[: topology.num_gpus] = far_gpus
-        others = np.arange(len(far)) >= topology.num_gpus
-        for _ in range(8 if others.any() else 0):
-            from_near = np.bincount(topology.link_dst, topology.link_peak_GBps * ~far[topology.link_src], len(far))
-            to_far = np.bincount(topology.link_src, topology.link_peak_GBps * far[topology.link_dst], len(far))
-            moved = np.where(others & (from_near != to_far), from_near < to_far, far)
-            if np.array_equal(moved, far):
-                break
-            far = moved
-        yield words, far
+    """A set of GPUs, both ways, with switches and memories beside the GPUs they hang on."""
+    count = len(topology.nodes)
+    fixed = np.arange(count) < topology.num_gpus
+    side = np.zeros(count)
+    side[: topology.num_gpus] = np.where(gpus, 1.0, -1.0)
+    ends = np.concatenate((topology.link_src, topology.link_dst))
+    others = np.concatenate((topology.link_dst, topology.link_src))
+    weight = np.tile(topology.link_peak_GBps, 2)
+    total = np.maximum(np.bincount(ends, weight, count), 1e-9)
+    for _ in range(0 if fixed.all() else 12):  # a switch takes the average of its neighbours
+        side = np.where(fixed, side, np.bincount(ends, weight * side[others], count) / total)
+    yield from _both_ways(name, side > 0)
 
 
 def _narrowest(ranks: NDArray[np.int32], needs: Needs, most: int, end: NDArray[np.int32]) -> list[int]:

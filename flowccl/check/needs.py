@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,11 @@ from flowccl.topology.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """Groups of chunks: group g has `bytes[g]`, its sources and its destinations (pointer and ranks)."""
+    """Groups of chunks: group g has `bytes[g]`, its sources and its destinations (pointer and ranks).
+
+    `ready_ps` is when each source has its data; `rest_ps` is time that must pass after each destination has it: late
+    data, seen backwards.
+    """
 
     topology: Topology
     bytes: NDArray[np.int64]
@@ -20,14 +25,19 @@ class Needs:
     source: NDArray[np.int32]
     destination_ptr: NDArray[np.int64]
     destination: NDArray[np.int32]
+    ready_ps: NDArray[np.int64]
+    rest_ps: NDArray[np.int64]
 
     @classmethod
-    def of(cls, demand: Demand, topology: Topology) -> "Needs":
-        """Group the chunks of a demand."""
-        chunk_group, first = _group(demand)
+    def of(cls, demand: Demand, topology: Topology, rest_ps: NDArray[np.int64] | None = None) -> "Needs":
+        """Group the chunks of a demand; `rest_ps` is for the entries of `demand.destination_rank`."""
+        rest = np.zeros(len(demand.destination_rank), dtype=np.int64) if rest_ps is None else rest_ps
+        chunk_group, first = _group(demand, rest)
         size = np.bincount(chunk_group, demand.chunk_bytes).astype(np.int64)
         sources = _rows(demand.source_ptr, demand.source_rank, first)
-        return cls(topology, size, *sources, *_rows(demand.destination_ptr, demand.destination_rank, first))
+        destinations = _rows(demand.destination_ptr, demand.destination_rank, first)
+        ready = _rows(demand.source_ptr, demand.available_ps, first)[1]
+        return cls(topology, size, *sources, *destinations, ready, _rows(demand.destination_ptr, rest, first)[1])
 
     @property
     def copies(self) -> bool:
@@ -55,7 +65,7 @@ class Needs:
         return np.floor(_all_pairs(self.topology, np.ones(len(self.topology.links))))
 
     def farthest(self, distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """Per entry of `destination`: the farthest source of its group, and how far it is."""
+        """Per entry of `destination`: the farthest source of its group, and how far it is, without waiting."""
         away = np.zeros(len(self.destination))
         which = np.zeros(len(self.destination), dtype=np.int32)
         if len(self.source) == len(self.bytes):
@@ -90,27 +100,29 @@ class Needs:
         chosen[group] = True
         rows = np.flatnonzero(chosen[self.source_group] & ~far[self.source])
         starts = np.flatnonzero(np.diff(self.source_group[rows], prepend=-1))
-        heads = np.minimum.reduceat(before[self.source[rows]], starts, axis=0)
+        heads = np.minimum.reduceat(before[self.source[rows]] + self.ready_ps[rows][:, None], starts, axis=0)
         rows = np.flatnonzero(chosen[self.destination_group] & far[self.destination])
         nearest = after.min(axis=1)
-        order = np.lexsort((-nearest[self.destination[rows]], self.destination_group[rows]))
-        rows = rows[order]
-        worst = self.destination[rows[np.flatnonzero(np.diff(self.destination_group[rows], prepend=-1))]]
-        return heads, after[worst], worst
+        away = nearest[self.destination[rows]] + self.rest_ps[rows]
+        rows = rows[np.lexsort((-away, self.destination_group[rows]))]
+        rows = rows[np.flatnonzero(np.diff(self.destination_group[rows], prepend=-1))]
+        worst = self.destination[rows]
+        return heads, after[worst] + self.rest_ps[rows][:, None], worst
 
 
 def _rows(
-    ptr: NDArray[np.int64], rank: NDArray[np.int32], which: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    ptr: NDArray[np.int64], rank: NDArray[Any], which: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Some rows of a ragged table."""
     count = np.diff(ptr)[which]
     start = np.repeat(ptr[:-1][which] - np.cumsum(count) + count, count)
     return np.concatenate(([0], np.cumsum(count))).astype(np.int64), rank[start + np.arange(len(start))]
 
 
-def _group(demand: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _group(demand: Demand, rest_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The group of each chunk, and the first chunk of each group."""
-    if len(demand.source_rank) == len(demand) == len(demand.destination_rank):
+    late = demand.ready_ps is not None or bool(rest_ps.any())
+    if len(demand.source_rank) == len(demand) == len(demand.destination_rank) and not late:
         key = demand.source_rank.astype(np.int64) * demand.num_gpus + demand.destination_rank
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         return group.reshape(-1), first
@@ -119,6 +131,10 @@ def _group(demand: Demand) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     group_of = np.zeros(len(demand), dtype=np.int64)
     for chunk in range(len(demand)):
         signature = (demand.sources(chunk).tobytes(), demand.destinations(chunk).tobytes())
+        if late:
+            waits = demand.available_ps[demand.source_ptr[chunk] : demand.source_ptr[chunk + 1]]
+            rests = rest_ps[demand.destination_ptr[chunk] : demand.destination_ptr[chunk + 1]]
+            signature = (signature[0] + waits.tobytes(), signature[1] + rests.tobytes())
         group_of[chunk] = place.setdefault(signature, len(place))
         if len(place) > len(first_chunks):
             first_chunks.append(chunk)

@@ -15,9 +15,8 @@ def check_sums(schedule: Schedule) -> list[Violation]:
     """Violations of all chunks that several sources contribute to, or that some transfer adds up.
 
     A node's value is the set of contributions in it (bits of an int). At an instant, what is ready comes first, then
-    arrivals, then sends. What
-    arrives is added where the transfer says so, else it replaces what was there. A node that cannot copy gives away
-    what it sends.
+    arrivals, then sends. What arrives is added where the transfer says so, else it replaces what was there. A node that
+    cannot copy gives away what it sends.
     """
     summed = summed_chunks(schedule)
     if not summed.any():
@@ -57,12 +56,12 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> li
     sent: dict[int, int] = {}
     gave: set[int] = set()
     result = []
-    for kind, row in events:
-        if kind == _READY:
+    for what, row in events:
+        if what == _READY:
             own = int(demand.source_rank[row])
             value[own] = value.get(own, 0) | 1 << row - int(demand.source_ptr[chunk])
             continue
-        if kind == _SEND:
+        if what == _SEND:
             i, node = int(timing.root_transfer[row]), int(timing.root_node[row])
             have = value.get(node, 0)
             if not have:

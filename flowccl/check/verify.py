@@ -17,8 +17,9 @@ def verify(schedule: Schedule) -> list[Violation]:
     """Every violation, in no particular order; an empty list proves the schedule right.
 
     Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; GPUs that are
-    neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link and limit is within its capacity at every instant;
-    buffers stay within their limits; every destination ends with what it wants, every contribution counted once.
+    neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link
+    and limit is within its capacity at every instant; buffers stay within their limits; every destination ends with
+    what it wants, every contribution counted once.
     """
     if schedule.demand.num_gpus > schedule.topology.num_gpus:
         machine = f"{schedule.topology.name} has {schedule.topology.num_gpus}"
@@ -78,7 +79,9 @@ def _holding(schedule: Schedule) -> list[Violation]:
     key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
     own = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
     every = np.concatenate((own, key))
-    when = np.concatenate((demand.available_ps, timing.end_arrival_ps))
+    at_once = np.iinfo(np.int64).min  # what starts before time zero is no second violation
+    ready = np.where(demand.available_ps > 0, demand.available_ps, at_once)
+    when = np.concatenate((ready, timing.end_arrival_ps))
     order = np.lexsort((when, every))
     held, first = np.unique(every[order], return_index=True)
     since = when[order][first]

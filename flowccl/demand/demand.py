@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flowccl.errors import DemandError
 from flowccl.topology.topology import Topology
+from flowccl.topology.view import without
 
 COLLECTIVES = (
     "allgather",
@@ -142,7 +143,11 @@ class Demand:
     @cached_property
     def available_ps(self) -> NDArray[np.int64]:
         """For each entry of `source_rank`, when its data is there."""
-        return np.zeros(len(self.source_rank), dtype=np.int64) if self.ready_ps is None else self.ready_ps
+        if self.ready_ps is not None:
+            return self.ready_ps
+        at_once = np.zeros(len(self.source_rank), dtype=np.int64)
+        at_once.setflags(write=False)
+        return at_once
 
     @cached_property
     def forbidden(self) -> tuple[int, ...]:
@@ -247,7 +252,7 @@ class Demand:
             raise DemandError(
                 f"the demand is for {self.num_gpus} gpus, the machine {topology.name} has {topology.num_gpus}"
             )
-        reach = _reach(topology)
+        reach = _reach(without(topology, self.forbidden)[0] if self.forbidden else topology)
         if reach is None:
             return
         for rank in range(self.num_gpus):

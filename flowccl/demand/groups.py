@@ -10,9 +10,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 
 
-def in_group(
-    demand: Demand, group: Sequence[int], num_gpus: int, relays: Sequence[int] | None = None
-) -> Demand:
+def in_group(demand: Demand, group: Sequence[int], num_gpus: int, relays: Sequence[int] | None = None) -> Demand:
     """A demand over len(group) ranks, moved to the GPUs of a group: rank r of it is GPU group[r] of `num_gpus`.
 
     `relays` are the other GPUs that may pass chunks on; None is all of them.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from flowccl.demand.collectives import allgather
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
+from flowccl.methods.crowd import with_crowds
 from flowccl.methods.method import Method
 from flowccl.methods.reduction import with_reductions
 from flowccl.schedule.schedule import Schedule
@@ -49,6 +50,18 @@ def _astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     return astar(topology, demand, clock)
 
 
+def _exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.exchange import exchange
+
+    return exchange(topology, demand, clock)
+
+
+def _in_switch(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.in_switch import in_switch
+
+    return in_switch(topology, demand, clock)
+
+
 def _classic(name: str) -> Method:
     def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
         from flowccl.methods import classics
@@ -58,15 +71,40 @@ def _classic(name: str) -> Method:
     return run
 
 
-METHODS: dict[str, Method] = {
+_TABLE: dict[str, Method] = {
     "greedy": with_reductions(_greedy),
     "routed": with_reductions(_routed),
     "milp": with_reductions(_milp),
     "lp": with_reductions(_lp),
     "astar": with_reductions(_astar),
+    "greedy-weighted": with_reductions(_greedy, by_bandwidth=True),
+    "routed-weighted": with_reductions(_routed, by_bandwidth=True),
+    "exchange": _exchange,
+    "in-switch": _in_switch,
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
 }
+METHODS: dict[str, Method] = {
+    name: with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS)
+    for name, method in _TABLE.items()
+}
 """Name on the command line -> method."""
+
+
+def for_allreduce(topology: Topology, demand: Demand) -> list[str]:
+    """Methods for sums that everybody wants which have something to add on this machine."""
+    from flowccl.methods.exchange import everybody
+    from flowccl.methods.in_switch import summing_switch
+    from flowccl.methods.reduction import is_uneven
+
+    if not demand.reduces or len(demand.destination_rank) == len(demand):
+        return []
+    plain = not (topology.limits or topology.changes)
+    ranks = everybody(demand) if plain else None
+    names = ["exchange"] if ranks is not None else []
+    names += ["in-switch"] if ranks is not None and summing_switch(topology, ranks) is not None else []
+    if is_uneven(topology, demand):
+        names += ["greedy-weighted", "routed-weighted"] if plain else ["greedy-weighted"]
+    return names
 
 
 def warm_up(names: Iterable[str]) -> None:

@@ -117,7 +117,9 @@ def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str)
         raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
     in_turn = prune(replace(together, start_ps=np.cumsum(takes) - takes))
     schedule = retime(in_turn)
-    if not (topology.limits or topology.changes):  # a link that is free for somebody later in the order need not wait
+    giving = bool(np.any(topology.stores & ~topology.copies))  # such a node gets a chunk once for each time it sends it
+    if not (topology.limits or topology.changes or giving):
+        # A link that is free for somebody later in the order need not wait.
         schedule = jobs_from(in_turn).in_order(in_turn.start_ps, schedule.finish_ps) or schedule
     if topology.changes or (topology.limits and len(schedule) <= _MOST_TO_SETTLE):
         schedule = settle(replace(schedule, topology=topology), sequence(schedule))

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
+from flowccl.schedule.relist import relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import retime
@@ -16,14 +18,16 @@ from flowccl.topology.topology import Topology
 from flowccl.topology.view import without
 
 
-def with_crowds(method: Method, *, knows_late: bool = False) -> Method:
-    """The method, made to keep out of forbidden GPUs and to wait for late data.
+def with_crowds(method: Method, name: str, *, knows_late: bool = False, knows_groups: bool = True) -> Method:
+    """The method, made to keep out of forbidden GPUs and to wait for late data; some cannot have groups.
 
     A method that knows late data (of chunks with one source) gets it; for any other, and for sums, everything starts
     when the last data is there, and then as early as each order allows.
     """
 
     def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+        if demand.group is not None and not knows_groups:
+            raise DemandError(f"{name} is for all gpus of a machine; for a group use greedy, routed or auto")
         machine, kept = (topology, None) if not demand.forbidden else without(topology, demand.forbidden)
         late = demand.ready_ps is not None and (demand.reduces or not knows_late)
         known = replace(demand, group=None, relays=None, ready_ps=None if late else demand.ready_ps)
@@ -35,7 +39,7 @@ def with_crowds(method: Method, *, knows_late: bool = False) -> Method:
             if kept is not None:
                 routes = Routes(found.routes.ptr, kept[found.routes.link].astype(np.int32))
                 found = replace(found, topology=topology, routes=routes)
-            found = replace(found, demand=demand)
+            found = replace(found, demand=_as_asked(found.demand, demand))
             better = delayed(found) if late else found
             if best_ps is not None and better.finish_ps >= best_ps:
                 yield None
@@ -46,10 +50,20 @@ def with_crowds(method: Method, *, knows_late: bool = False) -> Method:
     return run
 
 
+def _as_asked(found: Demand, asked: Demand) -> Demand:
+    """What was asked for; a method may have cut its chunks into more pieces, each block's pieces one after another."""
+    if len(found) == len(asked):
+        return asked
+    times = len(found) // len(asked)
+    ready_ps = None if asked.ready_ps is None else np.repeat(asked.ready_ps, times)
+    return replace(found, group=asked.group, relays=asked.relays, ready_ps=ready_ps)
+
+
 def delayed(schedule: Schedule) -> Schedule:
     """A schedule that knows nothing of late data, put so late that all is there, then as early as its order allows."""
     last = int(schedule.demand.available_ps.max(initial=0))
     moved = replace(schedule, start_ps=schedule.start_ps + last)
     if schedule.topology.changes:
         return settle(moved, sequence(schedule))
-    return retime(moved)
+    kept, free = retime(moved), relist(moved)
+    return kept if free is None or kept.finish_ps <= free.finish_ps else free

@@ -48,7 +48,13 @@ class GreedySearch:
             near = near.without(~self.topology.copies)  # relays pass on several copies
         self.net = _net(near, float(self.demand.chunk_bytes.mean()))
         demand = self.demand
-        self.work = Work(demand.chunk_bytes, demand.source, demand.destination_ptr, demand.destination_rank)
+        self.work = Work(
+            demand.chunk_bytes,
+            demand.source,
+            demand.available_ps,
+            demand.destination_ptr,
+            demand.destination_rank,
+        )
         self.random = np.random.default_rng(self.seed)
         self.best: Schedule | None = None
         told = self.shared.get("greedy")

@@ -41,6 +41,7 @@ class Work(NamedTuple):
 
     chunk_bytes: NDArray[np.int64]
     source: NDArray[np.int32]
+    ready: NDArray[np.int64]  # when each chunk is there
     destination_ptr: NDArray[np.int64]
     destination: NDArray[np.int32]
 
@@ -283,7 +284,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
     came = 0
     for c in range(chunks):
         came_chunk[came], came_node[came] = c, work.source[c]
-        _queue_push(q_time, q_what, q_size, np.int64(0), np.int64(came))
+        _queue_push(q_time, q_what, q_size, work.ready[c], np.int64(came))
         q_size += 1
         came += 1
 

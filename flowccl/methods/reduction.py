@@ -4,24 +4,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
+from flowccl.schedule.relist import relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import join, reverse
 from flowccl.topology.topology import Topology
 
+Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
-def with_reductions(method: Method) -> Method:
-    """The method, made to take reductions too: sums for one destination, and allreduce as two halves joined."""
+
+def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
+    """The method, made to take reductions too: sums for one destination, and allreduce as two halves joined.
+
+    In allreduce each block is summed at an owner: all ranks in turn, or more blocks where there is more bandwidth.
+    """
 
     def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
         if not demand.reduces:
             return method(topology, demand, clock)
         if len(demand.destination_rank) == len(demand):
             return _reduced(method, topology, demand, clock)
-        return _joined(method, topology, demand, clock)
+        halves = demand.halves_at(owners_by_bandwidth(topology, demand)) if by_bandwidth else demand.halves
+        return _joined(method, topology, demand, halves, clock)
 
     return run
 
@@ -31,9 +39,35 @@ def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -
         yield None if schedule is None else reverse(schedule, demand, reduce=True)
 
 
-def _joined(method: Method, topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def owners_by_bandwidth(topology: Topology, demand: Demand) -> NDArray[np.int32]:
+    """An owner for every chunk among its destinations, each with a share of the bytes like that of its bandwidth."""
+    nodes = len(topology.nodes)
+    into = np.bincount(topology.link_dst, topology.link_GBps, nodes)
+    out = np.bincount(topology.link_src, topology.link_GBps, nodes)
+    room = np.maximum(np.minimum(into, out), 1e-9)
+    given = np.zeros(nodes)
+    owner = np.empty(len(demand), dtype=np.int32)
+    for chunk in range(len(demand)):
+        wants = demand.destinations(chunk)
+        size = float(demand.chunk_bytes[chunk])
+        owner[chunk] = wants[np.argmin((given[wants] + size) / room[wants])]
+        given[owner[chunk]] += size
+    return owner
+
+
+def is_uneven(topology: Topology, demand: Demand) -> bool:
+    """Whether some GPU that wants a sum has more bandwidth than another."""
+    ranks = np.unique(demand.destination_rank)
+    into = np.bincount(topology.link_dst, topology.link_GBps, len(topology.nodes))[ranks]
+    out = np.bincount(topology.link_src, topology.link_GBps, len(topology.nodes))[ranks]
+    return bool(np.ptp(np.minimum(into, out)) > 0)
+
+
+def _joined(
+    method: Method, topology: Topology, demand: Demand, halves: Halves, clock: Clock
+) -> Iterator[Schedule | None]:
     """Both halves get better in turn; whenever one does, they are joined again."""
-    (first, summed), (second, sent) = demand.halves
+    (first, summed), (second, sent) = halves
     searches = [_reduced(method, topology, first, clock), method(topology, second, clock)]
     best: list[Schedule | None] = [None, None]
     finish_ps = None
@@ -47,9 +81,16 @@ def _joined(method: Method, topology: Topology, demand: Demand, clock: Clock) ->
                 best[i] = replace(part, demand=demand, chunk=chunks[part.chunk].astype(np.int32))
         both = None
         if best[0] is not None and best[1] is not None and any(isinstance(part, Schedule) for part in found):
-            both = join(best[0], best[1], demand)
+            both = _both(best[0], best[1], demand)
         if both is None or (finish_ps is not None and both.finish_ps >= finish_ps):
             yield None
         else:
             finish_ps = both.finish_ps
             yield both
+
+
+def _both(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
+    """Two halves joined: every link works off the first half before the second, or who has the longest way to go."""
+    joined = join(first, second, demand)
+    mixed = relist(joined)
+    return joined if mixed is None or joined.finish_ps <= mixed.finish_ps else mixed

@@ -31,3 +31,114 @@ def earliest_starts(
                 start[i] = value
                 changed = True
     return start
+
+
+@njit(cache=True)
+def _push(time, what, size, at, code):  # type: ignore[no-untyped-def]
+    """Add to a binary heap of events, earliest first; the arrays have room."""
+    i = size
+    while i > 0 and time[(i - 1) >> 1] > at:
+        time[i], what[i] = time[(i - 1) >> 1], what[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    time[i], what[i] = at, code
+
+
+@njit(cache=True)
+def _pop(time, what, size):  # type: ignore[no-untyped-def]
+    """Remove the first of `size` events; returns its code."""
+    code = what[0]
+    at, last = time[size - 1], what[size - 1]
+    i, size = 0, size - 1
+    while True:
+        j = 2 * i + 1
+        if j >= size:
+            break
+        if j + 1 < size and time[j + 1] < time[j]:
+            j += 1
+        if time[j] >= at:
+            break
+        time[i], what[i] = time[j], what[j]
+        i = j
+    time[i], what[i] = at, last
+    return code
+
+
+@njit(cache=True)
+def in_order_of(
+    rank: NDArray[np.int64],
+    ptr: NDArray[np.int64],
+    after: NDArray[np.int64],
+    lag: NDArray[np.int64],
+    soonest: NDArray[np.int64],
+    hop_ptr: NDArray[np.int64],
+    hop_link: NDArray[np.int32],
+    hop_from: NDArray[np.int64],
+    hop_to: NDArray[np.int64],
+    links: int,
+) -> tuple[bool, NDArray[np.int64]]:
+    """List scheduling: whenever its links are free, the transfer with the least rank of those that wait goes.
+
+    `after[ptr[i]:ptr[i + 1]]` wait for transfer i to start, and `lag` longer; hops are held from `hop_from` to `hop_to`
+    after the start. Returns (all could go, starts).
+    """
+    count = len(rank)
+    start, earliest = np.zeros(count, dtype=np.int64), soonest.copy()
+    missing = np.zeros(count, dtype=np.int64)
+    for k in range(len(after)):
+        missing[after[k]] += 1
+    time, what = np.empty(2 * count + 64, dtype=np.int64), np.empty(2 * count + 64, dtype=np.int64)
+    size = 0
+    for i in range(count):
+        if missing[i] == 0:
+            _push(time, what, size, earliest[i], i)
+            size += 1
+    waiting, waits = np.empty(count, dtype=np.int64), 0
+    free_at = np.zeros(links, dtype=np.int64)
+    retry = np.int64(-1)
+    left = count
+    while size > 0:
+        now = time[0]
+        while size > 0 and time[0] == now:
+            code = _pop(time, what, size)
+            size -= 1
+            if code < 0:
+                retry = np.int64(-1)
+                continue
+            j = waits
+            while j > 0 and rank[waiting[j - 1]] > rank[code]:
+                waiting[j] = waiting[j - 1]
+                j -= 1
+            waiting[j] = code
+            waits += 1
+        kept = 0
+        again = np.int64(-1)
+        for w in range(waits):
+            i = waiting[w]
+            ready = now
+            for h in range(hop_ptr[i], hop_ptr[i + 1]):
+                ready = max(ready, free_at[hop_link[h]] - hop_from[h])
+            if ready > now:
+                waiting[kept] = i
+                kept += 1
+                if again < 0 or ready < again:
+                    again = ready
+                continue
+            start[i] = now
+            left -= 1
+            for h in range(hop_ptr[i], hop_ptr[i + 1]):
+                free_at[hop_link[h]] = now + hop_to[h]
+            for k in range(ptr[i], ptr[i + 1]):
+                j = after[k]
+                earliest[j] = max(earliest[j], now + lag[k])
+                missing[j] -= 1
+                if missing[j] == 0:
+                    _push(time, what, size, max(earliest[j], now), j)
+                    size += 1
+        waits = kept
+        if again >= 0 and (retry < 0 or again < retry):
+            retry = again
+            if size + 2 >= len(time):
+                return False, start
+            _push(time, what, size, again, np.int64(-1))
+            size += 1
+    return left == 0, start

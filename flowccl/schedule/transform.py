@@ -111,11 +111,11 @@ def retime(schedule: Schedule) -> Schedule:
     by_after = np.argsort(after, kind="stable")
     ptr = np.searchsorted(after[by_after], np.arange(len(schedule) + 1)).astype(np.int64)
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)
-    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, _soonest(schedule))
+    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, soonest_starts(schedule))
     return replace(schedule, start_ps=start)
 
 
-def _soonest(schedule: Schedule) -> NDArray[np.int64]:
+def soonest_starts(schedule: Schedule) -> NDArray[np.int64]:
     """When each transfer can start at all: not before the data of its roots is there, if it waited for it."""
     soonest = np.zeros(len(schedule), dtype=np.int64)
     if schedule.demand.ready_ps is None:
@@ -139,8 +139,16 @@ def _precedences(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int6
         _order_on_links(schedule, timing),
         *_order_on_limits(schedule, timing),
         *_order_in_buffers(schedule, timing),
-        _hold_before_send(schedule, timing),
+        data_order(schedule),
     ]
+    before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return before, after, lag
+
+
+def data_order(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Triples (before, after, lag), only of what the data wants: a node sends what it has got, and sums stay sums."""
+    timing = schedule.timing
+    parts = [_hold_before_send(schedule, timing)]
     if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
         parts.append(_send_before_next_sum(schedule, timing))
     before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))

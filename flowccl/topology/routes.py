@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flowccl.topology.topology import Topology
 
+_MOST_REMEMBERED = 200_000  # routes of one machine
 
 @dataclass(frozen=True, eq=False)
 class Routes:
@@ -111,7 +112,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     src, dst = topology.link_src[safe], topology.link_dst[safe]
     single = size == 1
     single[single] &= (in_range & topology.stores[src] & topology.stores[dst])[routes.ptr[:-1][single]]
-    shapes = {r: _shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
+    shapes = {r: _known_shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
     if not shapes:  # the common case, whole arrays
         every = np.arange(count, dtype=np.int64)
         ptr = np.arange(count + 1, dtype=np.int64)
@@ -144,6 +145,16 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
         {r: shape.problem for r, shape in shapes.items() if shape.problem},
     )
+
+
+def _known_shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
+    """The shape of one route; the machine remembers it, since many schedules use the same routes."""
+    known: dict[tuple[int, ...], _Shape] = topology.route_shapes
+    if links not in known:
+        if len(known) >= _MOST_REMEMBERED:
+            known.clear()
+        known[links] = _shape(topology, links)
+    return known[links]
 
 
 def _segment_GBps(

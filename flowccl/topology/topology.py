@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,6 +224,11 @@ class Topology:
     def in_links(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Links that enter each node: (pointer per node, link indices)."""
         return _group(self.link_dst, len(self.nodes))
+
+    @cached_property
+    def route_shapes(self) -> dict[tuple[int, ...], Any]:
+        """What `routes.py` remembers of this machine's routes."""
+        return {}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -17,8 +17,8 @@ def without(topology: Topology, gpus: Collection[int]) -> tuple[Topology, NDArra
     place = {int(link): i for i, link in enumerate(kept)}
     limits = []
     for limit in topology.limits:
-        links = tuple(place[link] for link in limit.links if link in place)
-        if links:
-            limits.append(replace(limit, links=links))
+        members = tuple(place[link] for link in limit.links if link in place)
+        if members:
+            limits.append(replace(limit, links=members))
     links = tuple(topology.links[link] for link in kept)
     return Topology(f"{topology.name} without {len(gpus)} gpus", topology.nodes, links, tuple(limits)), kept

@@ -43,6 +43,7 @@ def line_schedule(rows: list[tuple], chunks: int = 2) -> Schedule:
 STAR = star(4, bandwidth_GBps=10, latency_us=0.5)  # links 2i: gpu i -> switch, 2i + 1: back
 MULTICAST = star(4, bandwidth_GBps=10, latency_us=0.5, copies=True)
 ADDS = star(4, bandwidth_GBps=10, latency_us=0.5, reduces=True)
+TWO_PAIRS = Topology("two pairs", tuple(gpus(4)), (link(0, 1), link(2, 3)))
 MEMORY = memory_star(3)  # links 2i: gpu i -> memory, 2i + 1: back
 
 
@@ -148,11 +149,7 @@ DAMAGE = {
         "transfer 2 (chunk 0, gpu0+gpu1 -> gpu1+gpu2): the route starts and ends at the same node",
     ),
     "links that do not meet at all": (
-        Schedule.from_transfers(
-            Topology("two pairs", tuple(gpus(4)), (link(0, 1), link(2, 3))),
-            send((1, 0, (1,)), gpus=4),
-            [(0, [0, 1], 0)],
-        ),
+        Schedule.from_transfers(TWO_PAIRS, send((1, 0, (1,)), gpus=4), [(0, [0, 1], 0)]),
         "route",
         "transfer 0 (chunk 0, gpu0+gpu2 -> gpu1+gpu3): the route is not one connected tree of links",
     ),
@@ -174,22 +171,22 @@ DAMAGE = {
     "stop at a switch": (
         star_broadcast(STAR, [(0, [0], 0)]),
         "route",
-        "transfer 0 (chunk 0, gpu0 -> nowhere): the route stops at switch switch0, which does not store",
+        "transfer 0 (chunk 0, gpu0 -> nowhere): the route stops at switch switch, which does not store",
     ),
     "start at a switch": (
         star_broadcast(STAR, [(0, [3], 0)]),
         "route",
-        "transfer 0 (chunk 0, nowhere -> gpu1): the route leaves switch switch0, which gets nothing",
+        "transfer 0 (chunk 0, nowhere -> gpu1): the route leaves switch switch, which gets nothing",
     ),
     "switch copies though it cannot": (
         star_broadcast(STAR, [(0, [0, 3, 5, 7], 0)]),
         "route",
-        "transfer 0 (chunk 0, gpu0 -> gpu1+gpu2+gpu3): the route makes 3 copies at switch switch0, which cannot copy",
+        "transfer 0 (chunk 0, gpu0 -> gpu1+gpu2+gpu3): the route makes 3 copies at switch switch, which cannot copy",
     ),
     "switch reduces though it cannot": (
         Schedule.from_transfers(MULTICAST, collective("reduce", 4, 10 * KB), [(0, [2, 4, 6, 1], 0, True)]),
         "route",
-        "transfer 0 (chunk 0, gpu1+gpu2+gpu3 -> gpu0): the route adds 3 inputs at switch switch0, which cannot reduce",
+        "transfer 0 (chunk 0, gpu1+gpu2+gpu3 -> gpu0): the route adds 3 inputs at switch switch, which cannot reduce",
     ),
     "memory reduces though it cannot": (
         reduction([(0, [2], 0, True), (0, [4], US, True), (0, [1], 4 * US, True)], MEMORY),

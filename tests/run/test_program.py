@@ -63,7 +63,9 @@ def run_in_threads(program: Program, count: int) -> None:
 @pytest.mark.parametrize("name", ["allgather", "allreduce", "reduce_scatter", "alltoall", "broadcast"])
 @pytest.mark.parametrize("count", [1, 100])
 def test_processes_give_the_definition(name: str, count: int) -> None:
-    run_in_threads(make_program(synthesize(machine("ndv2:2"), name, 1_000_000, chunks=2, steps=1).schedule), count)
+    run_in_threads(
+        make_program(synthesize(machine("ndv2:2"), name, 1_000_000, chunks=2, steps=1, method="greedy").schedule), count
+    )
 
 
 @given(data=st.data())
@@ -72,7 +74,9 @@ def test_random_machines_with_switches_and_memories(data: st.DataObject) -> None
     topology = data.draw(topologies(max_gpus=5))
     name = data.draw(st.sampled_from(["allgather", "alltoall", "reduce", "reduce_scatter", "allreduce"]))
     try:
-        schedule = synthesize(topology, name, 10_000, chunks=data.draw(st.integers(1, 2)), steps=1).schedule
+        schedule = synthesize(
+            topology, name, 10_000, chunks=data.draw(st.integers(1, 2)), steps=1, method="greedy"
+        ).schedule
     except NothingFoundError:
         return
     processes = schedule.demand.num_gpus + data.draw(st.integers(0, 2))
@@ -81,7 +85,9 @@ def test_random_machines_with_switches_and_memories(data: st.DataObject) -> None
 
 def test_both_sides_list_the_messages_of_a_pair_in_the_same_order() -> None:
     """NCCL ignores tags: a batch matches by order."""
-    program = make_program(synthesize(machine("dgx1"), "allreduce", 1_000_000, chunks=2, steps=2).schedule)
+    program = make_program(
+        synthesize(machine("dgx1"), "allreduce", 1_000_000, chunks=2, steps=2, method="greedy").schedule
+    )
     sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
     got: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for levels in program.levels:

@@ -28,14 +28,14 @@ def wrong(schedule: Schedule, options: Options) -> int:
 @pytest.mark.parametrize("name", sorted(COLLECTIVES_BY_NAME))
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_every_collective_is_exact_for_all_dtypes_and_sizes_in_and_out_of_place(name: str, chunks: int) -> None:
-    schedule = synthesize(machine("dgx1"), name, 1_000_000, chunks=chunks, steps=2).schedule
+    schedule = synthesize(machine("dgx1"), name, 1_000_000, chunks=chunks, steps=2, method="greedy").schedule
     dtypes = tuple(name for name, dtype in DTYPES.items() if dtype.numpy)
     sizes = (8, 40, 1000, 8 * 1009)  # from one element, not divisible, more and fewer elements than chunks
     assert wrong(schedule, Options(sizes, dtypes, inplace=True, iterations=1)) == 0
 
 
 def test_the_definitions_are_those_of_numpy() -> None:
-    schedule = synthesize(machine("full:4"), "reduce_scatter", 4000, chunks=1, steps=1).schedule
+    schedule = synthesize(machine("full:4"), "reduce_scatter", 4000, chunks=1, steps=1, method="greedy").schedule
     rng = np.random.default_rng(0)
     inputs = [rng.integers(-100, 100, 10) for _ in range(4)]
     outputs = execute(schedule, inputs)
@@ -46,7 +46,7 @@ def test_the_definitions_are_those_of_numpy() -> None:
         total[6:8].tolist(),
         total[8:].tolist(),
     ]
-    schedule = synthesize(machine("full:4"), "alltoall", 4000, chunks=2, steps=1).schedule
+    schedule = synthesize(machine("full:4"), "alltoall", 4000, chunks=2, steps=1, method="greedy").schedule
     outputs = execute(schedule, [np.arange(8) + 10 * rank for rank in range(4)])
     assert outputs[2].tolist() == [4, 5, 14, 15, 24, 25, 34, 35]
 
@@ -108,7 +108,7 @@ def test_a_sum_is_that_of_the_moment_it_is_sent() -> None:
 
 def test_alltoallv_takes_its_shares() -> None:
     demand = alltoallv([[0, 300, 100], [200, 0, 0], [100, 100, 0]])
-    schedule = synthesize(machine("full:3"), demand, steps=1).schedule
+    schedule = synthesize(machine("full:3"), demand, steps=1, method="greedy").schedule
     assert wrong(schedule, Options((400, 40, 4), ("float32",), inplace=True, iterations=1)) == 0
 
 
@@ -119,17 +119,16 @@ def test_cutting_gives_all_and_nothing_twice(total: int) -> None:
     assert [bound(total, 8, part) for part in range(9)] == np.concatenate(([0], np.cumsum(sizes))).tolist()
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 100, 1000])
+@pytest.mark.parametrize("ranks", [2, 8, 100, 300])
 def test_sums_of_the_inputs_are_exact_in_every_dtype(ranks: int) -> None:
+    layout = make_layout(collective("reduce", ranks, 10_000), 64)
     for dtype in DTYPES.values():
-        most = largest_value(dtype, ranks)
-        assert most * ranks <= dtype.exact
-        layout = make_layout(collective("allreduce", ranks, 10_000), 64)
-        assert Inputs(layout, dtype).expected(0).max() <= dtype.exact
+        assert largest_value(dtype, ranks) * ranks <= dtype.exact
+        assert 0 < Inputs(layout, dtype).expected(0).max() <= dtype.exact
 
 
 def test_bad_input_is_named() -> None:
-    schedule = synthesize(machine("full:4"), "allgather", 4000, chunks=1, steps=1).schedule
+    schedule = synthesize(machine("full:4"), "allgather", 4000, chunks=1, steps=1, method="greedy").schedule
     with pytest.raises(InputError, match="needs one input for each of 4 ranks, got 2"):
         execute(schedule, [np.zeros(1)] * 2)
     with pytest.raises(ScheduleError, match="rank 1: the input must have 1 elements, got 2"):
@@ -143,7 +142,7 @@ def test_bad_input_is_named() -> None:
 
 
 def test_the_table_has_the_columns_of_nccl_tests() -> None:
-    schedule = synthesize(machine("full:4"), "allreduce", 4000, chunks=1, steps=1).schedule
+    schedule = synthesize(machine("full:4"), "allreduce", 4000, chunks=1, steps=1, method="greedy").schedule
     lines = table(run_numpy(schedule, Options((4000,), iterations=1)), 4, "x").splitlines()
     assert lines[2].split()[1:6] == ["size", "count", "type", "redop", "root"]
     row = lines[4].split()

@@ -43,8 +43,8 @@ class Arcs:
 
     @cached_property
     def must_balance(self) -> NDArray[np.bool_]:
-        """Nodes at which usage must balance by a rule of its own: those that cannot copy, without a label."""
-        return ~self.topology.copies[self.node] & (self.node_label < 0)
+        """Nodes that send on as much as they get, of every source: those that cannot copy."""
+        return ~self.topology.copies[self.node]
 
     def permuted(self, group: Symmetry) -> tuple[I32, I32]:
         """Where each generator takes the arcs, and the nodes."""

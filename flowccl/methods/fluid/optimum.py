@@ -4,9 +4,15 @@
 
 For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
 give what can be done. Where both agree, which is nearly always, the optimum is proved.
+
+Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
+and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory, multicast
+switches) may still mix flows; there the value is a floor, which a packing of trees meets or not (see `trees`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +22,15 @@ from flowccl.errors import DemandError
 from flowccl.methods.fluid.arcs import Arcs, duplicated_arcs, plain_arcs
 from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
 from flowccl.methods.fluid.quotient import sources_of
-from flowccl.solver import Solution, SolverError, SolverOptions, Status, solve
+from flowccl.solver import LinearProgram, RowFamily, Solution, SolverError, SolverOptions, Status, solve
 from flowccl.topology.symmetry import Symmetry, symmetry
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
 
 _SAME = 1e-6  # relative: floor and what can be done agree
-_MOST_ARCS = 600_000  # of the network with duplicate vertices; beyond, only the floor is found
+_SLACK = 1e-9  # of the least time, for the second program
+_MOST_ARCS = 600_000  # of the network with duplicate vertices; beyond, only the shortest ways are used
 _COPYING = ("allgather", "broadcast", "reduce_scatter", "reduce", "allreduce")
 _BACKWARD = ("reduce_scatter", "reduce")
 
@@ -32,9 +39,10 @@ _BACKWARD = ("reduce_scatter", "reduce")
 class FluidOptimum:
     """The least time for one GB per block (allreduce: for one GB in all), and what it takes.
 
-    `seconds_per_GB` can be approached, none is below `floor_s_per_GB`; `cost` and `cost_floor` likewise, in GB, among all
-    that take this time. `link_GB` is what each link carries, `link_price` how much less time each GB/s more on this link
-    would need (in s per GB, at first); `limit_price` the same for limits, by name.
+    `seconds_per_GB` holds for switches that cannot copy, and no schedule is below `floor_s_per_GB`; `cost` and
+    `cost_floor` are the same for the cost, in GB, of what takes no longer. `link_GB` is what each link carries,
+    `link_price` how many seconds per GB would be saved by each GB/s more on this link alone, `limit_price` by each
+    GB/s more of a limit. `only_gpus_copy`: trees pack exactly. `variables` is the size of the largest program.
     """
 
     topology: Topology
@@ -46,24 +54,27 @@ class FluidOptimum:
     link_GB: F64
     link_price: F64
     limit_price: dict[str, float]
+    only_gpus_copy: bool
     variables: int
 
     @property
     def proved(self) -> bool:
-        """Whether the least time is certain."""
+        """Whether floor and flow agree in time."""
         return self.seconds_per_GB <= self.floor_s_per_GB * (1 + _SAME)
 
     @property
     def cost_proved(self) -> bool:
-        """Whether the least cost is certain too."""
+        """Whether they agree in cost too."""
         return self.proved and self.cost <= self.cost_floor * (1 + 10 * _SAME)
 
     @property
     def proof(self) -> str:
-        """Why the optimum is one, in words."""
-        if self.proved:
-            return f"floor {self.floor_s_per_GB:.6g} s/GB by linear programming duality, met by a flow without copies in switches"
-        return f"between {self.floor_s_per_GB:.6g} (relaxation 3.13) and {self.seconds_per_GB:.6g} s/GB (duplicate vertices)"
+        """What is known of the least time, in words."""
+        floor = f"no schedule is below {self.floor_s_per_GB:.6g} s/GB (duality)"
+        if not self.proved:
+            return f"{floor}; without copies in switches the flow takes {self.seconds_per_GB:.6g} s/GB"
+        met = "trees pack to it" if self.only_gpus_copy else "met by a flow without copies in plain switches"
+        return f"{floor}; {met}"
 
 
 def gpu_traffic(topology: Topology) -> F64:
@@ -83,30 +94,26 @@ def fluid_optimum(
 ) -> FluidOptimum:
     """Least time, then least cost (`link_cost` per byte on each link; by default bytes out of and into GPUs).
 
-    `group` is the symmetry to use; by default all that is found. Machines whose bandwidth changes count with what it is
-    at the start.
+    `group` is the symmetry to use; by default all that is found. A bandwidth that changes counts as it is at the start.
     """
     name = collective_name(collective)
     if name in ("custom", "alltoallv"):
         raise DemandError(f"fluid optima are for the named collectives, not for {name}")
+    if not 0 <= root < topology.num_gpus:
+        raise DemandError(f"{name}: root must be a rank, 0 to {topology.num_gpus - 1}, got {root}")
     known = symmetry(topology) if group is None else group
     known = known.stabilizer(root) if name in ROOTED else known
     cost = gpu_traffic(topology) if link_cost is None else np.asarray(link_cost, dtype=np.float64)
     task = _Task(topology, name, root, known, cost, options or SolverOptions())
     floor = task.solved(plain_arcs)
-    if name not in _COPYING or bool(np.all(topology.copies & topology.reduces)):
-        return task.optimum(floor, floor)
-    found = task.solved(duplicated_arcs)
-    if found is None or found.cost > floor.cost * (1 + 10 * _SAME) or found.time > floor.time * (1 + _SAME):
-        found = task.solved(lambda machine: duplicated_arcs(machine, shortest=False)) or found
-    return task.optimum(floor, found or floor)
+    return task.optimum(floor, task.without_copies(floor))
 
 
 @dataclass(frozen=True, eq=False)
 class _Solved:
     """Least time and least cost on one network."""
 
-    program: FluidProgram
+    fluid: FluidProgram
     first: Solution
     second: Solution
 
@@ -118,9 +125,14 @@ class _Solved:
     def cost(self) -> float:
         return self.second.objective
 
+    def meets(self, floor: "_Solved") -> bool:
+        return self.time <= floor.time * (1 + _SAME) and self.cost <= floor.cost * (1 + 10 * _SAME)
+
 
 @dataclass(frozen=True, eq=False)
 class _Task:
+    """One collective on one machine."""
+
     topology: Topology
     collective: str
     root: int
@@ -128,4 +140,78 @@ class _Task:
     link_cost: F64
     options: SolverOptions
 
-    def solved(self, network: "type[Arcs] | object") -> _Solved: ...
+    def without_copies(self, floor: _Solved) -> _Solved:
+        """The same with duplicate vertices: on the shortest ways and, where they are not enough, on all."""
+        if self.collective not in _COPYING or all(np.all(machine.copies) for machine in self._machines):
+            return floor
+        found = self.solved(duplicated_arcs)
+        if found.meets(floor):
+            return found
+        every = [duplicated_arcs(machine, shortest=False) for machine in self._machines]
+        if sum(len(arcs) for arcs in every) > _MOST_ARCS:
+            return found
+        better = self.solved(lambda machine: every[self._machines.index(machine)])
+        return better if (better.time, better.cost) < (found.time, found.cost) else found
+
+    def solved(self, network: Callable[[Topology], Arcs]) -> _Solved:
+        """Least time, then least cost on a network."""
+        parts = tuple(self._part(network(machine)) for machine in self._machines)
+        fluid = fluid_program(self.topology, self.group.link_orbits, parts)
+        first = self._optimal(fluid.program)
+        second = self._optimal(fluid.second(first.objective * (1 + _SLACK), self.link_cost))
+        return _Solved(fluid, first, second)
+
+    @cached_property
+    def _machines(self) -> list[Topology]:
+        """The machine, the reversed one for reductions, or both."""
+        if self.collective == "allreduce":
+            return [self.topology.reversed, self.topology]
+        return [self.topology.reversed if self.collective in _BACKWARD else self.topology]
+
+    def _part(self, arcs: Arcs) -> Part:
+        gpus = np.arange(len(self.topology.nodes)) < self.topology.num_gpus
+        only = np.arange(len(gpus)) == self.root
+        sources = only if self.collective in ("broadcast", "reduce", "scatter") else gpus
+        destinations = only if self.collective == "gather" else gpus
+        if self.collective == "gather":
+            sources = gpus & ~only
+        return Part(arcs, sources_of(arcs, self.group, sources, destinations), self.collective in _COPYING)
+
+    def _optimal(self, program: LinearProgram) -> Solution:
+        solution = solve(program, self.options)
+        if solution.status is Status.INFEASIBLE:
+            raise DemandError(f"{self.collective}: some GPU of {self.topology.name} cannot reach another")
+        if solution.status is not Status.OPTIMAL:
+            raise SolverError(f"the fluid program was not solved: {solution.status} {solution.message}".rstrip())
+        return solution
+
+    def optimum(self, floor: _Solved, found: _Solved) -> FluidOptimum:
+        """Put together what is known."""
+        fluid, values = found.fluid, found.second.values
+        assert values is not None
+        orbit = self.group.link_orbits
+        first, size = np.unique(orbit, return_index=True, return_counts=True)[1:]
+        price = -_duals(floor, floor.fluid.links) * floor.time / self.topology.link_GBps[first] / size
+        limits = -_duals(floor, floor.fluid.limits) * floor.time
+        rows = zip(floor.fluid.limit_of_row.tolist(), limits.tolist(), strict=True)
+        named = {self.topology.limits[at].name: dual / self.topology.limits[at].bandwidth_GBps for at, dual in rows}
+        return FluidOptimum(
+            self.topology,
+            self.collective,
+            found.time,
+            floor.time,
+            found.cost,
+            floor.cost,
+            fluid.link_use(values, orbit),
+            price[orbit],
+            named,
+            all(bool(np.all(~machine.copies[machine.num_gpus :])) for machine in self._machines),
+            max(floor.fluid.program.num_columns, fluid.program.num_columns),
+        )
+
+
+def _duals(solved: _Solved, family: RowFamily) -> F64:
+    rows = solved.fluid.program.rows_of(family)
+    duals = solved.first.duals
+    assert duals is not None
+    return np.where(rows >= 0, duals[np.maximum(rows, 0)], 0.0)

@@ -14,7 +14,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import NothingFoundError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import NEVER, CopyProgram, State
-from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
+from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.floor import Distances, grid_floor
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, transfers_of
@@ -34,6 +34,7 @@ def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
     """Round after round until everything is where it is wanted or on its way there."""
     options = TecclOptions.of(clock.options)
     grid = make_grid(topology, chunk_size(demand), options)
+    check_buffers(grid, demand, grid.chunk_bytes)
     distances, floor = Distances.of(grid), grid_floor(grid, demand)
     length = options.round_epochs or max(2, int(grid.delay(1).max()))
     state, base, rows = State.start(demand, topology), 0, []

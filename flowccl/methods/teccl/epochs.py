@@ -200,6 +200,32 @@ def chunk_size(demand: Demand) -> float:
     return float(sizes.mean() if sizes.max() - sizes.min() <= 1 else sizes.max())
 
 
+def check_buffers(grid: Grid, demand: Demand, least_bytes: float) -> None:
+    """Raise where a chunk reaches a destination only through nodes with less room than that."""
+    topology = grid.topology
+    room = np.array([np.inf if n.buffer_bytes is None or not n.stores else n.buffer_bytes for n in topology.nodes])
+    if (room >= least_bytes).all():
+        return
+    for chunk in range(len(demand)):
+        reached = {int(demand.source[chunk])}
+        passes = room >= least_bytes
+        passes[[*reached, *demand.destinations(chunk).tolist()]] = True  # they keep it anyway
+        todo = list(reached)
+        while todo:
+            node = todo.pop()
+            found = set(grid.head[grid.tail == node].tolist()) - reached if passes[node] else set()
+            reached |= found
+            todo += found
+        for rank in demand.destinations(chunk).tolist():
+            if rank not in reached:
+                tight = topology.nodes[int(np.argmin(room))]
+                raise InputError(
+                    f"buffers are too small: chunk {chunk} must pass nodes that keep all of it on its way from"
+                    f" {topology.nodes[demand.source[chunk]].name} to {topology.nodes[rank].name}, and {tight.name} has"
+                    f" room for {tight.buffer_bytes} bytes; give at least {int(np.ceil(least_bytes))}"
+                )
+
+
 def up(ps: NDArray[np.floating] | NDArray[np.integer], epoch_ps: int) -> Ints:
     """Whole epochs that cover so many picoseconds."""
     whole: Ints = np.ceil(np.asarray(ps) / epoch_ps - _NOISE).astype(np.int64)
@@ -220,7 +246,7 @@ def _epoch_ps(topology: Topology, chunk_bytes: float, options: TecclOptions) -> 
     epoch_ps = chunk_bytes * 1000.0 / bandwidth * value
     if topology.link_latency_ps.max(initial=0) > LONGEST_LATENCY * epoch_ps:
         epoch_ps *= STRETCH
-    return max(int(np.ceil(epoch_ps * (1 - 1e-12))), 1)
+    return max(int(np.ceil(round(float(epoch_ps), 3))), 1)
 
 
 def _needs_routes(topology: Topology) -> bool:

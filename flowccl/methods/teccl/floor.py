@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from flowccl.check.cuts import Cut, candidate_cuts
+from flowccl.check.candidates import candidate_cuts
+from flowccl.check.cuts import Cut
 from flowccl.check.needs import Needs
 from flowccl.demand.demand import Demand
 from flowccl.methods.teccl.epochs import Grid, Ints

@@ -5,6 +5,8 @@ whole chunks and a link slower than an epoch is held for several (appendix F); e
 chunk may go its own way.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,32 +16,51 @@ from flowccl.methods.teccl.floor import Distances
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.solver import Block, ProgramBuilder
 
-Amounts = NDArray[np.float64]
 
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What must move, row by row: `amount[i, n]` chunks from node `source[i]` are wanted at node n."""
 
-def amounts_of(grid: Grid, demand: Demand, *, whole: bool) -> Amounts:
-    """(sources, nodes): chunks that each node wants of each source; counted by bytes unless they are whole."""
-    amounts = np.zeros((demand.num_gpus, len(grid.topology.nodes)))
-    size = 1.0 if whole else demand.chunk_bytes[demand.destination_chunk] / grid.chunk_bytes
-    np.add.at(amounts, (demand.source[demand.destination_chunk], demand.destination_rank), size)
-    return amounts
+    source: Ints
+    amount: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, grid: Grid, demand: Demand, *, whole: bool) -> "Wanted":
+        """One row per source, counted by bytes unless chunks are whole.
+
+        Where buffers are limited, one row per source and destination: it must be known whose data a node keeps.
+        """
+        source, rank = demand.source[demand.destination_chunk].astype(np.int64), demand.destination_rank
+        size = np.ones(len(rank)) if whole else demand.chunk_bytes[demand.destination_chunk] / grid.chunk_bytes
+        limited = any(node.buffer_bytes is not None for node in grid.topology.nodes)
+        key = source * len(grid.topology.nodes) + rank if limited else source
+        _, first, row = np.unique(key, return_index=True, return_inverse=True)
+        amount = np.zeros((len(first), len(grid.topology.nodes)))
+        np.add.at(amount, (row.reshape(-1), rank), size)
+        return cls(source[first], amount)
 
 
 class FlowProgram:
     """The program for `num_epochs` epochs.
 
-    flow[s, a, k] starts on arc a in epoch k; keep[s, n, k] stays at node n during epoch k; take[s, n, k] is there for
-    good from epoch k on.
+    For row i of what is wanted: flow[i, a, k] starts on arc a in epoch k, keep[i, n, k] stays at node n during epoch
+    k, take[i, n, k] is there for good from epoch k on.
     """
 
     def __init__(
-        self, grid: Grid, amounts: Amounts, distances: Distances, num_epochs: int, options: TecclOptions, *, whole: bool
+        self, grid: Grid, wanted: Wanted, distances: Distances, num_epochs: int, options: TecclOptions, *, whole: bool
     ) -> None:
-        self.grid, self.amounts, self.num_epochs, self.options, self.whole = grid, amounts, num_epochs, options, whole
+        self.grid, self.amount, self.num_epochs, self.options, self.whole = (
+            grid,
+            wanted.amount,
+            num_epochs,
+            options,
+            whole,
+        )
         self.model = ProgramBuilder(maximize=options.objective == "paper")
         self.delay = (grid.delay if whole else grid.rate_delay)(num_epochs)
-        self.sources = np.flatnonzero(amounts.any(axis=1))
-        wants = amounts[self.sources] > 0
+        self.sources = wanted.source
+        wants = wanted.amount > 0
         self._first = distances.between[self.sources]
         self._left = np.stack([distances.between[:, w].min(axis=1) for w in wants])
         self.flow, self.keep, self.take = self._flows(), self._keeps(), self._takes(wants)
@@ -81,7 +102,7 @@ class FlowProgram:
         """What comes in or was kept is sent on, kept or taken."""
         shape = (len(self.sources), len(self.grid.topology.nodes), self.num_epochs + 1)
         supply = np.zeros(shape)
-        supply[np.arange(len(self.sources)), self.sources, 0] = self.amounts[self.sources].sum(axis=1)
+        supply[np.arange(len(self.sources)), self.sources, 0] = self.amount.sum(axis=1)
         rows = self.model.rows("conserve", shape, equals=-supply)
         column, source, arc, at = self.arrivals()
         rows.add_at((source, self.grid.head[arc], at), column)
@@ -92,7 +113,7 @@ class FlowProgram:
         rows.add(self.take, times=-1)
 
     def _deliver(self, wants: NDArray[np.bool_]) -> None:
-        rows = self.model.rows("deliver", wants.shape, equals=self.amounts[self.sources], where=wants)
+        rows = self.model.rows("deliver", wants.shape, equals=self.amount, where=wants)
         rows.add(self.take, sum_axis=2)
 
     def _hops(self) -> list[tuple[int, NDArray[np.int32], Ints, Ints]]:
@@ -138,18 +159,26 @@ class FlowProgram:
                     rows.add_at((at,), column[still], times=grid.chunk_bytes / hold[still])
 
     def _fit_buffers(self) -> None:
-        """What a node keeps and sends on for others fits its buffer (appendix B)."""
+        """What a node gets, keeps and sends on for others fits its buffer (appendix B).
+
+        It counts from the start of the send to the node until the send from it is over.
+        """
         topology = self.grid.topology
+        hold = self.grid.hold(self.num_epochs) if self.whole else np.ones_like(self.delay)
+        row, arc, epoch = np.nonzero(self.flow.exists)
+        column = self.flow.columns[row, arc, epoch]
         for node, what in enumerate(topology.nodes):
             if what.buffer_bytes is None:
                 continue
-            others = np.flatnonzero(self.sources != node)
+            others = (self.sources != node) & (self.amount[:, node] == 0)
             room = what.buffer_bytes / self.grid.chunk_bytes
             rows = self.model.rows(f"fit the buffer of {what.name}", self.num_epochs, upper=room)
-            rows.add(self.keep[others, node], sum_axis=0)
-            source, arc, epoch = np.nonzero(self.flow.exists)
-            mine = (self.grid.tail[arc] == node) & (self.sources[source] != node)
-            rows.add_at((epoch[mine],), self.flow.columns[source[mine], arc[mine], epoch[mine]])
+            rows.add(self.keep[np.flatnonzero(others), node], sum_axis=0)
+            for ends, busy in ((self.grid.head, self.delay), (self.grid.tail, hold)):
+                mine = others[row] & (ends[arc] == node)
+                for ahead in range(int(busy[arc[mine], epoch[mine]].max(initial=0))):
+                    still = mine & (busy[arc, epoch] > ahead) & (epoch + ahead < self.num_epochs)
+                    rows.add_at((epoch[still] + ahead,), column[still])
 
     def reward_early(self) -> None:
         """The paper's objective: 1 / (k + 1) for all that is there by the end of epoch k."""

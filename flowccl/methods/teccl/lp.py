@@ -13,9 +13,9 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.methods.clock import Clock
-from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
+from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.floor import Distances, GridFloor, grid_floor
-from flowccl.methods.teccl.flows import FlowProgram, amounts_of
+from flowccl.methods.teccl.flows import FlowProgram, Wanted
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.paths import Way, ways_of
 from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start
@@ -61,6 +61,7 @@ def _synthesize(
 ) -> Iterator[Schedule | None]:
     method = "milp" if whole else "lp"
     grid = make_grid(topology, chunk_size(demand), options)
+    check_buffers(grid, demand, grid.chunk_bytes if whole else 1)
     floor = _floor(grid, demand, whole)
     copies = len(demand.destination_rank) > len(demand)
     start = Start()
@@ -132,7 +133,7 @@ def _attempt(
     began = clock.elapsed_s
     if demand.num_gpus * grid.num_arcs * epochs > 4 * _MOST_COLUMNS:
         return Answer(Status.TIME_LIMIT, None, 0.0)
-    program = FlowProgram(grid, amounts_of(grid, demand, whole=whole), distances, epochs, options, whole=whole)
+    program = FlowProgram(grid, Wanted.of(grid, demand, whole=whole), distances, epochs, options, whole=whole)
     if program.model.num_columns > _MOST_COLUMNS:
         return Answer(Status.TIME_LIMIT, None, 0.0)
     if options.objective == "paper":

@@ -14,7 +14,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import NothingFoundError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import CopyProgram, State
-from flowccl.methods.teccl.epochs import Grid, chunk_size, make_grid
+from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.floor import Distances, grid_floor
 from flowccl.methods.teccl.lp import whole_chunks
 from flowccl.methods.teccl.options import TecclOptions
@@ -35,6 +35,7 @@ def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule 
         yield from whole_chunks(topology, demand, clock, options)
         return
     grid = make_grid(topology, chunk_size(demand), options)
+    check_buffers(grid, demand, grid.chunk_bytes)
     distances = Distances.of(grid)
     floor = grid_floor(grid, demand)
     start = greedy_start(grid, demand, floor.epochs, clock) if options.warm_start and options.buffers else Start()

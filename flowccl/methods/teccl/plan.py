@@ -187,6 +187,7 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
     if rounded is not None:
         searches.append(GreedySearch(rounded, even(demand), clock.seed))
     start, idle = Start(), 0
+    limited = any(node.buffer_bytes is not None for node in grid.topology.nodes)
     while idle < _IDLE_STEPS:
         for search in searches:
             idle += 1
@@ -194,6 +195,8 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
                 continue
             if search is searches[0]:
                 start.schedule, idle = search.best, 0
+            if limited:  # a plan in this order may need more room
+                continue
             most = start.plan.epochs if start.plan is not None else _horizon(grid, search.best)
             plan = snap(grid, demand, in_order(search.best), most)
             if plan is None or (start.plan is not None and plan.epochs == most and search is not searches[0]):
@@ -202,7 +205,7 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
             start.plan = plan
             if search is searches[0]:
                 start.schedules[plan] = search.best
-        met = start.plan is not None and start.plan.epochs <= floor
+        met = limited or (start.plan is not None and start.plan.epochs <= floor)
         good = start.schedule is not None and (start.schedule.finish_ps <= good_ps or idle >= _IDLE_STEPS // 4)
         if (met and good) or clock.elapsed_s > until or clock.should_stop():
             break

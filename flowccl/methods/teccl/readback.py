@@ -1,8 +1,7 @@
 """From epochs to a schedule in continuous time: pruned, retimed, verified.
 
-First the plan as the grid has it, with epochs just long enough for what rounding left out (latency below the
-threshold); where that clashes (several chunks in one epoch that meet at a switch), one transfer after the other in the
-order of the plan. Either is then retimed, so that everything starts as early as it can.
+Twice, and the earlier one counts: the plan as the grid has it, with epochs just long enough for what rounding left out
+(latency below the threshold); and only the order of the plan, each transfer in turn as early as it can be.
 """
 
 from dataclasses import replace
@@ -10,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.check.verify import verify
+from flowccl.check.verify import Violation, verify
 from flowccl.errors import InvalidScheduleError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.plan import GridPlan, Start, Steps, sequence
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.settle import settle
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.routes import Routes, route_shape
 from flowccl.units import holds_ps
@@ -25,17 +25,19 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     order = sequence(plan)
     routes = Routes.from_lists([plan.links[i] for i in order])
     chunk = np.array([plan.chunk[i] for i in order], dtype=np.int32)
-    problem = ""
-    for start in (_on_grid(plan, order, routes, chunk), _one_by_one(plan, routes, chunk)):
-        raw = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, start, method=method)
-        if verify(raw):
-            problem = str(verify(raw)[0])
-            continue
-        smaller = prune(raw) if drop_useless else raw
-        for schedule in (retime(smaller), smaller):
-            if not verify(schedule):  # starting earlier may overfill a limited buffer
-                return schedule
-    raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problem}")
+    grid = _on_grid(plan, order, routes, chunk)
+    raw = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, grid, method=method)
+    found: list[Schedule] = []
+    problems: list[Violation] = []
+    for whole in (raw, settle(raw, np.arange(len(chunk), dtype=np.int64))):
+        smaller = prune(whole) if drop_useless and not verify(whole) else whole
+        for schedule in (retime(smaller), smaller):  # starting earlier may overfill a limited buffer
+            wrong = verify(schedule)
+            found += [] if wrong else [schedule]
+            problems += wrong
+    if not found:
+        raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problems[0]}")
+    return min(found, key=lambda schedule: schedule.finish_ps)
 
 
 def best_schedule(clock: Clock, schedule: Schedule, start: Start, method: str) -> Schedule:
@@ -82,11 +84,3 @@ def _epoch_ps(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> int:
         arrival = max(at for _, at in steps.ends(routes.links(r), 0))
         longest = max(longest, -(-int(hold[r] + late[r]) // max(arrival, 1)))
     return longest
-
-
-def _one_by_one(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Starts so far apart that no two transfers overlap."""
-    slowest = plan.grid.topology.link_GBps.min()
-    hold = plan.demand.chunk_bytes.max() * 1000.0 / slowest * (1 + np.diff(routes.ptr).max(initial=1))
-    latency = plan.grid.topology.link_latency_ps.max(initial=0) * (1 + np.diff(routes.ptr).max(initial=1))
-    return np.arange(len(chunk), dtype=np.int64) * (int(hold) + int(latency) + 1)

@@ -1,0 +1,11 @@
+"""Fluid optima: the least time per byte, by linear programs on the machine up to symmetry.
+
+arcs.py       the network: links, or links with duplicate vertices for switches that cannot copy
+quotient.py   one source per class, one destination per class, classes of arcs
+program.py    the linear programs of the thesis (3.10, 3.13, 3.16, 4.2)
+optimum.py    least time, then least cost, with the proof
+"""
+
+from flowccl.methods.fluid.optimum import FluidOptimum, fluid_optimum, gpu_traffic
+
+__all__ = ["FluidOptimum", "fluid_optimum", "gpu_traffic"]
