@@ -67,7 +67,7 @@ def _epoch_rows(result: Result) -> list[tuple[str, str]]:
     if "epochs" not in facts:
         return []
     length, finish = float(str(facts["epoch_us"])), float(str(facts["grid_finish_us"]))
-    gap = float(str(facts.get("grid_gap", 0.0)))
+    gap = float(str(facts["grid_gap"]))
     proof = "fewest on this grid" if gap == 0 else f"gap on the grid {gap:.2%}"
     rows = [("epochs", f"{facts['epochs']} of {length:.6g} us, {finish:.6g} us on the grid; {proof}")]
     if "epochs_floor" in facts:

@@ -4,7 +4,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from flowccl.export.layout import Cell
-from flowccl.export.limits import Limits
 from flowccl.export.lower import Draft, Lane, Work
 
 MOST_PEERS = 32  # threadblocks of one channel that send; more peers go to further channels
@@ -50,14 +49,6 @@ class Block:
     recv: int
     channel: int
     steps: tuple[Step, ...]
-
-    def num_steps(self, limits: Limits) -> int:
-        """Steps in the file: with what carries further waits, or with all operations of a one-sided runtime."""
-        if limits.one_sided:
-            from flowccl.export.mscclpp_json import count_operations
-
-            return count_operations(self)
-        return sum(max(1, len(step.waits)) for step in self.steps)
 
 
 @dataclass(slots=True, eq=False)

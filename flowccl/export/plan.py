@@ -12,6 +12,7 @@ from flowccl.export.layout import Layout, layout_of
 from flowccl.export.limits import FIFO, Excess, Limits, check_collective, check_protocol
 from flowccl.export.lower import lower
 from flowccl.export.moves import Event, channels_needed, moves_of, order_events
+from flowccl.export.operations import count_operations
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
@@ -93,6 +94,13 @@ def _shapes(limits: Limits) -> list[Shape]:
     return [*apart, *merged, *fewer, *shared]
 
 
+def num_steps(block: Block, limits: Limits) -> int:
+    """Steps in the file: with what carries further waits, or with all operations of a one-sided runtime."""
+    if limits.one_sided:
+        return count_operations(block)
+    return sum(max(1, len(step.waits)) for step in block.steps)
+
+
 def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
     """Every limit that the plan exceeds, by its worst place."""
     found: dict[str, Excess] = {}
@@ -104,7 +112,7 @@ def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
     most("channels", plan.channels, limits.channels, "")
     for gpu in plan.gpus:
         where = f"gpu {gpu.rank}"
-        steps = [block.num_steps(limits) for block in gpu.blocks]
+        steps = [num_steps(block, limits) for block in gpu.blocks]
         most("threadblocks per gpu", len(gpu.blocks), limits.blocks, where)
         nodes = 1 + len(plan.gpus) + len(gpu.blocks) + sum(steps)
         most("XML nodes", nodes, limits.nodes, where)

@@ -1,8 +1,9 @@
 """Allreduce for small sizes: stages in which everybody of a group sends its sum to everybody else, who adds it up.
 
-With one stage this is one-shot; with stages of two, recursive doubling. After a stage all of a group have the same sum:
-they are a block, and blocks are the members of the groups of the next stage. Blocks are runs of ranks; every way to write
-the number of ranks as a product is tried. Who has no link to all other blocks of its group gets the sum from one who has.
+With one stage this is one-shot; with stages of two, recursive doubling. After a stage all of a group have the same
+sum: they are a block, and blocks are the members of the groups of the next stage. Blocks are runs of ranks, or of ranks
+put in an order in which neighbours are near each other; every way to write the number of ranks as a product is tried.
+Who has no link to all other blocks of its group gets the sum from one who has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,10 @@ from flowccl.topology.topology import Topology
 
 _MOST_SENDS = 60_000
 _MOST_PLANS = 32
+_ORDERS = 12
 
 Send = tuple[int, int, bool]  # from rank, to rank, add
+Cost = dict[tuple[int, int], float]  # of a chunk from one node to a neighbour
 
 
 def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -34,20 +37,55 @@ def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
     if topology.limits or topology.changes:
         raise DemandError("exchange knows no shared limits or changing bandwidth; use greedy")
     near = neighbours(topology, 1)
+    cost = _costs(near, float(demand.chunk_bytes.mean()))
+    placing = _Placing(topology, demand, near)
+    random = np.random.default_rng(clock.seed)
     best_ps = None
-    for sizes in _products(len(ranks))[:_MOST_PLANS]:
-        stages = [_stage(near, group, demand) for group in _groups(ranks, sizes)]
-        steps = [stage for stage in stages if stage is not None]
-        count = sum(len(sends) for stage in steps for sends in stage)
-        if len(steps) < len(stages) or count * len(demand) > _MOST_SENDS:
-            yield None
-            continue
-        schedule = _Placing(topology, demand, near).place(steps)
-        if schedule is None or (best_ps is not None and schedule.finish_ps >= best_ps):
-            yield None
-            continue
-        best_ps = schedule.finish_ps
-        yield schedule
+    near_ps = float(near.distance_ps(float(demand.chunk_bytes.mean()))[np.ix_(ranks, ranks)].max())
+    for turn in range(_ORDERS):
+        if best_ps is not None and best_ps <= 1.1 * near_ps:
+            return
+        order = ranks if turn == 0 else _paired(ranks, cost, random)
+        for sizes in _products(len(ranks))[:_MOST_PLANS]:
+            schedule = _plan(placing, cost, list(_groups(order, sizes)))
+            if schedule is None or (best_ps is not None and schedule.finish_ps >= best_ps):
+                yield None
+                continue
+            best_ps = schedule.finish_ps
+            yield schedule
+
+
+def _plan(placing: "_Placing", cost: Cost, stages: list[list[list[list[int]]]]) -> Schedule | None:
+    """The schedule of a plan, or None where it cannot be or would be large."""
+    steps: list[list[list[Send]]] = []
+    for groups in stages:
+        rounds = _stage(cost, groups)
+        if rounds is None:
+            return None
+        steps.append(rounds)
+    count = sum(len(sends) for rounds in steps for sends in rounds)
+    return None if count * len(placing.demand) > _MOST_SENDS else placing.place(steps)
+
+
+def _paired(ranks: list[int], cost: Cost, random: np.random.Generator) -> list[int]:
+    """The ranks in another order: blocks join in pairs, each with one that all of it has links with if there is one."""
+    blocks = [[rank] for rank in ranks]
+    while len(blocks) > 1 and len(blocks) % 2 == 0:
+        left = [blocks[i] for i in random.permutation(len(blocks))]
+        blocks = []
+        while left:
+            block = left.pop()
+            lost = [_strangers(cost, block, other) for other in left]
+            blocks.append(block + left.pop(int(np.argmin(lost))))
+    return [rank for block in blocks for rank in block]
+
+
+def _strangers(cost: Cost, block: list[int], other: list[int]) -> float:
+    """How many of two blocks have no link from the other; among equals, the slowest of the links decides."""
+    ways = [min((cost.get((b, a), np.inf) for b in other), default=np.inf) for a in block]
+    ways += [min((cost.get((a, b), np.inf) for a in block), default=np.inf) for b in other]
+    linked = [way for way in ways if np.isfinite(way)]
+    return len(ways) - len(linked) + max(linked, default=0.0) * 1e-15
 
 
 def everybody(demand: Demand) -> list[int] | None:
@@ -85,9 +123,8 @@ def _groups(ranks: list[int], sizes: Sequence[int]) -> Iterator[list[list[list[i
         yield [blocks[at : at + size] for at in range(0, len(blocks), size)]
 
 
-def _stage(near: Neighbours, groups: list[list[list[int]]], demand: Demand) -> list[list[Send]] | None:
+def _stage(cost: Cost, groups: list[list[list[int]]]) -> list[list[Send]] | None:
     """Rounds of sends of one stage: first those that add up, by turns, then those that spread; None if impossible."""
-    cost = _costs(near, float(demand.chunk_bytes.mean()))
     rounds: dict[int, list[Send]] = {}
     for blocks in groups:
         full: dict[int, float] = {}
@@ -109,12 +146,12 @@ def _stage(near: Neighbours, groups: list[list[list[int]]], demand: Demand) -> l
     return [rounds[turn] for turn in sorted(rounds)]
 
 
-def _costs(near: Neighbours, size_bytes: float) -> dict[tuple[int, int], float]:
+def _costs(near: Neighbours, size_bytes: float) -> Cost:
     pairs = zip(near.src.tolist(), near.end.tolist(), strict=True)
     return dict(zip(pairs, near.pair_cost_ps(size_bytes).tolist(), strict=True))
 
 
-def _nearest(cost: dict[tuple[int, int], float], senders: list[int], rank: int) -> int | None:
+def _nearest(cost: Cost, senders: list[int], rank: int) -> int | None:
     """Who of the senders reaches the rank soonest; among equals the one in the same place, so that all take turns."""
     linked = [sender for sender in senders if (sender, rank) in cost]
     if not linked:
@@ -123,7 +160,7 @@ def _nearest(cost: dict[tuple[int, int], float], senders: list[int], rank: int) 
     return min(linked, key=lambda s: (cost[s, rank], (s % len(senders) - place) % len(senders)))
 
 
-def _spread(cost: dict[tuple[int, int], float], full: dict[int, float], ranks: list[int]) -> list[Send] | None:
+def _spread(cost: Cost, full: dict[int, float], ranks: list[int]) -> list[Send] | None:
     """Sends that bring the sum from those who have it to the others of the group, the earliest first."""
     have, lack, sends = dict(full), [rank for rank in ranks if rank not in full], []
     while lack:
@@ -146,6 +183,7 @@ class _Placing:
     near: Neighbours
     free_at: dict[int, int] = field(default_factory=dict)
     rows: list[tuple[int, int, int, bool]] = field(default_factory=list)  # chunk, pair, start, add
+    over: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pairs = zip(self.near.src.tolist(), self.near.end.tolist(), strict=True)
@@ -155,7 +193,10 @@ class _Placing:
 
     def place(self, stages: list[list[list[Send]]]) -> Schedule | None:
         """The schedule; None where a send would meet a sum that has grown already."""
+        self.free_at.clear()
+        self.rows.clear()
         ready = dict.fromkeys(((c, r) for c in range(len(self.demand)) for r in self.demand.sources(c).tolist()), 0)
+        self.over = dict.fromkeys(ready, -1)  # the last that a node did with a chunk in the stages before
         for rounds in stages:
             later = dict(ready)
             for chunk in range(len(self.demand)):
@@ -169,6 +210,10 @@ class _Placing:
                         later[chunk, b] = max(later[chunk, b], arrival)
                 if self._too_early(chunk, rounds, first_in):
                     return None
+                for c, pair, start, _ in self.rows[-sum(len(sends) for sends in rounds) :]:
+                    sender = (c, int(self.near.src[pair]))
+                    self.over[sender] = max(self.over[sender], start)
+            self.over = {key: max(at, later[key]) for key, at in self.over.items()}
             ready = later
         return self._schedule()
 
@@ -185,7 +230,8 @@ class _Placing:
     def _put(self, chunk: int, a: int, b: int, add: bool, ready: int) -> tuple[int, int]:
         pair = self.pair[a, b]
         hops, whole = self._times(pair, int(self.size_of[chunk]))
-        start = max([ready, *(self.free_at.get(link, 0) - begin for link, begin, _ in hops)])
+        after = self.over[chunk, b] + 1 - whole
+        start = max([ready, after, *(self.free_at.get(link, 0) - begin for link, begin, _ in hops)])
         for link, _, end in hops:
             self.free_at[link] = start + end
         self.rows.append((chunk, pair, start, add))

@@ -14,6 +14,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import join, reverse
 from flowccl.topology.topology import Topology
 
+_PATIENCE = 3
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
@@ -70,6 +71,7 @@ def _joined(
     (first, summed), (second, sent) = halves
     searches = [_reduced(method, topology, first, clock), method(topology, second, clock)]
     best: list[Schedule | None] = [None, None]
+    joiner = _Joiner(demand)
     finish_ps = None
     while True:
         found = [next(search, "over") for search in searches]
@@ -81,7 +83,7 @@ def _joined(
                 best[i] = replace(part, demand=demand, chunk=chunks[part.chunk].astype(np.int32))
         both = None
         if best[0] is not None and best[1] is not None and any(isinstance(part, Schedule) for part in found):
-            both = _both(best[0], best[1], demand)
+            both = joiner.join(best[0], best[1])
         if both is None or (finish_ps is not None and both.finish_ps >= finish_ps):
             yield None
         else:
@@ -89,8 +91,24 @@ def _joined(
             yield both
 
 
-def _both(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
-    """Two halves joined: every link works off the first half before the second, or who has the longest way to go."""
-    joined = join(first, second, demand)
-    mixed = relist(joined)
-    return joined if mixed is None or joined.finish_ps <= mixed.finish_ps else mixed
+class _Joiner:
+    """Joins two halves: every link works off the first half before the second, or in another order that is better.
+
+    An order that did not help a few times is not tried again.
+    """
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.idle = {False: 0, True: 0} if demand.pieces > 1 else {False: 0}  # by piece: times that it did not help
+
+    def join(self, first: Schedule, second: Schedule) -> Schedule:
+        """The best of all orders."""
+        best = join(first, second, self.demand)
+        before_ps = best.finish_ps
+        for by_piece in [order for order, times in self.idle.items() if times < _PATIENCE]:
+            other = relist(best, by_piece=by_piece)
+            helps = other is not None and other.finish_ps < before_ps
+            self.idle[by_piece] = 0 if helps else self.idle[by_piece] + 1
+            if other is not None and other.finish_ps < best.finish_ps:
+                best = other
+        return best

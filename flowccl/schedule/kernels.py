@@ -64,6 +64,22 @@ def _pop(time, what, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def longest_ways(
+    order: NDArray[np.int64],
+    ptr: NDArray[np.int64],
+    after: NDArray[np.int64],
+    lag: NDArray[np.int64],
+    takes: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """From the start of each transfer to the end of all that waits for it; `order` lists the last ones first."""
+    tail = takes.copy()
+    for i in order:
+        for k in range(ptr[i], ptr[i + 1]):
+            tail[i] = max(tail[i], lag[k] + tail[after[k]])
+    return tail
+
+
+@njit(cache=True)
 def in_order_of(
     rank: NDArray[np.int64],
     ptr: NDArray[np.int64],

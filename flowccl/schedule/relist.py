@@ -1,4 +1,4 @@
-"""The same transfers in another order on the links: who has the longest way to go goes first.
+"""The same transfers in another order on the links: who has the longest way to go goes first, or piece by piece.
 
 For schedules put together from parts (two halves of an allreduce, late data), whose links would otherwise keep the order
 of the parts. What a node has got before it sends something stays the same.
@@ -7,7 +7,6 @@ of the parts. What a node has got before it sends something stays the same.
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import data_order, soonest_starts
@@ -15,13 +14,14 @@ from flowccl.schedule.transform import data_order, soonest_starts
 _MOST = 30_000  # transfers
 
 
-def relist(schedule: Schedule) -> Schedule | None:
+def relist(schedule: Schedule, *, by_piece: bool = False) -> Schedule | None:
     """The schedule in the order of the longest ways to go, or None where that is not possible.
 
-    Not for machines with limits, buffer limits or changing links, for large schedules, and for sums that wait for each
+    With `by_piece`, all of the first piece of every block goes before the second, and so on: then the first pieces are
+    done early, and what follows can start. Not for machines with limits, buffer limits or changing links, for large schedules, and for sums that wait for each
     other.
     """
-    from flowccl.schedule.kernels import in_order_of
+    from flowccl.schedule.kernels import in_order_of, longest_ways
 
     topology, timing = schedule.topology, schedule.timing
     plain = not (topology.limits or topology.changes or any(n.buffer_bytes is not None for n in topology.nodes))
@@ -31,9 +31,13 @@ def relist(schedule: Schedule) -> Schedule | None:
     by_before = np.argsort(before, kind="stable")
     ptr = np.searchsorted(before[by_before], np.arange(len(schedule) + 1)).astype(np.int64)
     after, lag = after[by_before], lag[by_before]
-    tail = _tails(schedule, ptr, after, lag)
+    takes = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps - schedule.start_ps[timing.end_transfer])
+    last_first = np.argsort(schedule.start_ps, kind="stable")[::-1].copy()
+    tail = longest_ways(last_first, ptr, after, lag, takes)
     rank = np.empty(len(schedule), dtype=np.int64)
-    rank[np.lexsort((schedule.start_ps, -tail))] = np.arange(len(schedule))
+    piece = schedule.chunk % schedule.demand.pieces if by_piece else np.zeros(len(schedule), dtype=np.int32)
+    rank[np.lexsort((schedule.start_ps, -tail, piece))] = np.arange(len(schedule))
     hop_ptr = np.searchsorted(timing.hop_transfer, np.arange(len(schedule) + 1)).astype(np.int64)
     begin = schedule.start_ps[timing.hop_transfer]
     done, start = in_order_of(
@@ -49,17 +53,3 @@ def relist(schedule: Schedule) -> Schedule | None:
         len(topology.links),
     )
     return replace(schedule, start_ps=start) if done else None
-
-
-def _tails(
-    schedule: Schedule, ptr: NDArray[np.int64], after: NDArray[np.int64], lag: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """From the start of each transfer to the end of all that waits for it, if links were free."""
-    timing = schedule.timing
-    tail = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(tail, timing.end_transfer, timing.end_arrival_ps - schedule.start_ps[timing.end_transfer])
-    for i in np.argsort(schedule.start_ps, kind="stable")[::-1].tolist():
-        rows = slice(int(ptr[i]), int(ptr[i + 1]))
-        if rows.start < rows.stop:
-            tail[i] = max(int(tail[i]), int((lag[rows] + tail[after[rows]]).max()))
-    return tail

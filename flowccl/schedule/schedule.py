@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.timing import Timing, replay
-from flowccl.topology.routes import Routes, RouteShape, route_shape
+from flowccl.topology.routes import Routes, RouteShape, shape_on
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
@@ -107,7 +107,7 @@ class Schedule:
     @cached_property
     def shape(self) -> RouteShape:
         """Offsets, segments, roots and ends of the routes."""
-        return route_shape(self.topology, self.routes)
+        return shape_on(self.topology, self.routes)
 
     @cached_property
     def timing(self) -> Timing:

@@ -142,10 +142,10 @@ def _slowest_GBps(topology: Topology, links: list[int], starts: list[int], size_
         lowest = rate
         for link, start in zip(links, starts, strict=True):
             rows = slice(int(pointer[link]), int(pointer[link + 1]))
-            now = int(np.searchsorted(since[rows], start, side="right")) - 1
+            now = max(int(np.searchsorted(since[rows], start, side="right")) - 1, 0)  # before zero, as at zero
             until = start + (hold_ps(size_bytes, rate) if np.isfinite(rate) else 1)
             last = max(int(np.searchsorted(since[rows], until, side="left")), now + 1)
-            lowest = min(lowest, float(GBps[rows][max(now, 0) : last].min()))
+            lowest = min(lowest, float(GBps[rows][now:last].min()))
         if lowest >= rate:
             return rate
         rate = lowest

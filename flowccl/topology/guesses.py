@@ -24,7 +24,7 @@ _MOST_TRIES = 4096  # exchanges of two values of a digit, where they are not all
 def gpu_permutations(topology: Topology, accepts: Callable[[I32], bool]) -> Iterator[I32]:
     """Guesses; `accepts` says whether one is right, for those that depend on others."""
     count = topology.num_gpus
-    sizes = _sizes(topology)
+    sizes = block_sizes(topology)
     for inside in sizes:
         for outside in sizes:
             if outside <= inside or outside % inside:
@@ -35,7 +35,7 @@ def gpu_permutations(topology: Topology, accepts: Callable[[I32], bool]) -> Iter
         yield from _classes(count, inside, outside, accepts)
 
 
-def _sizes(topology: Topology) -> list[int]:
+def block_sizes(topology: Topology) -> list[int]:
     """Block sizes of ranks that may matter: divisors of the number of GPUs."""
     count = topology.num_gpus
     divisors = [size for size in range(1, count + 1) if count % size == 0]
@@ -67,6 +67,11 @@ def _digit(count: int, inside: int, outside: int) -> Iterator[I32]:
             only = np.arange(count, dtype=np.int32)
             only[:outside] = new[:outside]
             yield only
+
+
+def turned(count: int, inside: int, outside: int) -> I32:
+    """The digit between these block sizes turned by one, at all places."""
+    return _moved(count, inside, outside, (np.arange(outside // inside) + 1) % (outside // inside))
 
 
 def _moved(count: int, inside: int, outside: int, move: NDArray[np.int64]) -> I32:

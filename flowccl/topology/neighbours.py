@@ -1,7 +1,7 @@
 """Who a storing node can send to next, and over which routes: the network as a scheduler sees it.
 
-Routes through switches are found best first (least latency, then fewest links), a bounded number per pair, so that
-nothing explodes on a fat tree. Ties are broken by a hash of the ends, which spreads pairs over equal routes.
+Routes through switches are found best first (least latency, then most bandwidth, then fewest links), a bounded number per
+pair, so that nothing explodes on a fat tree. Ties are broken by a hash of the ends, which spreads pairs over equal routes.
 """
 
 import heapq
@@ -73,7 +73,7 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
     """All pairs of storing nodes that are joined by a link or through switches."""
     rows: list[tuple[int, int, tuple[int, ...]]] = []
     for node in np.flatnonzero(topology.stores).tolist():
-        found = _routes_from(topology, node, routes_per_pair)
+        found = routes_from(topology, node, routes_per_pair)
         rows += [(node, end, links) for end in sorted(found) for links in found[end]]
     pair_of = [(src, end) for src, end, _ in rows]
     first = [i for i, pair in enumerate(pair_of) if i == 0 or pair != pair_of[i - 1]]
@@ -86,15 +86,17 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
     )
 
 
-def _routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple[int, ...]]]:
+def routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple[int, ...]]]:
     """Up to `most` routes to each end, best first: every switch is left at most `most` times."""
     pointer, out = topology.out_links
     dst, latency, stores = topology.link_dst, topology.link_latency_ps, topology.stores
+    slowness = (1.0 / topology.link_GBps).tolist()
     found: dict[int, list[tuple[int, ...]]] = {}
     left: dict[int, int] = {}
-    queue: list[tuple[int, int, int, int, tuple[int, ...], frozenset[int]]] = [(0, 0, 0, src, (), frozenset())]
+    queue: list[tuple[int, float, int, int, int, tuple[int, ...], frozenset[int]]]
+    queue = [(0, 0.0, 0, 0, src, (), frozenset())]
     while queue:
-        far, hops, _, node, links, passed = heapq.heappop(queue)
+        far, slow, hops, _, node, links, passed = heapq.heappop(queue)
         if links and stores[node]:
             found.setdefault(node, [])
             if len(found[node]) < most:
@@ -109,5 +111,6 @@ def _routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tupl
                 continue
             tie = (link * 2654435761 + src * 40503 + node * 7919) & 0xFFFF
             beyond = passed if stores[end] else passed | {end}
-            heapq.heappush(queue, (far + int(latency[link]), hops + 1, tie, end, (*links, link), beyond))
+            row = (far + int(latency[link]), max(slow, slowness[link]), hops + 1, tie, end, (*links, link), beyond)
+            heapq.heappush(queue, row)
     return found

@@ -8,6 +8,7 @@ slowest; a store-and-forward switch starts a new segment when the chunk is whole
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from flowccl.topology.topology import Topology
 
 _MOST_REMEMBERED = 200_000  # routes of one machine
+
 
 @dataclass(frozen=True, eq=False)
 class Routes:
@@ -39,6 +41,11 @@ class Routes:
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
+
+    @cached_property
+    def last_shape(self) -> dict[str, tuple[Topology, "RouteShape"]]:
+        """What `shape_on` remembers."""
+        return {}
 
     def links(self, route: int) -> tuple[int, ...]:
         """Links of one route."""
@@ -145,6 +152,14 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
         {r: shape.problem for r, shape in shapes.items() if shape.problem},
     )
+
+
+def shape_on(topology: Topology, routes: Routes) -> RouteShape:
+    """The same, remembered by the routes for the machine that asked last."""
+    known = routes.last_shape.get("shape")
+    if known is None or known[0] is not topology:
+        known = routes.last_shape["shape"] = (topology, route_shape(topology, routes))
+    return known[1]
 
 
 def _known_shape(topology: Topology, links: tuple[int, ...]) -> _Shape:

@@ -73,7 +73,7 @@ class Symmetry:
 
 def symmetry(topology: Topology) -> Symmetry:
     """All symmetry that the guesses find; each permutation is verified."""
-    machine = _Machine(topology)
+    machine = Verifier(topology)
     found: dict[bytes, tuple[I32, I32]] = {}
     for gpus in gpu_permutations(topology, machine.accepts):
         pair = machine.extended(gpus)
@@ -87,7 +87,7 @@ def symmetry(topology: Topology) -> Symmetry:
 
 def verified(topology: Topology, nodes: Iterable[NDArray[np.integer]]) -> Symmetry:
     """The symmetry that given permutations of all nodes generate; those that do not leave the machine unchanged go."""
-    machine = _Machine(topology)
+    machine = Verifier(topology)
     rows = [np.asarray(row, dtype=np.int32) for row in nodes]
     pairs = [(row, links) for row in rows if (links := machine.link_permutation(row)) is not None]
     none = [np.zeros((0, count), dtype=np.int32) for count in (len(topology.nodes), len(topology.links))]
@@ -110,7 +110,7 @@ def orbits(permutations: I32, count: int) -> I32:
     return np.argsort(np.argsort(first)).astype(np.int32)[inverse.reshape(-1)]
 
 
-class _Machine:
+class Verifier:
     """What must stay the same: colours of nodes and links, who is linked with whom, limits."""
 
     def __init__(self, topology: Topology) -> None:

@@ -1,7 +1,7 @@
 """Schedules to export: small ones by hand, random ones by seed, and the readers of what comes out."""
 
 import json
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from flowccl.topology.topology import Link, Node, Topology
 PROVABLE = ("msccl", "executor", "rccl", "mscclpp")
 
 
-@lru_cache(maxsize=None)
+@cache
 def schedule_of(name: str, collective: str, chunks: int = 1, size_bytes: int = 1_000_000, steps: int = 3) -> Schedule:
     result = synthesize(
         machine(name), collective, size_bytes, method="greedy", chunks=chunks, steps=steps, time_limit_s=30

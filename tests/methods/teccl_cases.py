@@ -103,10 +103,5 @@ def fewest_epochs(topology: Topology, demand: Demand, most: int = 9) -> int:
                     continue  # the same chunk twice to one node: never better
                 until = tuple(epoch + hold[i] if p else max(busy[i], epoch) for i, p in enumerate(picks))
                 following.add((frozenset(now), coming | set(sent), until))
-        states = _undominated(following)
+        states = following
     raise AssertionError(f"not done in {most} epochs")
-
-
-def _undominated(states: set[Any]) -> set[Any]:
-    """Drop states in which nothing was sent where another sent more on the same links: kept simple, only duplicates."""
-    return states

@@ -5,6 +5,9 @@
 For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
 give what can be done. Where both agree, which is nearly always, the optimum is proved.
 
+Where the program with duplicate vertices is too large, the floor of an allgather is still met if only GPUs copy, nothing
+is limited, and every node has as much bandwidth in as out: then switches can be split off without loss (Mader, Frank).
+
 Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
 and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory, multicast
 switches) may still mix flows; there the value is a floor, which a packing of trees meets or not (see `trees`).
@@ -31,6 +34,7 @@ F64 = NDArray[np.float64]
 _SAME = 1e-6  # relative: floor and what can be done agree
 _SLACK = 1e-9  # of the least time, for the second program
 _MOST_ARCS = 600_000  # of the network with duplicate vertices; beyond, only the shortest ways are used
+_MOST_COLUMNS = 40_000  # of a program with duplicate vertices; beyond, only the floor is known
 _COPYING = ("allgather", "broadcast", "reduce_scatter", "reduce", "allreduce")
 _BACKWARD = ("reduce_scatter", "reduce")
 
@@ -39,7 +43,7 @@ _BACKWARD = ("reduce_scatter", "reduce")
 class FluidOptimum:
     """The least time for one GB per block (allreduce: for one GB in all), and what it takes.
 
-    `seconds_per_GB` holds for switches that cannot copy, and no schedule is below `floor_s_per_GB`; `cost` and
+    `seconds_per_GB` (inf where it is not known) holds for switches that cannot copy, and no schedule is below `floor_s_per_GB`; `cost` and
     `cost_floor` are the same for the cost, in GB, of what takes no longer. `link_GB` is what each link carries,
     `link_price` how many seconds per GB would be saved by each GB/s more on this link alone, `limit_price` by each
     GB/s more of a limit. `only_gpus_copy`: trees pack exactly. `variables` is the size of the largest program.
@@ -106,6 +110,7 @@ def fluid_optimum(
     cost = gpu_traffic(topology) if link_cost is None else np.asarray(link_cost, dtype=np.float64)
     task = _Task(topology, name, root, known, cost, options or SolverOptions())
     floor = task.solved(plain_arcs)
+    assert floor is not None
     return task.optimum(floor, task.without_copies(floor))
 
 
@@ -140,23 +145,28 @@ class _Task:
     link_cost: F64
     options: SolverOptions
 
-    def without_copies(self, floor: _Solved) -> _Solved:
-        """The same with duplicate vertices: on the shortest ways and, where they are not enough, on all."""
+    def without_copies(self, floor: _Solved) -> _Solved | None:
+        """The same with duplicate vertices: on the shortest ways and, where they are not enough, on all.
+
+        None where the program would be too large.
+        """
         if self.collective not in _COPYING or all(np.all(machine.copies) for machine in self._machines):
             return floor
-        found = self.solved(duplicated_arcs)
-        if found.meets(floor):
+        found = self.solved(duplicated_arcs, _MOST_COLUMNS)
+        if found is None or found.meets(floor):
             return found
         every = [duplicated_arcs(machine, shortest=False) for machine in self._machines]
         if sum(len(arcs) for arcs in every) > _MOST_ARCS:
             return found
-        better = self.solved(lambda machine: every[self._machines.index(machine)])
-        return better if (better.time, better.cost) < (found.time, found.cost) else found
+        better = self.solved(lambda machine: every[self._machines.index(machine)], _MOST_COLUMNS)
+        return better if better is not None and (better.time, better.cost) < (found.time, found.cost) else found
 
-    def solved(self, network: Callable[[Topology], Arcs]) -> _Solved:
-        """Least time, then least cost on a network."""
+    def solved(self, network: Callable[[Topology], Arcs], most_columns: float = float("inf")) -> _Solved | None:
+        """Least time, then least cost on a network; None where the program has too many columns."""
         parts = tuple(self._part(network(machine)) for machine in self._machines)
         fluid = fluid_program(self.topology, self.group.link_orbits, parts)
+        if fluid.program.num_columns > most_columns:
+            return None
         first = self._optimal(fluid.program)
         second = self._optimal(fluid.second(first.objective * (1 + _SLACK), self.link_cost))
         return _Solved(fluid, first, second)
@@ -185,9 +195,23 @@ class _Task:
             raise SolverError(f"the fluid program was not solved: {solution.status} {solution.message}".rstrip())
         return solution
 
-    def optimum(self, floor: _Solved, found: _Solved) -> FluidOptimum:
+    @property
+    def _splits(self) -> bool:
+        """Whether switches can be split off: as much bandwidth into every node as out of it, and no limits."""
+        topology, count = self.topology, len(self.topology.nodes)
+        inward = np.bincount(topology.link_dst, topology.link_GBps, count)
+        outward = np.bincount(topology.link_src, topology.link_GBps, count)
+        even = self.collective in ("allgather", "reduce_scatter") and not topology.limits
+        return even and np.allclose(inward, outward) and self._only_gpus_copy
+
+    @property
+    def _only_gpus_copy(self) -> bool:
+        return all(bool(np.all(~machine.copies[machine.num_gpus :])) for machine in self._machines)
+
+    def optimum(self, floor: _Solved, found: _Solved | None) -> FluidOptimum:
         """Put together what is known."""
-        fluid, values = found.fluid, found.second.values
+        time = floor.time if found is None and self._splits else np.inf if found is None else found.time
+        fluid, values = (found or floor).fluid, (found or floor).second.values
         assert values is not None
         orbit = self.group.link_orbits
         first, size = np.unique(orbit, return_index=True, return_counts=True)[1:]
@@ -198,14 +222,14 @@ class _Task:
         return FluidOptimum(
             self.topology,
             self.collective,
-            found.time,
+            time,
             floor.time,
-            found.cost,
+            np.inf if found is None else found.cost,
             floor.cost,
             fluid.link_use(values, orbit),
             price[orbit],
             named,
-            all(bool(np.all(~machine.copies[machine.num_gpus :])) for machine in self._machines),
+            self._only_gpus_copy,
             max(floor.fluid.program.num_columns, fluid.program.num_columns),
         )
 

@@ -4,6 +4,7 @@ The list scheduler gives a plan to start from, the floor on the grid a number of
 they meet, the plan is proved best on the grid; else the program is solved for numbers of epochs between them.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -120,8 +121,10 @@ def _by_objective(
         search.run()  # raises, with the reason
     if solution.has_point:
         plan = plan_of(program, demand, solution.value(program.send))
-        return plan, {"grid_gap": solution.gap, "grid_status": str(solution.status), "objective": solution.objective}
-    return search.best, {"grid_gap": float("inf"), "grid_status": str(solution.status)}
+        gap = solution.gap if math.isfinite(solution.gap) else None
+        facts = {"objective": solution.objective, "objective_gap": gap, "grid_status": str(solution.status)}
+        return plan, facts
+    return search.best, {"grid_status": str(solution.status)}
 
 
 def _enough_epochs(

@@ -27,17 +27,27 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     chunk = np.array([plan.chunk[i] for i in order], dtype=np.int32)
     grid = _on_grid(plan, order, routes, chunk)
     raw = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, grid, method=method)
-    found: list[Schedule] = []
-    problems: list[Violation] = []
-    for whole in (raw, settle(raw, np.arange(len(chunk), dtype=np.int64))):
-        smaller = prune(whole) if drop_useless and not verify(whole) else whole
-        for schedule in (retime(smaller), smaller):  # starting earlier may overfill a limited buffer
-            wrong = verify(schedule)
-            found += [] if wrong else [schedule]
-            problems += wrong
+    found, problems = _valid(raw, drop_useless)
+    late = not found or found[0].finish_ps > plan.epochs * plan.grid.epoch_ps
+    if late and (not found or len(raw) <= _MOST_TO_SETTLE):
+        more, wrong = _valid(settle(raw, np.arange(len(raw), dtype=np.int64)), drop_useless)
+        found, problems = found + more, problems + wrong
     if not found:
         raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problems[0]}")
     return min(found, key=lambda schedule: schedule.finish_ps)
+
+
+_MOST_TO_SETTLE = 3000  # transfers that are placed one by one although there is a schedule already
+
+
+def _valid(raw: Schedule, drop_useless: bool) -> tuple[list[Schedule], list[Violation]]:
+    """The schedule retimed, as far as that is right, or else as it is; and what is wrong with it."""
+    wrong = verify(raw)
+    smaller = prune(raw) if drop_useless and not wrong else raw
+    for schedule in (retime(smaller), smaller):  # starting earlier may overfill a limited buffer
+        if not wrong and not verify(schedule):
+            return [schedule], []
+    return [], wrong
 
 
 def best_schedule(clock: Clock, schedule: Schedule, start: Start, method: str) -> Schedule:

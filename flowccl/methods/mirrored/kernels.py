@@ -1,0 +1,214 @@
+"""Compiled loops of the mirrored method: how the data of one source spreads while all others do the same."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+class Kinds(NamedTuple):
+    """Ways of one kind hold the same orbits of links at the same times.
+
+    Way w is of kind `way_kind[w]` and leads from GPU u to GPU `end[w, u]`. A transfer of kind k holds orbit
+    `hop_orbit[h]` from `hop_offset[h]` on for `hold[k]`, for h from `hop_ptr[k]` to `hop_ptr[k + 1]`, and has arrived
+    after `arrive[k]`.
+    """
+
+    way_kind: I64
+    end: I32
+    hop_ptr: I64
+    hop_orbit: I64
+    hop_offset: I64
+    hold: I64
+    arrive: I64
+    orbits: int
+
+
+@njit(cache=True)
+def push(key, what, size, value, code):  # type: ignore[no-untyped-def]  # used for floats and for ints
+    """Add to a heap with this many entries."""
+    i = size
+    while i > 0 and key[(i - 1) >> 1] > value:
+        key[i], what[i] = key[(i - 1) >> 1], what[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    key[i], what[i] = value, code
+
+
+@njit(cache=True)
+def pop(key, what, size):  # type: ignore[no-untyped-def]  # used for floats and for ints
+    """Take the first off a heap with this many entries."""
+    code = what[0]
+    value, last = key[size - 1], what[size - 1]
+    i, size = 0, size - 1
+    while True:
+        j = 2 * i + 1
+        if j >= size:
+            break
+        if j + 1 < size and key[j + 1] < key[j]:
+            j += 1
+        if key[j] >= value:
+            break
+        key[i], what[i] = key[j], what[j]
+        i = j
+    key[i], what[i] = value, last
+    return code
+
+
+@njit(cache=True)
+def _ready(kinds: Kinds, free: I64, kind: int) -> int:
+    """When all orbits of a kind are free for its next transfer."""
+    at = np.int64(0)
+    for h in range(kinds.hop_ptr[kind], kinds.hop_ptr[kind + 1]):
+        at = max(at, free[kinds.hop_orbit[h]] - kinds.hop_offset[h])
+    return at
+
+
+@njit(cache=True)
+def spread(
+    kinds: Kinds, chunks: int, noise: float, late: float, deadline: int, seed: int
+) -> tuple[bool, int, I32, I32, I32, I64]:
+    """List scheduling of all chunks of GPU 0 to all GPUs, on orbits of links.
+
+    Whenever the orbits of a kind are free, the chunk goes where the fewest neighbours have it, with noise; `late` holds
+    later chunks back. Nothing starts that would arrive after the deadline. Returns (done, finish, and for every
+    transfer its chunk, the GPU that sends, the way, the start).
+    """
+    np.random.seed(seed)
+    ways, count = kinds.end.shape
+    num_kinds = len(kinds.hop_ptr) - 1
+    near = np.zeros(chunks * count)  # neighbours that have the chunk or will
+    taken = np.zeros(chunks * count, dtype=np.bool_)
+    room = np.zeros(num_kinds, dtype=np.int64)
+    for w in range(ways):
+        room[kinds.way_kind[w]] += chunks * count
+    heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
+    heap_ptr[1:] = np.cumsum(room)
+    heap_key, heap_code = np.empty(heap_ptr[-1]), np.empty(heap_ptr[-1], dtype=np.int64)
+    heap_size = np.zeros(num_kinds, dtype=np.int64)
+    free = np.zeros(kinds.orbits, dtype=np.int64)
+    total = chunks * (count - 1)
+    q_time, q_code = np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64), np.empty(
+        2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64
+    )
+    wakes = np.zeros(num_kinds, dtype=np.bool_)
+    q_size, done, finish = 0, 0, np.int64(0)
+    out_chunk, out_root = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int32)
+    out_way, out_start = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int64)
+    for c in range(chunks):
+        taken[c * count] = True
+        for w in range(ways):
+            near[c * count + kinds.end[w, 0]] += 1
+        push(q_time, q_code, q_size, np.int64(0), np.int64(c * count))
+        q_size += 1
+    order = np.argsort(-kinds.hold)
+    while q_size > 0 and done < total:
+        now = q_time[0]
+        while q_size > 0 and q_time[0] == now:
+            code = pop(q_time, q_code, q_size)
+            q_size -= 1
+            if code < 0:
+                wakes[-code - 1] = False
+                continue
+            c, u = code // count, code % count
+            for w in range(ways):
+                place = c * count + kinds.end[w, u]
+                if not taken[place]:
+                    k = kinds.way_kind[w]
+                    at = heap_ptr[k]
+                    value = near[place] + noise * np.random.random() + late * c
+                    push(heap_key[at:], heap_code[at:], heap_size[k], value, code * ways + w)
+                    heap_size[k] += 1
+        for k in order:
+            at = heap_ptr[k]
+            while heap_size[k] > 0 and now + kinds.arrive[k] <= deadline:
+                ready = _ready(kinds, free, k)
+                if ready > now:
+                    if not wakes[k]:
+                        wakes[k] = True
+                        push(q_time, q_code, q_size, ready, np.int64(-k - 1))
+                        q_size += 1
+                    break
+                seen = heap_key[at]
+                code = pop(heap_key[at:], heap_code[at:], heap_size[k])
+                heap_size[k] -= 1
+                w = code % ways
+                c, u = code // ways // count, code // ways % count
+                place = c * count + kinds.end[w, u]
+                if taken[place]:
+                    continue
+                value = near[place] + late * c
+                if value > seen:
+                    push(heap_key[at:], heap_code[at:], heap_size[k], value + noise * np.random.random(), code)
+                    heap_size[k] += 1
+                    continue
+                taken[place] = True
+                for other in range(ways):
+                    near[c * count + kinds.end[other, kinds.end[w, u]]] += 1
+                for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
+                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.hold[k]
+                out_chunk[done], out_root[done], out_way[done], out_start[done] = c, u, w, now
+                done += 1
+                finish = max(finish, now + kinds.arrive[k])
+                push(q_time, q_code, q_size, now + kinds.arrive[k], np.int64(place))
+                q_size += 1
+    return done == total, int(finish), out_chunk[:done], out_root[:done], out_way[:done], out_start[:done]
+
+
+@njit(cache=True)
+def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64, rank: I64) -> tuple[int, I64]:
+    """List scheduling of given transfers of GPU 0's data on orbits of links: the least rank goes first.
+
+    Job j may start when job `before[j]` (-1: none) has arrived; `following[next_ptr[j]:next_ptr[j + 1]]` wait for j.
+    """
+    jobs, num_kinds = len(job_kind), len(kinds.hop_ptr) - 1
+    heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
+    for k in job_kind:
+        heap_ptr[k + 1] += 1
+    heap_ptr = np.cumsum(heap_ptr)
+    heap_key, heap_job = np.empty(jobs, dtype=np.int64), np.empty(jobs, dtype=np.int64)
+    heap_size = np.zeros(num_kinds, dtype=np.int64)
+    free, start = np.zeros(kinds.orbits, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
+    q_time, q_code = np.empty(2 * jobs + 16, dtype=np.int64), np.empty(2 * jobs + 16, dtype=np.int64)
+    wakes = np.zeros(num_kinds, dtype=np.bool_)
+    q_size, finish = 0, np.int64(0)
+    for j in range(jobs):
+        if before[j] < 0:
+            push(q_time, q_code, q_size, np.int64(0), np.int64(j))
+            q_size += 1
+    while q_size > 0:
+        now = q_time[0]
+        while q_size > 0 and q_time[0] == now:
+            code = pop(q_time, q_code, q_size)
+            q_size -= 1
+            if code < 0:
+                wakes[-code - 1] = False
+                continue
+            k = job_kind[code]
+            push(heap_key[heap_ptr[k] :], heap_job[heap_ptr[k] :], heap_size[k], rank[code], code)
+            heap_size[k] += 1
+        for k in range(num_kinds):
+            at = heap_ptr[k]
+            while heap_size[k] > 0:
+                ready = _ready(kinds, free, k)
+                if ready > now:
+                    if not wakes[k]:
+                        wakes[k] = True
+                        push(q_time, q_code, q_size, ready, np.int64(-k - 1))
+                        q_size += 1
+                    break
+                j = pop(heap_key[at:], heap_job[at:], heap_size[k])
+                heap_size[k] -= 1
+                start[j] = now
+                for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
+                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.hold[k]
+                finish = max(finish, now + kinds.arrive[k])
+                for i in range(next_ptr[j], next_ptr[j + 1]):
+                    push(q_time, q_code, q_size, now + kinds.arrive[k], following[i])
+                    q_size += 1
+    return int(finish), start
