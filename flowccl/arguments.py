@@ -53,7 +53,10 @@ def _add_synth(commands: "argparse._SubParsersAction[_Parser]") -> None:
             "examples:\n"
             "  flowccl synth ndv2:2 allgather --size 1MB\n"
             "  flowccl synth torus:8x8:bandwidth=50GB/s alltoall --size 16MB --time-limit 30 --out a2a.json.gz\n"
-            "  flowccl synth dgx1 my-demand.json --json"
+            "  flowccl synth dgx1 my-demand.json --json\n"
+            "  flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us\n"
+            "  flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv\n"
+            "  flowccl synth torus:4x4 --tenants tenants.json"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -65,13 +68,14 @@ def _add_synth(commands: "argparse._SubParsersAction[_Parser]") -> None:
         help="allgather, alltoall, broadcast, scatter, gather, reduce, reduce_scatter, allreduce, or a JSON file",
     )
     synth.add_argument("--size", metavar="SIZE", help="bytes as nccl-tests counts them, e.g. 1MB (decimal) or 1MiB")
+    _add_crowd(synth)
     synth.add_argument(
         "--chunks", metavar="N|auto", type=_chunks, default=None, help="pieces of each block of data (default: auto)"
     )
     synth.add_argument(
         "--method",
         default="auto",
-        help="auto, greedy, routed, milp, lp, astar, ring, recursive-doubling, direct or tree (default: auto)",
+        help="auto, greedy, routed, milp, lp, astar, exchange, in-switch, ring, tree ... (default: auto)",
     )
     synth.add_argument("--root", metavar="RANK", type=int, default=0, help="of broadcast, scatter, gather, reduce")
     synth.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="default: 10")
@@ -84,6 +88,17 @@ def _add_synth(commands: "argparse._SubParsersAction[_Parser]") -> None:
     synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     synth.add_argument("--quiet", action="store_true", help="no progress line")
     _add_epochs(synth)
+
+
+def _add_crowd(synth: _Parser) -> None:
+    """Who takes part, who is late, who else is there."""
+    group = synth.add_argument_group("groups, late data and tenants")
+    group.add_argument("--group", metavar="RANKS", help="only these GPUs take part, e.g. 0-7,16-23")
+    group.add_argument("--relay", metavar="all|none|RANKS", help="others that may pass chunks on (default: all)")
+    late = "its data comes late, e.g. gpu3=20us; may be given several times"
+    group.add_argument("--late", metavar="GPU=TIME", action="append", default=[], help=late)
+    group.add_argument("--matrix", metavar="FILE", help="of alltoallv: bytes from each rank to each, JSON or CSV")
+    group.add_argument("--tenants", metavar="FILE", help="several demands at once, a JSON list, instead of COLLECTIVE")
 
 
 def _add_epochs(synth: _Parser) -> None:

@@ -18,6 +18,7 @@ from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, Nothi
 
 if TYPE_CHECKING:
     from flowccl.compare import Comparison
+    from flowccl.demand.asked import Asked
     from flowccl.demand.demand import Demand
     from flowccl.result import Progress
     from flowccl.schedule.schedule import Schedule
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _synth(options: argparse.Namespace) -> int:
+    from flowccl.demand.asked import demand_asked
     from flowccl.methods import ON_EPOCHS
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_result
@@ -55,7 +57,10 @@ def _synth(options: argparse.Namespace) -> int:
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
 
+    if options.tenants is not None:
+        return _synth_tenants(options)
     given, size = epoch_options(options), None
+    asked: Asked
     demand: Demand | None
     if options.from_teccl is not None:
         topology, demand, given = _from_teccl(options, given)
@@ -65,6 +70,16 @@ def _synth(options: argparse.Namespace) -> int:
         topology = read_machine(options.machine)
         size = None if options.size is None else parse_bytes(options.size)
         demand = _demand_file(options.collective, size)
+    asked = demand_asked(
+        topology,
+        options.collective if demand is None else demand,
+        size,
+        root=options.root,
+        group=options.group,
+        relay=options.relay,
+        late=options.late,
+        matrix=options.matrix,
+    )
     if given and options.method not in ON_EPOCHS:
         raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
     if options.buffer_limit is not None:
@@ -76,7 +91,7 @@ def _synth(options: argparse.Namespace) -> int:
     try:
         result = synthesize(
             topology,
-            options.collective if demand is None else demand,
+            asked,
             size,
             method=options.method,
             chunks=options.chunks,
@@ -111,6 +126,39 @@ def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[To
     if found.time_limit_s is not None and found.time_limit_s > 0:
         options.time_limit = min(options.time_limit, found.time_limit_s)
     return found.topology, found.demand, found.options | given
+
+
+def _synth_tenants(options: argparse.Namespace) -> int:
+    from flowccl.demand.tenants import load_tenants
+    from flowccl.schedule.files import save_schedule
+    from flowccl.show import describe_tenants
+    from flowccl.tenants import synthesize_tenants
+    from flowccl.topology.files import read_machine
+
+    extra = [name for name in ("collective", "size", "group", "relay", "matrix") if getattr(options, name) is not None]
+    if extra or options.late:
+        raise InputError(f"--tenants: the file says what each tenant wants; leave {(extra or ['late'])[0]} out")
+    if options.machine is None:
+        raise InputError("synth needs MACHINE: flowccl synth torus:4x4 --tenants tenants.json")
+    topology = read_machine(options.machine)
+    load_tenants(options.tenants, topology.num_gpus)  # errors now, not in the search
+    if options.out is not None:
+        _check_writable(Path(options.out))
+    result = synthesize_tenants(
+        topology,
+        lambda count: load_tenants(options.tenants, topology.num_gpus, count),
+        method=options.method,
+        chunks=options.chunks,
+        time_limit_s=options.time_limit,
+        gap=options.gap,
+        seed=options.seed,
+        steps=options.steps,
+        should_stop=_StopSignal().asked,
+    )
+    if options.out is not None:
+        save_schedule(result.result.schedule, options.out)
+    print(json.dumps(result.to_json()) if options.json else describe_tenants(result, options.out))
+    return 0
 
 
 def _demand_file(text: str, size: int | None) -> "Demand | None":

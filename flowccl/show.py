@@ -1,6 +1,7 @@
 """Machines, schedules and results in words."""
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +10,9 @@ from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
+
+if TYPE_CHECKING:
+    from flowccl.tenants import TenantsResult
 
 
 def describe_topology(topology: Topology) -> str:
@@ -101,3 +105,14 @@ def describe_result(result: Result, out: str | None = None) -> str:
     if out is not None:
         rows.append(("written", out))
     return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def describe_tenants(tenants: "TenantsResult", out: str | None = None) -> str:
+    """The result of several tenants, with a line for each."""
+    lines = [describe_result(tenants.result, out), ""]
+    width = max(len(tenant.name) for tenant in tenants.tenants)
+    for tenant in tenants.tenants:
+        finish, floor = (format_us(part[tenant.name]) for part in (tenants.finish_us, tenants.lower_bound_us))
+        lines.append(f"{tenant.name:<{width}}  weight {tenant.weight:g}, finish {finish}, alone at least {floor}")
+    lines.append(f"weighted sum of finishes {format_us(tenants.weighted_sum_us)}")
+    return "\n".join(lines)

@@ -34,7 +34,8 @@ def best_finish_ps(topology: Topology, demand: Demand, at_most_ps: int, most_sta
 
 
 def _moves(topology: Topology) -> list[Move]:
-    assert not (topology.limits or topology.changes)
+    assert not topology.limits
+    assert not topology.changes
     switches = [i for i, node in enumerate(topology.nodes) if not node.stores]
     assert all(not topology.nodes[i].copies and topology.nodes[i].crossing == "cut-through" for i in switches)
     assert not switches or len({link.latency_us for link in topology.links}) == 1

@@ -143,7 +143,7 @@ def _minimum_cuts(topology: Topology, needs: Needs, most: int) -> Iterator[tuple
             continue
         rate = inward[rank] / supply.sum()
         for _ in range(8):
-            far = _far_side(topology, supply * rate, rank)
+            far = far_side(topology, supply * rate, rank)
             across = topology.link_peak_GBps[~far[topology.link_src] & far[topology.link_dst]].sum()
             if far.all() or across / supply[~far].sum() >= rate * (1 - 1e-6):
                 break
@@ -151,7 +151,7 @@ def _minimum_cuts(topology: Topology, needs: Needs, most: int) -> Iterator[tuple
             yield f"into {_set_name(topology, far[: topology.num_gpus])}", far
 
 
-def _far_side(topology: Topology, supply_GBps: NDArray[np.float64], sink: int) -> NDArray[np.bool_]:
+def far_side(topology: Topology, supply_GBps: NDArray[np.float64], sink: int) -> NDArray[np.bool_]:
     """The side of the sink in a minimum cut between the supplies and the sink."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow

@@ -222,6 +222,8 @@ class Demand:
             len(second), np.searchsorted(second, self.destination_chunk[leaves]), self.destination_rank[leaves]
         )
         reduction = self._with_ranks(*sums, np.arange(len(first) + 1), owner[first], first)
+        if self.ready_ps is not None:
+            reduction = replace(reduction, ready_ps=self.ready_ps[adds])
         distribution = self._with_ranks(np.arange(len(second) + 1), owner[second], *copies, second)
         return (reduction, first), (distribution, second)
 

@@ -4,6 +4,7 @@ A named collective is stored by its parameters, any other demand by its chunks: 
 by hand) or as columns (what flowccl writes).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, MAX_BYTES, ROOTED, alltoallv, collective, collective_name
 from flowccl.demand.demand import Chunk, Demand
+from flowccl.demand.groups import in_group
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json, write_json
 from flowccl.topology.fields import check_keys, show
-from flowccl.units import parse_bytes
+from flowccl.units import parse_bytes, parse_us, us_to_ps
 
 FORMAT = "flowccl-demand"
 VERSION = 1
@@ -23,15 +25,15 @@ MAX_FILE_BYTES = 2_000_000_000  # unpacked
 MAX_GPUS = 2**20
 MAX_LISTED = 2**24  # sources and destinations of chunks that are listed one by one
 
-_COMMON = ("$schema", "format", "version", "collective", "gpus")
+_COMMON = ("$schema", "format", "version", "collective", "gpus", "group", "relays")
 _FORMS = {  # how the chunks are given: the keys that go with it
     "chunks": ("size_bytes", "pieces", "chunks"),
     "columns": ("size_bytes", "pieces", "columns"),
     "matrix_bytes": ("pieces", "matrix_bytes"),
     "": ("size_bytes", "pieces", "root"),
 }
-_CHUNK_KEYS = ("bytes", "source", "sources", "destination", "destinations")
-_COLUMN_KEYS = ("bytes", "source_count", "source_rank", "destination_count", "destination_rank")
+_CHUNK_KEYS = ("bytes", "source", "sources", "destination", "destinations", "ready")
+_COLUMN_KEYS = ("bytes", "source_count", "source_rank", "source_ready_ps", "destination_count", "destination_rank")
 
 
 def load_demand(path: str | Path) -> Demand:
@@ -54,6 +56,9 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
         "size_bytes": int(demand.size_bytes),
         "pieces": int(demand.pieces),
     }
+    for key, ranks in (("group", demand.group), ("relays", demand.relays)):
+        if ranks is not None:
+            head[key] = list(ranks)
     root = _root_if_named(demand)
     if root is not None:
         return head | ({"root": root} if demand.collective in ROOTED else {})
@@ -66,6 +71,8 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
         if np.any(counts != 1):
             columns[f"{end}_count"] = counts.tolist()
         columns[f"{end}_rank"] = rank.tolist()
+    if demand.ready_ps is not None:
+        columns["source_ready_ps"] = demand.ready_ps.tolist()
     return head | {"columns": columns}
 
 
@@ -92,9 +99,26 @@ def demand_from_json(value: Any, name: str = "demand") -> Demand:
         if len(forms) > 1:
             raise DemandError(f"give only one of {' and '.join(forms)}")
         check_keys(value, "", (*_COMMON, *_FORMS[forms[0]]), {"gpus": "8"})
-        return _READERS[forms[0]](value, int_value(value, "gpus", 1, MAX_GPUS), int_value(value, "pieces", default=1))
+        gpus, pieces = int_value(value, "gpus", 1, MAX_GPUS), int_value(value, "pieces", default=1)
+        group, relays = (_rank_list(value, key, gpus) for key in ("group", "relays"))
+        if group is not None and forms[0] in ("", "matrix_bytes"):  # these are for the group's own ranks
+            return in_group(_READERS[forms[0]](_for_group(value, group), len(group), pieces), group, gpus, relays)
+        return replace(_READERS[forms[0]](value, gpus, pieces), group=group, relays=relays)
     except InputError as error:
         raise DemandError(f"{name}: {error}") from None
+
+
+def _rank_list(value: dict[str, Any], key: str, gpus: int) -> tuple[int, ...] | None:
+    return tuple(int_column(value[key], key, 0, gpus - 1).tolist()) if key in value else None
+
+
+def _for_group(value: dict[str, Any], group: tuple[int, ...]) -> dict[str, Any]:
+    """The value with its root, which is a GPU of the machine, as a rank in the group."""
+    if "root" not in value:
+        return value
+    if value["root"] not in group:
+        raise DemandError(f"root: {show(value['root'])} is not in the group")
+    return value | {"root": group.index(value["root"])}
 
 
 def _from_name(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
@@ -125,7 +149,7 @@ def _from_matrix(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
 
 def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
     """Chunks that are listed one by one."""
-    rows, chunks, entries = value["chunks"], [], 0
+    rows, chunks, entries, ready_ps = value["chunks"], [], 0, []
     if not isinstance(rows, list):
         raise DemandError(f"chunks: must be a list of chunks, got {show(rows)}")
     for number, row in enumerate(rows):
@@ -139,9 +163,11 @@ def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
             raise DemandError(f"{place}: more than {MAX_LISTED} sources and destinations; give columns instead")
         size_bytes = _bytes(row["bytes"], f"{place}.bytes")
         chunks.append(Chunk(bytes=size_bytes, sources=sources, destinations=destinations))
+        ready_ps += [us_to_ps(parse_us(row["ready"], f"{place}.ready")) if "ready" in row else 0] * len(sources)
     _check_pieces(len(chunks), pieces)
     size = _bytes(value["size_bytes"], "size_bytes") if "size_bytes" in value else None
-    return Demand.from_chunks(collective_name(value.get("collective", "custom")), gpus, chunks, size, pieces)
+    demand = Demand.from_chunks(collective_name(value.get("collective", "custom")), gpus, chunks, size, pieces)
+    return replace(demand, ready_ps=np.array(ready_ps, dtype=np.int64))
 
 
 def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, ...]:
@@ -177,9 +203,15 @@ def _from_columns(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
         chunk = int(np.searchsorted(destination_ptr, back[0], side="right")) - 1
         raise DemandError(f"columns: rank {only[chunk]} has chunk {chunk} already; it cannot be its destination")
     known, size_bytes = collective_name(value.get("collective", "custom")), _bytes(value["size_bytes"], "size_bytes")
-    return Demand(
+    demand = Demand(
         known, gpus, size_bytes, chunk_bytes, source_ptr, source_rank, destination_ptr, destination_rank, pieces
     )
+    if "source_ready_ps" not in columns:
+        return demand
+    ready_ps = int_column(columns["source_ready_ps"], "columns.source_ready_ps", 0, 2**60)
+    if len(ready_ps) != len(source_rank):
+        raise DemandError(f"columns.source_ready_ps: has {len(ready_ps)} entries, source_rank has {len(source_rank)}")
+    return replace(demand, ready_ps=ready_ps)
 
 
 def _grouped(columns: dict[str, Any], end: str, gpus: int, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -50,6 +50,12 @@ def _astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     return astar(topology, demand, clock)
 
 
+def _mirrored(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.mirrored import mirrored
+
+    return mirrored(topology, demand, clock)
+
+
 def _exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     from flowccl.methods.exchange import exchange
 
@@ -79,6 +85,7 @@ _TABLE: dict[str, Method] = {
     "astar": with_reductions(_astar),
     "greedy-weighted": with_reductions(_greedy, by_bandwidth=True),
     "routed-weighted": with_reductions(_routed, by_bandwidth=True),
+    "mirrored": with_reductions(_mirrored),
     "exchange": _exchange,
     "in-switch": _in_switch,
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
@@ -117,5 +124,5 @@ def warm_up(names: Iterable[str]) -> None:
     topology = Topology("warm-up", ends, tuple(pair))
     demand = allgather(2, 8)
     wanted = {"greedy" if name in ON_EPOCHS else name for name in names}
-    for name in wanted & {"greedy", "routed"}:
+    for name in wanted & {"greedy", "routed", "mirrored"}:
         next(METHODS[name](topology, demand, Clock(1.0)))

@@ -107,7 +107,9 @@ def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str)
     way = _Ways(near, float(demand.chunk_bytes.mean()))
     rows = [(step, hop, chunk, pair) for step, chunk, a, b in sends for hop, pair in enumerate(way.pairs(a, b))]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    giving = bool(np.any(topology.stores & ~topology.copies))  # such a node has a chunk once for each time it sends it,
+    hop_by_hop = np.zeros(len(table)) if giving else table[:, 1]  # so that it gets and gives in turn
+    table = table[np.lexsort((hop_by_hop, table[:, 0]))]
     chunk, pair = table[:, 2].astype(np.int32), table[:, 3]
     lists = [near.routes.links(int(route)) for route in near.pair_ptr[:-1][pair]]
     at_once = np.zeros(len(table), dtype=np.int64)
@@ -117,7 +119,6 @@ def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str)
         raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
     in_turn = prune(replace(together, start_ps=np.cumsum(takes) - takes))
     schedule = retime(in_turn)
-    giving = bool(np.any(topology.stores & ~topology.copies))  # such a node gets a chunk once for each time it sends it
     if not (topology.limits or topology.changes or giving):
         # A link that is free for somebody later in the order need not wait.
         schedule = jobs_from(in_turn).in_order(in_turn.start_ps, schedule.finish_ps) or schedule

@@ -13,7 +13,6 @@ from flowccl.schedule.relist import relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import retime
-from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import without
 
@@ -30,15 +29,15 @@ def with_crowds(method: Method, name: str, *, knows_late: bool = False, knows_gr
             raise DemandError(f"{name} is for all gpus of a machine; for a group use greedy, routed or auto")
         machine, kept = (topology, None) if not demand.forbidden else without(topology, demand.forbidden)
         late = demand.ready_ps is not None and (demand.reduces or not knows_late)
-        known = replace(demand, group=None, relays=None, ready_ps=None if late else demand.ready_ps)
+        tell = demand.ready_ps is not None and (not late or (demand.reduces and knows_groups))
+        known = replace(demand, group=None, relays=None, ready_ps=demand.ready_ps if tell else None)
         best_ps: int | None = None
         for found in method(machine, known, clock):
             if found is None:
                 yield None
                 continue
             if kept is not None:
-                routes = Routes(found.routes.ptr, kept[found.routes.link].astype(np.int32))
-                found = replace(found, topology=topology, routes=routes)
+                found = replace(found, topology=topology, routes=found.routes.renamed(kept))
             found = replace(found, demand=_as_asked(found.demand, demand))
             better = delayed(found) if late else found
             if best_ps is not None and better.finish_ps >= best_ps:
@@ -55,7 +54,10 @@ def _as_asked(found: Demand, asked: Demand) -> Demand:
     if len(found) == len(asked):
         return asked
     times = len(found) // len(asked)
-    ready_ps = None if asked.ready_ps is None else np.repeat(asked.ready_ps, times)
+    ready_ps = None
+    if asked.ready_ps is not None:
+        rows = np.split(asked.ready_ps, asked.source_ptr[1:-1])
+        ready_ps = np.concatenate([row for row in rows for _ in range(times)])
     return replace(found, group=asked.group, relays=asked.relays, ready_ps=ready_ps)
 
 

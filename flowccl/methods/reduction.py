@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
 from flowccl.schedule.relist import relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import join, reverse
 from flowccl.topology.topology import Topology
+from flowccl.topology.view import with_links
 
 _PATIENCE = 3
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
@@ -29,15 +31,24 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
             return method(topology, demand, clock)
         if len(demand.destination_rank) == len(demand):
             return _reduced(method, topology, demand, clock)
-        halves = demand.halves_at(owners_by_bandwidth(topology, demand)) if by_bandwidth else demand.halves
+        halves = demand.halves
+        if by_bandwidth:
+            halves = demand.halves_at(owners_by_bandwidth(topology, demand))
+        elif demand.ready_ps is not None:
+            halves = demand.halves_at(owners_on_time(demand))
         return _joined(method, topology, demand, halves, clock)
 
     return run
 
 
 def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    for schedule in method(topology.reversed, demand.backward, clock):
-        yield None if schedule is None else reverse(schedule, demand, reduce=True)
+    machine, kept = _late_as_leaves(topology, demand)
+    for schedule in method(machine.reversed, demand.backward, clock):
+        if schedule is None:
+            yield None
+            continue
+        found = reverse(schedule, demand, reduce=True)
+        yield replace(found, topology=topology, routes=found.routes if kept is None else found.routes.renamed(kept))
 
 
 def owners_by_bandwidth(topology: Topology, demand: Demand) -> NDArray[np.int32]:
@@ -53,6 +64,18 @@ def owners_by_bandwidth(topology: Topology, demand: Demand) -> NDArray[np.int32]
         size = float(demand.chunk_bytes[chunk])
         owner[chunk] = wants[np.argmin((given[wants] + size) / room[wants])]
         given[owner[chunk]] += size
+    return owner
+
+
+def owners_on_time(demand: Demand) -> NDArray[np.int32]:
+    """An owner for every chunk among its destinations: those whose own data is not late, in turn."""
+    late = demand.source_rank[demand.available_ps > 0]
+    owner = np.empty(len(demand), dtype=np.int32)
+    for chunk in range(len(demand)):
+        wants = demand.destinations(chunk)
+        able = wants[~np.isin(wants, late)]
+        able = able if len(able) else wants
+        owner[chunk] = able[chunk // demand.pieces % len(able)]
     return owner
 
 
@@ -92,23 +115,40 @@ def _joined(
 
 
 class _Joiner:
-    """Joins two halves: every link works off the first half before the second, or in another order that is better.
+    """Joins two halves: every link works off the first half before the second, or who has the longest way to go.
 
-    An order that did not help a few times is not tried again.
+    The second order is left out when it did not help a few times.
     """
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self.idle = {False: 0, True: 0} if demand.pieces > 1 else {False: 0}  # by piece: times that it did not help
+        self.idle = 0
 
     def join(self, first: Schedule, second: Schedule) -> Schedule:
-        """The best of all orders."""
-        best = join(first, second, self.demand)
-        before_ps = best.finish_ps
-        for by_piece in [order for order, times in self.idle.items() if times < _PATIENCE]:
-            other = relist(best, by_piece=by_piece)
-            helps = other is not None and other.finish_ps < before_ps
-            self.idle[by_piece] = 0 if helps else self.idle[by_piece] + 1
-            if other is not None and other.finish_ps < best.finish_ps:
-                best = other
-        return best
+        """The better of both orders."""
+        joined = join(first, second, self.demand)
+        mixed = relist(joined) if self.idle < _PATIENCE else None
+        if mixed is None or mixed.finish_ps >= joined.finish_ps:
+            self.idle += 1
+            return joined
+        self.idle = 0
+        return mixed
+
+
+def _late_as_leaves(topology: Topology, demand: Demand) -> tuple[Topology, NDArray[np.int64] | None]:
+    """The machine on which to add up when some data is late: nothing goes through GPUs that wait for their own.
+
+    With the number that each link left has in the whole machine; None where it is the whole machine.
+    """
+    if demand.ready_ps is None:
+        return topology, None
+    late = np.setdiff1d(demand.source_rank[demand.ready_ps > 0], demand.destination_rank)
+    into = np.isin(topology.link_dst, late)
+    if not into.any():
+        return topology, None
+    view, kept = with_links(topology, ~into, "late gpus as leaves")
+    try:
+        demand.check_fits(view)
+    except DemandError:  # only through a late GPU can some of the others be reached
+        return topology, None
+    return view, kept

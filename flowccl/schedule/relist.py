@@ -1,4 +1,4 @@
-"""The same transfers in another order on the links: who has the longest way to go goes first, or piece by piece.
+"""The same transfers in another order on the links: who has the longest way to go goes first.
 
 For schedules put together from parts (two halves of an allreduce, late data), whose links would otherwise keep the order
 of the parts. What a node has got before it sends something stays the same.
@@ -14,11 +14,10 @@ from flowccl.schedule.transform import data_order, soonest_starts
 _MOST = 30_000  # transfers
 
 
-def relist(schedule: Schedule, *, by_piece: bool = False) -> Schedule | None:
+def relist(schedule: Schedule) -> Schedule | None:
     """The schedule in the order of the longest ways to go, or None where that is not possible.
 
-    With `by_piece`, all of the first piece of every block goes before the second, and so on: then the first pieces are
-    done early, and what follows can start. Not for machines with limits, buffer limits or changing links, for large schedules, and for sums that wait for each
+    Not for machines with limits, buffer limits or changing links, for large schedules, and for sums that wait for each
     other.
     """
     from flowccl.schedule.kernels import in_order_of, longest_ways
@@ -36,8 +35,7 @@ def relist(schedule: Schedule, *, by_piece: bool = False) -> Schedule | None:
     last_first = np.argsort(schedule.start_ps, kind="stable")[::-1].copy()
     tail = longest_ways(last_first, ptr, after, lag, takes)
     rank = np.empty(len(schedule), dtype=np.int64)
-    piece = schedule.chunk % schedule.demand.pieces if by_piece else np.zeros(len(schedule), dtype=np.int32)
-    rank[np.lexsort((schedule.start_ps, -tail, piece))] = np.arange(len(schedule))
+    rank[np.lexsort((schedule.start_ps, -tail))] = np.arange(len(schedule))
     hop_ptr = np.searchsorted(timing.hop_transfer, np.arange(len(schedule) + 1)).astype(np.int64)
     begin = schedule.start_ps[timing.hop_transfer]
     done, start = in_order_of(

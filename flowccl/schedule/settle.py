@@ -40,12 +40,13 @@ def settle(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
 def sequence(schedule: Schedule) -> NDArray[np.int64]:
     """An order of the transfers in which what a node sends comes after all that it had got by then.
 
-    What it got of a sum later comes after what it sent. Otherwise the earliest goes first.
+    What it got later comes after it, of a sum and where it cannot copy. Otherwise the earliest goes first.
     """
     timing = schedule.timing
     last = schedule.start_ps.copy()
     np.maximum.at(last, timing.root_transfer, timing.root_from_ps)
-    if not schedule.demand.reduces:
+    gives_away = bool(np.any(schedule.topology.stores & ~schedule.topology.copies))
+    if not (schedule.demand.reduces or gives_away):
         return np.lexsort((schedule.start_ps, last)).astype(np.int64)
     return _sums_in_order(schedule, last.tolist())
 

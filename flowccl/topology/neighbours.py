@@ -1,7 +1,8 @@
 """Who a storing node can send to next, and over which routes: the network as a scheduler sees it.
 
-Routes through switches are found best first (least latency, then most bandwidth, then fewest links), a bounded number per
-pair, so that nothing explodes on a fat tree. Ties are broken by a hash of the ends, which spreads pairs over equal routes.
+Routes through switches are found best first (least latency, then most bandwidth, then fewest links), a bounded number
+per pair, so that nothing explodes on a fat tree. Ties are broken by a hash of the ends, which spreads pairs over equal
+routes.
 """
 
 import heapq

@@ -1,7 +1,7 @@
 """Groups that act on the GPUs without fixed points: exactly one element takes GPU 0 to each GPU.
 
-What one source does, spread by such a group, is what all sources do. Where links have no fixed points either, a transfer
-of the one source loads every link of its orbit exactly once.
+What one source does, spread by such a group, is what all sources do. Where links have no fixed points either, a
+transfer of the one source loads every link of its orbit exactly once.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ I32 = NDArray[np.int32]
 class Regular:
     """A commuting group with one element per GPU; element x takes GPU 0 to GPU x.
 
-    It is made of turns: `turns` generates it, turn i has `order[i]` powers, and GPU x is reached from GPU 0 by
-    `digits(x)[i]` turns of each.
+    It is made of turns: `turns` generates it, turn i is back after `order[i]` times, and GPU 0 is taken to GPU x by
+    as many turns of each as its digits say: `x // inside[i] % order[i]`.
     """
 
     topology: Topology
@@ -33,17 +33,14 @@ class Regular:
     def __len__(self) -> int:
         return self.topology.num_gpus
 
-    @cached_property
-    def nodes(self) -> I32:
-        """Where element x takes each node: row x."""
-        return self._table(self.turns.nodes)
+    def moved_links(self, links: NDArray[np.integer], by: NDArray[np.integer]) -> I32:
+        """Where element by[i] takes link links[i]; both are broadcast."""
+        moved = np.broadcast_to(links, np.broadcast(links, by).shape).astype(np.int32)
+        for table, inside, order in zip(self._powers, self.inside, self.order, strict=True):
+            moved = table[by // inside % order, moved]
+        return moved
 
-    @cached_property
-    def links(self) -> I32:
-        """Where element x takes each link: row x."""
-        return self._table(self.turns.links)
-
-    def image(self, nodes: I32, by: I32) -> I32:
+    def image(self, nodes: NDArray[np.integer], by: NDArray[np.integer]) -> I32:
         """Where element by[i] takes GPU nodes[i]: digits add up, each modulo its order."""
         total = np.zeros(np.broadcast(nodes, by).shape, dtype=np.int64)
         for inside, order in zip(self.inside, self.order, strict=True):
@@ -58,17 +55,18 @@ class Regular:
     @cached_property
     def free_links(self) -> NDArray[np.bool_]:
         """Links that no element but the identity leaves in place: their orbits have one link per GPU."""
-        return np.bincount(self.link_orbits)[self.link_orbits] == len(self)
+        return np.asarray(np.bincount(self.link_orbits)[self.link_orbits] == len(self))
 
-    def _table(self, turns: I32) -> I32:
-        table = np.arange(turns.shape[1], dtype=np.int32)[None, :]
-        for turn, order in zip(turns, self.order, strict=True):
-            powers = [np.arange(turns.shape[1], dtype=np.int32)]
+    @cached_property
+    def _powers(self) -> list[I32]:
+        """For each turn: where 0, 1, 2, ... of them take each link."""
+        tables = []
+        for turn, order in zip(self.turns.links, self.order, strict=True):
+            rows = [np.arange(len(turn), dtype=np.int32)]
             for _ in range(order - 1):
-                powers.append(turn[powers[-1]])
-            stack = np.stack(powers)
-            table = stack[:, table].reshape(-1, turns.shape[1])  # later digits count higher
-        return table
+                rows.append(turn[rows[-1]])
+            tables.append(np.stack(rows))
+        return tables
 
 
 def regular_group(topology: Topology) -> Regular | None:
@@ -86,9 +84,8 @@ def regular_group(topology: Topology) -> Regular | None:
     if chain is None:
         return None
     nodes, links = (np.stack([row[i] for row in chain]) for i in (2, 3))
-    inside = tuple(row[0] for row in chain)
     order = tuple(row[1] // row[0] for row in chain)
-    return Regular(topology, Symmetry(topology, nodes, links), inside, order)
+    return Regular(topology, Symmetry(topology, nodes, links), tuple(row[0] for row in chain), order)
 
 
 def _chain(

@@ -42,6 +42,10 @@ class Routes:
     def __len__(self) -> int:
         return len(self.ptr) - 1
 
+    def renamed(self, link: NDArray[np.int64]) -> "Routes":
+        """The same routes where link i is called link[i]."""
+        return Routes(self.ptr, link[self.link].astype(np.int32))
+
     @cached_property
     def last_shape(self) -> dict[str, tuple[Topology, "RouteShape"]]:
         """What `shape_on` remembers."""

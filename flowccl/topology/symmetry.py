@@ -5,7 +5,7 @@ memory goes follows from its neighbours. Every one is verified against nodes, li
 machine whose symmetry is broken, by one slow link say, simply has fewer of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -147,7 +147,7 @@ class Verifier:
         return None if links is None else (nodes, links)
 
     def _fits_direct_links(self, gpus: I32) -> bool:
-        """A quick look at some links between two GPUs: do their images exist?"""
+        """A quick look at some links between two GPUs: whether their images exist."""
         count = self.topology.num_gpus
         direct = self._direct_sample
         image = (gpus[self.src[direct]].astype(np.int64) * len(self.topology.nodes) + gpus[self.dst[direct]]) * (
@@ -280,7 +280,7 @@ def _inverse(permutation: I32) -> I32:
     return result
 
 
-def _colours(rows: list[tuple[object, ...]]) -> NDArray[np.int64]:
+def _colours(rows: Sequence[tuple[object, ...]]) -> NDArray[np.int64]:
     """Equal rows, equal numbers."""
     number: dict[tuple[object, ...], int] = {}
     return np.array([number.setdefault(row, len(number)) for row in rows], dtype=np.int64)

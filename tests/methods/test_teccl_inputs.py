@@ -31,7 +31,7 @@ def test_amd_sample():
 
 @pytest.mark.parametrize("name", ["ndv2_input", "dgx2_sample", "amd_sample"])
 def test_the_files_run_unchanged(name, capsys):
-    assert main(["synth", "--from-teccl", str(DATA / f"{name}.json"), "--json", "--time-limit", "8"]) == 0
+    assert main(["synth", "--from-teccl", str(DATA / f"{name}.json"), "--json", "--time-limit", "4"]) == 0
     out = capsys.readouterr()
     result = json.loads(out.out)
     assert result["verified"]

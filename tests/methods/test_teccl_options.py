@@ -111,9 +111,8 @@ def test_holds_delays_and_capacities():
 def test_the_paper_objective_starts_from_a_plan_and_from_algorithm_1():
     for start in (True, False):
         _, notes = run("milp", DGX1, allgather(2), epoch="slow", objective="paper", warm_start=start)
-        assert notes["grid_status"] == "optimal"
-        assert notes["epochs"] == 5
-    assert notes["objective"] == pytest.approx(93.7333333)
+        assert (notes["grid_status"], notes["epochs"]) == ("optimal", 5)
+        assert notes["objective_gap"] < 1e-5
 
 
 def test_binary_search_finds_the_fewest():

@@ -149,7 +149,7 @@ def test_limited_buffers():
     assert epochs("milp", topology, demand) == 4
     roomy = with_buffers(topology, 2 * MB)
     assert epochs("milp", roomy, demand) == 4
-    schedule, notes = run("milp", with_buffers(topology, MB), demand, epoch="1s", warm_start=False)
+    _, notes = run("milp", with_buffers(topology, MB), demand, epoch="1s", warm_start=False)
     assert notes["epochs"] == 6  # one at a time: in and out again
     with pytest.raises(InputError, match="too small"):
         run("milp", with_buffers(topology, MB // 2), demand, epoch="1s")

@@ -5,12 +5,13 @@
 For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
 give what can be done. Where both agree, which is nearly always, the optimum is proved.
 
-Where the program with duplicate vertices is too large, the floor of an allgather is still met if only GPUs copy, nothing
-is limited, and every node has as much bandwidth in as out: then switches can be split off without loss (Mader, Frank).
-
 Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
-and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory, multicast
-switches) may still mix flows; there the value is a floor, which a packing of trees meets or not (see `trees`).
+and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory,
+multicast switches) may still mix flows; there the value is a floor that a schedule may or may not reach.
+
+Where the program with duplicate vertices is too large, the floor of an allgather is still met if only GPUs copy,
+nothing is limited, and every node has as much bandwidth in as out: then switches can be split off without loss (Mader,
+Frank).
 """
 
 from collections.abc import Callable
@@ -43,10 +44,11 @@ _BACKWARD = ("reduce_scatter", "reduce")
 class FluidOptimum:
     """The least time for one GB per block (allreduce: for one GB in all), and what it takes.
 
-    `seconds_per_GB` (inf where it is not known) holds for switches that cannot copy, and no schedule is below `floor_s_per_GB`; `cost` and
-    `cost_floor` are the same for the cost, in GB, of what takes no longer. `link_GB` is what each link carries,
-    `link_price` how many seconds per GB would be saved by each GB/s more on this link alone, `limit_price` by each
-    GB/s more of a limit. `only_gpus_copy`: trees pack exactly. `variables` is the size of the largest program.
+    `seconds_per_GB` (inf where it is not known) holds for switches that cannot copy, and no schedule is below
+    `floor_s_per_GB`; `cost` and `cost_floor` are the same for the cost, in GB, of what takes no longer. `link_GB` is
+    what each link carries, `link_price` how many seconds per GB would be saved by each GB/s more on this link alone,
+    `limit_price` by each GB/s more of a limit. `only_gpus_copy`: trees pack exactly. `variables` is the size of the
+    largest program.
     """
 
     topology: Topology

@@ -61,12 +61,28 @@ def pop(key, what, size):  # type: ignore[no-untyped-def]  # used for floats and
 
 
 @njit(cache=True)
+def _random() -> float:
+    """From 0 to 1, after the seed of `spread`."""
+    return np.random.random()  # noqa: NPY002
+
+
+@njit(cache=True)
 def _ready(kinds: Kinds, free: I64, kind: int) -> int:
     """When all orbits of a kind are free for its next transfer."""
     at = np.int64(0)
     for h in range(kinds.hop_ptr[kind], kinds.hop_ptr[kind + 1]):
         at = max(at, free[kinds.hop_orbit[h]] - kinds.hop_offset[h])
-    return at
+    return int(at)
+
+
+@njit(cache=True)
+def _tell(kinds: Kinds, near: F64, first: int, node: int) -> None:
+    """Let the neighbours of a node that has the chunk know."""
+    for w in range(len(kinds.way_kind)):
+        own = kinds.way_kind[w]
+        for k in range(len(kinds.hold)):
+            if k != own and kinds.hold[own] <= kinds.hold[k]:
+                near[k, first + kinds.end[w, node]] += 1
 
 
 @njit(cache=True)
@@ -79,10 +95,11 @@ def spread(
     later chunks back. Nothing starts that would arrive after the deadline. Returns (done, finish, and for every
     transfer its chunk, the GPU that sends, the way, the start).
     """
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # compiled code has no Generator of its own
     ways, count = kinds.end.shape
     num_kinds = len(kinds.hop_ptr) - 1
-    near = np.zeros(chunks * count)  # neighbours that have the chunk or will
+    # For each kind: neighbours that have the chunk or will, and could bring it by another kind that is as quick.
+    near = np.zeros((num_kinds, chunks * count))
     taken = np.zeros(chunks * count, dtype=np.bool_)
     room = np.zeros(num_kinds, dtype=np.int64)
     for w in range(ways):
@@ -93,8 +110,9 @@ def spread(
     heap_size = np.zeros(num_kinds, dtype=np.int64)
     free = np.zeros(kinds.orbits, dtype=np.int64)
     total = chunks * (count - 1)
-    q_time, q_code = np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64), np.empty(
-        2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64
+    q_time, q_code = (
+        np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64),
+        np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64),
     )
     wakes = np.zeros(num_kinds, dtype=np.bool_)
     q_size, done, finish = 0, 0, np.int64(0)
@@ -102,8 +120,7 @@ def spread(
     out_way, out_start = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int64)
     for c in range(chunks):
         taken[c * count] = True
-        for w in range(ways):
-            near[c * count + kinds.end[w, 0]] += 1
+        _tell(kinds, near, c * count, 0)
         push(q_time, q_code, q_size, np.int64(0), np.int64(c * count))
         q_size += 1
     order = np.argsort(-kinds.hold)
@@ -121,7 +138,7 @@ def spread(
                 if not taken[place]:
                     k = kinds.way_kind[w]
                     at = heap_ptr[k]
-                    value = near[place] + noise * np.random.random() + late * c
+                    value = near[k, place] + noise * _random() + late * c
                     push(heap_key[at:], heap_code[at:], heap_size[k], value, code * ways + w)
                     heap_size[k] += 1
         for k in order:
@@ -142,14 +159,13 @@ def spread(
                 place = c * count + kinds.end[w, u]
                 if taken[place]:
                     continue
-                value = near[place] + late * c
+                value = near[k, place] + late * c
                 if value > seen:
-                    push(heap_key[at:], heap_code[at:], heap_size[k], value + noise * np.random.random(), code)
+                    push(heap_key[at:], heap_code[at:], heap_size[k], value + noise * _random(), code)
                     heap_size[k] += 1
                     continue
                 taken[place] = True
-                for other in range(ways):
-                    near[c * count + kinds.end[other, kinds.end[w, u]]] += 1
+                _tell(kinds, near, c * count, kinds.end[w, u])
                 for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
                     free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.hold[k]
                 out_chunk[done], out_root[done], out_way[done], out_start[done] = c, u, w, now

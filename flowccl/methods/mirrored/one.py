@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.demand.collectives import broadcast, scatter
 from flowccl.demand.demand import Demand
 from flowccl.methods.mirrored.kernels import Kinds, spread, work
 from flowccl.methods.mirrored.ways import Ways
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.timing import spread as spread_rows
 from flowccl.topology.routes import Routes
 
 I32 = NDArray[np.int32]
@@ -38,27 +40,54 @@ class OneSource:
         group, count = self.ways.group, len(self.ways.group)
         used, way = np.unique(self.way, return_inverse=True)
         element = np.arange(count, dtype=np.int32)[:, None]
+        pieces = self.pieces
         route = way.reshape(-1)[None, :].astype(np.int64) * count + group.image(self.root[None, :], element)
-        chunk = element.astype(np.int64) * demand.pieces + self.piece[None, :]
+        chunk = element.astype(np.int64) * pieces + self.piece[None, :]
         if self.to[0] >= 0:
             to = group.image(self.to[None, :], element)
-            chunk = (element * np.int64(count - 1) + to - (to > element)) * demand.pieces + self.piece[None, :]
+            chunk = (element * np.int64(count - 1) + to - (to > element)) * pieces + self.piece[None, :]
         start = np.broadcast_to(self.start_ps[None, :], route.shape)
-        routes = _all_routes(self.ways, used)
         flags = np.zeros(route.size, dtype=np.bool_)
         columns = (chunk.ravel().astype(np.int32), route.ravel().astype(np.int32), start.ravel())
-        return Schedule(group.topology, demand, routes, *columns, flags, method)
+        return Schedule(group.topology, demand, self._all_routes(used), *columns, flags, method)
+
+    def compact(self, block_bytes: int, method: str = "mirrored") -> Schedule:
+        """The schedule of GPU 0's data alone; with the group it stands for the schedule of all (`verify_compact`).
+
+        `block_bytes` is the data for all GPUs (allgather), or for each of them (alltoall).
+        """
+        count, pieces = len(self.ways.group), self.pieces
+        if self.to[0] >= 0:
+            demand = scatter(count, block_bytes * count, pieces)
+            chunk = (self.to - 1) * pieces + self.piece
+        else:
+            demand, chunk = broadcast(count, block_bytes, pieces), self.piece
+        size = np.diff(self.ways.routes.ptr)[self.way]
+        hop, inside = spread_rows(self.ways.routes.ptr, self.way)
+        links = self.ways.group.moved_links(self.ways.routes.link[inside], self.root[hop])
+        routes = Routes(np.concatenate(([0], np.cumsum(size))).astype(np.int64), links)
+        return Schedule.from_links(
+            self.ways.group.topology, demand, chunk.astype(np.int32), routes, self.start_ps, method=method
+        )
+
+    @property
+    def pieces(self) -> int:
+        """Chunks of each block."""
+        return int(self.piece.max()) + 1
+
+    def _all_routes(self, used: I32) -> Routes:
+        """Way w at GPU u is route (place of w in `used`) * GPUs + u."""
+        group = self.ways.group
+        every = np.arange(len(group), dtype=np.int32)[:, None]
+        parts = [group.moved_links(np.array(self.ways.routes.links(w))[None, :], every) for w in used.tolist()]
+        size = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
+        ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+        return Routes(ptr, np.concatenate([part.ravel() for part in parts]))
 
 
-def _all_routes(ways: Ways, used: I64) -> Routes:
-    """Way w at GPU u is route (place of w in `used`) * GPUs + u."""
-    parts = [ways.group.links[:, list(ways.routes.links(w))] for w in used.tolist()]
-    size = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-    ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
-    return Routes(ptr, np.concatenate([part.ravel() for part in parts]))
-
-
-def spread_one(ways: Ways, kinds: Kinds, pieces: int, random: np.random.Generator, deadline_ps: int) -> OneSource | None:
+def spread_one(
+    ways: Ways, kinds: Kinds, pieces: int, random: np.random.Generator, deadline_ps: int
+) -> OneSource | None:
     """Allgather: the data of GPU 0 spreads over all GPUs; None where that takes longer than the deadline."""
     noise = float(random.choice([0.5, 0.9, 2.0]))
     late = float(random.choice([0.0, 0.05, 1.0])) if pieces > 1 else 0.0
@@ -89,8 +118,8 @@ def deliver_one(ways: Ways, kinds: Kinds, pieces: int, random: np.random.Generat
     rank[order] = np.arange(len(tail))
     finish, start = work(kinds, job_kind, before, next_ptr, following, rank)
     piece = np.repeat(np.arange(pieces, dtype=np.int32), count)
-    columns = (np.tile(column, pieces).astype(np.int32) for column in (to, root, way))
-    return OneSource(ways, piece, *columns, start, finish)
+    all_to, all_root, all_way = (np.tile(column, pieces).astype(np.int32) for column in (to, root, way))
+    return OneSource(ways, piece, all_to, all_root, all_way, start, finish)
 
 
 def _paths(kinds: Kinds, random: np.random.Generator) -> I32:
@@ -101,26 +130,24 @@ def _paths(kinds: Kinds, random: np.random.Generator) -> I32:
     ways, count = kinds.end.shape
     load = np.zeros(kinds.orbits)
     hop_kind = np.repeat(np.arange(len(kinds.hold)), np.diff(kinds.hop_ptr))
-    src = np.broadcast_to(np.arange(count), kinds.end.shape)
     result = np.full((_ROUNDS, count), -1, dtype=np.int32)
     for number in range(_ROUNDS):
         price = np.exp(_STEEP * (load / max(load.max(), 1.0) - 1.0))
         kind_price = np.bincount(hop_kind, price[kinds.hop_orbit], len(kinds.hold)) * kinds.hold
-        cost = kind_price[kinds.way_kind] * random.uniform(1.0, 1.02, ways)
+        cost = np.asarray(kind_price[kinds.way_kind] * random.uniform(1.0, 1.02, ways), dtype=np.float64)
         way_at = _cheapest(kinds.end, cost)
         graph = csr_array((cost[way_at[2]], (way_at[0], way_at[1])), shape=(count, count))
-        previous = dijkstra(graph, indices=0, return_predecessors=True)[1]
+        previous = dijkstra(graph, indices=[0], return_predecessors=True)[1][0]
         table = csr_array((way_at[2] + 1, (way_at[0], way_at[1])), shape=(count, count))
         nodes = np.arange(1, count)
         result[number, 1:] = np.asarray(table[previous[nodes], nodes]).ravel() - 1
         load += _load(kinds, result[number], hop_kind)
-    del src
     return result
 
 
 def _cheapest(end: I32, cost: NDArray[np.float64]) -> tuple[I64, I64, I64]:
     """Triples (GPU, next GPU, way), only the cheapest way for each pair."""
-    ways, count = end.shape
+    count = end.shape[1]
     order = np.argsort(cost, kind="stable")
     pair = (np.arange(count)[None, :] * np.int64(count) + end[order]).ravel()
     pair, first = np.unique(pair, return_index=True)

@@ -1,4 +1,4 @@
-"""The ways from GPU 0 to other GPUs, sorted into kinds: what a regular group makes of them is all ways of the machine."""
+"""The ways from GPU 0 to other GPUs, sorted into kinds; a regular group makes of them all ways of the machine."""
 
 from dataclasses import dataclass
 
@@ -59,7 +59,8 @@ class Ways:
         hold = holds_ps(np.full(len(routes), size_bytes, dtype=np.int64), shape.segment_GBps)
         arrive = hold + np.maximum.reduceat(shape.hop_offset_ps + latency, routes.ptr[:-1])
         number: dict[tuple[object, ...], int] = {}
-        way_kind, hops, starts = [], [], [0]
+        hops: list[tuple[int, int]] = []
+        way_kind, starts = [], [0]
         held, arrives = [], []
         for w in range(len(routes)):
             rows = slice(int(routes.ptr[w]), int(routes.ptr[w + 1]))

@@ -20,7 +20,7 @@ from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.paths import Way, ways_of
 from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start
 from flowccl.methods.teccl.readback import best_schedule, read_back
-from flowccl.methods.teccl.search import Answer, EpochSearch, solver_options
+from flowccl.methods.teccl.search import Answer, EpochSearch, refuse_too_few, solver_options
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
 from flowccl.topology.topology import Topology
@@ -63,6 +63,7 @@ def _synthesize(
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes if whole else 1)
     floor = _floor(grid, demand, whole)
+    refuse_too_few(options, floor)
     copies = len(demand.destination_rank) > len(demand)
     start = Start()
     if options.warm_start and options.buffers and options.objective == "epochs" and not copies:

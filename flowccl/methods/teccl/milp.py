@@ -21,7 +21,7 @@ from flowccl.methods.teccl.lp import whole_chunks
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start, transfers_of
 from flowccl.methods.teccl.readback import best_schedule, read_back
-from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, solver_options
+from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, refuse_too_few, solver_options
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
 from flowccl.topology.topology import Topology
@@ -39,6 +39,7 @@ def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule 
     check_buffers(grid, demand, grid.chunk_bytes)
     distances = Distances.of(grid)
     floor = grid_floor(grid, demand)
+    refuse_too_few(options, floor)
     start = greedy_start(grid, demand, floor.epochs, clock) if options.warm_start and options.buffers else Start()
     search = EpochSearch(
         floor,
@@ -102,8 +103,6 @@ def _by_objective(
     """The paper's objective over a given number of epochs, or over those of the start or of Algorithm 1."""
     search.low, search.reason = search.floor.epochs, search.floor.witness
     epochs = options.epochs if isinstance(options.epochs, int) else None
-    if epochs is not None and epochs < search.low:
-        search.run()  # raises, with the reason
     if epochs is None:
         epochs = search.best.epochs if search.best is not None else _enough_epochs(grid, demand, clock, options, search)
     program = CopyProgram(grid, State.start(demand, grid.topology), distances, epochs, options)
@@ -122,7 +121,11 @@ def _by_objective(
     if solution.has_point:
         plan = plan_of(program, demand, solution.value(program.send))
         gap = solution.gap if math.isfinite(solution.gap) else None
-        facts = {"objective": solution.objective, "objective_gap": gap, "grid_status": str(solution.status)}
+        facts: dict[str, object] = {
+            "objective": solution.objective,
+            "objective_gap": gap,
+            "grid_status": str(solution.status),
+        }
         return plan, facts
     return search.best, {"grid_status": str(solution.status)}
 

@@ -4,6 +4,7 @@ Twice, and the earlier one counts: the plan as the grid has it, with epochs just
 (latency below the threshold); and only the order of the plan, each transfer in turn as early as it can be.
 """
 
+from bisect import bisect_right
 from dataclasses import replace
 
 import numpy as np
@@ -30,14 +31,58 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     found, problems = _valid(raw, drop_useless)
     late = not found or found[0].finish_ps > plan.epochs * plan.grid.epoch_ps
     if late and (not found or len(raw) <= _MOST_TO_SETTLE):
-        more, wrong = _valid(settle(raw, np.arange(len(raw), dtype=np.int64)), drop_useless)
+        more, wrong = _valid(_in_turn(raw), drop_useless)
         found, problems = found + more, problems + wrong
     if not found:
         raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problems[0]}")
     return min(found, key=lambda schedule: schedule.finish_ps)
 
 
-_MOST_TO_SETTLE = 3000  # transfers that are placed one by one although there is a schedule already
+_MOST_TO_SETTLE = 20_000  # transfers that are placed one by one although there is a schedule already
+
+
+def _in_turn(schedule: Schedule) -> Schedule:
+    """The transfers in their order, each as early as its data and its links allow, between others where it fits."""
+    if schedule.topology.limits or schedule.topology.changes:
+        return settle(schedule, np.arange(len(schedule), dtype=np.int64))
+    timing, start = schedule.timing, schedule.start_ps
+    hops: list[list[tuple[int, int, int]]] = [[] for _ in range(len(schedule))]
+    ends: list[list[tuple[int, int]]] = [[] for _ in range(len(schedule))]
+    first = start[timing.hop_transfer]
+    rows = (timing.hop_transfer, timing.hop_link, timing.hop_from_ps - first, timing.hop_to_ps - first)
+    for i, link, begin, end in zip(*(row.tolist() for row in rows), strict=True):
+        hops[i].append((link, begin, end))
+    arrival = timing.end_arrival_ps - start[timing.end_transfer]
+    for i, node, at in zip(timing.end_transfer.tolist(), timing.end_node.tolist(), arrival.tolist(), strict=True):
+        ends[i].append((node, at))
+    demand, chunk, root = schedule.demand, schedule.chunk.tolist(), timing.root_node.tolist()
+    ready = dict.fromkeys(zip(range(len(demand)), demand.source.tolist(), strict=True), 0)
+    busy: list[tuple[list[int], list[int]]] = [([], []) for _ in schedule.topology.links]
+    placed = np.zeros(len(schedule), dtype=np.int64)
+    for i in range(len(schedule)):
+        at = _earliest(ready[chunk[i], root[i]], hops[i], busy)
+        for link, begin, end in hops[i]:
+            begins, until = busy[link]
+            place = bisect_right(begins, at + begin)
+            begins.insert(place, at + begin)
+            until.insert(place, at + end)
+        for node, away in ends[i]:
+            ready[chunk[i], node] = min(ready.get((chunk[i], node), at + away), at + away)
+        placed[i] = at
+    return replace(schedule, start_ps=placed)
+
+
+def _earliest(at: int, hops: list[tuple[int, int, int]], busy: list[tuple[list[int], list[int]]]) -> int:
+    """The first start from `at` on with every hop's link free."""
+    while True:
+        for link, begin, end in hops:
+            begins, until = busy[link]
+            place = bisect_right(until, at + begin)  # the first hold that is not over
+            if place < len(begins) and begins[place] < at + end:
+                at = until[place] - begin
+                break
+        else:
+            return at
 
 
 def _valid(raw: Schedule, drop_useless: bool) -> tuple[list[Schedule], list[Violation]]:

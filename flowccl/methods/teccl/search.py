@@ -87,8 +87,7 @@ class EpochSearch(Generic[P]):
 
     def _within(self, most: int) -> None:
         """Insist on a number of epochs."""
-        if most < self.low:
-            raise InputError(f"infeasible in {most} epochs; at least {self.low} are needed because {self.reason}")
+        refuse_too_few(self.options, self.floor)
         if self.best is not None and self.best.epochs <= most:
             return
         self.best = None
@@ -126,6 +125,14 @@ class EpochSearch(Generic[P]):
             self.reason = f"the program for {epochs} epochs has no solution"
             return False
         return None
+
+
+def refuse_too_few(options: TecclOptions, floor: GridFloor) -> None:
+    """Raise where the number of epochs that is asked for is below the floor."""
+    if isinstance(options.epochs, int) and options.epochs < floor.epochs:
+        raise InputError(
+            f"infeasible in {options.epochs} epochs; at least {floor.epochs} are needed because {floor.witness}"
+        )
 
 
 def solver_options(clock: Clock, options: TecclOptions, seconds: float, *, first: bool = False) -> SolverOptions:

@@ -1,0 +1,43 @@
+"""A byte matrix for alltoallv from a file: a JSON list of rows, or CSV with one row per line."""
+
+from pathlib import Path
+from typing import Any
+
+from flowccl.errors import DemandError, InputError
+from flowccl.files import read_json
+from flowccl.topology.fields import show
+from flowccl.units import parse_bytes
+
+MAX_FILE_BYTES = 200_000_000
+
+
+def load_matrix(path: str | Path) -> list[list[int]]:
+    """Entry [s][d] is what rank s sends to rank d, in bytes; entries may be text such as 2MB."""
+    if str(path).endswith((".json", ".json.gz")):
+        rows = read_json(path, MAX_FILE_BYTES)
+    else:
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from None
+        rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
+        raise DemandError(f"{path}: must be a matrix, a list of rows of bytes, got {show(rows)}")
+    widths = sorted({len(row) for row in rows})
+    if widths != [len(rows)]:
+        shape = " or ".join(map(str, widths))
+        raise DemandError(f"{path}: the byte matrix must be square, got {len(rows)} rows of {shape} entries")
+    return [[_entry(cell, f"{path}: entry [{s}][{d}]") for d, cell in enumerate(row)] for s, row in enumerate(rows)]
+
+
+def _entry(cell: Any, where: str) -> int:
+    if cell in (0, "0", "0.0") and not isinstance(cell, bool):
+        return 0
+    if type(cell) is int:
+        if cell < 0:
+            raise DemandError(f"{where} must be >= 0, got {cell}")
+        return cell
+    try:
+        return parse_bytes(cell)
+    except InputError as error:
+        raise DemandError(f"{where}: {error}") from None

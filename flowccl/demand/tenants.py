@@ -1,0 +1,115 @@
+"""Tenants: several demands with weights and start times of their own, on one machine at once (TE-CCL section 5)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowccl.demand.collectives import ROOTED, collective_name
+from flowccl.demand.demand import Demand
+from flowccl.demand.files import demand_from_json, load_demand
+from flowccl.demand.groups import group_collective, parse_ranks
+from flowccl.errors import DemandError, InputError
+from flowccl.files import read_json
+from flowccl.topology.fields import check_keys, show
+from flowccl.units import parse_bytes, parse_us, us_to_ps
+
+_KEYS = ("name", "collective", "size", "group", "root", "demand", "weight", "start")
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One of several demands: its weight (what a microsecond of its finish costs), and when it starts."""
+
+    name: str
+    demand: Demand
+    weight: float = 1.0
+    start_ps: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise DemandError(f"tenant {self.name}: weight must be > 0, got {self.weight:g}")
+        if self.start_ps < 0:
+            raise DemandError(f"tenant {self.name}: start must be >= 0, got {self.start_ps / 1e6:g} us")
+
+
+def together(tenants: Sequence[Tenant]) -> Demand:
+    """One demand with the chunks of all tenants, those of the first one first; each is there from its start on."""
+    if not tenants:
+        raise DemandError("tenants: needs at least one")
+    demands = [tenant.demand for tenant in tenants]
+    if len({demand.num_gpus for demand in demands}) > 1:
+        raise DemandError(f"tenants: must be for the same machine, got {[demand.num_gpus for demand in demands]} gpus")
+    ready = [tenant.demand.available_ps + tenant.start_ps for tenant in tenants]
+    return Demand(
+        "custom",
+        demands[0].num_gpus,
+        sum(demand.size_bytes for demand in demands),
+        np.concatenate([demand.chunk_bytes for demand in demands]),
+        _joined([demand.source_ptr for demand in demands]),
+        np.concatenate([demand.source_rank for demand in demands]),
+        _joined([demand.destination_ptr for demand in demands]),
+        np.concatenate([demand.destination_rank for demand in demands]),
+        ready_ps=np.concatenate(ready),
+    )
+
+
+def _joined(pointers: list[Any]) -> Any:
+    counts = np.concatenate([np.diff(pointer) for pointer in pointers])
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def load_tenants(path: str | Path, num_gpus: int, chunks: int = 1) -> list[Tenant]:
+    """The tenants in a JSON file, a list of objects; docs/collectives.md describes it."""
+    rows = read_json(path, 100_000_000)
+    if not isinstance(rows, list) or not rows:
+        raise DemandError(f"{path}: must be a list of one or more tenants, got {show(rows)}")
+    try:
+        return [_tenant(row, number, num_gpus, chunks, Path(path).parent) for number, row in enumerate(rows)]
+    except InputError as error:
+        raise DemandError(f"{path}: {error}") from None
+
+
+def _tenant(row: Any, number: int, num_gpus: int, chunks: int, folder: Path) -> Tenant:
+    place = f"[{number}]"
+    check_keys(row, place, _KEYS, {})
+    name = row.get("name", f"tenant{number}")
+    if not isinstance(name, str) or not name:
+        raise DemandError(f"{place}.name: must be a text, got {show(name)}")
+    weight = row.get("weight", 1)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
+        raise DemandError(f"{place}.weight: must be > 0, got {show(weight)}")
+    start_ps = us_to_ps(parse_us(row.get("start", 0), f"{place}.start"))
+    return Tenant(name, _demand(row, place, num_gpus, chunks, folder), float(weight), start_ps)
+
+
+def _demand(row: dict[str, Any], place: str, num_gpus: int, chunks: int, folder: Path) -> Demand:
+    """What a tenant wants: a demand (a file, or written out), or a collective with a size and perhaps a group."""
+    if ("demand" in row) == ("collective" in row):
+        raise DemandError(f"{place}: has no chunks; give either a collective with a size, or a demand")
+    if "demand" in row:
+        given = row["demand"]
+        found = load_demand(folder / given) if isinstance(given, str) else demand_from_json(given, f"{place}.demand")
+        if found.num_gpus > num_gpus:
+            raise DemandError(f"{place}.demand: is for {found.num_gpus} gpus, the machine has {num_gpus}")
+        return replace(found, num_gpus=num_gpus)
+    if "size" not in row:
+        raise DemandError(f'{place}: size is missing; add for example "size": "1MB"')
+    known, size_bytes = collective_name(row["collective"]), parse_bytes(row["size"])
+    group = _group(row.get("group", "all"), place, num_gpus)
+    root = row.get("root") if known in ROOTED else None
+    demand = group_collective(known, size_bytes, group, num_gpus, chunks=chunks, root=root)
+    return replace(demand, group=None, relays=None)
+
+
+def _group(value: Any, place: str, num_gpus: int) -> tuple[int, ...]:
+    if value == "all":
+        return tuple(range(num_gpus))
+    if isinstance(value, str):
+        return parse_ranks(value, num_gpus, f"{place}.group")
+    if not isinstance(value, list) or not all(type(rank) is int for rank in value):
+        raise DemandError(f'{place}.group: must be ranks such as "0-7" or [0, 1], got {show(value)}')
+    return tuple(value)

@@ -1,0 +1,369 @@
+"""Schedules from schedules: what goes in valid comes out valid, and nothing gets later."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flowccl.check.verify import verify
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import ScheduleError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.methods.greedy import GreedySearch
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.settle import sequence, settle
+from flowccl.schedule.transform import join, prune, retime, reverse
+from flowccl.topology.builders import line, ring, star
+from flowccl.topology.topology import Limit, Link, Node, Topology
+from tests.cases import gpus, link, memory_star, send
+from tests.strategies import demands, topologies
+
+US = 1_000_000  # picoseconds
+KB = 1000
+
+
+def rows(schedule: Schedule) -> list[tuple]:
+    """Transfers as (chunk, links, start_ps), in order of time."""
+    found = [
+        (int(c), schedule.routes.links(int(r)), int(start))
+        for c, r, start in zip(schedule.chunk, schedule.route, schedule.start_ps, strict=True)
+    ]
+    return sorted(found, key=lambda row: (row[2], row[0], row[1]))
+
+
+def greedy(topology: Topology, demand: Demand) -> Schedule:
+    search = GreedySearch(topology, demand)
+    assert search.step()
+    return search.best
+
+
+def by(method: str, topology: Topology, demand: Demand) -> Schedule:
+    return next(METHODS[method](topology, demand, Clock(60.0)))
+
+
+@st.composite
+def spread_out(draw: st.DrawFn, **options: bool) -> Schedule:
+    """A valid schedule with gaps: one transfer after the other, with random waits. No links that change."""
+    topology = draw(topologies(max_gpus=4, max_switches=2, changes=False, **options))
+    demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
+    schedule = by(draw(st.sampled_from(("direct", "tree", "ring"))), topology, demand)
+    order = sequence(schedule)
+    takes = np.zeros(len(schedule), dtype=np.int64)
+    timing = schedule.timing
+    np.maximum.at(takes, timing.hop_transfer, timing.hop_to_ps + topology.link_latency_ps[timing.hop_link])
+    takes -= schedule.start_ps
+    start, at = np.zeros(len(schedule), dtype=np.int64), 0
+    for i in order.tolist():
+        start[i] = at + draw(st.sampled_from((0, 0, 1, US)))
+        at = start[i] + int(takes[i])
+    return replace(schedule, start_ps=start)
+
+
+# -- prune ------------------------------------------------------------------------------------------------------------
+
+
+def test_prune_drops_what_nobody_needs():
+    topology = ring(4, bandwidth_GBps=10, latency_us=0)  # links 2i: i -> i + 1, 2i + 1: back
+    demand = send((10 * KB, 0, (2,)), gpus=4)
+    needed = [(0, (0,), 0), (0, (2,), US)]
+    useless = [(0, (7,), 0), (0, (5,), US + 1), (0, (1,), 2 * US)]  # to 3, from there to 2 but later, and back to 0
+    schedule = Schedule.from_transfers(topology, demand, [*needed, *useless])
+    assert verify(schedule) == []
+    assert rows(prune(schedule)) == needed
+    assert prune(prune(schedule)) == prune(schedule)
+
+
+def test_prune_cuts_branches_that_nobody_needs():
+    topology = star(4, bandwidth_GBps=10, latency_us=0, copies=True)  # links 2i: gpu i -> switch, 2i + 1: back
+    schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (2,)), gpus=4), [(0, (0, 3, 5, 7), 0)])
+    pruned = prune(schedule)
+    assert rows(pruned) == [(0, (0, 5), 0)]
+    assert verify(pruned) == []
+
+
+def test_prune_keeps_sums_as_they_are():
+    schedule = by("ring", ring(4), collective("allreduce", 4, 40 * KB))
+    assert prune(schedule) == schedule
+
+
+def test_prune_leaves_a_branch_that_keeps_the_others_within_a_limit():
+    """Without the slow branch the multicast would run at 10, beside another transfer of 10 in a limit of 15."""
+    nodes = (*gpus(4), Node(name="switch", kind="switch", copies=True))
+    links = (link(0, 4), link(4, 1), link(4, 2, GBps=5), link(3, 1))
+    topology = Topology("slow branch", nodes, links, (Limit(name="in", links=(1, 3), bandwidth_GBps=15),))
+    demand = send((10 * KB, 0, (1,)), (10 * KB, 3, (1,)), gpus=4)
+    schedule = Schedule.from_transfers(topology, demand, [(0, (0, 1, 2), 0), (1, (3,), 0)])
+    assert verify(schedule) == []
+    assert verify(prune(schedule)) == []
+    assert prune(schedule).finish_ps == schedule.finish_ps
+
+
+def test_prune_keeps_one_delivery_for_each_send_of_who_cannot_copy():
+    nodes = (*gpus(3), Node(name="memory", kind="memory", copies=False))
+    topology = Topology("no copies", nodes, memory_star(3).links)
+    twice = [(0, (0,), 0), (0, (0,), US), (0, (3,), 2 * US), (0, (5,), 3 * US)]
+    schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (1, 2)), gpus=3), twice)
+    assert verify(schedule) == []
+    assert rows(prune(schedule)) == twice
+    once = replace(schedule, demand=send((10 * KB, 0, (1,)), gpus=3))
+    assert rows(prune(once)) == [twice[0], twice[2]]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_prune_keeps_schedules_valid_and_is_never_later(data):
+    schedule = data.draw(spread_out())
+    again = data.draw(st.lists(st.integers(0, len(schedule) - 1), max_size=3))
+    late = schedule.finish_ps + np.cumsum([0] + [schedule.finish_ps] * len(again))[1:]
+    more = replace(
+        schedule,
+        chunk=np.concatenate((schedule.chunk, schedule.chunk[again])),
+        route=np.concatenate((schedule.route, schedule.route[again])),
+        start_ps=np.concatenate((schedule.start_ps, late.astype(np.int64))),
+        reduce=np.concatenate((schedule.reduce, schedule.reduce[again])),
+    )
+    pruned = prune(more)
+    if not schedule.demand.reduces:
+        assert verify(pruned) == []
+        assert pruned.finish_ps <= schedule.finish_ps
+        assert len(pruned) <= len(schedule)
+    assert len(pruned) <= len(more)
+
+
+# -- retime -----------------------------------------------------------------------------------------------------------
+
+
+def test_retime_starts_everything_as_early_as_it_can():
+    topology = line(3, bandwidth_GBps=10, latency_us=0.5)
+    demand = collective("broadcast", 3, 20 * KB, 2)
+    late = [(0, (0,), 5 * US), (1, (0,), 8 * US), (0, (2,), 20 * US), (1, (2,), 40 * US)]
+    schedule = retime(Schedule.from_transfers(topology, demand, late))
+    assert rows(schedule) == [(0, (0,), 0), (1, (0,), US), (0, (2,), 3 * US // 2), (1, (2,), 5 * US // 2)]
+
+
+def test_retime_keeps_the_order_on_a_link_even_where_another_would_be_better():
+    topology = line(2, bandwidth_GBps=10, latency_us=0)
+    demand = send((10 * KB, 0, (1,)), (20 * KB, 0, (1,)), gpus=2)
+    schedule = retime(Schedule.from_transfers(topology, demand, [(1, (0,), US), (0, (0,), 4 * US)]))
+    assert rows(schedule) == [(1, (0,), 0), (0, (0,), 2 * US)]
+
+
+def test_retime_lets_nothing_into_a_buffer_that_had_to_wait_for_room():
+    nodes = (Node(name="gpu0"), Node(name="gpu1", buffer_bytes=10 * KB), Node(name="gpu2"))
+    topology = Topology("relay", nodes, (link(0, 1, latency_us=0), link(1, 2, latency_us=0)))
+    demand = send((10 * KB, 0, (2,)), (10 * KB, 0, (2,)), gpus=3)
+    late = [(0, (0,), US), (0, (1,), 3 * US), (1, (0,), 5 * US), (1, (1,), 8 * US)]
+    schedule = retime(Schedule.from_transfers(topology, demand, late))
+    assert verify(schedule) == []
+    assert rows(schedule) == [(0, (0,), 0), (0, (1,), US), (1, (0,), 2 * US), (1, (1,), 3 * US)]
+
+
+def test_retime_adds_and_stores_at_one_node_in_the_same_order():
+    """gpu0 stores what gpu1 sends, then adds what gpu2 sends; on equal arrivals the first row would come first."""
+    topology = Topology("order", tuple(gpus(3)), (link(2, 0), link(1, 0, GBps=5)))
+    demand = Demand.from_chunks("custom", 3, [Chunk(bytes=10 * KB, sources=(1, 2), destinations=(0,))])
+    transfers = [(0, (0,), 3 * US, True), (0, (1,), US, False)]
+    schedule = Schedule.from_transfers(topology, demand, transfers)
+    assert verify(schedule) == []
+    early = retime(schedule)
+    assert verify(early) == []
+    assert early.start_ps.tolist() == [US + 1, 0]
+
+
+@settings(max_examples=80)
+@given(spread_out(buffers=False))
+def test_retime_is_valid_never_later_and_has_nothing_left_to_do(schedule):
+    assert verify(schedule) == []
+    early = retime(schedule)
+    assert verify(early) == []
+    assert np.all(early.start_ps <= schedule.start_ps)
+    assert np.array_equal(retime(early).start_ps, early.start_ps)
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_retime_keeps_buffers_within_their_limits(data):
+    """Buffers that are just large enough for what a schedule with gaps keeps in them."""
+    schedule = data.draw(spread_out())
+    room = st.none() | st.sampled_from((1000, 20_000, 10**6, 10**8))
+    nodes = [replace(n, buffer_bytes=data.draw(room) if n.stores else None) for n in schedule.topology.nodes]
+    tight = replace(schedule, topology=replace(schedule.topology, nodes=tuple(nodes)))
+    assume(not verify(tight))
+    assert verify(retime(tight)) == []
+
+
+def test_retime_leaves_links_that_change_alone():
+    topology = Topology("change", tuple(gpus(2)), (link(0, 1, changes=((5.0, 5.0),)),))
+    schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (1,)), gpus=2), [(0, (0,), 9 * US)])
+    assert retime(schedule) == schedule
+
+
+# -- reverse ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", [ring(4), line(4), star(4), star(4, copies=True)], ids=lambda t: t.name)
+def test_an_allgather_backwards_is_a_reduce_scatter(topology):
+    there = greedy(topology.reversed, collective("allgather", 4, 40 * KB, 2))
+    back = reverse(there, collective("reduce_scatter", 4, 40 * KB, 2), reduce=True)
+    assert back.topology == topology
+    assert verify(back) == []
+    assert back.finish_ps == there.finish_ps
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_reversed_twice_is_valid_and_equally_long(data):
+    topology = data.draw(topologies(max_gpus=4, changes=False, limits=False))
+    demand = data.draw(demands(topology.num_gpus, max_chunks=2))
+    schedule = by(data.draw(st.sampled_from(("direct", "tree", "ring"))), topology, demand)
+    sources = [demand.chunk(c) for c in range(len(demand))]
+    sums = [Chunk(bytes=c.bytes, sources=(*c.destinations, *c.sources), destinations=c.sources) for c in sources]
+    back = reverse(schedule, Demand.from_chunks("custom", demand.num_gpus, sums), reduce=True)
+    assert verify(back) == []
+    assert back.finish_ps == schedule.finish_ps
+    again = reverse(back, demand, reduce=False)
+    assert again.topology == topology
+    assert verify(again) == []
+    assert again.finish_ps == schedule.finish_ps
+    assert np.array_equal(again.start_ps, schedule.start_ps - schedule.start_ps.min())
+
+
+def test_a_limit_over_links_with_two_latencies_holds_backwards_too():
+    """Backwards both links of the limit would be held at once: their latencies no longer keep them apart."""
+    links = (link(0, 2, latency_us=0), link(1, 2, latency_us=5))
+    limits = (Limit(name="shared", links=(0, 1), bandwidth_GBps=10),)
+    topology = Topology("latencies", tuple(gpus(3)), links, limits)
+    demand = send((10 * KB, 0, (2,)), (10 * KB, 1, (2,)), gpus=3)
+    schedule = Schedule.from_transfers(topology, demand, [(0, (0,), 5 * US), (1, (1,), 0)])
+    assert verify(schedule) == []
+    back = reverse(schedule, send((10 * KB, 2, (0,)), (10 * KB, 2, (1,)), gpus=3), reduce=False)
+    assert verify(back) == []
+
+
+def test_links_that_change_hold_backwards_too():
+    changing = replace(line(3, bandwidth_GBps=10, latency_us=0.5), name="changing")
+    links = [replace(k, changes=((2.0, 5.0), (4.0, 20.0))) for k in changing.links]
+    topology = replace(changing, links=tuple(links))
+    schedule = by("direct", topology.reversed, collective("broadcast", 3, 40 * KB, 4))
+    back = reverse(schedule, collective("reduce", 3, 40 * KB, 4), reduce=True)
+    assert verify(schedule) == []
+    assert verify(back) == []
+
+
+def test_a_multicast_past_a_store_and_forward_switch_runs_backwards():
+    """One branch crosses a store-and-forward switch, the other has a long cable."""
+    nodes = (
+        *gpus(3),
+        Node(name="copies", kind="switch", copies=True),
+        Node(name="stores", kind="switch", crossing="store-and-forward"),
+    )
+    links = (link(0, 3), link(3, 1, latency_us=100), link(3, 4), link(4, 2))
+    topology = Topology("branches", nodes, links)
+    for order in ((0, 1, 2, 3), (0, 2, 3, 1)):
+        schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (1, 2)), gpus=3), [(0, order, 0)])
+        assert verify(schedule) == []
+        back = reverse(schedule, collective("reduce", 3, 10 * KB), reduce=True)
+        assert verify(back) == []
+        assert back.finish_ps <= schedule.finish_ps + 2 * US  # it may start later than at zero
+
+
+def test_reverse_wants_the_same_chunks():
+    schedule = greedy(ring(4), collective("allgather", 4, 40 * KB))
+    with pytest.raises(ScheduleError, match="must have the same chunks in the same order"):
+        reverse(schedule, collective("reduce_scatter", 4, 48 * KB), reduce=True)
+
+
+# -- join -------------------------------------------------------------------------------------------------------------
+
+
+def halves(topology: Topology, size_bytes: int) -> tuple[Schedule, Schedule, Demand]:
+    """An allreduce as reduce_scatter and allgather."""
+    count = topology.num_gpus
+    scattered = by("greedy", topology, collective("reduce_scatter", count, size_bytes))
+    gathered = by("greedy", topology, collective("allgather", count, size_bytes))
+    return scattered, gathered, collective("allreduce", count, size_bytes)
+
+
+@pytest.mark.parametrize("topology", [ring(4), line(5), star(4), memory_star(3)], ids=lambda t: t.name)
+def test_allreduce_from_halves_is_valid_and_no_later_than_with_a_barrier(topology):
+    if topology.name == "memory star":  # greedy finds no reduction there
+        count = topology.num_gpus
+        first = by("direct", topology, collective("reduce_scatter", count, 60 * KB))
+        second = by("direct", topology, collective("allgather", count, 60 * KB))
+        demand = collective("allreduce", count, 60 * KB)
+    else:
+        first, second, demand = halves(topology, 60 * KB)
+    both = join(first, second, demand)
+    assert verify(both) == []
+    assert max(first.finish_ps, second.finish_ps) <= both.finish_ps <= first.finish_ps + second.finish_ps
+
+
+def test_join_does_not_wait_for_all_of_the_first_half():
+    """Two blocks on two pairs: the one that is done goes on."""
+    topology = Topology("pairs", tuple(gpus(4)), tuple(link(a, b) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))))
+    chunks = [(10 * KB, (0, 1)), (30 * KB, (2, 3))]
+    whole = Demand.from_chunks("custom", 4, [Chunk(bytes=z, sources=r, destinations=r) for z, r in chunks])
+    (first, _), (second, _) = whole.halves
+    parts = [by("direct", topology, part) for part in (first, second)]
+    both = join(*parts, whole)
+    assert verify(both) == []
+    assert sorted(both.start_ps.tolist()) == [0, 0, 3 * US // 2, 7 * US // 2]
+
+
+def test_join_on_links_that_change_takes_their_times():
+    """The second half is made for time zero, when the links are fast; later they are slow."""
+    links = [replace(k, changes=((3.0, 2.0),)) for k in ring(4, bandwidth_GBps=10, latency_us=0.5).links]
+    topology = Topology("changing ring", tuple(gpus(4)), tuple(links))
+    first = by("direct", topology, collective("reduce_scatter", 4, 40 * KB))
+    second = by("direct", topology, collective("allgather", 4, 40 * KB))
+    both = join(first, second, collective("allreduce", 4, 40 * KB))
+    assert verify(both) == []
+
+
+def test_join_refuses_what_does_not_belong_together():
+    first, second, demand = halves(ring(4), 40 * KB)
+    other, _, small = halves(ring(4), 8 * KB)
+    with pytest.raises(ScheduleError, match="ring:4 and line:4 are different machines"):
+        join(first, greedy(line(4), collective("allgather", 4, 40 * KB)), demand)
+    with pytest.raises(ScheduleError, match="both schedules must have the chunks of the joined demand"):
+        join(other, second, demand)
+    with pytest.raises(ScheduleError, match="both schedules must have the chunks of the joined demand"):
+        join(first, second, small)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_random_allreduces_from_halves_are_valid(data):
+    topology = data.draw(topologies(max_gpus=4))
+    demand = collective("allreduce", topology.num_gpus, 60_000, data.draw(st.integers(1, 2)))
+    schedule = by(data.draw(st.sampled_from(("direct", "tree", "ring"))), topology, demand)
+    assert verify(schedule) == []
+
+
+# -- settle -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_settle_makes_any_order_of_a_valid_schedule_valid(data):
+    """On the machine itself, and on one whose links change."""
+    schedule = data.draw(spread_out())
+    assert verify(settle(schedule, sequence(schedule))) == []
+    links = [
+        replace(k, changes=((1.0, data.draw(st.sampled_from((0.5, 5.0, 500.0)))),)) for k in schedule.topology.links
+    ]
+    changing = replace(schedule, topology=replace(schedule.topology, links=tuple(links)))
+    assert verify(settle(changing, sequence(schedule))) == []
+
+
+def test_settle_fills_gaps():
+    topology = Topology(
+        "gap", tuple(gpus(3)), (Link(src=0, dst=1, bandwidth_GBps=10), Link(src=1, dst=2, bandwidth_GBps=10))
+    )
+    demand = send((10 * KB, 0, (2,)), (10 * KB, 1, (2,)), gpus=3)
+    late = Schedule.from_transfers(topology, demand, [(0, (0,), 0), (0, (1,), US), (1, (1,), 2 * US)])
+    assert settle(late, sequence(late)).start_ps.tolist() == [0, US, 0]
