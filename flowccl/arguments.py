@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _add_synth(commands)
     _add_others(commands)
     _add_compare(commands)
+    _add_advise(commands)
     _add_run(commands)
     _add_import(commands)
     _add_export(commands)
@@ -169,6 +170,27 @@ def _add_compare(commands: "argparse._SubParsersAction[_Parser]") -> None:
     compare.add_argument("--seed", type=_natural, default=0, help="of all random choices (default: 0)")
     compare.add_argument("--out", metavar="FILE", help="the picture: png, svg or pdf")
     compare.add_argument("--json", action="store_true", help="print one JSON list instead of the table")
+
+
+def _add_advise(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    advise = commands.add_parser(
+        "advise",
+        help="say which links bind, and what more bandwidth would give",
+        description="The fluid optimum of a collective, what binds it, and a sweep of one bandwidth.",
+        epilog=(
+            "examples:\n"
+            "  flowccl advise dgx_a100:4 allgather --size 1GB\n"
+            "  flowccl advise dgx_a100:4 alltoall --size 1GB --link 'gpu0 -> rail0' --bandwidths 25,50,100"
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    advise.add_argument("machine", help="a machine by name, or a topology file")
+    advise.add_argument("collective", help="allgather, alltoall, allreduce, broadcast, ...")
+    advise.add_argument("--size", required=True, help="whole buffer, as nccl-tests counts it, for example 1GB")
+    advise.add_argument("--root", type=_natural, default=0, help="for broadcast, reduce, scatter, gather")
+    advise.add_argument("--link", help="a link whose bandwidth to sweep, with all that are alike: 'gpu0 -> rail0'")
+    advise.add_argument("--bandwidths", default="", help="the bandwidths to try, in GB/s: 25,50,100")
+    advise.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_run(commands: "argparse._SubParsersAction[_Parser]") -> None:

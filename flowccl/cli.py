@@ -286,6 +286,26 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
+def _advise(options: argparse.Namespace) -> int:
+    from flowccl.advise import advise, describe
+    from flowccl.topology.files import read_machine
+    from flowccl.units import parse_bytes, parse_GBps
+
+    if bool(options.link) != bool(options.bandwidths):
+        raise InputError("--link and --bandwidths go together: --link 'gpu0 -> rail0' --bandwidths 25,50,100")
+    bandwidths = [parse_GBps(text, "bandwidths") for text in options.bandwidths.split(",") if text]
+    advice = advise(
+        read_machine(options.machine),
+        options.collective,
+        parse_bytes(options.size),
+        root=options.root,
+        link=options.link,
+        bandwidths_GBps=bandwidths,
+    )
+    print(json.dumps(advice.to_json()) if options.json else describe(advice))
+    return 0
+
+
 def _run(options: argparse.Namespace) -> int:
     from flowccl.check.verify import verify
     from flowccl.run.measure import Options, table
@@ -386,6 +406,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "machines": _machines,
     "plot": _plot,
     "compare": _compare,
+    "advise": _advise,
     "run": _run,
     "import": _import,
     "export": _export,

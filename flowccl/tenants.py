@@ -1,8 +1,8 @@
 """Several tenants in one schedule: the wire for `flowccl synth --tenants`.
 
 Two kinds of schedules are made, and the one with the least weighted sum of finishes wins: all chunks at once, and each
-tenant alone, put one after the other in several orders (Smith's rule: weight over time alone), where the later ones fill
-what the earlier ones leave free.
+tenant alone, put one after the other in several orders (Smith's rule: weight over time alone), where the later ones
+fill what the earlier ones leave free.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,10 +1,10 @@
 """Floors from partitions: GPUs in several parts, and what must go from part to part to add up and to spread.
 
-A sum of contributions in s parts, wanted in d parts, costs at least s + d - 2 arrivals at parts (one more where no part
-both contributes and wants): until s - 1 arrivals have joined the s parts, nobody has the sum; then every other part that
-wants it needs one more. With every GPU a part and an allreduce this is theorem 18 of the thesis (2n - 2 downloads), with
-one destination theorem 16, with one source theorems 8 and 10. An arrival joins two parts only where nothing between the
-parts adds up; where nothing there copies, the same number of departures is needed.
+A sum of contributions in s parts, wanted in d parts, costs at least s + d - 2 arrivals at parts (one more where no
+part both contributes and wants): until s - 1 arrivals have joined the s parts, nobody has the sum; then every other
+part that wants it needs one more. With every GPU a part and an allreduce this is theorem 18 of the thesis (2n - 2
+downloads), with one destination theorem 16, with one source theorems 8 and 10. An arrival joins two parts only where
+nothing between the parts adds up; where nothing there copies, the same number of departures is needed.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,6 @@ from flowccl.check.violation import Violation, transfer_name
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
-
 _READY, _ARRIVAL, _SEND = -1, 0, 1  # in this order at one instant
 
 

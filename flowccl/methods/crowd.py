@@ -36,10 +36,10 @@ def with_crowds(method: Method, name: str, *, knows_late: bool = False, knows_gr
             if found is None:
                 yield None
                 continue
-            if kept is not None:
-                found = replace(found, topology=topology, routes=found.routes.renamed(kept))
-            found = replace(found, demand=_as_asked(found.demand, demand))
-            better = delayed(found) if late else found
+            routes = found.routes if kept is None else found.routes.renamed(kept)
+            asked = _as_asked(found.demand, demand)
+            better = replace(found, topology=topology, routes=routes, demand=asked)
+            better = delayed(better) if late else better
             if best_ps is not None and better.finish_ps >= best_ps:
                 yield None
                 continue

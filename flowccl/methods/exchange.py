@@ -30,7 +30,7 @@ Cost = dict[tuple[int, int], float]  # of a chunk from one node to a neighbour
 
 
 def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    """One plan of stages after the other, each at once; only for sums that all who contribute want."""
+    """All plans for one order of the ranks, then for others; only for sums that all who contribute want."""
     ranks = everybody(demand)
     if ranks is None:
         raise DemandError(f"exchange is for allreduce: all who contribute want the sum; {demand.collective} is not so")
@@ -46,13 +46,15 @@ def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
         if best_ps is not None and best_ps <= 1.1 * near_ps:
             return
         order = ranks if turn == 0 else _paired(ranks, cost, random)
+        better: Schedule | None = None
         for sizes in _products(len(ranks))[:_MOST_PLANS]:
             schedule = _plan(placing, cost, list(_groups(order, sizes)))
-            if schedule is None or (best_ps is not None and schedule.finish_ps >= best_ps):
-                yield None
-                continue
-            best_ps = schedule.finish_ps
-            yield schedule
+            if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
+                better, best_ps = schedule, schedule.finish_ps
+            if clock.over():
+                break
+        if best_ps is not None or clock.over() or turn == _ORDERS - 1:
+            yield better  # until there is one, go on with other orders
 
 
 def _plan(placing: "_Placing", cost: Cost, stages: list[list[list[list[int]]]]) -> Schedule | None:

@@ -24,7 +24,8 @@ def in_switch(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sche
     switch = None if ranks is None else summing_switch(topology, ranks)
     if ranks is None or switch is None:
         raise DemandError(
-            f"in-switch is for an allreduce of gpus that share a switch that copies and reduces; {topology.name} has none"
+            "in-switch is for an allreduce of gpus that share a switch that copies and reduces; "
+            f"{demand.collective} on {topology.name} is not so"
         )
     if topology.limits or topology.changes:
         raise DemandError("in-switch knows no shared limits or changing bandwidth; use greedy")

@@ -20,7 +20,7 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def published_us(machine: str, collective: str) -> dict[str, dict[int, float]]:
-    """Best published finish in us by synthesizer and size in bytes, for a machine by name; empty where there is none."""
+    """Best published finish in us, by synthesizer and size in bytes, for a machine by name; empty if there is none."""
     result: dict[str, dict[int, float]] = {}
 
     def add(who: str, buffer: str, finish_us: str) -> None:

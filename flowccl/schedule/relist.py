@@ -1,7 +1,7 @@
 """The same transfers in another order on the links: who has the longest way to go goes first.
 
-For schedules put together from parts (two halves of an allreduce, late data), whose links would otherwise keep the order
-of the parts. What a node has got before it sends something stays the same.
+For schedules put together from parts (two halves of an allreduce, late data), whose links would otherwise keep the
+order of the parts. What a node has got before it sends something stays the same.
 """
 
 from dataclasses import replace

@@ -10,6 +10,7 @@ from flowccl.check.cut_optimum import cut_optimum
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum
+from flowccl.methods.fluid.decomposed import dantzig_wolfe
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry import symmetry, verified
 from flowccl.topology.topology import Limit, Link, Node, Topology
@@ -156,6 +157,15 @@ def test_the_quotient_has_the_optimum_of_the_whole_program(name: str, collective
     whole = fluid_optimum(topology, collective, group=verified(topology, []))
     same(small, whole)
     assert small.variables < whole.variables
+
+
+@pytest.mark.parametrize("name", ["ring:4", "dgx_a100:1", "dgx_a100:1:all", "rail:2x2"])
+def test_decompositions_find_the_same_optimum(name: str) -> None:
+    topology = machine(name)
+    floor = fluid_optimum(topology, "allgather").floor_s_per_GB
+    for found in (dantzig_wolfe(topology), dantzig_wolfe(topology, symmetry(topology))):
+        assert found.seconds_per_GB == pytest.approx(floor, rel=1e-6)
+        assert found.floor_s_per_GB == pytest.approx(floor, rel=1e-6)
 
 
 def test_one_slow_link_breaks_symmetry_and_the_optimum_is_still_proved() -> None:

@@ -6,24 +6,39 @@ from hypothesis import strategies as st
 
 from flowccl.demand.collectives import collective
 from flowccl.errors import NothingFoundError
+from flowccl.topology.topology import Topology
 from tests.methods.teccl_cases import run
 from tests.strategies import topologies
 
-few = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+CASES = [("milp", "allgather"), ("milp", "alltoall"), ("lp", "alltoall"), ("astar", "allgather")]
 
 
-@pytest.mark.parametrize(
-    ("method", "name"), [("milp", "allgather"), ("milp", "alltoall"), ("lp", "alltoall"), ("astar", "allgather")]
-)
-@given(data=st.data())
-@few
-def test_all_kinds_of_machines(method, name, data):
-    topology = data.draw(topologies(min_gpus=2, max_gpus=4, max_switches=2))
+def check(method: str, name: str, topology: Topology, start: bool) -> None:
     demand = collective(name, topology.num_gpus, 1_000_000 * topology.num_gpus)
-    start = data.draw(st.booleans())
     try:
-        schedule, notes = run(method, topology, demand, 3.0, epoch="slow", warm_start=start)
+        schedule, notes = run(method, topology, demand, 2.0, epoch="slow", warm_start=start)
     except NothingFoundError:
         return
     assert notes["epochs"] >= notes["epochs_floor"]
     assert schedule.finish_us <= notes["plan_finish_us"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("method", "name"), CASES)
+def test_all_kinds_of_machines(method: str, name: str) -> None:
+    @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(topologies(max_gpus=3, max_switches=1), st.booleans())
+    def some(topology: Topology, start: bool) -> None:
+        check(method, name, topology, start)
+
+    some()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "name"), CASES)
+def test_many_kinds_of_machines(method: str, name: str) -> None:
+    @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(topologies(max_gpus=4, max_switches=2), st.booleans())
+    def many(topology: Topology, start: bool) -> None:
+        check(method, name, topology, start)
+
+    many()

@@ -33,6 +33,7 @@ def test_table_7_alltoall_is_found_and_proved(chunks, epochs):
     assert (notes["epochs"], notes["epochs_floor"]) == (epochs, epochs)
 
 
+@pytest.mark.slow
 def test_table_7_alltoall_with_8_chunks_by_rates():
     _, notes = run("lp", DGX1, dgx1_demand("alltoall", 8), epoch="slow", warm_start=False)
     assert (notes["epochs"], notes["epochs_floor"]) == (22, 22)

@@ -30,7 +30,7 @@ def check(group: Symmetry) -> None:
         assert sorted(links) == list(range(len(topology.links)))
         for node, image in enumerate(nodes):
             a, b = topology.nodes[node], topology.nodes[image]
-            assert replace(a, name="", host="") == replace(b, name="", host="")
+            assert replace(a, name="x", host="") == replace(b, name="x", host="")
         for link, image in enumerate(links):
             a, b = topology.links[link], topology.links[image]
             assert b == replace(a, src=nodes[a.src], dst=nodes[a.dst])

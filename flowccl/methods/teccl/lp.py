@@ -28,6 +28,8 @@ from flowccl.topology.topology import Topology
 _MOST_COLUMNS = 1_500_000
 _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
+_MOST_IN_PIECES = 4000  # chunks that the list scheduler still gets at once
+_MOST_TO_SETTLE = 300  # where limits or changing bandwidths make placing slow
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,7 @@ def _in_pieces(
     for pieces in (2, 3, 4, 6, 8):
         good = start.schedule is not None and start.schedule.finish_ps <= clock.good_ps
         met = start.plan is not None and start.plan.epochs <= floor.epochs
-        small = pieces * len(demand) <= _MOST_TRANSFERS and pieces <= demand.chunk_bytes.min()
+        small = pieces * len(demand) <= _MOST_IN_PIECES and pieces <= demand.chunk_bytes.min()
         if (good and met) or not small or clock.left_s <= 0 or clock.should_stop():
             break
         parts = split(demand, pieces)
@@ -173,7 +175,8 @@ def _piece_counts(plan: FlowPlan) -> list[int]:
     """The fewest pieces that lose nothing, or a few to choose from."""
     least = int(plan.demand.chunk_bytes.min())
     sends = sum(len(way.sends) for way in plan.ways) / max(len(plan.ways), 1) * len(plan.demand.destination_rank)
-    possible = [n for n in _PIECES if n <= least and (n == 1 or n * sends <= _MOST_TRANSFERS)]
+    most = _MOST_TO_SETTLE if plan.grid.topology.limits or plan.grid.topology.changes else _MOST_TRANSFERS
+    possible = [n for n in _PIECES if n <= least and (n == 1 or n * sends <= most)]
     exact = [n for n in possible if _is_exact(plan, n)]
     return exact[:1] + ([n for n in (1, 2, 4, 8, 16) if n in possible] if not exact else [])
 
@@ -208,12 +211,27 @@ def _cut(plan: FlowPlan, pieces: int) -> GridPlan:
 
 def _transfers(grid: Grid, way: Way) -> list[tuple[tuple[int, ...], int]]:
     """(links, epoch): sends joined where they meet in a switch."""
-    stores = grid.topology.stores
-    starts = [i for i, (arc, _) in enumerate(way.sends) if stores[grid.tail[arc]]] + [len(way.sends)]
+    stores, sends = grid.topology.stores, _without_loops(grid, way)
+    starts = [i for i, (arc, _) in enumerate(sends) if stores[grid.tail[arc]]] + [len(sends)]
     return [
-        (tuple(link for arc, _ in way.sends[a:b] for link in grid.routes.links(arc)), way.sends[a][1])
+        (tuple(link for arc, _ in sends[a:b] for link in grid.routes.links(arc)), sends[a][1])
         for a, b in pairwise(starts)
     ]
+
+
+def _without_loops(grid: Grid, way: Way) -> list[tuple[int, int]]:
+    """The sends of a way, less those that lead back to where it has been."""
+    sends: list[tuple[int, int]] = []
+    been = [way.source]
+    for arc, epoch in way.sends:
+        node = int(grid.head[arc])
+        if node in been:
+            place = been.index(node)
+            been, sends = been[: place + 1], sends[:place]
+        else:
+            been.append(node)
+            sends.append((arc, epoch))
+    return sends
 
 
 def split(demand: Demand, pieces: int) -> Demand:

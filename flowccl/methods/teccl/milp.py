@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.errors import NothingFoundError
+from flowccl.errors import InputError, NothingFoundError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
@@ -102,32 +102,31 @@ def _by_objective(
 ) -> tuple[GridPlan | None, dict[str, object]]:
     """The paper's objective over a given number of epochs, or over those of the start or of Algorithm 1."""
     search.low, search.reason = search.floor.epochs, search.floor.witness
-    epochs = options.epochs if isinstance(options.epochs, int) else None
-    if epochs is None:
-        epochs = search.best.epochs if search.best is not None else _enough_epochs(grid, demand, clock, options, search)
-    program = CopyProgram(grid, State.start(demand, grid.topology), distances, epochs, options)
-    program.reward_early()
-    built, began = program.model.build(), clock.elapsed_s
-    settings = solver_options(clock, options, max(clock.left_s, 0.1))
-    if search.best is not None and search.best.epochs <= epochs:
-        settings = replace(settings, start=_point(program, search.best))
-    solution = solve(built, settings, options.solver)
-    search.solver_s += clock.elapsed_s - began
-    search.solves += 1
-    if solution.status is Status.INFEASIBLE:
-        search.options = replace(options, epochs=epochs)
-        search.best = None
-        search.run()  # raises, with the reason
-    if solution.has_point:
-        plan = plan_of(program, demand, solution.value(program.send))
-        gap = solution.gap if math.isfinite(solution.gap) else None
-        facts: dict[str, object] = {
-            "objective": solution.objective,
-            "objective_gap": gap,
-            "grid_status": str(solution.status),
-        }
-        return plan, facts
-    return search.best, {"grid_status": str(solution.status)}
+    given = options.epochs if isinstance(options.epochs, int) else None
+    epochs = given or (search.best.epochs if search.best is not None else 0)
+    epochs = epochs or _enough_epochs(grid, demand, clock, options, search)
+    while True:
+        program = CopyProgram(grid, State.start(demand, grid.topology), distances, epochs, options)
+        program.reward_early()
+        began = clock.elapsed_s
+        settings = solver_options(clock, options, max(clock.left_s, 0.1))
+        if search.best is not None and search.best.epochs <= epochs:
+            settings = replace(settings, start=_point(program, search.best))
+        solution = solve(program.model.build(), settings, options.solver)
+        search.solver_s += clock.elapsed_s - began
+        search.solves += 1
+        if solution.status is not Status.INFEASIBLE:
+            break
+        search.low, search.reason = epochs + 1, f"the program for {epochs} epochs has no solution"
+        if given is not None:
+            raise InputError(f"infeasible in {epochs} epochs; at least {search.low} are needed because {search.reason}")
+        epochs += max(epochs // 8, 1)  # Algorithm 1 does not see what rounding to this grid costs
+    if not solution.has_point:
+        return search.best, {"grid_status": str(solution.status)}
+    gap = solution.gap if math.isfinite(solution.gap) else None
+    facts: dict[str, object] = {"objective": solution.objective, "objective_gap": gap}
+    plan = plan_of(program, demand, solution.value(program.send))
+    return plan, facts | {"grid_status": str(solution.status)}
 
 
 def _enough_epochs(

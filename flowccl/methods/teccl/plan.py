@@ -121,42 +121,56 @@ class _Room:
     """How full every link and limit is in every epoch."""
 
     def __init__(self, steps: Steps) -> None:
-        self.steps = steps
-        self.grid = steps.grid
+        self.steps, self.grid = steps, steps.grid
         topology = self.grid.topology
-        self.use = np.zeros((len(topology.links) + len(topology.limits), steps.num_epochs))
+        count = steps.num_epochs + int(steps.hold.max()) + int(steps.delay.max()) * len(topology.nodes)
+        self.use = [[0.0] * count for _ in range(len(topology.links) + len(topology.limits))]
         pointer, limit = topology.link_limits
         self.limits = [limit[pointer[i] : pointer[i + 1]].tolist() for i in range(len(topology.links))]
         self.rate = self.grid.rate_GBps(steps.num_epochs)
+        self._known: dict[tuple[int, ...], list[tuple[int, int, int, float]]] = {}
 
     def take(self, links: tuple[int, ...], ready: int, end: int) -> int | None:
         """The first epoch from `ready` on with room on all links, which is then taken."""
-        for epoch in range(ready, end):
+        epoch = ready
+        while epoch < end:
             needs = self._needs(links, epoch)
-            clash = next((until for row, a, b, part in needs if (until := self._full(row, a, b, part)) >= 0), -1)
-            if clash < 0:
-                for row, a, b, part in needs:
-                    self.use[row, a:b] += part
+            later = self._clash(needs, epoch)
+            if later == epoch:
+                for row, shift, hold, part in needs:
+                    use = self.use[row]
+                    for k in range(epoch + shift, epoch + shift + hold):
+                        use[k] += part
                 return epoch
+            epoch = later
         return None
 
-    def _full(self, row: int, first: int, last: int, part: float) -> int:
-        busy = np.flatnonzero(self.use[row, first:last] + part > 1 + 1e-9)
-        return first + int(busy[-1]) if len(busy) else -1
+    def _clash(self, needs: list[tuple[int, int, int, float]], epoch: int) -> int:
+        """The next epoch to try: this one if all fits, else behind what is in the way."""
+        for row, shift, hold, part in needs:
+            use, most = self.use[row], 1 + 1e-9 - part
+            for k in range(epoch + shift + hold - 1, epoch + shift - 1, -1):
+                if use[k] > most:
+                    return k + 1 - shift
+        return epoch
 
     def _needs(self, links: tuple[int, ...], epoch: int) -> list[tuple[int, int, int, float]]:
-        """(row of use, from, to, share) for every link and limit."""
+        """(row of use, epochs after the start, epochs, share) for every link and limit."""
+        if links in self._known:
+            return self._known[links]
         needs, last = [], self.steps.num_epochs - 1
         topology = self.grid.topology
-        for arc, shift in self.steps.arcs(links, epoch):
-            k = min(epoch + shift, last)
+        for arc, after in self.steps.arcs(links, epoch):
+            k = min(epoch + after, last)
             hold, part = int(self.steps.hold[arc, k]), 1.0 / int(self.steps.capacity[arc, k])
             for hop in range(int(self.grid.routes.ptr[arc]), int(self.grid.routes.ptr[arc + 1])):
-                begin, link = epoch + shift + int(self.grid.hop_shift[hop]), int(self.grid.hop_link[hop])
-                needs.append((link, begin, begin + hold, part))
+                shift, link = after + int(self.grid.hop_shift[hop]), int(self.grid.hop_link[hop])
+                needs.append((link, shift, hold, part))
                 for limit in self.limits[link]:
                     share = min(float(self.rate[arc, k]) / float(topology.limit_GBps[limit]), 1.0)
-                    needs.append((len(topology.links) + limit, begin, begin + hold, part * share))
+                    needs.append((len(topology.links) + limit, shift, hold, part * share))
+        if not topology.changes:
+            self._known[links] = needs
         return needs
 
 

@@ -1,0 +1,145 @@
+"""Every collective on several machines at three sizes: finish, floor, gap, and the best classic beside it.
+
+`python -m benchmarks collectives [--time-limit S] [--collectives A,B] [--machines A,B] [--sizes 1KB,1GB] [--out FILE]`
+"""
+
+import argparse
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowccl.check.verify import verify
+from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import FlowcclError
+from flowccl.methods import CLASSICS, METHODS
+from flowccl.methods.clock import Clock
+from flowccl.synthesize import synthesize
+from flowccl.topology.files import read_machine
+from flowccl.topology.topology import Link, Node, Topology
+from flowccl.units import format_bytes, parse_bytes
+from flowccl.version import VERSION
+
+MACHINES = ("dgx1", "ndv2:2", "dgx2:2", "mi250:1", "dgx_a100:2", "torus:4x4", "random")
+SIZES = ("1KB", "1MB", "1GB")
+COLLECTIVES = (*COLLECTIVES_BY_NAME, "alltoallv", "custom")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table, and write it as JSON where asked to."""
+    options = _options(arguments)
+    rows = []
+    print(
+        f"{'collective':<15}{'machine':<12}{'size':>7}{'finish us':>14}{'floor us':>14}{'gap':>8}{'classic us':>14}  by"
+    )
+    for row in table(options.collectives, options.machines, options.sizes, options.time_limit, options.seed):
+        rows.append(row)
+        classic = "" if row["classic_us"] is None else f"{row['classic_us']:.6g}"
+        size = format_bytes(row["size_bytes"]).replace(" ", "")
+        print(
+            f"{row['collective']:<15}{row['machine']:<12}{size:>7}{row['finish_us']:>14.6g}"
+            f"{row['lower_bound_us']:>14.6g}{row['gap']:>8.1%}{classic:>14}  {row['method']}",
+            flush=True,
+        )
+    print(summary(rows))
+    if options.out is not None:
+        head = {"version": VERSION, "seed": options.seed, "python": platform.python_version()}
+        Path(options.out).write_text(json.dumps(head | {"rows": rows}, indent=1))
+    return 0
+
+
+def table(
+    collectives: Sequence[str], machines: Sequence[str], sizes: Sequence[str], time_limit_s: float, seed: int
+) -> Iterator[dict[str, Any]]:
+    """One row for each of them."""
+    for machine in machines:
+        topology = random_machine(0) if machine == "random" else read_machine(machine)
+        for name in collectives:
+            for size in sizes:
+                yield _row(topology, machine, name, parse_bytes(size), time_limit_s, seed)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """How many rows are near their floor, and whether a classic was ever earlier."""
+    gaps = [row["gap"] for row in rows]
+    near = sum(gap <= 0.1 for gap in gaps)
+    lost = sum(row["classic_us"] is not None and row["finish_us"] > row["classic_us"] for row in rows)
+    return (
+        f"{len(rows)} rows, all verified: gap at most 10 % on {near} ({near / len(rows):.0%}), "
+        f"at most 30 % on {sum(gap <= 0.3 for gap in gaps)}, worst {max(gaps):.1%}; later than a classic on {lost}"
+    )
+
+
+def random_machine(seed: int, gpus: int = 10) -> Topology:
+    """A ring of GPUs and as many links again between any two, with bandwidths and latencies of all kinds."""
+    random = np.random.default_rng(seed)
+    nodes = [Node(name=f"gpu{rank}") for rank in range(gpus)]
+    pairs = [(rank, (rank + 1) % gpus) for rank in range(gpus)]
+    pairs += [tuple(random.choice(gpus, 2, replace=False).tolist()) for _ in range(gpus)]
+    links = []
+    for a, b in pairs:
+        bandwidth, latency = float(random.choice([12.5, 25.0, 50.0])), float(random.choice([0.35, 0.7, 1.3]))
+        links += [Link(src=s, dst=d, bandwidth_GBps=bandwidth, latency_us=latency) for s, d in ((a, b), (b, a))]
+    return Topology("random", tuple(nodes), tuple(links))
+
+
+def demand_of(name: str, gpus: int, size_bytes: int, chunks: int) -> Demand:
+    """A collective; alltoallv with a matrix by Zipf's law, custom with some broadcasts and some sums."""
+    if name == "alltoallv":
+        return alltoallv(zipf_matrix(gpus, size_bytes), chunks)
+    if name == "custom":
+        part = max(size_bytes // gpus // chunks, 1)
+        every = tuple(range(gpus))
+        rows = [Chunk(bytes=part, sources=(0,), destinations=every[1:]) for _ in range(chunks)]
+        rows += [Chunk(bytes=part, sources=every, destinations=(gpus - 1,)) for _ in range(chunks)]
+        return Demand.from_chunks("custom", gpus, rows, pieces=chunks)
+    return collective(name, gpus, size_bytes, chunks)
+
+
+def zipf_matrix(gpus: int, size_bytes: int, seed: int = 0) -> list[list[int]]:
+    """Shares of one rank's buffer that fall off as 1 / rank, in another order for every row."""
+    random = np.random.default_rng(seed)
+    share = 1 / np.arange(1, gpus + 1)
+    share /= share.sum()
+    rows = [np.maximum(share[random.permutation(gpus)] * size_bytes, 8).astype(int) for _ in range(gpus)]
+    return [row.tolist() for row in rows]
+
+
+def _row(topology: Topology, machine: str, name: str, size_bytes: int, limit_s: float, seed: int) -> dict[str, Any]:
+    gpus = topology.num_gpus
+    result = synthesize(
+        topology, lambda count: demand_of(name, gpus, size_bytes, count), time_limit_s=limit_s, seed=seed
+    )
+    return result.to_json() | {
+        "collective": name,
+        "machine": machine,
+        "size_bytes": size_bytes,
+        "classic_us": _best_classic_us(topology, demand_of(name, gpus, size_bytes, 1)),
+    }
+
+
+def _best_classic_us(topology: Topology, demand: Demand) -> float | None:
+    """The earliest of ring, tree, recursive doubling and direct, one chunk per block, verified."""
+    finishes = []
+    for name in CLASSICS:
+        try:
+            schedule = next(METHODS[name](topology, demand, Clock(1.0)))
+        except FlowcclError:  # for example no power of two
+            continue
+        if schedule is not None and not verify(schedule):
+            finishes.append(schedule.finish_us)
+    return min(finishes, default=None)
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks collectives", description=__doc__)
+    for name, values in (("collectives", COLLECTIVES), ("machines", MACHINES), ("sizes", SIZES)):
+        parser.add_argument(f"--{name}", type=lambda text: tuple(text.split(",")), default=values, metavar="A,B")
+    parser.add_argument("--time-limit", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", metavar="FILE", help="also write the rows as JSON")
+    return parser.parse_args(arguments)

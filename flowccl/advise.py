@@ -1,0 +1,164 @@
+"""What the fluid optimum says about the machine: which links and limits bind, and what more bandwidth would give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.collectives import collective_name
+from flowccl.errors import InputError
+from flowccl.methods.fluid import FluidOptimum, fluid_optimum
+from flowccl.topology.symmetry import Symmetry, symmetry
+from flowccl.topology.topology import Topology
+from flowccl.units import format_GBps, format_us
+
+_WHOLE = ("broadcast", "reduce", "allreduce")  # their block is the whole buffer
+_BINDS = 1 - 1e-6
+_WIDER = 1.001  # how much wider a cable is made to see what that saves
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """Links that are alike (both directions), or a limit: how full, and the time saved by 1 GB/s more on each."""
+
+    name: str
+    links: int
+    bandwidth_GBps: float
+    use: float
+    saved_us_per_GBps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The optimum for very large buffers, scaled to a size; links and limits, those that save most first."""
+
+    machine: str
+    collective: str
+    size_bytes: int
+    optimum_us: float
+    floor_us: float
+    proved: bool
+    proof: str
+    bottlenecks: tuple[Bottleneck, ...]
+    sweep: tuple[tuple[float, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One object, for scripts."""
+        names = ("machine", "collective", "size_bytes", "optimum_us", "floor_us", "proved", "proof")
+        rows = [{key: getattr(b, key) for key in Bottleneck.__slots__} for b in self.bottlenecks]
+        sweep = [{"bandwidth_GBps": GBps, "optimum_us": us} for GBps, us in self.sweep]
+        return {name: getattr(self, name) for name in names} | {"bottlenecks": rows, "sweep": sweep}
+
+
+def advise(
+    topology: Topology,
+    collective: str,
+    size_bytes: int,
+    *,
+    root: int = 0,
+    link: str | None = None,
+    bandwidths_GBps: Sequence[float] = (),
+) -> Advice:
+    """The optimum and what binds it.
+
+    With `link` ("gpu0 -> rail0"), also the optimum at other bandwidths of all links that are alike to it.
+    """
+    name = collective_name(collective)
+    group = symmetry(topology)
+    GB = size_bytes / 1e9 / (1 if name in _WHOLE else topology.num_gpus)
+    optimum = fluid_optimum(topology, name, root=root, group=group)
+    cables = _cables(topology, group)
+    sweep = []
+    if link is not None:
+        alike = cables == cables[_link(topology, link)]
+        for GBps in bandwidths_GBps:
+            other = fluid_optimum(_with(topology, alike, GBps), name, root=root)
+            sweep.append((float(GBps), other.floor_s_per_GB * GB * 1e6))
+    us = 1e6 * GB
+    return Advice(
+        topology.name,
+        name,
+        size_bytes,
+        optimum.seconds_per_GB * us,
+        optimum.floor_s_per_GB * us,
+        optimum.proved,
+        optimum.proof,
+        tuple(_bottlenecks(optimum, cables, root, us)),
+        tuple(sweep),
+    )
+
+
+def _link(topology: Topology, name: str) -> int:
+    wanted = "".join(name.split())
+    for index in range(len(topology.links)):
+        if "".join(topology.link_name(index).split()) == wanted:
+            return index
+    example = topology.link_name(0) if topology.links else "gpu0 -> gpu1"
+    raise InputError(f'{topology.name} has no link "{name}"; write it as "{example}"')
+
+
+def _cables(topology: Topology, group: Symmetry) -> NDArray[np.int64]:
+    """Links that are alike, both directions together: the first orbit of the two."""
+    orbit, count = group.link_orbits.astype(np.int64), len(topology.nodes)
+    there = topology.link_src.astype(np.int64) * count + topology.link_dst
+    back = topology.link_dst.astype(np.int64) * count + topology.link_src
+    first = dict(zip(there.tolist()[::-1], orbit.tolist()[::-1], strict=True))
+    other = np.array([first.get(key, mine) for key, mine in zip(back.tolist(), orbit.tolist(), strict=True)])
+    return np.asarray(np.minimum(orbit, other), dtype=np.int64)
+
+
+def _with(topology: Topology, chosen: NDArray[np.bool_], GBps: NDArray[np.float64] | float) -> Topology:
+    """The machine with other bandwidths on some links."""
+    every = np.where(chosen, GBps, topology.link_GBps).tolist()
+    links = [replace(k, bandwidth_GBps=b) if a else k for k, a, b in zip(topology.links, chosen, every, strict=True)]
+    return replace(topology, links=tuple(links))
+
+
+def _bottlenecks(optimum: FluidOptimum, cables: NDArray[np.int64], root: int, us: float) -> list[Bottleneck]:
+    """Every kind of cable and every limit.
+
+    Where several kinds bind together, the duals are not unique, and more of one alone may save nothing. So what is full
+    is widened a little, and the optimum found again.
+    """
+    topology, floor = optimum.topology, optimum.floor_s_per_GB
+    busy = optimum.link_GB / topology.link_GBps / floor
+    result = []
+
+    def saved(other: Topology, more_GBps: float) -> float:
+        found = fluid_optimum(other, optimum.collective, root=root).floor_s_per_GB
+        return max(floor - found, 0.0) / more_GBps * us
+
+    for first in np.unique(cables, return_index=True)[1].tolist():
+        alike = cables == cables[first]
+        GBps, use = float(topology.link_GBps[first]), float(busy[alike].max())
+        gain = saved(_with(topology, alike, topology.link_GBps * _WIDER), GBps * (_WIDER - 1)) if use >= _BINDS else 0.0
+        result.append(Bottleneck(topology.link_name(first), int(alike.sum()), GBps, use, gain))
+    for at, limit in enumerate(topology.limits):
+        use = float(optimum.link_GB[list(limit.links)].sum()) / limit.bandwidth_GBps / floor
+        more = replace(limit, bandwidth_GBps=limit.bandwidth_GBps * _WIDER)
+        wider = replace(topology, limits=(*topology.limits[:at], more, *topology.limits[at + 1 :]))
+        gain = saved(wider, more.bandwidth_GBps - limit.bandwidth_GBps) if use >= _BINDS else 0.0
+        result.append(Bottleneck(f"limit {limit.name}", len(limit.links), limit.bandwidth_GBps, use, gain))
+    return sorted(result, key=lambda b: (-b.saved_us_per_GBps, -b.use))
+
+
+def describe(advice: Advice) -> str:
+    """The advice in words, for people."""
+    lines = [
+        f"machine      {advice.machine}",
+        f"collective   {advice.collective}, {advice.size_bytes} bytes",
+        f"optimum      {format_us(advice.optimum_us)} for the bandwidth alone, latency and chunks apart",
+        f"proof        {advice.proof}",
+        "",
+        f"{'links alike, both ways':<32} {'how many':>8} {'bandwidth':>12} {'use':>7}  1 GB/s more on each saves",
+    ]
+    for b in advice.bottlenecks:
+        saves = format_us(b.saved_us_per_GBps) if b.saved_us_per_GBps > 1e-6 else "nothing alone: others are full too"
+        words = saves if b.use >= _BINDS else "nothing"
+        lines.append(f"{b.name:<32} {b.links:>8} {format_GBps(b.bandwidth_GBps):>12} {b.use:>7.1%}  {words}")
+    if advice.sweep:
+        lines += ["", f"{'bandwidth':>12}  optimum"]
+        lines += [f"{format_GBps(GBps):>12}  {format_us(us)}" for GBps, us in advice.sweep]
+    return "\n".join(lines)

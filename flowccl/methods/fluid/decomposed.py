@@ -1,0 +1,142 @@
+"""Dantzig-Wolfe (5.1) and Mirrored Dantzig-Wolfe (5.2) for allgather: what orbits are measured against.
+
+The master program mixes routings of each source so that no link is full; with its prices of links, a program per source
+finds a cheaper routing, and so on. The mirrored form has one such program per class of sources, and one row per orbit
+of links. Prices are smoothed (Wentges); every step gives a floor, since with prices that sum to one no routing of all
+sources is cheaper than the cheapest of each.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import DemandError
+from flowccl.methods.fluid.arcs import plain_arcs
+from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
+from flowccl.methods.fluid.quotient import sources_of
+from flowccl.solver import ProgramBuilder, Session, SolverOptions
+from flowccl.topology.symmetry import Symmetry, verified
+from flowccl.topology.topology import Topology
+
+F64 = NDArray[np.float64]
+
+_CLOSE = 1e-7
+_SMOOTH = 0.5  # how much of the prices of the best floor is kept
+_STEPS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """The optimum between floor and what was found, and what it took."""
+
+    seconds_per_GB: float
+    floor_s_per_GB: float
+    steps: int
+    columns: int
+    elapsed_s: float
+
+
+def dantzig_wolfe(topology: Topology, group: Symmetry | None = None, time_limit_s: float = np.inf) -> Decomposed:
+    """The least time of an allgather; with a group it is the mirrored form. Limits and cost are not looked at."""
+    if topology.limits:
+        raise DemandError("Dantzig-Wolfe is built for machines without limits; use fluid_optimum")
+    began = time.monotonic()
+    known = verified(topology, []) if group is None else group
+    master = _Master(topology, known)
+    prices, center = np.full(master.rows, 1.0 / master.rows), np.full(master.rows, 1.0 / master.rows)
+    best, floor, columns, steps = np.inf, 0.0, 0, 0
+    while steps < _STEPS:
+        steps += 1
+        asked = _SMOOTH * center + (1 - _SMOOTH) * prices
+        found = master.routings(asked)
+        value = float(sum(cost for cost, _ in found))
+        if value > floor:
+            floor, center = value, asked
+        elif not master.any_helps(found, prices):  # smoothing misled: ask at the prices themselves
+            found = master.routings(prices)
+            floor = max(floor, float(sum(cost for cost, _ in found)))
+            center = prices
+        columns += master.add(found)
+        best, prices = master.solved()
+        if best - floor <= _CLOSE * best or time.monotonic() - began > time_limit_s:
+            break
+    return Decomposed(best, floor, steps, columns, time.monotonic() - began)
+
+
+class _Master:
+    """Weights of routings, one row per orbit of links and one per class of sources; and the programs that route."""
+
+    def __init__(self, topology: Topology, group: Symmetry) -> None:
+        self.orbit = group.link_orbits
+        first, size = np.unique(self.orbit, return_index=True, return_counts=True)[1:]
+        self.rows = len(first)
+        self.share = 1.0 / (size * topology.link_GBps[first])
+        gpus = np.arange(len(topology.nodes)) < topology.num_gpus
+        classes, start, self.count = np.unique(
+            group.node_orbits[: topology.num_gpus], return_index=True, return_counts=True
+        )
+        arcs, alone = plain_arcs(topology), verified(topology, [])
+        self.routers = []
+        for rank in start.tolist():
+            only = np.arange(len(gpus)) == rank
+            part = Part(arcs, sources_of(arcs, alone, only, gpus), copies=True)
+            self.routers.append(_Router(fluid_program(topology, alone.link_orbits, (part,))))
+        model = ProgramBuilder()
+        clock = model.variables("time", cost=1)
+        extra = model.variables("extra", len(classes), cost=1e6)  # no routing yet
+        links = model.rows("link", self.rows, upper=0).add(clock, times=-1)
+        model.rows("one of each", len(classes), equals=1).add(extra)
+        self.session = Session(model.build(), SolverOptions(method="simplex"))
+        self.link_rows = np.asarray(links)
+        self.duals: F64 = np.zeros(self.rows + len(classes))
+
+    def routings(self, prices: F64) -> list[tuple[float, F64]]:
+        """The cheapest routing of each class at these prices: (what all of the class pay, load of each row)."""
+        result = []
+        per_link = prices[self.orbit] * self.share[self.orbit]
+        for router, count in zip(self.routers, self.count.tolist(), strict=True):
+            use = router.cheapest(per_link)
+            load = count * np.bincount(self.orbit, use, self.rows) * self.share
+            result.append((float(load @ prices), load))
+        return result
+
+    def any_helps(self, found: list[tuple[float, F64]], prices: F64) -> bool:
+        """Whether a routing is cheaper than what the master pays for its class."""
+        pays = self.duals[self.rows :]
+        return any(load @ prices < pay - 1e-9 * abs(pay) for (_, load), pay in zip(found, pays, strict=True))
+
+    def add(self, found: list[tuple[float, F64]]) -> int:
+        """New columns."""
+        classes = len(self.routers)
+        entries = np.vstack([np.array([load for _, load in found]).T, np.eye(classes)])
+        self.session.add_columns(np.zeros(classes), entries)
+        return classes
+
+    def solved(self) -> tuple[float, F64]:
+        """The least time with the routings so far, and the prices of links."""
+        solution = self.session.solve()
+        assert solution.duals is not None
+        self.duals = solution.duals
+        prices = np.maximum(-solution.duals[self.link_rows], 0.0)
+        return solution.objective, prices / max(prices.sum(), 1e-300)
+
+
+class _Router:
+    """The program of one source (5.1): the cheapest routing to all destinations at given prices of links."""
+
+    def __init__(self, fluid: FluidProgram) -> None:
+        (self.traffic,) = fluid.traffic
+        self.made = np.flatnonzero(self.traffic.columns >= 0)
+        every = np.arange(fluid.program.num_columns)
+        self.session = Session(fluid.program.with_cost(every, 0.0), SolverOptions(method="simplex"))
+
+    def cheapest(self, price: F64) -> F64:
+        """What each link carries."""
+        columns = self.traffic.columns[self.made]
+        scale = max(float(price.max()), 1e-300)
+        self.session.change_cost(columns, price[self.traffic.link[self.made]] / scale)
+        values = self.session.solve().values
+        assert values is not None
+        return np.bincount(self.traffic.link[self.made], values[columns], len(price)).astype(np.float64)

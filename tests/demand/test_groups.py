@@ -1,0 +1,169 @@
+"""Groups, late data, byte matrices and tenants: what is made, what is refused, and the words."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowccl.check.verify import verify
+from flowccl.cli import main
+from flowccl.demand.collectives import collective
+from flowccl.demand.files import demand_from_json, demand_to_json
+from flowccl.demand.groups import group_collective, in_group, parse_ranks, with_late
+from flowccl.demand.matrix import load_matrix
+from flowccl.demand.tenants import Tenant, together
+from flowccl.errors import DemandError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.tenants import synthesize_tenants
+from flowccl.topology.files import read_machine
+
+
+def test_ranks() -> None:
+    assert parse_ranks("0-2,5", 8) == (0, 1, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0-8", "group: rank 8 is not a gpu; ranks are 0 to 7"),
+        ("1,2,1", "group: rank 1 is named twice"),
+        ("3-1", "group: the range 3-1 runs backwards; write 1-3"),
+        ("x", "group: 'x' is no rank or range of ranks; write for example 0-7,16-23"),
+    ],
+)
+def test_bad_ranks(text: str, words: str) -> None:
+    with pytest.raises(DemandError) as error:
+        parse_ranks(text, 8)
+    assert str(error.value) == words
+
+
+def test_a_group_of_one() -> None:
+    with pytest.raises(DemandError, match="group: needs at least 2 gpus, got 1"):
+        group_collective("allgather", 100, [3], 8)
+
+
+def test_root_must_be_in_the_group() -> None:
+    with pytest.raises(DemandError, match="broadcast: root 0 is not in the group"):
+        group_collective("broadcast", 100, [1, 3], 8, root=0)
+
+
+def test_json_round_trip() -> None:
+    demand = with_late(group_collective("allreduce", 1000, [1, 3, 4], 8, relays=(5,)), {3: 7})
+    again = demand_from_json(json.loads(json.dumps(demand_to_json(demand))))
+    assert again == demand
+    assert again.forbidden == (0, 2, 6, 7)
+    assert again.num_ranks == 3
+
+
+@pytest.mark.parametrize("method", ["greedy", "routed", "exchange"])
+def test_nothing_goes_through_forbidden_gpus(method: str) -> None:
+    topology = read_machine("torus:4x4")
+    demand = group_collective("allreduce", 10**6, range(8), 16, relays=())
+    schedule = next(s for s in METHODS[method](topology, demand, Clock(9.0)) if s is not None)
+    assert verify(schedule) == []
+    free = next(METHODS["greedy"](topology, in_group(collective("alltoall", 8, 8000), range(8), 16), Clock(1.0)))
+    assert free is not None
+    kinds = {v.kind for v in verify(type(free)(**{**vars_of(free), "demand": _without_relays(free.demand)}))}
+    assert kinds <= {"relay"}
+
+
+def vars_of(schedule: object) -> dict[str, object]:
+    names = ("topology", "routes", "chunk", "route", "start_ps", "reduce", "method")
+    return {name: getattr(schedule, name) for name in names}
+
+
+def _without_relays(demand: object) -> object:
+    from dataclasses import replace
+
+    return replace(demand, relays=())  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", ["allgather", "allreduce", "reduce"])
+@pytest.mark.parametrize("method", ["greedy", "routed", "ring"])
+def test_late_data_is_waited_for(name: str, method: str) -> None:
+    topology = read_machine("dgx1")
+    demand = with_late(collective(name, 8, 10**4), {3: 20_000_000})
+    schedule = next(s for s in METHODS[method](topology, demand, Clock(9.0)) if s is not None)
+    assert verify(schedule) == []
+    on_time = next(s for s in METHODS[method](topology, collective(name, 8, 10**4), Clock(9.0)) if s is not None)
+    assert schedule.finish_ps <= on_time.finish_ps + 20_000_000
+    early = type(schedule)(**{**vars_of(on_time), "demand": demand})
+    assert "source" in {v.kind for v in verify(early)} or name != "allgather"
+    assert verify(early)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1,2\n3\n", "the byte matrix must be square, got 2 rows of 1 or 2 entries"),
+        ("0,-5\n1,0\n", "entry [0][1]"),
+        ("0,x\n1,0\n", "entry [0][1]"),
+    ],
+)
+def test_bad_matrix(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "bytes.csv"
+    path.write_text(text)
+    with pytest.raises(DemandError) as error:
+        load_matrix(path)
+    assert words in str(error.value)
+
+
+def test_matrix_with_an_empty_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bytes.csv"
+    path.write_text("0,2MB,1KB\n0,0,0\n5,0,0\n")
+    assert main(["synth", "ring:3", "alltoallv", "--matrix", str(path), "--json", "--steps", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"]
+
+
+def test_tenants_in_one_schedule() -> None:
+    topology = read_machine("torus:4x4")
+
+    def two(count: int) -> list[Tenant]:
+        demand = collective("allgather", 16, 10**6, count)
+        return [Tenant("light", demand, 1.0), Tenant("heavy", demand, 10.0)]
+
+    found = synthesize_tenants(topology, two, time_limit_s=30, steps=8, method="greedy")
+    assert verify(found.result.schedule) == []
+    assert found.finish_us["heavy"] < found.finish_us["light"]
+    assert found.weighted_sum_us == pytest.approx(10 * found.finish_us["heavy"] + found.finish_us["light"])
+
+
+def test_tenants_start_when_they_say() -> None:
+    demand = together([Tenant("a", collective("broadcast", 4, 100)), Tenant("b", collective("reduce", 4, 100), 1, 5)])
+    assert demand.available_ps.tolist() == [0, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"collective": "allgather", "size": "1MB", "weight": 0}], "[0].weight: must be > 0, got 0"),
+        ([{"weight": 1}], "[0]: has no chunks; give either a collective with a size, or a demand"),
+        ([], "must be a list of one or more tenants"),
+        ([{"collective": "allgather", "size": "1MB", "group": "0-9"}], "[0].group: rank 9 is not a gpu"),
+        ([{"collective": "allgather", "size": "1MB", "group": [1]}], "group: needs at least 2 gpus, got 1"),
+    ],
+)
+def test_bad_tenants(tmp_path: Path, rows: object, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tenants.json"
+    path.write_text(json.dumps(rows))
+    assert main(["synth", "ring:4", "--tenants", str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["allgather", "--size", "1MB", "--group", "2"], "group: needs at least 2 gpus, got 1"),
+        (["allgather", "--size", "1MB", "--group", "0-4"], "--group: rank 4 is not a gpu; ranks are 0 to 3"),
+        (["allgather", "--size", "1MB", "--relay", "none"], "--relay: goes with --group"),
+        (["allgather", "--size", "1MB", "--late", "gpu9=1us"], "--late gpu9=1us: gpu9 is not a gpu of ring:4"),
+        (["allgather", "--size", "1MB", "--late", "gpu1"], "--late gpu1: write for example gpu3=20us"),
+        (["alltoallv"], "alltoallv and --matrix go together"),
+        (["allgather", "--size", "1MB", "--group", "0,2", "--relay", "none"], "gpu0 cannot reach gpu2"),
+        (["ring", "--size", "1MB"], "unknown collective 'ring'"),
+    ],
+)
+def test_bad_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["synth", "ring:4", *arguments]) == 2
+    assert words in capsys.readouterr().err

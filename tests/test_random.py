@@ -1,0 +1,112 @@
+"""2,000 random machines and demands: limits, changing bandwidth, memories, store-and-forward switches, buffers.
+
+Every schedule verifies, no floor is above it, retime makes nothing later, and JSON gives it back as it was.
+"""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowccl.check.bounds import lower_bound
+from flowccl.check.verify import verify
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.schedule.files import schedule_from_json, schedule_to_json
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import retime
+from flowccl.topology.topology import Topology
+from tests.strategies import demands, topologies
+
+EACH = settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def problems(draw: st.DrawFn, min_gpus: int = 2, max_gpus: int = 5) -> tuple[Topology, Demand]:
+    """A machine, with buffer limits now and then, and a demand, with sums now and then."""
+    buffers = draw(st.integers(0, 7)) == 0
+    topology = draw(topologies(min_gpus=min_gpus, max_gpus=max_gpus, max_switches=2, buffers=buffers))
+    return topology, draw(demands(topology.num_gpus, reductions=draw(st.booleans()), max_chunks=2))
+
+
+def has_buffers(topology: Topology) -> bool:
+    return any(node.buffer_bytes is not None for node in topology.nodes)
+
+
+def greedy_knows(topology: Topology) -> bool:
+    """Not yet: a route that meets a limit in two store-and-forward hops, and rising bandwidth with either of them."""
+    stores = any(not node.stores and node.crossing == "store-and-forward" for node in topology.nodes)
+    return not (topology.limits and stores) and not (topology.changes and (topology.limits or stores))
+
+
+def check(schedule: Schedule, problem: tuple[Topology, Demand]) -> None:
+    topology, demand = problem
+    assert verify(schedule) == []
+    assert (schedule.topology, schedule.demand) == (topology, demand)
+    assert lower_bound(topology, demand).ps <= schedule.finish_ps
+    early = retime(schedule)
+    assert np.all(early.start_ps <= schedule.start_ps)
+    assert verify(early) == []
+    value = json.loads(json.dumps(schedule_to_json(schedule)))
+    assert schedule_from_json(value) == schedule
+
+
+def steps(method: str, problem: tuple[Topology, Demand]) -> Iterator[Schedule | None]:
+    return METHODS[method](*problem, Clock(600.0))
+
+
+def check_classic(method: str, problem: tuple[Topology, Demand]) -> None:
+    try:
+        schedule = next(steps(method, problem))
+    except DemandError as error:
+        if not has_buffers(problem[0]) or "knows no buffer limits" not in str(error):
+            raise
+        return
+    check(schedule, problem)
+
+
+@EACH
+@given(problems().filter(lambda problem: greedy_knows(problem[0])))
+def test_greedy_on_400_machines(problem):
+    found = [schedule for schedule in islice(steps("greedy", problem), 2) if schedule is not None]
+    if not found:  # a buffer may be too small, and a memory cannot add
+        assert has_buffers(problem[0]) or (problem[1].reduces and any(n.kind == "memory" for n in problem[0].nodes))
+    for schedule in found:
+        check(schedule, problem)
+
+
+@EACH
+@given(problems())
+def test_ring_on_400_machines(problem):
+    check_classic("ring", problem)
+
+
+@EACH
+@given(problems(2, 2) | problems(4, 4))
+def test_recursive_doubling_on_400_machines(problem):
+    check_classic("recursive-doubling", problem)
+
+
+@EACH
+@given(problems())
+def test_direct_on_400_machines(problem):
+    check_classic("direct", problem)
+
+
+@EACH
+@given(problems())
+def test_tree_on_400_machines(problem):
+    check_classic("tree", problem)
+
+
+@settings(max_examples=30)
+@given(problems(3, 3))
+def test_recursive_doubling_needs_a_power_of_two(problem):
+    with pytest.raises(DemandError, match="recursive-doubling needs a power of two of gpus, got 3"):
+        next(steps("recursive-doubling", problem))
