@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output is gone, as in `flowccl machines | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        _StopSignal.restore()
 
 
 # -- the commands -------------------------------------------------------------------------------------------------
@@ -441,9 +444,19 @@ class _ProgressLine:
 class _StopSignal:
     """Ctrl-C asks the search to stop with its best; a second one ends the program."""
 
+    before: Any = None  # who had the signal; given back at the end
+
     def __init__(self) -> None:
         self.stopping = False
-        signal.signal(signal.SIGINT, self._on_signal)
+        if threading.current_thread() is threading.main_thread():  # others get no signals
+            _StopSignal.before = _StopSignal.before or signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, self._on_signal)
+
+    @classmethod
+    def restore(cls) -> None:
+        if cls.before is not None:
+            signal.signal(signal.SIGINT, cls.before)
+            cls.before = None
 
     def _on_signal(self, *_: object) -> None:
         if self.stopping:

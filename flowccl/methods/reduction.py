@@ -16,7 +16,7 @@ from flowccl.schedule.transform import join, reverse
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import with_links
 
-_PATIENCE = 3
+_PATIENCE = 8
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
@@ -94,7 +94,7 @@ def _joined(
     (first, summed), (second, sent) = halves
     searches = [_reduced(method, topology, first, clock), method(topology, second, clock)]
     best: list[Schedule | None] = [None, None]
-    joiner = _Joiner(demand)
+    joiner = _Joiner(demand, clock.shared)
     finish_ps = None
     while True:
         found = [next(search, "over") for search in searches]
@@ -117,21 +117,27 @@ def _joined(
 class _Joiner:
     """Joins two halves: every link works off the first half before the second, or who has the longest way to go.
 
-    The second order is left out when it did not help a few times.
+    The second order is left out when it did not help a few times, in this search or in others on the same clock.
     """
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: Demand, shared: dict[str, object]) -> None:
         self.demand = demand
-        self.idle = 0
+        self.shared = shared
+
+    @property
+    def idle(self) -> int:
+        """How many times in a row the second order did not help."""
+        told = self.shared.get("joins without help", 0)
+        return told if isinstance(told, int) else 0
 
     def join(self, first: Schedule, second: Schedule) -> Schedule:
         """The better of both orders."""
         joined = join(first, second, self.demand)
         mixed = relist(joined) if self.idle < _PATIENCE else None
         if mixed is None or mixed.finish_ps >= joined.finish_ps:
-            self.idle += 1
+            self.shared["joins without help"] = self.idle + 1
             return joined
-        self.idle = 0
+        self.shared["joins without help"] = 0
         return mixed
 
 

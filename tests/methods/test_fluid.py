@@ -159,7 +159,7 @@ def test_the_quotient_has_the_optimum_of_the_whole_program(name: str, collective
     assert small.variables < whole.variables
 
 
-@pytest.mark.parametrize("name", ["ring:4", "dgx_a100:1", "dgx_a100:1:all", "rail:2x2"])
+@pytest.mark.parametrize("name", ["ring:4", "dgx_a100:1", "rail:2x2"])
 def test_decompositions_find_the_same_optimum(name: str) -> None:
     topology = machine(name)
     floor = fluid_optimum(topology, "allgather").floor_s_per_GB
@@ -181,7 +181,7 @@ def test_one_slow_link_breaks_symmetry_and_the_optimum_is_still_proved() -> None
     assert optimum.seconds_per_GB == pytest.approx(cut_optimum(slow).seconds_per_GB)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(topologies(max_gpus=4, max_switches=2, changes=False))
 def test_on_random_machines_floors_are_in_order(topology: Topology) -> None:
     optimum = fluid_optimum(topology, "allgather")

@@ -51,7 +51,7 @@ def one_source(topology: Topology, block_bytes: int, pieces: int, *, copies: boo
         ("torus:4x4", "allreduce", 4, 0.01),
         ("dgx_a100:4", "alltoall", 1, 0.001),
         ("hypercube:4", "alltoall", 2, 0.001),
-        ("torus:4x4", "alltoall", 4, 0.15),
+        ("torus:4x4", "alltoall", 4, 0.01),
         ("star:5", "alltoall", 1, 0.001),
     ],
 )

@@ -103,7 +103,7 @@ def test_orbits_are_numbered_by_first_appearance() -> None:
     assert orbits(np.zeros((0, 3), dtype=np.int32), 3).tolist() == [0, 1, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(topologies(buffers=True))
 def test_whatever_is_found_on_random_machines_is_right(topology: Topology) -> None:
     group = symmetry(topology)

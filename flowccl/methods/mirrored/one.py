@@ -101,7 +101,7 @@ def spread_one(
 def deliver_one(ways: Ways, kinds: Kinds, pieces: int, random: np.random.Generator) -> OneSource:
     """Alltoall: every GPU gets its block of GPU 0's data, on paths that share the orbits of links evenly."""
     last_way = _paths(kinds, random)
-    to, root, way, before = _chain(kinds, last_way)
+    to, root, way, before = _chain(kinds, last_way, _balanced(kinds, last_way, random))
     count = len(to)
     job_kind = np.tile(kinds.way_kind[way], pieces)
     before = np.concatenate([np.where(before < 0, -1, before + p * count) for p in range(pieces)])
@@ -145,6 +145,27 @@ def _paths(kinds: Kinds, random: np.random.Generator) -> I32:
     return result
 
 
+def _balanced(kinds: Kinds, last_way: I32, random: np.random.Generator) -> I64:
+    """A round for each GPU, one GPU after the other: the one whose path leaves the fullest orbit least full."""
+    rounds, count = last_way.shape
+    hop_kind = np.repeat(np.arange(len(kinds.hold)), np.diff(kinds.hop_ptr))
+    of_kind = np.zeros((len(kinds.hold), kinds.orbits))
+    np.add.at(of_kind, (hop_kind, kinds.hop_orbit), kinds.hold[hop_kind].astype(np.float64))
+    held = np.zeros((rounds, count, kinds.orbits))
+    for number in range(rounds):
+        to, _, way, _ = _chain(kinds, last_way, np.full(count, number))
+        np.add.at(held[number], to, of_kind[kinds.way_kind[way]])
+    load = np.zeros(kinds.orbits)
+    turn = np.zeros(count, dtype=np.int64)
+    for sweep in range(2):  # in the second each may think again
+        for d in (1 + random.permutation(count - 1)).tolist():
+            load -= held[turn[d], d] if sweep else 0.0
+            after = load + held[:, d]
+            turn[d] = np.lexsort((after.sum(axis=1), after.max(axis=1)))[0]
+            load = after[turn[d]]
+    return turn
+
+
 def _cheapest(end: I32, cost: NDArray[np.float64]) -> tuple[I64, I64, I64]:
     """Triples (GPU, next GPU, way), only the cheapest way for each pair."""
     count = end.shape[1]
@@ -156,20 +177,20 @@ def _cheapest(end: I32, cost: NDArray[np.float64]) -> tuple[I64, I64, I64]:
 
 def _load(kinds: Kinds, last: I32, hop_kind: I64) -> NDArray[np.float64]:
     """Time that each orbit is held by one block for every GPU."""
-    way = _chain(kinds, last[None, :])[2]
+    way = _chain(kinds, last[None, :], np.zeros(len(last), dtype=np.int64))[2]
     uses = np.bincount(kinds.way_kind[way], minlength=len(kinds.hold)) * kinds.hold
     return np.bincount(kinds.hop_orbit, uses[hop_kind], kinds.orbits).astype(np.float64)
 
 
-def _chain(kinds: Kinds, last_way: I32) -> tuple[I64, I64, I64, I64]:
+def _chain(kinds: Kinds, last_way: I32, turn_of: I64) -> tuple[I64, I64, I64, I64]:
     """The hops of all paths: (destination, GPU that sends, way, hop before or -1), each after the one before it.
 
-    Destination d takes its path from round d modulo the rounds.
+    Destination d takes its path from round turn_of[d].
     """
-    rounds, count = last_way.shape
+    count = last_way.shape[1]
     back = _backward(kinds)
     at = np.arange(1, count)
-    to, turn = at.copy(), at % rounds
+    to, turn = at.copy(), turn_of[at]
     steps = []
     while len(at):
         way = last_way[turn, at]

@@ -2,12 +2,15 @@
 
 options.py    TecclOptions: what a user can choose
 epochs.py     Grid: the machine in epochs; the one place that rounds time
-plan.py       GridPlan: transfers that start at epochs; greedy plans to start from
 floor.py      how many epochs are needed at least, with the reason
-milp.py       the program with copies (section 3, appendices A, B, C, F)
-lp.py         the program without copies (section 4.1): rates, or whole chunks
-paths.py      flows over time to the ways of whole chunks
-astar.py      rounds (section 4.2, appendix D)
+plan.py       GridPlan: transfers that start at epochs; plans of the list scheduler to start from
+copies.py     the program with copies (section 3, appendices A, B, C, F)
+flows.py      the program without copies (section 4.1): rates, or whole chunks
+paths.py      flows over time to the ways of chunks
+search.py     the fewest epochs between a floor and a plan; Algorithm 1 (appendix E)
+milp.py       the method `milp`: build, solve, read
+lp.py         the method `lp`, and whole chunks where nothing is copied
+astar.py      the method `astar`: rounds (section 4.2, appendix D)
 readback.py   epochs to a schedule in continuous time
 inputs.py     TE-CCL's own input files
 """
