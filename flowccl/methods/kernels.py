@@ -385,7 +385,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                         if net.hop_segment[h] == 0:
                             ready = max(ready, free_at[net.hop_link[h]] - net.hop_offset[h])
                     if ready <= now:
-                        path = p
+                        path = np.int64(p)
                         break
                     if soonest < 0 or ready < soonest:
                         soonest = ready
@@ -485,7 +485,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                             fork = np.int64(-1)
                             for h in range(net.hop_ptr[p], net.hop_ptr[p + 1]):
                                 if tree_mark[net.hop_link[h]] != sent:
-                                    fork = h
+                                    fork = np.int64(h)
                                     break
                             if fork <= net.hop_ptr[p]:
                                 continue

@@ -189,12 +189,12 @@ def _chain(kinds: Kinds, last_way: I32, turn_of: I64) -> tuple[I64, I64, I64, I6
     """
     count = last_way.shape[1]
     back = _backward(kinds)
-    at = np.arange(1, count)
+    at = np.arange(1, count, dtype=np.int32)
     to, turn = at.copy(), turn_of[at]
     steps = []
     while len(at):
         way = last_way[turn, at]
-        at = back[way, at]
+        at = back[way, at].astype(np.int64)
         steps.append((to, at, way))
         go = at != 0
         at, to, turn = at[go], to[go], turn[go]
