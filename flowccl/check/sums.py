@@ -90,8 +90,8 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> li
         value[node] = have | came
     full = (1 << len(sources)) - 1
     for rank in demand.destinations(chunk).tolist():
-        lacks = [s for bit, s in enumerate(sources) if not value.get(rank, 0) >> bit & 1]
         if value.get(rank, 0) != full:
+            lacks = [s for bit, s in enumerate(sources) if not value.get(rank, 0) >> bit & 1]
             names = ", ".join(nodes[s].name for s in lacks[:5]) + (" ..." if len(lacks) > 5 else "")
             result.append(Violation("destination", f"{nodes[rank].name} ends without {names} in chunk {chunk}"))
     return result
