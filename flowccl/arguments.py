@@ -119,7 +119,7 @@ def _add_epochs(synth: _Parser) -> None:
     add("--objective", "objective", "fewest epochs, or the paper's sum (default: epochs)", choices=("epochs", "paper"))
     add("--latency-threshold", "latency_threshold", "ignore latency below this share of an epoch", type=float)
     add("--early-stop", "early_stop", "stop at this gap on the grid, e.g. 0.3", metavar="GAP", type=float)
-    add("--no-start", "warm_start", "no plan of the list scheduler to start from", action="store_false")
+    add("--no-start", "warm_start", "no plan of greedy and routed to start from", action="store_false")
     add("--round-epochs", "round_epochs", "of astar: epochs in a round", metavar="N", type=_positive)
     add("--solver", "solver", "who solves (default: highs)", choices=("highs", "gurobi"))
     add("--threads", "threads", "of the solver", metavar="N", type=_positive)

@@ -70,7 +70,9 @@ def _parse(value: str | float, scale: dict[str, float] | dict[str, int], what: s
         factor = scale[match[2]]
         number = float(match[1]) / (1 / factor) if factor < 1 else float(match[1]) * factor
     else:
-        number = float(value) if abs(value) < 1e300 else math.inf
+        if isinstance(value, int) and abs(value) > 10**300:
+            raise InputError(f"{what} is too large, got {str(value)[:12]}...")
+        number = float(value)
     if not math.isfinite(number):
         raise InputError(f"{what}: must be finite, got {value}")
     return number

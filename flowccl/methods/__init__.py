@@ -123,6 +123,7 @@ def warm_up(names: Iterable[str]) -> None:
     pair = [Link(src=0, dst=1, bandwidth_GBps=1.0), Link(src=1, dst=0, bandwidth_GBps=1.0)]
     topology = Topology("warm-up", ends, tuple(pair))
     demand = allgather(2, 8)
-    wanted = {"greedy" if name in ON_EPOCHS else name for name in names}
+    wanted = set(names)
+    wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
     for name in wanted & {"greedy", "routed", "mirrored"}:
         next(METHODS[name](topology, demand, Clock(1.0)))

@@ -4,15 +4,19 @@ A search is one method at one number of chunks. The ladder gives each a first st
 while more chunks help; then the best searches take turns until the clock is over.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from flowccl.check.verify import verify
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
+
+log = logging.getLogger(__name__)
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 _FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
@@ -58,12 +62,19 @@ class Chunking:
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
         for found in self._every_step():
-            if found is not None and found.finish_ps < self.best_ps:
+            if found is not None and found.finish_ps < self.best_ps and self._right(found):
                 self.best_ps = found.finish_ps
                 yield found
             self.steps += 1
             if self.clock.over(self.best_ps) or (self.clock.steps is not None and self.steps >= self.clock.steps):
                 return
+
+    def _right(self, found: Schedule) -> bool:
+        """The judge's word; what a method got wrong does not hide what another got right."""
+        violations = verify(found)
+        if violations:
+            log.warning("%s made a wrong schedule, which is left out: %s", found.method, violations[0])
+        return not violations
 
     def _every_step(self) -> Iterator[Schedule | None]:
         yield from self._ladder()

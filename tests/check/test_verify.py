@@ -263,6 +263,31 @@ def test_a_demand_for_more_gpus_than_the_machine_has_is_named():
     assert str(violation) == "machine: the demand is for 3 gpus, line:2 has 2"
 
 
+def test_a_start_before_zero_on_a_link_that_changes_is_named_too():
+    topology = Topology("changing", tuple(gpus(2)), (link(0, 1, changes=((1.0, 5.0),)),))
+    (violation,) = verify(Schedule.from_transfers(topology, send((10 * KB, 0, (1,)), gpus=2), [(0, [0], -5)]))
+    assert violation.kind == "start"
+
+
+def test_who_is_neither_in_the_group_nor_a_relay_is_left_alone():
+    demand = replace(send((10 * KB, 0, (2,)), gpus=3), group=(0, 2), relays=())
+    schedule = Schedule.from_transfers(line(3, bandwidth_GBps=10), demand, [(0, [0], 0), (0, [2], 9 * US)])
+    assert {(v.kind, v.message) for v in verify(schedule)} == {
+        ("relay", "transfer 0 (chunk 0, gpu0 -> gpu1): gpu1 is neither in the group nor a relay"),
+        ("relay", "transfer 1 (chunk 0, gpu1 -> gpu2): gpu1 is neither in the group nor a relay"),
+    }
+    assert slow_replay(schedule).kinds == {"relay"}
+
+
+def test_data_that_is_not_there_yet_cannot_be_sent():
+    demand = replace(send((10 * KB, 0, (1,)), gpus=2), ready_ps=np.array([US]))
+    early = Schedule.from_transfers(line(2, bandwidth_GBps=10), demand, [(0, [0], US - 1)])
+    (violation,) = verify(early)
+    assert str(violation).endswith("gpu0 sends it at 0.999999 us but has it only from 1 us")
+    assert slow_replay(early).kinds == {"source"}
+    assert verify(replace(early, start_ps=np.array([US]))) == []
+
+
 def test_every_violation_is_listed_not_only_the_first():
     """Six chunks one on top of the other, all too early, and one that never comes."""
     rows = [(c, [0], -US) for c in range(6)] + [(c, [2], 0) for c in range(5)]

@@ -14,7 +14,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.synthesize import synthesize
 from flowccl.topology.topology import Node, Topology
 from flowccl.units import us_to_ps
-from tests.cases import CASES, Case, gpus, link, memory_not_mandatory, memory_star, memory_used
+from tests.cases import CASES, Case, gpus, link, memory_not_mandatory, memory_star, memory_used, send
 from tests.slow_replay import slow_replay
 
 RUNS = 10
@@ -105,3 +105,13 @@ def test_classics_let_transfers_that_fit_share_a_limit():
     case = next(case for case in CASES if case.name == "a limit of 20 over two links of 10")
     schedule = next(METHODS["direct"](case.topology, case.demand, Clock(60.0)))
     assert schedule.start_ps.tolist() == [0, 0]
+
+
+def test_auto_leaves_out_what_would_break_a_buffer_limit():
+    """Through gpu1 it would be faster, but gpu1 has no room; the slow link beside it must do."""
+    nodes = (Node(name="gpu0"), Node(name="gpu1", buffer_bytes=0), Node(name="gpu2"))
+    links = (link(0, 1, latency_us=0), link(1, 2, latency_us=0), link(0, 2, GBps=1, latency_us=0))
+    topology, demand = Topology("detour", nodes, links), send((10_000, 0, (2,)), gpus=3)
+    result = synthesize(topology, demand, steps=5)
+    assert result.schedule.finish_us == 10.0
+    assert result.schedule.timing.end_node.tolist() == [2]

@@ -3,7 +3,8 @@
 options.py    TecclOptions: what a user can choose
 epochs.py     Grid: the machine in epochs; the one place that rounds time
 floor.py      how many epochs are needed at least, with the reason
-plan.py       GridPlan: transfers that start at epochs; plans of the list scheduler to start from
+plan.py       GridPlan: transfers that start at epochs
+start.py      plans and schedules of greedy and routed to start from
 copies.py     the program with copies (section 3, appendices A, B, C, F)
 flows.py      the program without copies (section 4.1): rates, or whole chunks
 paths.py      flows over time to the ways of chunks

@@ -18,17 +18,20 @@ from flowccl.methods.teccl.floor import Distances, GridFloor, grid_floor
 from flowccl.methods.teccl.flows import FlowProgram, Wanted
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.paths import Way, ways_of
-from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start
+from flowccl.methods.teccl.plan import GridPlan
 from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, refuse_too_few, solver_options
+from flowccl.methods.teccl.start import Start, greedy_start
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
 from flowccl.topology.topology import Topology
 
 _MOST_COLUMNS = 1_500_000
+_ALWAYS_TRIED = 30_000
+_COLUMNS_PER_S = 3000  # a program of more columns than that for each second left is not begun
 _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
-_MOST_IN_PIECES = 4000  # chunks that the list scheduler still gets at once
+_MOST_IN_PIECES = 4000  # chunks that the searches still get at once
 _MOST_TO_SETTLE = 300  # where limits or changing bandwidths make placing slow
 
 
@@ -134,7 +137,8 @@ def _attempt(
 ) -> "Answer[FlowPlan | GridPlan]":
     """Any flows of so many epochs; with the paper's objective, the earliest in its sense."""
     began = clock.elapsed_s
-    if demand.num_gpus * grid.num_arcs * epochs > 4 * _MOST_COLUMNS:
+    size = demand.num_gpus * grid.num_arcs * epochs
+    if size > max(_ALWAYS_TRIED, min(_COLUMNS_PER_S * seconds, 4 * _MOST_COLUMNS)):
         return Answer(Status.TIME_LIMIT, None, 0.0)
     program = FlowProgram(grid, Wanted.of(grid, demand, whole=whole), distances, epochs, options, whole=whole)
     if program.model.num_columns > _MOST_COLUMNS:

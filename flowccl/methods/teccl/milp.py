@@ -1,7 +1,7 @@
 """The mixed-integer program with copies (TE-CCL section 3), for the fewest epochs or with the paper's objective.
 
-The list scheduler gives a plan to start from, the floor on the grid a number of epochs below which there is none. Where
-they meet, the plan is proved best on the grid; else the program is solved for numbers of epochs between them.
+Searches in continuous time give a plan to start from, the floor on the grid a number of epochs below which there is
+none. Where they meet, the plan is proved best on the grid; else the program is solved for numbers of epochs between.
 """
 
 import math
@@ -19,9 +19,10 @@ from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_g
 from flowccl.methods.teccl.floor import Distances, grid_floor
 from flowccl.methods.teccl.lp import whole_chunks
 from flowccl.methods.teccl.options import TecclOptions
-from flowccl.methods.teccl.plan import GridPlan, Start, greedy_start, transfers_of
+from flowccl.methods.teccl.plan import GridPlan, transfers_of
 from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, refuse_too_few, solver_options
+from flowccl.methods.teccl.start import Start, greedy_start
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
 from flowccl.topology.topology import Topology

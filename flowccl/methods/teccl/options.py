@@ -23,7 +23,7 @@ class TecclOptions:
     objective          epochs: the fewest; paper: the sum of 1 / (k + 1) over all that is there by epoch k
     latency_threshold  latencies below this share of an epoch count as none
     early_stop         stop at this relative gap on the grid (TE-CCL uses 0.3)
-    warm_start         whether the list scheduler gives a plan to start from
+    warm_start         whether greedy and routed give a plan to start from
     round_epochs       of astar: epochs in a round; None takes the longest link, at least two
     solver, threads    who solves, and on how many threads
     """

@@ -1,18 +1,14 @@
-"""Transfers that start at epochs, and plans of the list scheduler moved onto the grid to start from."""
+"""Transfers that start at epochs: from sends, or from an order of transfers that is moved onto the grid."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.check.bounds import lower_bound
 from flowccl.demand.demand import Demand
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.epochs import Grid, Ints
-from flowccl.schedule.schedule import Schedule
-from flowccl.topology.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,101 +168,6 @@ class _Room:
         if not topology.changes:
             self._known[links] = needs
         return needs
-
-
-@dataclass
-class Start:
-    """What the list scheduler gives: a plan of few epochs and, apart from it, the earliest schedule.
-
-    `schedules` has what plans that came from schedules were before they were moved onto the grid.
-    """
-
-    plan: GridPlan | None = None
-    schedule: Schedule | None = None
-    schedules: dict[GridPlan, Schedule] = field(default_factory=dict)
-
-
-def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: float = 0.3) -> Start:
-    """Plans and schedules of the list scheduler.
-
-    Two searches take turns: one sees the machine as it is, one as the grid rounds it. They end when `floor` epochs are
-    met and the real finish is good or no longer gets better, or after their share of the time.
-    """
-    from flowccl.methods.greedy import GreedySearch
-
-    until = clock.elapsed_s + share * max(clock.left_s, 0.0)
-    good_ps = clock.good_ps or lower_bound(grid.topology, demand).ps * (1 + _GOOD)
-    searches = [GreedySearch(grid.topology, demand, clock.seed)]
-    rounded = rounded_topology(grid)
-    if rounded is not None:
-        searches.append(GreedySearch(rounded, even(demand), clock.seed))
-    start, idle = Start(), 0
-    limited = any(node.buffer_bytes is not None for node in grid.topology.nodes)
-    while idle < _IDLE_STEPS:
-        for search in searches:
-            idle += 1
-            if not search.step() or search.best is None:
-                continue
-            if search is searches[0]:
-                start.schedule, idle = search.best, 0
-            if limited:  # a plan in this order may need more room
-                continue
-            most = start.plan.epochs if start.plan is not None else _horizon(grid, search.best)
-            plan = snap(grid, demand, in_order(search.best), most)
-            if plan is None or (start.plan is not None and plan.epochs == most and search is not searches[0]):
-                continue
-            idle = 0 if start.plan is None or plan.epochs < most else idle
-            start.plan = plan
-            if search is searches[0]:
-                start.schedules[plan] = search.best
-        met = limited or (start.plan is not None and start.plan.epochs <= floor)
-        good = start.schedule is not None and (start.schedule.finish_ps <= good_ps or idle >= _IDLE_STEPS // 4)
-        if (met and good) or clock.elapsed_s > until or clock.should_stop():
-            break
-    return start
-
-
-_GOOD = 1e-4  # a finish so near the lower bound is good enough
-_IDLE_STEPS = 400  # runs without a better plan after which the searches end
-
-
-def _horizon(grid: Grid, schedule: Schedule) -> int:
-    """So many epochs that a plan in this order is sure to fit."""
-    longest = int(grid.delay(1).max()) + int(grid.hold(1).max())
-    return 4 * (schedule.finish_ps // grid.epoch_ps + 1) + 8 * longest
-
-
-def in_order(schedule: Schedule) -> list[tuple[int, tuple[int, ...]]]:
-    """(chunk, links) of all transfers by their start."""
-    order = np.argsort(schedule.start_ps, kind="stable")
-    routes = [schedule.routes.links(r) for r in range(len(schedule.routes))]
-    return [(int(schedule.chunk[i]), routes[schedule.route[i]]) for i in order.tolist()]
-
-
-def even(demand: Demand) -> Demand:
-    """The demand with chunks of equal size: on the grid they take the same time."""
-    return replace(demand, chunk_bytes=np.full(len(demand), _ROUND_BYTES, dtype=np.int64))
-
-
-_ROUND_BYTES = 1_000_000  # any size: on the rounded machine, bandwidths are made for it
-
-
-def rounded_topology(grid: Grid) -> Topology | None:
-    """The machine with every time rounded to epochs; None where routes or changing bandwidths make that impossible."""
-    topology = grid.topology
-    if topology.changes or len(grid.routes.link) != grid.num_arcs or topology.limits:
-        return None
-    hold, capacity, delay = grid.hold(1)[:, 0], grid.capacity(1)[:, 0], grid.delay(1)[:, 0]
-    busy_ps = hold * grid.epoch_ps // capacity
-    late_ps = delay * grid.epoch_ps - np.where(topology.cuts_through[grid.head], 0, busy_ps)
-    if busy_ps.min() < 1:
-        return None
-    GBps = _ROUND_BYTES * 1000.0 / busy_ps * (1 + 1e-13)
-    links = [
-        replace(link, bandwidth_GBps=float(b), latency_us=int(late) / 1e6)
-        for link, b, late in zip(topology.links, GBps, late_ps, strict=True)
-    ]
-    return replace(topology, name=f"{topology.name} in epochs", links=tuple(links))
 
 
 def transfers_of(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from flowccl.check.verify import Violation, verify
 from flowccl.errors import InvalidScheduleError
 from flowccl.methods.clock import Clock
-from flowccl.methods.teccl.plan import GridPlan, Start, Steps, sequence
+from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
+from flowccl.methods.teccl.start import Start
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.settle import settle
 from flowccl.schedule.transform import prune, retime
@@ -96,11 +97,11 @@ def _valid(raw: Schedule, drop_useless: bool) -> tuple[list[Schedule], list[Viol
 
 
 def best_schedule(clock: Clock, schedule: Schedule, start: Start, method: str) -> Schedule:
-    """The schedule of the plan, or the list scheduler's where that finishes earlier; the notes say which."""
+    """The schedule of the plan, or that of the searches where it finishes earlier; the notes say which."""
     clock.notes["plan_finish_us"] = schedule.finish_us
     clock.notes["schedule_by"] = "plan"
     if start.schedule is not None and start.schedule.finish_ps < schedule.finish_ps:
-        clock.notes["schedule_by"] = "list scheduler"
+        clock.notes["schedule_by"] = "search"
         schedule = start.schedule
     return replace(schedule, method=method)
 

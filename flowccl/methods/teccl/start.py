@@ -1,0 +1,126 @@
+"""Plans and schedules to start from: searches in continuous time, moved onto the grid."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from flowccl.check.bounds import lower_bound
+from flowccl.demand.demand import Demand
+from flowccl.methods.clock import Clock
+from flowccl.methods.teccl.epochs import Grid
+from flowccl.methods.teccl.plan import GridPlan, snap
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
+_GOOD = 1e-4  # a finish so near the lower bound is good enough
+_IDLE_STEPS = 400  # runs without a better plan after which the searches end
+
+
+@dataclass
+class Start:
+    """What the searches give: a plan of few epochs and, apart from it, the earliest schedule.
+
+    `schedules` has what plans that came from schedules were before they were moved onto the grid.
+    """
+
+    plan: GridPlan | None = None
+    schedule: Schedule | None = None
+    schedules: dict[GridPlan, Schedule] = field(default_factory=dict)
+
+    def take(self, found: Schedule, plan: GridPlan | None, *, real: bool) -> bool:
+        """Keep what is better; whether anything was."""
+        earlier = real and (self.schedule is None or found.finish_ps < self.schedule.finish_ps)
+        if earlier:
+            self.schedule = found
+        if plan is None:
+            return earlier
+        fewer = self.plan is None or plan.epochs < self.plan.epochs
+        if fewer or earlier:
+            self.plan = plan
+            if real:
+                self.schedules[plan] = found
+        return fewer or earlier
+
+
+def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: float = 0.3) -> Start:
+    """Plans and schedules of `greedy` and `routed`.
+
+    Searches take turns: on the machine as it is, and on the machine as the grid rounds it. They end when `floor` epochs
+    are met and the real finish is good or no longer gets better, or after their share of the time.
+    """
+    until = clock.elapsed_s + share * max(clock.left_s, 0.0)
+    good_ps = clock.good_ps or lower_bound(grid.topology, demand).ps * (1 + _GOOD)
+    limited = any(node.buffer_bytes is not None for node in grid.topology.nodes)
+    start, idle, searches = Start(), 0, _searches(grid, demand, clock)
+    while idle < _IDLE_STEPS and searches:
+        for search, real in list(searches):
+            idle += 1
+            found = next(search, "over")
+            if found == "over":
+                searches.remove((search, real))
+            if not isinstance(found, Schedule):
+                continue
+            plan = None
+            if not limited:  # else a plan in this order may need more room
+                most = start.plan.epochs if start.plan is not None else _horizon(grid, found)
+                plan = snap(grid, demand, in_order(found), most)
+            idle = 0 if start.take(found, plan, real=real) else idle
+        met = limited or (start.plan is not None and start.plan.epochs <= floor)
+        good = start.schedule is not None and (start.schedule.finish_ps <= good_ps or idle >= _IDLE_STEPS // 4)
+        if (met and good) or clock.elapsed_s > until or clock.should_stop():
+            break
+    return start
+
+
+def _searches(grid: Grid, demand: Demand, clock: Clock) -> list[tuple[Iterator[Schedule | None], bool]]:
+    """Searches, and whether each is on the real machine."""
+    from flowccl.methods.greedy import greedy
+    from flowccl.methods.routed import routed
+
+    topology, rounded = grid.topology, rounded_topology(grid)
+    searches = [(greedy(topology, demand, clock), True)]
+    if rounded is not None:
+        searches.append((greedy(rounded, even(demand), clock), False))
+    if not (topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes)):
+        searches.append((routed(topology, demand, clock), True))
+    return searches
+
+
+def _horizon(grid: Grid, schedule: Schedule) -> int:
+    """So many epochs that a plan in this order is sure to fit."""
+    longest = int(grid.delay(1).max()) + int(grid.hold(1).max())
+    return 4 * (schedule.finish_ps // grid.epoch_ps + 1) + 8 * longest
+
+
+def in_order(schedule: Schedule) -> list[tuple[int, tuple[int, ...]]]:
+    """(chunk, links) of all transfers by their start."""
+    order = np.argsort(schedule.start_ps, kind="stable")
+    routes = [schedule.routes.links(r) for r in range(len(schedule.routes))]
+    return [(int(schedule.chunk[i]), routes[schedule.route[i]]) for i in order.tolist()]
+
+
+def even(demand: Demand) -> Demand:
+    """The demand with chunks of equal size: on the grid they take the same time."""
+    return replace(demand, chunk_bytes=np.full(len(demand), _ROUND_BYTES, dtype=np.int64))
+
+
+_ROUND_BYTES = 1_000_000  # any size: on the rounded machine, bandwidths are made for it
+
+
+def rounded_topology(grid: Grid) -> Topology | None:
+    """The machine with every time rounded to epochs; None where routes or changing bandwidths make that impossible."""
+    topology = grid.topology
+    if topology.changes or len(grid.routes.link) != grid.num_arcs or topology.limits:
+        return None
+    hold, capacity, delay = grid.hold(1)[:, 0], grid.capacity(1)[:, 0], grid.delay(1)[:, 0]
+    busy_ps = hold * grid.epoch_ps // capacity
+    late_ps = delay * grid.epoch_ps - np.where(topology.cuts_through[grid.head], 0, busy_ps)
+    if busy_ps.min() < 1:
+        return None
+    GBps = _ROUND_BYTES * 1000.0 / busy_ps * (1 + 1e-13)
+    links = [
+        replace(link, bandwidth_GBps=float(b), latency_us=int(late) / 1e6)
+        for link, b, late in zip(topology.links, GBps, late_ps, strict=True)
+    ]
+    return replace(topology, name=f"{topology.name} in epochs", links=tuple(links))
