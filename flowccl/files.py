@@ -27,6 +27,8 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
             raise FileError(f"{path}: is a folder, not a file")
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
+            if not packed and os.fstat(raw.fileno()).st_size > max_bytes:
+                raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the most that is read")
         with gzip.open(path, "rb") if packed else path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except FileNotFoundError:

@@ -434,7 +434,6 @@ def test_a_machine_file_of_2_GB_is_refused_at_once():
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.xfail(strict=True, reason="flowccl/files.py reads 2 GB before it refuses; the size on the disk would tell")
 def test_a_schedule_file_of_2_GB_is_refused_at_once():
     huge_file("schedule.json")
     began = time.monotonic()

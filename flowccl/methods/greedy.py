@@ -18,7 +18,7 @@ from flowccl.methods.kernels import Knobs, Net, Work, list_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.neighbours import Neighbours, neighbours
-from flowccl.topology.routes import Routes
+from flowccl.topology.routes import Routes, segment_GBps
 from flowccl.topology.topology import Topology
 
 _NEVER = np.iinfo(np.int64).max
@@ -131,7 +131,7 @@ def _net(near: Neighbours, mean_bytes: float) -> Net:
         shape.hop_offset_ps,
         shape.hop_segment - segment_ptr[route_of_hop],
         segment_ptr,
-        shape.segment_GBps,
+        segment_GBps(topology, near.routes.link, shape.hop_segment, len(shape.segment_route), topology.link_peak_GBps),
         near.distance_ps(mean_bytes),
         topology.link_src,
         topology.link_GBps,

@@ -191,8 +191,8 @@ def _slowest(net, link, begin, until, rate):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _place(net, path, size, at, begin, until):  # type: ignore[no-untyped-def]
-    """Hold times of a path's hops for a start at `at`; the arrival."""
+def _place(net, path, size, at, begin, until, speed):  # type: ignore[no-untyped-def]
+    """Hold times and rates of a path's hops for a start at `at`; the arrival."""
     delay = np.int64(0)
     arrival = at
     first = net.hop_ptr[path]
@@ -206,6 +206,7 @@ def _place(net, path, size, at, begin, until):  # type: ignore[no-untyped-def]
                 if net.hop_segment[h] == local:
                     begin[h - first] = at + net.hop_offset[h] + delay
                     until[h - first] = begin[h - first] + hold
+                    speed[h - first] = rate
                     link = net.hop_link[h]
                     if net.change_ptr[link + 1] - net.change_ptr[link] > 1:
                         lowest = _slowest(net, link, begin[h - first], until[h - first], lowest)
@@ -303,9 +304,11 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
         longest = max(longest, net.hop_ptr[p + 1] - net.hop_ptr[p])
     begin = np.zeros(longest, dtype=np.int64)
     until = np.zeros(longest, dtype=np.int64)
+    speed = np.zeros(longest, dtype=np.float64)
     tree_mark = np.full(links, -1, dtype=np.int64)
     tree_begin = np.zeros(links, dtype=np.int64)
     tree_until = np.zeros(links, dtype=np.int64)
+    tree_speed = np.zeros(links, dtype=np.float64)
     tree_link = np.empty(links + longest, dtype=np.int32)
     reached = np.empty(nodes, dtype=np.int32)
     reached_at = np.empty(nodes, dtype=np.int64)
@@ -423,15 +426,17 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                                 spare = cell
                                 continue
                             held[end] += size
-                    arrival = _place(net, path, size, now, begin, until)
+                    arrival = _place(net, path, size, now, begin, until, speed)
                     wait = np.int64(0)
                     for h in range(net.hop_ptr[path], net.hop_ptr[path + 1]):
                         i = h - net.hop_ptr[path]
                         link = net.hop_link[h]
+                        if i > 0 and net.hop_segment[h] != net.hop_segment[h - 1]:
+                            extra[:] = 0  # behind a store-and-forward switch the hops before are over
                         if free_at[link] > begin[i]:
                             wait = max(wait, now + free_at[link] - begin[i])
                         elif limits > 0:
-                            rate = size * 1000.0 / (until[i] - begin[i])
+                            rate = speed[i]
                             later = _limit_wait(
                                 net, lim_from, lim_to, lim_rate, lim_size, link, begin[i], until[i], rate, extra
                             )
@@ -465,6 +470,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                     link = net.hop_link[h]
                     tree_mark[link] = sent
                     tree_begin[link], tree_until[link] = begin[h - net.hop_ptr[path]], until[h - net.hop_ptr[path]]
+                    tree_speed[link] = speed[h - net.hop_ptr[path]]
                     tree_link[hops] = link
                     hops += 1
                 ends = 1
@@ -503,7 +509,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                                 if changes or slow or not same or free_at[link] > head or tree_mark[link] == sent:
                                     fits = False
                                     break
-                                rate = size * 1000.0 / hold
+                                rate = tree_speed[before]
                                 if limits > 0 and _limit_wait(
                                     net, lim_from, lim_to, lim_rate, lim_size, link, head, head + hold, rate, extra
                                 ):
@@ -518,6 +524,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                                 tree_mark[link] = sent
                                 tree_begin[link] = begin[h - net.hop_ptr[p]]
                                 tree_until[link] = tree_begin[link] + hold
+                                tree_speed[link] = tree_speed[before]
                                 tree_link[hops] = link
                                 hops += 1
                                 for k in range(net.limit_ptr[link], net.limit_ptr[link + 1]):
@@ -550,7 +557,7 @@ def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
                         if at >= lim_cap:
                             return False, finish, out_chunk[:0], out_start[:0], out_ptr[:1], out_link[:0]
                         lim_from[limit, at], lim_to[limit, at] = tree_begin[link], tree_until[link]
-                        lim_rate[limit, at] = size * 1000.0 / (tree_until[link] - tree_begin[link])
+                        lim_rate[limit, at] = tree_speed[link]
                         lim_size[limit] = at + 1
                 sent += 1
                 for i in range(ends):

@@ -128,7 +128,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         every = np.arange(count, dtype=np.int64)
         ptr = np.arange(count + 1, dtype=np.int64)
         none = np.full(count, -1, dtype=np.int64)
-        rate = _segment_GBps(topology, routes.link, every, count)
+        rate = segment_GBps(topology, routes.link, every, count, topology.link_GBps)
         zero = np.zeros(count, dtype=np.int64)
         return RouteShape(routes, zero, every, every, none, rate, ptr, src, every, ptr, dst, every, {})
     plain = _Shape([0], [0], [-1], [], [])
@@ -147,7 +147,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         hop_segment,
         np.repeat(np.arange(count, dtype=np.int64), segments),
         parent,
-        _segment_GBps(topology, safe, hop_segment, int(base[-1])),
+        segment_GBps(topology, safe, hop_segment, int(base[-1]), topology.link_GBps),
         np.concatenate(([0], np.cumsum([len(r) for r in roots]))).astype(np.int64),
         np.array([node for r in roots for node, _ in r], dtype=np.int32),
         np.array([hop + at for r, at in zip(roots, heads, strict=True) for _, hop in r], dtype=np.int64),
@@ -176,12 +176,16 @@ def _known_shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
     return known[links]
 
 
-def _segment_GBps(
-    topology: Topology, link: NDArray[np.int32], hop_segment: NDArray[np.int64], segments: int
+def segment_GBps(
+    topology: Topology,
+    link: NDArray[np.int32],
+    hop_segment: NDArray[np.int64],
+    segments: int,
+    link_GBps: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """The slowest link and limit of each segment; a limit met by m links of a segment gives each an m-th."""
     rate = np.full(segments, np.inf)
-    np.minimum.at(rate, hop_segment, topology.link_GBps[link])
+    np.minimum.at(rate, hop_segment, link_GBps[link])
     if topology.limits:
         pointer, limit = topology.link_limits
         times = np.diff(pointer)[link]
