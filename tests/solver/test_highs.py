@@ -350,19 +350,26 @@ def test_what_a_callback_raises_arrives():
 
 
 INTERRUPT_ME = """
-import os, signal, threading, time
-from flowccl.solver import Status, solve
+import math, os, signal, threading, time
+from flowccl.solver import SolverOptions, solve
 from tests.solver.test_highs import market_split
-program = market_split()[0]
-threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-started = time.monotonic()
-solution = solve(program)
-print(solution.status, solution.has_point, time.monotonic() - started < 5)
+sent = []
+def interrupt():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+def seen(best, bound, seconds):  # Ctrl-C once there is a point, however slow the machine is
+    if math.isfinite(best) and not sent:
+        sent.append(0.0)
+        threading.Timer(0.2, interrupt).start()
+solution = solve(market_split()[0], SolverOptions(on_progress=seen))
+print(solution.status, solution.has_point, time.monotonic() - sent[-1] < 10)
 """
 
 
 def test_ctrl_c_ends_with_the_best_so_far():
-    done = subprocess.run([sys.executable, "-c", INTERRUPT_ME], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPT_ME], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.split() == ["interrupted", "True", "True"], done.stderr
     assert done.returncode == 0
 

@@ -144,6 +144,13 @@ class Grid:
         return bool(self.topology.stores[self.head].all() and self.topology.stores[self.tail].all())
 
     @cached_property
+    def by_links(self) -> bool:
+        """Whether arc i is link i."""
+        return np.array_equal(self.routes.link, np.arange(len(self.topology.links))) and self.num_arcs == len(
+            self.topology.links
+        )
+
+    @cached_property
     def _goes_on(self) -> NDArray[np.bool_]:
         """Arcs whose chunk is forwarded while it still comes in."""
         return np.asarray(self.topology.cuts_through[self.head])

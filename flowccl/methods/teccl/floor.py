@@ -65,7 +65,7 @@ def grid_floor(grid: Grid, demand: Demand, *, copy: bool = True, rates: bool = F
     at = int(np.argmax(away))
     a, b = nodes[source[at]].name, nodes[demand.destination_rank[at]].name
     best = GridFloor(int(away[at]), f"a chunk takes {int(away[at])} epochs from {a} to {b}")
-    if len(grid.routes.link) != grid.num_arcs:
+    if not grid.by_links:
         return best  # routes: a cut is crossed by many arcs that share links
     looked = 0
     for cut in candidate_cuts(grid.topology, Needs.of(demand, grid.topology)):

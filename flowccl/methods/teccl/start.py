@@ -111,7 +111,7 @@ _ROUND_BYTES = 1_000_000  # any size: on the rounded machine, bandwidths are mad
 def rounded_topology(grid: Grid) -> Topology | None:
     """The machine with every time rounded to epochs; None where routes or changing bandwidths make that impossible."""
     topology = grid.topology
-    if topology.changes or len(grid.routes.link) != grid.num_arcs or topology.limits:
+    if topology.changes or not grid.by_links or topology.limits:
         return None
     hold, capacity, delay = grid.hold(1)[:, 0], grid.capacity(1)[:, 0], grid.delay(1)[:, 0]
     busy_ps = hold * grid.epoch_ps // capacity
