@@ -28,6 +28,7 @@ _FIRST = (  # gain_weight, tail_weight, noise, patience of the first runs
     (1.0, 30.0, 0.05, 1.5),
     (1.0, 1.0, 0.0, 3.0),
     (0.0, 1.0, 0.0, 1.5),
+    (1.0, 1.0, 0.0, 1.0),
 )
 
 
@@ -46,7 +47,8 @@ class GreedySearch:
         near = neighbours(self.topology)
         if len(self.demand.destination_rank) > len(self.demand):
             near = near.without(~self.topology.copies)  # relays pass on several copies
-        self.net = _net(near, float(self.demand.chunk_bytes.mean()))
+        mean_bytes = float(self.demand.chunk_bytes.mean())
+        self.net = _net(near.quickest_first(mean_bytes), mean_bytes)
         demand = self.demand
         self.work = Work(
             demand.chunk_bytes,

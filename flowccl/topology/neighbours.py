@@ -50,15 +50,24 @@ class Neighbours:
         """Pairs of each node: `node_ptr[n]` to `node_ptr[n + 1]`."""
         return np.searchsorted(self.src, np.arange(len(self.topology.nodes) + 1)).astype(np.int64)
 
-    def pair_cost_ps(self, size_bytes: float) -> NDArray[np.float64]:
-        """Time of one chunk of so many bytes from src to end on the first route of each pair, nothing in the way."""
-        shape, first = self.shape, self.pair_ptr[:-1]
+    def route_cost_ps(self, size_bytes: float) -> NDArray[np.float64]:
+        """Time of one chunk of so many bytes on each route, nothing in the way."""
+        shape = self.shape
         hold = np.bincount(shape.segment_route, size_bytes * 1000.0 / shape.segment_GBps, len(self.routes))
-        latency = np.zeros(len(self.routes))
         ends = shape.end_hop
-        latency[:] = shape.hop_offset_ps[ends] + self.topology.link_latency_ps[self.routes.link[ends]]
-        cost = hold + latency
-        return np.minimum.reduceat(cost, first) if len(first) else cost
+        return np.asarray(hold + shape.hop_offset_ps[ends] + self.topology.link_latency_ps[self.routes.link[ends]])
+
+    def pair_cost_ps(self, size_bytes: float) -> NDArray[np.float64]:
+        """Time of one chunk of so many bytes from src to end on the quickest route of each pair."""
+        cost = self.route_cost_ps(size_bytes)
+        return np.minimum.reduceat(cost, self.pair_ptr[:-1]) if len(self.src) else cost
+
+    def quickest_first(self, size_bytes: float) -> "Neighbours":
+        """The same with the routes of each pair in order of their time for a chunk of so many bytes."""
+        pair = np.repeat(np.arange(len(self.src)), np.diff(self.pair_ptr))
+        order = np.lexsort((self.route_cost_ps(size_bytes), pair))
+        lists = [self.routes.links(int(route)) for route in order]
+        return Neighbours(self.topology, self.src, self.end, self.pair_ptr, Routes.from_lists(lists))
 
     def distance_ps(self, size_bytes: float) -> NDArray[np.float64]:
         """The same between any two nodes, over any number of pairs; inf where there is no way or no storing node."""

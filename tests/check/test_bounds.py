@@ -14,7 +14,6 @@ from flowccl.demand.demand import Chunk, Demand
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.methods.greedy import GreedySearch
-from flowccl.synthesize import synthesize
 from flowccl.topology.builders import full, line, ring, star
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Limit, Node, Topology
@@ -179,11 +178,7 @@ def test_exhaustive_search_finds_the_pencil_optimum():
 
 
 def test_exhaustive_search_never_beats_a_floor_and_greedy_is_near_it():
-    """On tiny machines: all floors <= best of all schedules <= greedy <= 1.5 times that.
-
-    Greedy takes the first way that is free, not the one that arrives first, so that a slow link beside a fast one may
-    cost it more now and then; then what "auto" chooses is near the best.
-    """
+    """On tiny machines: all floors <= best of all schedules <= greedy <= 1.5 times that."""
     ratios = []
     for seed in range(160):
         topology, demand = tiny_problem(seed)
@@ -197,10 +192,8 @@ def test_exhaustive_search_never_beats_a_floor_and_greedy_is_near_it():
             continue
         assert max(bound.ps for bound in floors(topology, demand)) <= best, topology.name
         ratios.append(search.best_ps / best)
-        if ratios[-1] > 1.5:
-            assert synthesize(topology, demand, steps=60, gap=0.0).schedule.finish_ps <= 1.5 * best, topology.name
     assert len(ratios) >= 150  # the others have too many schedules
-    assert sum(ratio > 1.5 for ratio in ratios) <= 2
+    assert max(ratios) <= 1.5
     assert sum(ratio == 1.0 for ratio in ratios) >= 0.8 * len(ratios)
 
 
