@@ -1,0 +1,101 @@
+"""`flowccl export | check-export`: files for runtimes, and their proof."""
+
+import argparse
+import json
+from pathlib import Path
+
+from flowccl.commands.parts import Commands, natural, positive
+from flowccl.errors import InputError, InvalidScheduleError
+
+EXPORT_TARGETS = ("msccl", "executor", "rccl", "mscclpp", "chakra", "teccl", "msccl-json")
+
+
+def add(commands: Commands) -> None:
+    """The two commands and their options."""
+    export = commands.add_parser(
+        "export",
+        help="write a schedule for a runtime",
+        description="Write a schedule as a file that a runtime loads. The file is proved before it is written.",
+        epilog=(
+            "examples:\n"
+            "  flowccl export ag.json --to msccl --out ag.xml\n"
+            "  flowccl export ar.json --to mscclpp --inplace --instances 2 --out ar-plan.json\n"
+            "  flowccl export ag-1MB.json ag-64MB.json --to executor --out msccl-algorithms\n"
+            "\nSeveral schedules make a folder of files with disjoint size ranges, as MSCCL_ALGO_DIR wants them."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    export.add_argument("schedule", metavar="SCHEDULE", nargs="+", help="a schedule written by synth")
+    export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="the runtime or format")
+    export.add_argument("--out", metavar="PATH", required=True, help="the file (chakra: its beginning), or the folder")
+    export.add_argument("--inplace", action="store_true", help="for calls in place (default: out of place)")
+    export.add_argument("--instances", metavar="N", type=positive, default=1, help="parallel copies of each chunk")
+    export.add_argument("--proto", choices=("Simple", "LL", "LL128"), default="Simple", help="default: Simple")
+    export.add_argument("--min-bytes", metavar="SIZE", default="0", help="smallest buffer it is used for (default: 0)")
+    export.add_argument("--max-bytes", metavar="SIZE", default="0", help="largest buffer; 0 is any (default: 0)")
+    check = commands.add_parser(
+        "check-export",
+        help="prove an exported file",
+        description="Read a file as the runtime would, and prove it: results, races, deadlocks, limits.",
+        epilog="example:\n  flowccl check-export ag.xml --to msccl --machine ndv2:2 --size 1MB",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.add_argument("file", metavar="FILE", help="an XML file or an MSCCL++ plan, by flowccl or anybody else")
+    check.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="the runtime that would load it")
+    check.add_argument("--root", metavar="RANK", type=natural, default=0, help="of broadcast, reduce ...; default: 0")
+    check.add_argument("--machine", metavar="MACHINE", help="also estimate the finish on this machine")
+    check.add_argument("--size", metavar="SIZE", help="of the buffer, for the estimate")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    export.set_defaults(run=_export)
+    check.set_defaults(run=_check_export)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from flowccl.check.verify import verify
+    from flowccl.export import Options, export, export_directory
+    from flowccl.schedule.files import load_schedule
+    from flowccl.units import parse_bytes
+
+    low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
+    chosen = Options(options.inplace, options.instances, options.proto, low, high)
+    schedules = [load_schedule(name) for name in options.schedule]
+    for name, schedule in zip(options.schedule, schedules, strict=True):
+        violations = verify(schedule)
+        if violations:
+            raise InvalidScheduleError(f"{name} is not exported, for it is invalid: {violations[0]}")
+    if len(schedules) > 1 or Path(options.out).is_dir():
+        paths = export_directory(schedules, options.to, options.out, chosen)
+    else:
+        paths = export(schedules[0], options.to, options.out, chosen)
+    for path in paths:
+        print(path)
+    return 0
+
+
+def _check_export(options: argparse.Namespace) -> int:
+    from flowccl.export import check
+    from flowccl.export.estimate import estimate_ps
+    from flowccl.topology.files import read_machine
+    from flowccl.units import parse_bytes, ps_to_us
+
+    if (options.machine is None) != (options.size is None):
+        raise InputError("the estimate needs both --machine and --size")
+    program, findings = check(options.file, options.to, options.root)
+    finish_us = None
+    if options.machine is not None and not findings:
+        finish_us = ps_to_us(estimate_ps(program, read_machine(options.machine), parse_bytes(options.size)))
+    if options.json:
+        found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
+        print(json.dumps({"proved": not findings, "findings": found, "finish_us": finish_us}))
+        return 1 if findings else 0
+    for finding in findings:
+        print(finding)
+    steps = f"{len(program.operations)} steps"
+    if findings:
+        print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {steps}")
+        return 1
+    what = f"{program.collective} on {program.num_gpus} gpus, {program.chunks} chunks, {steps}"
+    print(f"PROVED: {what}: results, order, no deadlock, limits of {options.to}")
+    if finish_us is not None:
+        print(f"finish {finish_us:g} us on {options.machine}")
+    return 0

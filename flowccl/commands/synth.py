@@ -1,0 +1,147 @@
+"""`flowccl synth`: a machine and a collective in, a verified schedule out."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowccl.commands.parts import Commands, ProgressLine, StopSignal, check_writable
+from flowccl.commands.synth_options import add_synth, epoch_options
+from flowccl.errors import InputError
+
+if TYPE_CHECKING:
+    from flowccl.demand.asked import Asked
+    from flowccl.demand.demand import Demand
+    from flowccl.topology.topology import Topology
+
+
+def add(commands: Commands) -> None:
+    """The command and its options."""
+    add_synth(commands).set_defaults(run=_synth)
+
+
+def _synth(options: argparse.Namespace) -> int:
+    from flowccl.demand.asked import demand_asked
+    from flowccl.methods import ON_EPOCHS
+    from flowccl.schedule.files import save_schedule
+    from flowccl.show import describe_result
+    from flowccl.synthesize import synthesize
+    from flowccl.topology.buffers import with_buffers
+    from flowccl.topology.files import read_machine
+    from flowccl.units import parse_bytes
+
+    if options.tenants is not None:
+        return _synth_tenants(options)
+    given, size = epoch_options(options), None
+    asked: Asked
+    demand: Demand | None
+    if options.from_teccl is not None:
+        topology, demand, given = _from_teccl(options, given)
+    else:
+        if options.machine is None or options.collective is None:
+            raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
+        topology = read_machine(options.machine)
+        size = None if options.size is None else parse_bytes(options.size)
+        demand = _demand_file(options.collective, size)
+    asked = demand_asked(
+        topology,
+        options.collective if demand is None else demand,
+        size,
+        root=options.root,
+        group=options.group,
+        relay=options.relay,
+        late=options.late,
+        matrix=options.matrix,
+    )
+    if given and options.method not in ON_EPOCHS:
+        raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
+    if options.buffer_limit is not None:
+        topology = with_buffers(topology, parse_bytes(options.buffer_limit))
+    if options.out is not None:
+        check_writable(Path(options.out))
+    stop = StopSignal()
+    progress = ProgressLine(enabled=sys.stderr.isatty() and not options.quiet)
+    try:
+        result = synthesize(
+            topology,
+            asked,
+            size,
+            method=options.method,
+            chunks=options.chunks,
+            root=options.root,
+            time_limit_s=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+            steps=options.steps,
+            options=given,
+            on_progress=progress.show,
+            should_stop=stop.asked,
+        )
+    finally:
+        progress.clear()
+    if options.out is not None:
+        save_schedule(result.schedule, options.out)
+    print(json.dumps(result.to_json()) if options.json else describe_result(result, options.out))
+    return 0
+
+
+def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[Topology, Demand, dict[str, Any]]":
+    """Machine, demand and options of a TE-CCL input; what the command line says comes first."""
+    from flowccl.methods.teccl.inputs import read_teccl_input
+
+    if options.machine is not None:
+        raise InputError(f"{options.from_teccl} says machine and collective; leave {options.machine} out")
+    found = read_teccl_input(options.from_teccl)
+    for note in found.notes if not options.quiet else ():
+        print(f"flowccl: note: {note}", file=sys.stderr)
+    options.method = found.method if options.method == "auto" else options.method
+    options.collective = found.demand.collective
+    if found.time_limit_s is not None and found.time_limit_s > 0:
+        options.time_limit = min(options.time_limit, found.time_limit_s)
+    return found.topology, found.demand, found.options | given
+
+
+def _synth_tenants(options: argparse.Namespace) -> int:
+    from flowccl.demand.tenants import load_tenants
+    from flowccl.schedule.files import save_schedule
+    from flowccl.show import describe_tenants
+    from flowccl.tenants import synthesize_tenants
+    from flowccl.topology.files import read_machine
+
+    extra = [name for name in ("collective", "size", "group", "relay", "matrix") if getattr(options, name) is not None]
+    if extra or options.late:
+        raise InputError(f"--tenants: the file says what each tenant wants; leave {(extra or ['late'])[0]} out")
+    if options.machine is None:
+        raise InputError("synth needs MACHINE: flowccl synth torus:4x4 --tenants tenants.json")
+    topology = read_machine(options.machine)
+    load_tenants(options.tenants, topology.num_gpus)  # errors now, not in the search
+    if options.out is not None:
+        check_writable(Path(options.out))
+    result = synthesize_tenants(
+        topology,
+        lambda count: load_tenants(options.tenants, topology.num_gpus, count),
+        method=options.method,
+        chunks=options.chunks,
+        time_limit_s=options.time_limit,
+        gap=options.gap,
+        seed=options.seed,
+        steps=options.steps,
+        should_stop=StopSignal().asked,
+    )
+    if options.out is not None:
+        save_schedule(result.result.schedule, options.out)
+    print(json.dumps(result.to_json()) if options.json else describe_tenants(result, options.out))
+    return 0
+
+
+def _demand_file(text: str, size: int | None) -> "Demand | None":
+    """A custom demand where the collective is a file."""
+    if not text.endswith((".json", ".json.gz")) and os.sep not in text:
+        return None
+    from flowccl.demand.files import load_demand
+
+    if size is not None:
+        raise InputError(f"{text} says how many bytes each chunk has; leave --size out")
+    return load_demand(text)
