@@ -124,3 +124,12 @@ def rates_feasible(topology, demand, epochs):
         total[row(p, end, epochs)] += 1
     answer = linprog(np.zeros(len(columns)), A_ub=room, b_ub=most, A_eq=equal, b_eq=total, method="highs")
     return answer.status == 0
+
+
+def test_a_plan_of_epochs_longer_than_many_holds_is_worked_off_by_its_ways():
+    """In the plan's order it would take all of its 4 epochs, 10002.6 us."""
+    topology = machine("dgx2:2")
+    schedule, notes = run("milp", topology, collective("allgather", 32, 1000 * MB, 1), epoch="slow")
+    assert notes["epochs"] == 4
+    assert notes["schedule_by"] == "plan"
+    assert schedule.finish_us == pytest.approx(7750.7)

@@ -1,7 +1,9 @@
 """From epochs to a schedule in continuous time: pruned, retimed, verified.
 
-Twice, and the earlier one counts: the plan as the grid has it, with epochs just long enough for what rounding left out
-(latency below the threshold); and only the order of the plan, each transfer in turn as early as it can be.
+In up to three ways, and the earliest one counts: the plan as the grid has it, with epochs just long enough for what
+rounding left out (latency below the threshold); only the order of the plan, each transfer in turn as early as it can be;
+and only the ways of the plan, those with the longest way to go first (an epoch that is much longer than a chunk's hold
+says little about order).
 """
 
 from bisect import bisect_right
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from flowccl.check.verify import Violation, verify
 from flowccl.errors import InvalidScheduleError
 from flowccl.methods.clock import Clock
+from flowccl.methods.routed.jobs import jobs_from
 from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
 from flowccl.methods.teccl.start import Start
 from flowccl.schedule.schedule import Schedule
@@ -34,6 +37,8 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     if late and (not found or len(raw) <= _MOST_TO_SETTLE):
         more, wrong = _valid(_in_turn(raw), drop_useless)
         found, problems = found + more, problems + wrong
+    if found and drop_useless:
+        found += _by_ways(found[0])
     if not found:
         raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problems[0]}")
     return min(found, key=lambda schedule: schedule.finish_ps)
@@ -71,6 +76,16 @@ def _in_turn(schedule: Schedule) -> Schedule:
             ready[chunk[i], node] = min(ready.get((chunk[i], node), at + away), at + away)
         placed[i] = at
     return replace(schedule, start_ps=placed)
+
+
+def _by_ways(schedule: Schedule) -> list[Schedule]:
+    """The transfers worked off anew, if that is right."""
+    topology = schedule.topology
+    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+        return []
+    jobs = jobs_from(schedule)
+    again = jobs.in_order(-jobs.tail, schedule.finish_ps)
+    return [again] if again is not None and not verify(again) else []
 
 
 def _earliest(at: int, hops: list[tuple[int, int, int]], busy: list[tuple[list[int], list[int]]]) -> int:
