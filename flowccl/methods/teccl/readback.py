@@ -1,9 +1,9 @@
 """From epochs to a schedule in continuous time: pruned, retimed, verified.
 
 In up to three ways, and the earliest one counts: the plan as the grid has it, with epochs just long enough for what
-rounding left out (latency below the threshold); only the order of the plan, each transfer in turn as early as it can be;
-and only the ways of the plan, those with the longest way to go first (an epoch that is much longer than a chunk's hold
-says little about order).
+rounding left out (latency below the threshold); only the order of the plan, each transfer in turn as early as it can
+be; and only the ways of the plan, those with the longest way to go first (an epoch
+much longer than a chunk's hold says little about order).
 """
 
 from bisect import bisect_right
