@@ -45,9 +45,9 @@ def add(commands: Commands) -> None:
         epilog="example:\n  flowccl check-export ag.xml --to msccl --machine ndv2:2 --size 1MB",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.add_argument("file", metavar="FILE", help="an XML file or an MSCCL++ plan, by flowccl or anybody else")
+    check.add_argument("file", metavar="FILE", help="XML, an MSCCL++ plan, or the beginning of Chakra traces")
     check.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="the runtime that would load it")
-    check.add_argument("--root", metavar="RANK", type=natural, default=0, help="of broadcast, reduce ...; default: 0")
+    check.add_argument("--root", metavar="RANK", type=natural, help="of broadcast, reduce ... (default: 0)")
     check.add_argument("--machine", metavar="MACHINE", help="also estimate the finish on this machine")
     check.add_argument("--size", metavar="SIZE", help="of the buffer, for the estimate")
     check.add_argument("--numbers", action="store_true", help="also run it on numpy arrays, and compare the results")
@@ -88,6 +88,8 @@ def _check_export(options: argparse.Namespace) -> int:
         raise InputError("the estimate needs both --machine and --size")
     program, findings = check(options.file, options.to, options.root)
     if options.numbers:
+        if not program.modes:
+            raise InputError(f"{options.file} does not say what it computes, so --numbers has nothing to compare with")
         findings += _numbers(program)
     finish_us = None
     if options.machine is not None and not findings:
@@ -102,8 +104,11 @@ def _check_export(options: argparse.Namespace) -> int:
     if findings:
         print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {steps}")
         return 1
-    what = f"{program.collective} on {program.num_gpus} gpus, {program.chunks} chunks, {steps}"
-    print(f"PROVED: {what}: results, order, no deadlock, limits of {options.to}")
+    what = f"{program.num_gpus} gpus, {program.chunks} chunks, {steps}"
+    if program.modes:
+        print(f"PROVED: {program.collective} on {what}: results, order, no deadlock, limits of {options.to}")
+    else:
+        print(f"PROVED: {what}: pairs, no deadlock; what is computed is not in the file")
     if options.numbers:
         print(f"ran on numpy in {_ORDERS} orders: every element is exact")
     if finish_us is not None:

@@ -21,13 +21,25 @@ from flowccl.export.msccl_json import msccl_json
 from flowccl.export.msccl_xml import msccl_xml
 from flowccl.export.mscclpp_json import mscclpp_plan
 from flowccl.export.program import Finding, Program
+from flowccl.export.read_chakra import parse_chakra, read_chakra
 from flowccl.export.read_mscclpp import parse_mscclpp, read_mscclpp
 from flowccl.export.read_xml import parse_xml, read_xml
 from flowccl.export.teccl import teccl_json
 from flowccl.files import write_bytes
 from flowccl.schedule.schedule import Schedule
 
-__all__ = ["READERS", "TARGETS", "Finding", "Options", "Program", "check", "export", "export_directory", "make"]
+__all__ = [
+    "READERS",
+    "TARGETS",
+    "Finding",
+    "Options",
+    "Program",
+    "check",
+    "export",
+    "export_directory",
+    "make",
+    "parse",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,7 @@ READERS: dict[str, Callable[[str | Path], Program]] = {
     "executor": partial(read_xml, dialect="executor"),
     "rccl": partial(read_xml, dialect="rccl"),
     "mscclpp": read_mscclpp,
+    "chakra": read_chakra,
 }
 """The formats that can be proved."""
 
@@ -123,12 +136,20 @@ def make(schedule: Schedule, target: str, options: Options) -> list[bytes]:
     made = TARGETS[target](schedule, options)
     if target in READERS:
         name = f"the file for {target}"
-        program = parse_mscclpp(made[0], name) if target == "mscclpp" else parse_xml(made[0], name, target)
-        program.root = layout_of(schedule.demand, 1, False).root
+        program = parse(made, target, name)
+        if target != "chakra":  # it says its root itself
+            program.root = layout_of(schedule.demand, 1, False).root
         findings = interpret(program)
         if findings:
             raise InvalidScheduleError(f"{name} would be wrong, please report it: {findings[0]}")
     return made
+
+
+def parse(made: list[bytes], target: str, name: str) -> Program:
+    """The program in the contents of a file, or of one file per rank; `name` is for errors."""
+    if target == "chakra":
+        return parse_chakra(made, name)
+    return parse_mscclpp(made[0], name) if target == "mscclpp" else parse_xml(made[0], name, target)
 
 
 def export_directory(
@@ -179,10 +200,14 @@ def _ranges(schedules: Sequence[Schedule], options: Options) -> list[tuple[Sched
     return result
 
 
-def check(path: str | Path, target: str, root: int = 0) -> tuple[Program, list[Finding]]:
-    """Read a file as the target would, and prove it; what is wrong with it is in the list."""
+def check(path: str | Path, target: str, root: int | None = None) -> tuple[Program, list[Finding]]:
+    """Read a file as the target would, and prove it; what is wrong with it is in the list.
+
+    `root` is that of the collective where the file does not say it; 0 where it is left out.
+    """
     if target not in READERS:
         raise InputError(f"files for {target} cannot be proved; known are {', '.join(READERS)}")
     program = READERS[target](path)
-    program.root = root
+    if root is not None:
+        program.root = root
     return program, interpret(program)

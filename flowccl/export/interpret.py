@@ -74,6 +74,8 @@ def interpret(program: Program) -> list[Finding]:
 
 def _bounds(program: Program, findings: list[Finding]) -> None:
     """Every chunk lies in its buffer, and the buffers are those of the collective."""
+    if not program.modes:
+        return
     for inplace in program.modes:
         definition = Definition(program, inplace)
         for rank, counts in enumerate(program.counts):

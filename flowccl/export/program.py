@@ -20,7 +20,7 @@ class Operation:
     An assignment (target, sources) stores the sum of the sources in a cell, or in the n-th chunk of what it sends.
     `size` is how many chunks it moves, to gpu `sends_to` if it sends. Others may wait only for what `is_published`.
     Cells in `lingers` are read on after the step, until what it sent is received or step `flushed_by` of the same
-    threadblock is over.
+    threadblock is over. `label` is what the file calls the place of the step, where that is no threadblock.
     """
 
     rank: int
@@ -36,9 +36,11 @@ class Operation:
     flushed_by: int = -1
     is_published: bool = False
     sends_to: int = -1
+    label: str = ""
 
     def __str__(self) -> str:
-        return f"gpu {self.rank} threadblock {self.block} step {self.index} ({self.name})"
+        place = self.label or f"threadblock {self.block} step {self.index}"
+        return f"gpu {self.rank} {place} ({self.name})"
 
     def reads(self) -> set[Cell]:
         """Cells that the step reads."""
@@ -64,7 +66,8 @@ class Finding:
 class Program:
     """A file as read.
 
-    `modes` are the calls it is for: in place (True), out of place (False) or both. `chunks` are those of the whole
+    `modes` are the calls it is for: in place (True), out of place (False) or both; none where the file does not say
+    what it computes, and then only pairs and waiting can be proved. `chunks` are those of the whole
     buffer, `counts` (input, output, scratch) of each rank. `depth` bounds the tokens of each connection; None is no
     bound. `findings` are what the reader saw.
     """
