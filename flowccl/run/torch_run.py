@@ -2,7 +2,8 @@
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,23 +97,32 @@ def runner_of(schedule: Schedule) -> Runner:
 
 
 class TorchBackend:
-    """The processes of the default group of torch.distributed, with tensors on the CPU."""
+    """The processes of the default group of torch.distributed, with tensors on the CPU or another device."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         import torch
         import torch.distributed as dist
 
-        self.torch, self.dist = torch, dist
+        self.torch, self.dist, self.device = torch, dist, device
         self.process: int = dist.get_rank()
-        self.exchange: Exchange = batch_exchange()
+        self.exchange: Exchange = batch_exchange() if device == "cpu" else self._finished(batch_exchange())
+
+    def _finished(self, exchange: Exchange) -> Exchange:
+        """An exchange that returns when the device is done, not when it has been told."""
+
+        def whole(sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
+            exchange(sends, receives)
+            self.torch.cuda.synchronize()
+
+        return whole
 
     def array(self, values: Any, dtype: Dtype) -> Any:
         """A flat tensor of whole numbers."""
-        return self.torch.as_tensor(values).to(getattr(self.torch, dtype.name))
+        return self.torch.as_tensor(values).to(getattr(self.torch, dtype.name)).to(self.device)
 
     def empty(self, count: int, dtype: Dtype) -> Any:
         """A flat tensor, filled with ones so that what is not written shows."""
-        return self.torch.ones(count, dtype=getattr(self.torch, dtype.name))
+        return self.torch.ones(count, dtype=getattr(self.torch, dtype.name), device=self.device)
 
     def wrong(self, array: Any, expected: Any) -> int:
         """How many elements differ."""
@@ -124,33 +134,53 @@ class TorchBackend:
 
     def sums(self, numbers: Sequence[float]) -> list[float]:
         """Each number summed over all processes."""
-        total = self.torch.tensor(numbers, dtype=self.torch.float64)
+        total = self.torch.tensor(numbers, dtype=self.torch.float64, device=self.device)
         self.dist.all_reduce(total)
         return [float(number) for number in total]
 
 
-def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
-    """Play the process that torchrun started; the rows on rank 0."""
+@contextmanager
+def group(kind: str, place: tuple[str, int, int] | None = None) -> Iterator[TorchBackend]:
+    """A process of a group of gloo or nccl while it lasts: as torchrun says, or (meeting file, rank, processes)."""
+    import torch
     import torch.distributed as dist
 
-    return _in_group(lambda: dist.init_process_group("gloo"), schedule, options)
+    if place is None:
+        dist.init_process_group(kind)
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+    else:
+        meeting, local, processes = place
+        if kind == "gloo":
+            torch.set_num_threads(1)
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
+        dist.init_process_group(kind, f"file://{meeting}", rank=local, world_size=processes)
+    try:
+        if kind == "nccl":
+            torch.cuda.set_device(local)
+        yield TorchBackend("cpu" if kind == "gloo" else f"cuda:{local}")
+    finally:
+        dist.destroy_process_group()
+
+
+def devices() -> int:
+    """How many GPUs torch sees here."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
+    """Play the process that torchrun started; the rows on rank 0."""
+    with group("gloo") as backend:
+        return _rows(backend, schedule, options)
 
 
 def run_one(rank: int, processes: int, job: str) -> None:
     """Play one process of a job that `flowccl run` has written; what goes wrong is left beside the job."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
-    meeting = Path(job).with_name("meeting")
     try:
         schedule, options = read_job(job)
-        rows = _in_group(
-            lambda: dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=processes),
-            schedule,
-            options,
-        )
+        with group("gloo", (str(Path(job).with_name("meeting")), rank, processes)) as backend:
+            rows = _rows(backend, schedule, options)
         if rows is not None:
             leave_rows(job, rows)
     except BaseException:
@@ -158,19 +188,12 @@ def run_one(rank: int, processes: int, job: str) -> None:
         raise
 
 
-def _in_group(join: Callable[[], None], schedule: Schedule, options: Options) -> list[Row] | None:
-    import torch.distributed as dist
-
-    join()
-    try:
-        backend = TorchBackend()
-        rows = run_cases(make_program(schedule, dist.get_world_size()), options, backend)
-        return rows if backend.process == 0 else None
-    finally:
-        dist.destroy_process_group()
+def _rows(backend: TorchBackend, schedule: Schedule, options: Options) -> list[Row] | None:
+    rows = run_cases(make_program(schedule, backend.dist.get_world_size()), options, backend)
+    return rows if backend.process == 0 else None
 
 
-def _loopback() -> str:
+def loopback() -> str:
     """The interface of this machine alone; all processes are on it."""
     import socket
 

@@ -64,11 +64,11 @@ def test_under_mpiexec_every_process_is_a_rank(tmp_path: Path) -> None:
         tmp_path / "ar.json",
     )
     mpiexec = str(MPIEXEC) if MPIEXEC.exists() else "mpiexec"
-    from flowccl.run.processes import _mpi_environment
+    from flowccl.run.launch import mpi_environment
 
     command = [mpiexec, "-n", "3", sys.executable, "-m", "flowccl", "run", str(tmp_path / "ar.json"), "--on", "mpi"]
     done = subprocess.run(
-        command, env=_mpi_environment() | os.environ, capture_output=True, text=True, timeout=120, check=False
+        command, env=mpi_environment() | os.environ, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("# Out of bounds values : 0 OK") == 1
