@@ -112,17 +112,37 @@ class _Arrays:
         return self.backend.empty(count, self.dtype)
 
 
+class _Room:
+    """Arrays that every call needs in the same order: made in the first, used again in the others."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make, self.made, self.used = make, list[Any](), 0
+
+    def again(self) -> None:
+        """Begin a call."""
+        self.used = 0
+
+    def empty(self, count: int) -> Any:
+        """The next array of a call."""
+        if self.used == len(self.made):
+            self.made.append(self.make(count))
+        self.used += 1
+        return self.made[self.used - 1]
+
+
 def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> Timed:
     """One warm-up call and so many timed ones, each on fresh inputs and checked."""
     backend, process = arrays.backend, arrays.backend.process
     elapsed, wrong = 0.0, 0
+    room = _Room(arrays.empty)
     for call in range(iterations + 1):
+        room.again()
         buffers = (arrays.given, arrays.expected)
         if process < len(layout.input_count):
             buffers = _buffers(layout, process, arrays.given, inplace, arrays.empty)
         backend.barrier()
         start = time.perf_counter()
-        run_process(program, layout, process, buffers, backend.exchange, arrays.empty)
+        run_process(program, layout, process, buffers, backend.exchange, room.empty, apart=not inplace)
         elapsed += (time.perf_counter() - start) if call else 0.0
         wrong += backend.wrong(buffers[1], arrays.expected)
     seconds, total = backend.sums((elapsed / iterations, float(wrong)))

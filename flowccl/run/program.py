@@ -145,14 +145,18 @@ def run_process(
     buffers: tuple[Any, Any],
     exchange: Exchange,
     empty: Callable[[int], Any],
+    *,
+    apart: bool = False,
 ) -> None:
     """Play one process: from its input to its output, the pair `buffers`. Works on numpy arrays and torch tensors.
 
-    Arrays are never changed once they are sent; sums are new arrays. Empty pieces are not sent at all.
+    Arrays are never changed once they are sent; sums are new arrays. Empty pieces are not sent at all. Where input and
+    output are `apart`, what is no sum arrives where it stays.
     """
     given, output = buffers
     value = {key: given[place] for key, place in layout.taken.items() if key[0] == process}
     came: dict[int, Any] = {}
+    there: dict[int, Any] = {}  # chunk: its place in the output, where it has arrived
     for level in program.levels[process]:
         sends: list[tuple[int, int, Any]] = []
         for step in level.steps:
@@ -167,12 +171,16 @@ def run_process(
                 sends.append((step.dst_process, step.tag, value[step.src, step.chunk]))
         receives = []
         for message in level.receives:
-            came[message.tag] = empty(layout.chunk_count[message.chunk])
+            here = layout.placed.get((process, message.chunk)) if apart and message.dst == process else None
+            if here is not None and len(layout.demand.sources(message.chunk)) == 1:
+                came[message.tag] = there[message.chunk] = output[here]
+            else:
+                came[message.tag] = empty(layout.chunk_count[message.chunk])
             if layout.chunk_count[message.chunk]:
                 receives.append((message.src_process, message.tag, came[message.tag]))
         if sends or receives:
             exchange(sends, receives)
-    _place(layout, process, value, (given, output), empty)
+    _place(layout, process, value, (given, output), None if apart else empty, there)
 
 
 def _settle(arrival: Arrival, value: dict[tuple[int, int], Any], came: dict[int, Any]) -> None:
@@ -188,20 +196,26 @@ def _place(
     process: int,
     value: dict[tuple[int, int], Any],
     buffers: tuple[Any, Any],
-    empty: Callable[[int], Any],
+    empty: Callable[[int], Any] | None,
+    there: dict[int, Any],
 ) -> None:
-    """Put what this process wants, and what stays on it, into its output, which may overlap the input."""
+    """Put what this process wants, and what stays on it, into its output, unless it is `there` already.
+
+    The output may overlap the input where there is an `empty` to make room for what stays.
+    """
     given, output = buffers
     kept = []
-    for rank, here, there in layout.kept:
+    for rank, here, to in layout.kept:
         if rank == process:
-            part = empty(here.stop - here.start)
-            part[:] = given[here]
-            kept.append((there, part))
+            part = given[here] if empty is None else empty(here.stop - here.start)
+            if empty is not None:
+                part[:] = given[here]
+            kept.append((to, part))
     for (rank, chunk), place in layout.placed.items():
         if rank == process:
             if (rank, chunk) not in value:
                 raise ScheduleError(f"gpu{rank} ends without chunk {chunk}")
-            output[place] = value[rank, chunk]
+            if value[rank, chunk] is not there.get(chunk):
+                output[place] = value[rank, chunk]
     for place, part in kept:
         output[place] = part
