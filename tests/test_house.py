@@ -33,6 +33,7 @@ ROOMS = {  # room: what it may import, besides itself
     "methods": JUDGE | {"solver"},
     "export": ANSWER,
     "run": ANSWER | {"export"},
+    "profile": ANSWER | {"run"},
     "plot": JUDGE,
     "result": JUDGE,
     "show": JUDGE | {"result", "tenants"},

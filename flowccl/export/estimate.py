@@ -24,8 +24,6 @@ class _Hop:
     offset_ps: int
     GBps: float
     segment: int
-    setup_ps: int
-    link_GBps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,7 @@ class _Route:
 
     def holds_ps(self, size_bytes: int) -> list[int]:
         """How long each segment is busy."""
-        holds = [hold_ps(size_bytes, rate) for rate in self.segment_GBps]
-        for hop in self.hops:
-            if hop.setup_ps:
-                holds[hop.segment] = max(holds[hop.segment], hop.setup_ps + hold_ps(size_bytes, hop.link_GBps))
-        return holds
+        return [hold_ps(size_bytes, rate) for rate in self.segment_GBps]
 
 
 def estimate_ps(program: Program, topology: Topology, size_bytes: int) -> int:
@@ -184,8 +178,7 @@ def _routes(topology: Topology) -> dict[tuple[int, int], list[_Route]]:
             made = []
             for hop in hops:
                 link, segment = int(near.routes.link[hop]), int(shape.hop_segment[hop] - first[r])
-                own = (int(topology.link_setup_ps[link]), float(topology.link_GBps[link]))
-                made.append(_Hop(link, int(shape.hop_offset_ps[hop]), rates[segment], segment, *own))
+                made.append(_Hop(link, int(shape.hop_offset_ps[hop]), rates[segment], segment))
             latency = made[-1].offset_ps + int(topology.link_latency_ps[made[-1].link])
             rows.append(_Route(tuple(made), latency, tuple(rates)))
         result[src, end] = rows

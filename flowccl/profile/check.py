@@ -1,0 +1,87 @@
+"""Is the profile right? The time that a schedule should take on the machine, against the time that it takes."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from flowccl.demand.collectives import collective
+from flowccl.errors import InputError
+from flowccl.run.layout import named_root
+from flowccl.run.measure import Options
+from flowccl.run.processes import run_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import retime
+from flowccl.topology.topology import Topology
+from flowccl.units import format_bytes, format_us
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One size: predicted and measured time; `wrong` elements, which should be none."""
+
+    size_bytes: int
+    predicted_us: float
+    measured_us: float
+    wrong: int
+
+    @property
+    def error(self) -> float:
+        """How much longer the prediction is than the truth, as a share of the truth; negative where it is shorter."""
+        return self.predicted_us / self.measured_us - 1
+
+    def to_json(self) -> dict[str, float]:
+        """For programs."""
+        return asdict(self) | {"error": self.error}
+
+    @property
+    def factor(self) -> float:
+        """How many times one is the other, whichever is larger."""
+        ratio = self.predicted_us / self.measured_us
+        return max(ratio, 1 / ratio)
+
+
+def check_profile(
+    topology: Topology, schedule: Schedule, sizes: Sequence[int], on: str, iterations: int
+) -> list[Checked] | None:
+    """Predicted against measured, per size; None where another process has the rows."""
+    if schedule.topology.fingerprint != topology.fingerprint:
+        raise InputError(
+            f"the schedule is for another machine ({schedule.topology.name}); make one with: "
+            f"flowccl synth MACHINE {schedule.demand.collective} --size {schedule.demand.size_bytes} --out SCHEDULE"
+        )
+    if on == "nccl":
+        raise InputError("schedules are run on gloo or mpi; there is no run on nccl")
+    predicted = [resize(schedule, size).finish_us for size in sizes]
+    rows = run_schedule(schedule, on, Options(tuple(sizes), ("uint8",), iterations=iterations))
+    if rows is None:
+        return None
+    return [
+        Checked(size, us, row.out_of_place.time_us, row.out_of_place.wrong)
+        for size, us, row in zip(sizes, predicted, rows, strict=True)
+    ]
+
+
+def resize(schedule: Schedule, size_bytes: int) -> Schedule:
+    """The same transfers in the same order for another size, each as early as it can.
+
+    Starts are stretched with the chunks first, so that what came after something still does.
+    """
+    demand, root = schedule.demand, named_root(schedule.demand)
+    if root is None:
+        raise InputError(f"a {demand.collective} made of chunks has its own size; it cannot be checked at others")
+    larger = collective(demand.collective, demand.num_gpus, size_bytes, demand.pieces, max(root, 0))
+    stretch = max(1.0, float((larger.chunk_bytes / demand.chunk_bytes).max()) * (1 + 1e-9))
+    start = np.ceil(schedule.start_ps * stretch).astype(np.int64)
+    return retime(replace(schedule, demand=larger, start_ps=start))
+
+
+def table(rows: Sequence[Checked]) -> str:
+    """A line for each size."""
+    lines = [f"{'size':>10}  {'predicted':>12}  {'measured':>12}  {'error':>8}  {'factor':>6}  {'wrong':>6}"]
+    for row in rows:
+        times = f"{format_us(row.predicted_us):>12}  {format_us(row.measured_us):>12}"
+        lines.append(
+            f"{format_bytes(row.size_bytes):>10}  {times}  {row.error:>+8.1%}  {row.factor:>6.2f}  {row.wrong:>6}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""The machine that measurements show, as a topology that `synth` takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from flowccl.errors import InputError
+from flowccl.profile.fit import LinkFit, fit_links
+from flowccl.profile.groups import Shared, find_hosts, find_limits
+from flowccl.profile.measurements import Measurements, clock_jumps, link_name
+from flowccl.profile.probes import Ends, all_links, check_ranks, ranks_of
+from flowccl.topology.topology import Limit, Link, Node, Topology
+
+_ALIKE = 1.15  # bandwidths and latencies within this factor belong to one switch
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The machine, and how it was found: fits of links, limits, what is missing, what was left out of the fit."""
+
+    topology: Topology
+    fits: dict[Ends, LinkFit]
+    limits: tuple[Shared, ...]
+    missing: tuple[str, ...]
+    jumps: tuple[str, ...]
+
+    @property
+    def outliers(self) -> list[str]:
+        """Times far from their like, in words."""
+        return [words for fit in self.fits.values() for words in fit.outliers]
+
+
+def make_profile(measurements: Measurements, name: str = "profiled") -> Profile:
+    """Fit the links, find the limits, name what could not be measured."""
+    ranks = len(measurements.hosts)
+    check_ranks(ranks)
+    fits = fit_links(measurements.probes)
+    missing = tuple(link_name(link) for link in all_links(ranks) if link not in fits)
+    if not fits:
+        raise InputError(f"no link was measured whole, of {len(missing)}; measure again")
+    limits = find_limits(measurements.hosts, measurements.probes, fits)
+    hosts = find_hosts(measurements.hosts, fits)
+    topology = make_topology(name, hosts, fits, limits)
+    return Profile(topology, fits, tuple(limits), missing, tuple(clock_jumps(measurements)))
+
+
+def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], limits: Sequence[Shared]) -> Topology:
+    """A link between any two ranks, with limits; ranks that only their ports hold back hang on a switch instead."""
+    nodes = [Node(name=f"gpu{rank}", host=host) for rank, host in enumerate(hosts)]
+    links: list[Link] = []
+    place: dict[Ends, int] = {}
+    inside: set[Ends] = set()
+    used: set[str] = set()
+    for members in [*ranks_of(hosts).values(), list(range(len(hosts)))]:
+        ports = _ports(members, fits, limits)
+        if ports is None or inside & set(permutations(members, 2)):
+            continue
+        inside.update(permutations(members, 2))
+        switch = len(nodes)
+        nodes.append(Node(name=f"switch{switch - len(hosts)}", kind="switch", host=_host(hosts, members)))
+        half = float(np.median([fits[link].latency_us for link in permutations(members, 2)])) / 2
+        for rank in members:
+            links.append(_link(rank, switch, ports[rank][0].bandwidth_GBps, half))
+            links.append(_link(switch, rank, ports[rank][1].bandwidth_GBps, half))
+            used |= {port.name for port in ports[rank]}
+    for ends, fit in sorted(fits.items()):
+        if ends not in inside:
+            place[ends] = len(links)
+            links.append(_link(*ends, fit.bandwidth_GBps, fit.latency_us))
+    return Topology(name, tuple(nodes), tuple(links), tuple(_limits(limits, used, place, inside, links)))
+
+
+def _link(src: int, dst: int, bandwidth_GBps: float, latency_us: float) -> Link:
+    return Link(src=src, dst=dst, bandwidth_GBps=_rounded(bandwidth_GBps), latency_us=_rounded(latency_us))
+
+
+def _rounded(value: float) -> float:
+    """Four figures: more were not measured."""
+    return float(f"{value:.4g}")
+
+
+def _host(hosts: Sequence[str], members: list[int]) -> str:
+    return hosts[members[0]] if len({hosts[rank] for rank in members}) == 1 else ""
+
+
+def _limits(
+    limits: Sequence[Shared], used: set[str], place: dict[Ends, int], inside: set[Ends], links: list[Link]
+) -> list[Limit]:
+    """The limits that no switch stands for; on a switch, a limit is on the port of the one receiver, or the senders."""
+    result = []
+    plain = set(place.values())
+    for limit in limits:
+        if limit.name in used:
+            continue
+        members = [place[ends] for ends in limit.links if ends in place]
+        through = [ends for ends in limit.links if ends in inside]
+        receivers = {b for _, b in through}
+        for at, link in enumerate(links):
+            port = link.dst in receivers if len(receivers) == 1 else link.src in {a for a, _ in through}
+            members += [at] if port and at not in plain else []
+        if len(members) > 1:
+            result.append(Limit(name=limit.name, links=tuple(members), bandwidth_GBps=_rounded(limit.bandwidth_GBps)))
+    return result
+
+
+def _ports(members: list[int], fits: dict[Ends, LinkFit], limits: Sequence[Shared]) -> dict[int, list[Shared]] | None:
+    """The limits out of and into each rank, where they and nothing else make up the links among the ranks."""
+    among = list(permutations(members, 2))
+    if len(members) < 3 or any(link not in fits for link in among):
+        return None
+    latency = np.array([fits[link].latency_us for link in among])
+    if latency.max() > _ALIKE * max(float(np.median(latency)), 1e-3) or any(
+        _crossing(limit, among) for limit in limits
+    ):
+        return None
+    exact = {frozenset(limit.links): limit for limit in limits}
+    ports: dict[int, list[Shared]] = {}
+    for rank in members:
+        out = exact.get(frozenset((rank, other) for other in members if other != rank))
+        into = exact.get(frozenset((other, rank) for other in members if other != rank))
+        if out is None or into is None:
+            return None
+        ports[rank] = [out, into]
+    for a, b in among:
+        through = min(ports[a][0].bandwidth_GBps, ports[b][1].bandwidth_GBps)
+        if not 1 / _ALIKE <= fits[a, b].bandwidth_GBps / through <= _ALIKE:
+            return None
+    return ports
+
+
+def _crossing(limit: Shared, among: list[Ends]) -> bool:
+    """Whether a limit holds some of these links, but not those of one rank's port nor all of them."""
+    held = set(limit.links) & set(among)
+    one_port = len({a for a, _ in held}) == 1 or len({b for _, b in held}) == 1
+    return bool(held) and not one_port and held != set(among)

@@ -1,0 +1,55 @@
+"""Predictions at other sizes are those of the same transfers; schedules of other machines are refused."""
+
+import numpy as np
+import pytest
+
+from flowccl.check.verify import verify
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import InputError
+from flowccl.profile.check import Checked, check_profile, resize, table
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesize import synthesize
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Link, Node, Topology
+
+
+@pytest.mark.parametrize("name", ["dgx1", "ndv2:2"])
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+@pytest.mark.parametrize("size", [100, 999_999, 1_000_000, 123_456_789])
+def test_a_resized_schedule_is_valid_and_keeps_its_transfers(name, collective, size):
+    schedule = synthesize(machine(name), collective, 1_000_000, chunks=1, steps=1, method="greedy").schedule
+    other = resize(schedule, size)
+    assert verify(other) == []
+    assert np.array_equal(other.chunk, schedule.chunk)
+    assert other.demand.size_bytes == size
+
+
+def test_the_prediction_by_pencil():
+    """A ring of 4, one way, 10 GB/s and 2 us: an allgather is 3 hops, of 1 KB or of 1 MB each."""
+    links = tuple(Link(src=at, dst=(at + 1) % 4, bandwidth_GBps=10, latency_us=2) for at in range(4))
+    topology = Topology("ring", tuple(Node(name=f"gpu{at}") for at in range(4)), links)
+    schedule = synthesize(topology, "allgather", 4_000, chunks=1, steps=1, method="greedy").schedule
+    assert schedule.finish_us == pytest.approx(3 * (0.1 + 2))
+    assert resize(schedule, 4_000_000).finish_us == pytest.approx(3 * (100 + 2))
+
+
+def test_a_schedule_of_another_machine_is_refused():
+    schedule = synthesize(machine("ring:4"), "allgather", 4_000, chunks=1, steps=1, method="greedy").schedule
+    with pytest.raises(
+        InputError, match=r"the schedule is for another machine .*; make one with: flowccl synth MACHINE"
+    ):
+        check_profile(machine("ring:4:bandwidth=1GB/s"), schedule, [1000], "mpi", 1)
+
+
+def test_a_custom_demand_has_its_own_size():
+    topology = machine("ring:3")
+    demand = Demand.from_chunks("custom", 3, [Chunk(bytes=10, sources=(0,), destinations=(1,))])
+    schedule = Schedule.from_transfers(topology, demand, [(0, [0], 0)])
+    with pytest.raises(InputError, match="a custom made of chunks has its own size"):
+        resize(schedule, 1000)
+
+
+def test_the_error_is_that_of_the_prediction():
+    row = Checked(1_000_000, predicted_us=50.0, measured_us=100.0, wrong=0)
+    assert (row.error, row.factor) == (-0.5, 2.0)
+    assert table([row]).splitlines()[1].split() == ["1", "MB", "50", "us", "100", "us", "-50.0%", "2.00", "0"]

@@ -1,0 +1,146 @@
+"""Known machines are found again from noisy measurements, and bad measurements are named."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from flowccl.check.verify import verify
+from flowccl.errors import InputError
+from flowccl.profile.groups import find_hosts
+from flowccl.profile.machine import Profile, make_profile
+from flowccl.profile.measurements import Measured, Measurements
+from flowccl.profile.probes import PlanOptions, all_links
+from flowccl.profile.show import describe_profile
+from flowccl.synthesize import synthesize
+from tests.profile.pretend import Known, profile_of, random_machine
+
+SEEDS = [seed if seed < 6 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(20)]
+
+
+@cache
+def found(seed: int) -> tuple[Known, Measurements, Profile]:
+    known = random_machine(seed)
+    measured = profile_of(known, 1000 * seed)
+    return known, measured, make_profile(measured)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_twenty_random_machines_are_found_again(seed):
+    known, _, profile = found(seed)
+    for link in all_links(len(known.hosts)):
+        assert profile.fits[link].latency_us == pytest.approx(known.latency_us[link], rel=0.10)
+        assert profile.fits[link].bandwidth_GBps == pytest.approx(known.GBps[link], rel=0.03)
+    groups = {frozenset(limit.links): limit.bandwidth_GBps for limit in profile.limits}
+    assert set(groups) == set(known.groups())
+    for links, rate in known.groups().items():
+        assert groups[links] == pytest.approx(rate, rel=0.06)
+
+
+def test_the_random_machines_have_all_there_is_to_find():
+    machines = [random_machine(seed) for seed in range(20)]
+    assert {len(set(known.hosts)) for known in machines} == {1, 2, 3}
+    assert {bool(known.groups()) for known in machines} == {True}
+    kinds = {len(links) for known in machines for links in known.groups()}
+    assert len(kinds) >= 4  # ports, uplinks, NICs of hosts
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    inside = []
+    for seed in range(6):
+        known, _, profile = found(seed)
+        for link, fit in profile.fits.items():
+            inside.append(abs(fit.bandwidth_GBps - known.GBps[link]) <= fit.bandwidth_error_GBps)
+            inside.append(abs(fit.latency_us - known.latency_us[link]) <= fit.latency_error_us)
+    assert 0.90 <= np.mean(inside) <= 0.99
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hosts_are_found_where_the_processes_do_not_say(seed):
+    known, _, profile = found(seed)
+    hosts = find_hosts(("",) * len(known.hosts), profile.fits)
+    assert hosts == (known.hosts if len(set(known.hosts)) > 1 else ("",) * len(known.hosts))
+
+
+def test_synth_takes_the_machine():
+    _, measured, profile = found(11)
+    assert any(node.kind == "switch" for node in profile.topology.nodes)
+    result = synthesize(profile.topology, "allgather", 1_000_000, chunks=1, steps=1, method="greedy")
+    assert verify(result.schedule) == []
+    assert "switch0 with 4 ranks" in describe_profile(profile, measured)
+
+
+def test_a_switch_and_its_ports_become_a_star():
+    known, _, profile = found(11)
+    topology = profile.topology
+    assert len(topology.links) == 2 * len(known.hosts)
+    assert not topology.limits
+    port = next(iter(known.groups().values()))
+    assert topology.link_GBps == pytest.approx([port] * len(topology.links), rel=0.04)
+
+
+def test_outliers_are_named():
+    _, measured, _ = found(1)
+    probe = measured.probes[0]
+    seconds = probe.seconds.copy()
+    seconds[3, 0] = 100 * np.median(seconds)
+    changed = replace(measured, probes=(Measured(probe.probe, seconds, 1.0), *measured.probes[1:]))
+    said = make_profile(changed).outliers
+    assert any(words.startswith("gpu0 -> gpu1, 4 KB: ") and ", usually " in words for words in said)
+
+
+@pytest.mark.parametrize("seconds", [-0.001, 0.0, 3600.0])
+def test_clocks_that_jump_are_recognised_and_do_not_count(seconds):
+    _, measured, before = found(1)
+    probe = measured.probes[0]
+    jumped = probe.seconds.copy()
+    jumped[:8, 0] = seconds  # more than half of them: no median would survive
+    changed = replace(measured, probes=(Measured(probe.probe, jumped, probe.wall_s), *measured.probes[1:]))
+    profile = make_profile(changed)
+    assert len(profile.jumps) == 8
+    assert profile.jumps[0].endswith("the clock of rank 0 jumped")
+    assert profile.fits[0, 1].latency_us == pytest.approx(before.fits[0, 1].latency_us, rel=0.05)
+    assert "clock jumps  8" in describe_profile(profile, changed)
+
+
+def test_links_that_were_not_measured_are_named_and_left_out():
+    _, measured, _ = found(1)
+    some = tuple(one for one in measured.probes if (0, 1) not in one.probe.links)
+    profile = make_profile(replace(measured, probes=some))
+    assert profile.missing == ("gpu0 -> gpu1",)
+    assert (0, 1) not in {(link.src, link.dst) for link in profile.topology.links}
+
+
+def test_nothing_measured_is_an_error():
+    _, measured, _ = found(1)
+    with pytest.raises(InputError, match="no link was measured whole, of 12; measure again"):
+        make_profile(replace(measured, probes=()))
+
+
+def test_a_limit_that_only_many_links_fill_is_found():
+    """Six links of 10 GB/s out of one rank share 35: no two of them notice."""
+    ranks = 7
+    links = all_links(ranks)
+    out = frozenset((0, k) for k in range(1, ranks))
+    known = Known(("h",) * ranks, dict.fromkeys(links, 2.0), dict.fromkeys(links, 10.0), [(out, 35.0)])
+    profile = make_profile(profile_of(known, 5, PlanOptions(pairs=3000)))
+    assert [(k.name, frozenset(k.links)) for k in profile.limits] == [("out of gpu0", out)]
+    assert profile.limits[0].bandwidth_GBps == pytest.approx(35, rel=0.06)
+
+
+def test_nics_that_two_ranks_share_are_found_where_not_all_pairs_are_asked():
+    """Two hosts of 8, a NIC for two ranks: 28,680 pairs of links are too many, the shared ways out are still found."""
+    hosts = tuple(f"host{rank // 8}" for rank in range(16))
+    links = all_links(16)
+    near = {link: hosts[link[0]] == hosts[link[1]] for link in links}
+    limits = []
+    for first in range(0, 16, 2):
+        away = [rank for rank in range(16) if hosts[rank] != hosts[first]]
+        limits.append((frozenset((a, b) for a in (first, first + 1) for b in away), 12.0))
+        limits.append((frozenset((b, a) for a in (first, first + 1) for b in away), 12.0))
+    GBps = {link: 100.0 if near[link] else 12.0 for link in links}
+    latency = {link: 1.0 if near[link] else 4.0 for link in links}
+    options = PlanOptions(sizes=(1_000, 4_000_000), repeats=9, pairs=100)
+    profile = make_profile(profile_of(Known(hosts, latency, GBps, limits), 3, options))
+    assert {frozenset(k.links) for k in profile.limits if k.name != "everything"} == {k for k, _ in limits}
