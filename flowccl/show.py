@@ -32,13 +32,14 @@ def describe_topology(topology: Topology) -> str:
             if len(lines) > 12:
                 lines.append(f"             ... {sum(kinds.values()) - kinds['gpu']} in all")
                 break
-    classes: Counter[tuple[str, float, float]] = Counter()
+    classes: Counter[tuple[str, float, float, float]] = Counter()
     for link in topology.links:
         way = f"{topology.nodes[link.src].kind} -> {topology.nodes[link.dst].kind}"
-        classes[way, link.bandwidth_GBps, link.latency_us] += 1
+        classes[way, link.bandwidth_GBps, link.latency_us, link.setup_us] += 1
     lines.append(f"links        {len(topology.links)} directed")
-    for (way, bandwidth, latency), count in sorted(classes.items(), key=lambda item: (item[0][0], -item[0][1])):
-        lines.append(f"             {count:>6} x {way:<16} {format_GBps(bandwidth):>10}, {format_us(latency)}")
+    for (way, bandwidth, latency, setup), count in sorted(classes.items(), key=lambda item: (item[0][0], -item[0][1])):
+        held = f", setup {format_us(setup)}" if setup else ""
+        lines.append(f"             {count:>6} x {way:<16} {format_GBps(bandwidth):>10}, {format_us(latency)}{held}")
     lines += [
         f"limit        {limit.name}: {format_GBps(limit.bandwidth_GBps)} over {len(limit.links)} links"
         for limit in topology.limits[:8]

@@ -18,7 +18,7 @@ from flowccl.demand.demand import Demand
 from flowccl.demand.tenants import Tenant, together
 from flowccl.errors import InvalidScheduleError
 from flowccl.result import Result
-from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import retime
 from flowccl.synthesize import synthesize
@@ -126,6 +126,7 @@ def one_after_another(parts: Sequence[Schedule]) -> Schedule:
         np.concatenate([part.start_ps + base for part, base in zip(parts, time_base, strict=False)]),
         np.concatenate([part.reduce for part in parts]),
         ", ".join(dict.fromkeys(part.method for part in parts)),
+        stacked_messages(parts),
     )
     roomy = all(node.buffer_bytes is None for node in both.topology.nodes)
     if both.topology.changes or (roomy and len(both) <= _MOST_TO_FILL):  # later tenants fill what the first leave free

@@ -98,6 +98,13 @@ def holds_ps(size_bytes: NDArray[np.int64], bandwidth_GBps: NDArray[np.float64])
     return np.ceil(size_bytes * 1000.0 / bandwidth_GBps).astype(np.int64)
 
 
+def with_setup_GBps(size_bytes: int, bandwidth_GBps: float, setup_ps: int) -> float:
+    """The bandwidth at which so many bytes take as long as a setup and then the bytes at the link's own."""
+    if not setup_ps:
+        return bandwidth_GBps
+    return size_bytes * 1000.0 / (setup_ps + hold_ps(size_bytes, bandwidth_GBps))
+
+
 def format_bytes(size_bytes: float) -> str:
     """1000000 -> "1 MB"."""
     for unit, scale in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):

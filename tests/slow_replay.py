@@ -47,6 +47,8 @@ def slow_replay(schedule: Schedule) -> Replay:
     topology, demand = schedule.topology, schedule.demand
     kinds: set[str] = set()
     journeys = []
+    if any(_differ(schedule, i, j) for i in range(len(schedule)) for j in range(i)):
+        kinds.add("message")
     for i in range(len(schedule)):
         links = schedule.routes.links(int(schedule.route[i]))
         start, chunk = int(schedule.start_ps[i]), int(schedule.chunk[i])
@@ -55,8 +57,12 @@ def slow_replay(schedule: Schedule) -> Replay:
         if not route_is_right(topology, links):
             kinds.add("route")
             continue
-        size = int(demand.chunk_bytes[chunk])
-        journeys.append(_travel(topology, links, size, start, Journey(chunk, bool(schedule.reduce[i]))))
+        mates = [j for j in range(len(schedule)) if j == i or 0 <= schedule.message[i] == schedule.message[j]]
+        size = sum(int(demand.chunk_bytes[schedule.chunk[j]]) for j in mates)
+        journey = _travel(topology, links, size, start, Journey(chunk, bool(schedule.reduce[i])))
+        if mates[0] != i:  # its bytes are already on the links, with those of the first
+            journey.hops = []
+        journeys.append(journey)
     outside = set(demand.forbidden)
     if any(node in outside for j in journeys for node, _, _ in (*j.roots, *j.ends)):
         kinds.add("relay")
@@ -65,6 +71,16 @@ def slow_replay(schedule: Schedule) -> Replay:
         kinds |= _follow(schedule, chunk, [j for j in journeys if j.chunk == chunk])
     last = max([whole for j in journeys for _, _, whole in j.ends] + demand.available_ps.tolist())
     return Replay(kinds, max(last, 0))
+
+
+def _differ(schedule: Schedule, i: int, j: int) -> bool:
+    """Whether two transfers of one message are not on one route from one start for one use."""
+    if schedule.message[i] < 0 or schedule.message[i] != schedule.message[j]:
+        return False
+    ways = [schedule.routes.links(int(schedule.route[k])) for k in (i, j)]
+    return bool(
+        ways[0] != ways[1] or schedule.start_ps[i] != schedule.start_ps[j] or schedule.reduce[i] != schedule.reduce[j]
+    )
 
 
 # -- routes and times -------------------------------------------------------------------------------------------------
@@ -125,6 +141,10 @@ def _is_fed(topology: Topology, links: tuple[int, ...], link: int) -> bool:
     return not _stores(topology, switch) and topology.nodes[switch].crossing == "store-and-forward"
 
 
+def _setup_ps(topology: Topology, link: int) -> int:
+    return math.ceil(round(topology.links[link].setup_us * PS_PER_US, 3))
+
+
 def _latency_ps(topology: Topology, link: int) -> int:
     return math.ceil(round(topology.links[link].latency_us * PS_PER_US, 3))
 
@@ -164,16 +184,17 @@ def _travel(topology: Topology, links: tuple[int, ...], size: int, start: int, j
         left.remove(segment)
         for k in segment:
             begin[k] = delay + offset[k]
-        GBps = min(
-            [_bandwidth(topology, k, begin[k], begin[k] + 1) for k in segment]
-            + [n.bandwidth_GBps / len(segment & set(n.links)) for n in topology.limits if segment & set(n.links)]
-        )
+        shares = [n.bandwidth_GBps / len(segment & set(n.links)) for n in topology.limits if segment & set(n.links)]
+        hold = max([1] + [math.ceil(size * 1000.0 / share) for share in shares])
         while True:  # a slower link makes the hold longer, which may meet a still slower time
-            hold = math.ceil(size * 1000.0 / GBps)
-            slower = min([GBps] + [_bandwidth(topology, k, begin[k], begin[k] + hold) for k in segment])
-            if slower >= GBps:
+            now = {k: _bandwidth(topology, k, begin[k], begin[k] + hold) for k in segment}
+            GBps = min([*now.values(), *shares])
+            longer = max(_setup_ps(topology, k) + math.ceil(size * 1000.0 / now[k]) for k in segment)
+            if longer <= hold:
                 break
-            GBps = slower
+            hold = longer
+        if any(link.setup_us for link in topology.links):  # then the rate is that of setup and bytes together
+            GBps = size * 1000.0 / hold
         for k in segment:
             end[k], rate[k] = begin[k] + hold, GBps
     for k in links:

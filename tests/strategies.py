@@ -29,6 +29,7 @@ def topologies(
     limits: bool = True,
     changes: bool = True,
     buffers: bool = False,
+    setups: bool = False,
 ) -> Topology:
     """A small random machine in which every GPU can reach every other, directly or through one switch at a time.
 
@@ -37,8 +38,16 @@ def topologies(
     """
     nodes = _nodes(draw, draw(st.integers(min_gpus, max_gpus)), draw(st.integers(0, max_switches)), memory, buffers)
     change = _changes() if changes else st.just(())
+    setup = latencies if setups and draw(st.booleans()) else st.just(0.0)
     links = [
-        Link(src=a, dst=b, bandwidth_GBps=draw(bandwidths), latency_us=draw(latencies), changes=draw(change))
+        Link(
+            src=a,
+            dst=b,
+            bandwidth_GBps=draw(bandwidths),
+            latency_us=draw(latencies),
+            changes=draw(change),
+            setup_us=draw(setup),
+        )
         for a, b in draw(st.permutations(_pairs(draw, nodes)))
     ]
     shared = _limits(draw, len(links)) if limits else []

@@ -57,7 +57,7 @@ class Needs:
     @cached_property
     def latency_ps(self) -> NDArray[np.float64]:
         """Least latency between any two nodes, rounded down."""
-        return np.floor(_all_pairs(self.topology, self.topology.link_latency_ps.astype(np.float64)))
+        return np.floor(_all_pairs(self.topology, self.topology.link_delay_ps.astype(np.float64)))
 
     @cached_property
     def hops(self) -> NDArray[np.float64]:
@@ -95,7 +95,7 @@ class Needs:
         on the far side, the one that is worst to reach.
         """
         before = self.latency_ps[: self.topology.num_gpus, self.topology.link_src[links]]
-        after = self.topology.link_latency_ps[links] + self.latency_ps[self.topology.link_dst[links]].T
+        after = self.topology.link_delay_ps[links] + self.latency_ps[self.topology.link_dst[links]].T
         chosen = np.zeros(len(self.bytes), dtype=np.bool_)
         chosen[group] = True
         rows = np.flatnonzero(chosen[self.source_group] & ~far[self.source])

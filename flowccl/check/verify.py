@@ -16,7 +16,8 @@ __all__ = ["Violation", "verify"]
 def verify(schedule: Schedule) -> list[Violation]:
     """Every violation, in no particular order; an empty list proves the schedule right.
 
-    Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; GPUs that are
+    Proved: routes exist and switches copy or reduce only if they can; what travels in one message has one route, start
+    and use; nothing starts before time zero; GPUs that are
     neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link
     and limit is within its capacity at every instant; buffers stay within their limits; every destination ends with
     what it wants, every contribution counted once.
@@ -26,6 +27,7 @@ def verify(schedule: Schedule) -> list[Violation]:
         return [Violation("machine", f"the demand is for {schedule.demand.num_gpus} gpus, {machine}")]
     return [
         *_routes(schedule),
+        *_messages(schedule),
         *_starts(schedule),
         *_forbidden(schedule),
         *_holding(schedule),
@@ -46,6 +48,20 @@ def _routes(schedule: Schedule) -> list[Violation]:
         Violation("route", f"{transfer_name(schedule, i)}: the route {problem[int(schedule.route[i])]}", (i,))
         for i in rows
     ]
+
+
+def _messages(schedule: Schedule) -> list[Violation]:
+    """What travels together takes the same route from the same start, and is all added or all stored."""
+    if not schedule.has_messages:
+        return []
+    leader, result = schedule.leader, []
+    for column, words in (("route", "route"), ("start_ps", "start"), ("reduce", "use (added or stored)")):
+        values = getattr(schedule, column)
+        for i in np.flatnonzero(values != values[leader]).tolist():
+            with_whom = f"is in message {schedule.message[i]} with transfer {leader[i]}"
+            text = f"{transfer_name(schedule, i)}: {with_whom}, but has another {words}"
+            result.append(Violation("message", text, (int(leader[i]), i)))
+    return result
 
 
 def _starts(schedule: Schedule) -> list[Violation]:
@@ -145,7 +161,7 @@ def _traffic(schedule: Schedule, node: int) -> dict[int, list[tuple[int, int, in
 
 
 def _links(schedule: Schedule) -> list[Violation]:
-    """A link carries one chunk at a time."""
+    """A link carries one chunk or message at a time."""
     timing = schedule.timing
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]

@@ -9,7 +9,7 @@ from flowccl.schedule.schedule import Schedule
 class Violation:
     """One broken rule: its kind, the words for people, and the transfers that break it.
 
-    Kinds: machine, route, start, relay, source, copy, link, limit, buffer, reduce, destination.
+    Kinds: machine, route, message, start, relay, source, copy, link, limit, buffer, reduce, destination.
     """
 
     kind: str

@@ -24,6 +24,8 @@ class _Hop:
     offset_ps: int
     GBps: float
     segment: int
+    setup_ps: int
+    link_GBps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,11 @@ class _Route:
 
     def holds_ps(self, size_bytes: int) -> list[int]:
         """How long each segment is busy."""
-        return [hold_ps(size_bytes, rate) for rate in self.segment_GBps]
+        holds = [hold_ps(size_bytes, rate) for rate in self.segment_GBps]
+        for hop in self.hops:
+            if hop.setup_ps:
+                holds[hop.segment] = max(holds[hop.segment], hop.setup_ps + hold_ps(size_bytes, hop.link_GBps))
+        return holds
 
 
 def estimate_ps(program: Program, topology: Topology, size_bytes: int) -> int:
@@ -178,7 +184,8 @@ def _routes(topology: Topology) -> dict[tuple[int, int], list[_Route]]:
             made = []
             for hop in hops:
                 link, segment = int(near.routes.link[hop]), int(shape.hop_segment[hop] - first[r])
-                made.append(_Hop(link, int(shape.hop_offset_ps[hop]), rates[segment], segment))
+                own = (int(topology.link_setup_ps[link]), float(topology.link_GBps[link]))
+                made.append(_Hop(link, int(shape.hop_offset_ps[hop]), rates[segment], segment, *own))
             latency = made[-1].offset_ps + int(topology.link_latency_ps[made[-1].link])
             rows.append(_Route(tuple(made), latency, tuple(rates)))
         result[src, end] = rows

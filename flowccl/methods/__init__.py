@@ -12,6 +12,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.crowd import with_crowds
 from flowccl.methods.method import Method
 from flowccl.methods.reduction import with_reductions
+from flowccl.methods.setups import with_setups
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Link, Node, Topology
 
@@ -91,7 +92,7 @@ _TABLE: dict[str, Method] = {
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
 }
 METHODS: dict[str, Method] = {
-    name: with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS)
+    name: with_setups(with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS))
     for name, method in _TABLE.items()
 }
 """Name on the command line -> method."""

@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 2_000_000_000  # unpacked
 
 _NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": "[[0], [1, 2]]"}
 _KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", *_NEEDED)
-_COLUMNS = ("chunk", "route", "start_ps", "reduce")
+_COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
 _MAX_PS = 2**60  # some 13 days; sums of a few such times still fit in 64 bits
 
 
@@ -50,6 +50,8 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     }
     if np.any(schedule.reduce):
         transfers["reduce"] = True if np.all(schedule.reduce) else schedule.reduce.tolist()
+    if schedule.has_messages:
+        transfers["message"] = schedule.message.tolist()
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -112,12 +114,14 @@ def _routes(rows: Any, num_links: int) -> Routes:
 
 def _transfers(value: Any, chunks: int, routes: int) -> dict[str, NDArray[Any]]:
     """The columns of the table of transfers."""
-    check_keys(value, "transfers", _COLUMNS, dict.fromkeys(_COLUMNS[:-1], "[0]"))
+    check_keys(value, "transfers", _COLUMNS, dict.fromkeys(_COLUMNS[:3], "[0]"))
     ranges = {"chunk": (0, chunks - 1), "route": (0, routes - 1), "start_ps": (-_MAX_PS, _MAX_PS)}
     columns: dict[str, NDArray[Any]] = {}
     for key, (low, high) in ranges.items():
         columns[key] = int_column(value[key], f"transfers.{key}", low, high)
     columns["reduce"] = _flags(value.get("reduce", False), len(columns["chunk"]))
+    if "message" in value:
+        columns["message"] = int_column(value["message"], "transfers.message", -1, 2**31 - 1)
     for key, column in columns.items():
         if len(column) != len(columns["chunk"]):
             raise ScheduleError(f"transfers.{key}: has {len(column)} entries, chunk has {len(columns['chunk'])}")

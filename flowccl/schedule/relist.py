@@ -17,14 +17,14 @@ _MOST = 30_000  # transfers
 def relist(schedule: Schedule) -> Schedule | None:
     """The schedule in the order of the longest ways to go, or None where that is not possible.
 
-    Not for machines with limits, buffer limits or changing links, for large schedules, and for sums that wait for each
-    other.
+    Not for machines with limits, buffer limits or changing links, for large schedules, messages, and sums that wait
+    for each other.
     """
     from flowccl.schedule.kernels import in_order_of, longest_ways
 
     topology, timing = schedule.topology, schedule.timing
     plain = not (topology.limits or topology.changes or any(n.buffer_bytes is not None for n in topology.nodes))
-    if not plain or not 0 < len(schedule) <= _MOST:
+    if not plain or schedule.has_messages or not 0 < len(schedule) <= _MOST:
         return None
     before, after, lag = data_order(schedule)
     by_before = np.argsort(before, kind="stable")

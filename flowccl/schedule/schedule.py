@@ -1,7 +1,7 @@
 """The answer: which chunk goes over which route when, as a table."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from flowccl.topology.routes import Routes, RouteShape, shape_on
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
-_COLUMNS = {"chunk": np.int32, "route": np.int32, "start_ps": np.int64, "reduce": np.bool_}
+_COLUMNS = {"chunk": np.int32, "route": np.int32, "start_ps": np.int64, "reduce": np.bool_, "message": np.int32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,9 @@ class Schedule:
     """All transfers of a demand on a machine.
 
     Transfer i moves chunk `chunk[i]` over route `route[i]` of `routes`, starting at `start_ps[i]`. What arrives is
-    added to what the end has where `reduce[i]`, else it is stored. `method` names who made it.
+    added to what the end has where `reduce[i]`, else it is stored. Transfers with the same `message` travel as one
+    send, on one route from one start: one setup, the bytes of all, every chunk whole when all have arrived; -1 is
+    alone. `method` names who made it.
     """
 
     topology: Topology
@@ -34,8 +36,11 @@ class Schedule:
     start_ps: NDArray[np.int64]
     reduce: NDArray[np.bool_]
     method: str = ""
+    message: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def __post_init__(self) -> None:
+        if self.message.max(initial=-1) < 0:  # so too where `replace` gave other rows to a schedule without messages
+            object.__setattr__(self, "message", np.full(len(self.chunk), -1, dtype=np.int32))
         for name, kind in _COLUMNS.items():
             column: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=kind)
             column.setflags(write=False)
@@ -59,11 +64,13 @@ class Schedule:
         start_ps: NDArray[np.int64],
         reduce: NDArray[np.bool_] | None = None,
         method: str = "",
+        message: NDArray[np.int32] | None = None,
     ) -> "Schedule":
         """A schedule from one list of links per transfer; equal lists become one route."""
         routes, route = links.distinct()
         flags = np.zeros(len(chunk), dtype=np.bool_) if reduce is None else reduce
-        return cls(topology, demand, routes, chunk, route, start_ps, flags, method)
+        alone = np.zeros(0, dtype=np.int32) if message is None else message
+        return cls(topology, demand, routes, chunk, route, start_ps, flags, method, alone)
 
     @classmethod
     def from_transfers(
@@ -110,9 +117,34 @@ class Schedule:
         return shape_on(self.topology, self.routes)
 
     @cached_property
+    def has_messages(self) -> bool:
+        """Whether some transfers travel together."""
+        return bool(self.message.max(initial=-1) >= 0)
+
+    @cached_property
+    def leader(self) -> NDArray[np.int64]:
+        """The first transfer of each one's message; itself where it is alone."""
+        leader = np.arange(len(self), dtype=np.int64)
+        together = np.flatnonzero(self.message >= 0)
+        _, first, inverse = np.unique(self.message[together], return_index=True, return_inverse=True)
+        leader[together] = together[first][inverse.reshape(-1)]
+        return leader
+
+    @cached_property
+    def sent_bytes(self) -> NDArray[np.int64]:
+        """Bytes of the message that each transfer travels in."""
+        size = self.demand.chunk_bytes[self.chunk]
+        if not self.has_messages:
+            return size
+        total = np.zeros(len(self), dtype=np.int64)
+        np.add.at(total, self.leader, size)
+        return total[self.leader]
+
+    @cached_property
     def timing(self) -> Timing:
         """When each link is held, and when each transfer arrives where."""
-        return replay(self.topology, self.shape, self.demand.chunk_bytes[self.chunk], self.route, self.start_ps)
+        leader = self.leader if self.has_messages else None
+        return replay(self.topology, self.shape, self.sent_bytes, self.route, self.start_ps, leader)
 
     @cached_property
     def finish_ps(self) -> int:
@@ -123,3 +155,10 @@ class Schedule:
     def finish_us(self) -> float:
         """The last arrival, in microseconds."""
         return ps_to_us(self.finish_ps)
+
+
+def stacked_messages(parts: Sequence[Schedule]) -> NDArray[np.int32]:
+    """The messages of several schedules, one after the other, with numbers that differ from part to part."""
+    base = np.cumsum([0, *(int(part.message.max(initial=-1)) + 1 for part in parts)])
+    moved = [np.where(part.message >= 0, part.message + at, -1) for part, at in zip(parts, base, strict=False)]
+    return np.concatenate(moved).astype(np.int32)

@@ -18,36 +18,42 @@ _Key = tuple[int, int]  # chunk, node
 
 
 def settle(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
-    """The same transfers, placed in this order, each as early as it can be after those before it.
+    """The same transfers, placed in this order (of the first of each message), each as early as it can be then.
 
     What a node had got before it sent something, by this order, it has got again; buffers are not looked at.
     """
     placed = _Placed(schedule)
     start = np.zeros(len(schedule), dtype=np.int64)
+    by_leader = np.argsort(schedule.leader, kind="stable")
+    bounds = np.searchsorted(schedule.leader[by_leader], np.arange(len(schedule) + 1))
     for i in order.tolist():
-        times = _Times(schedule, i)
+        members = by_leader[bounds[i] : bounds[i + 1]]
+        times = _Times(schedule, members)
         at = 0
         while True:
-            wait = placed.wait(i, times.at(at))
+            wait = placed.wait(members, times.at(at))
             if wait <= 0:
                 break
             at += wait
-        start[i] = at
-        placed.add(i, times.at(at))
+        start[members] = at
+        placed.add(members, times.at(at))
     return replace(schedule, start_ps=start)
 
 
 def sequence(schedule: Schedule) -> NDArray[np.int64]:
     """An order of the transfers in which what a node sends comes after all that it had got by then.
 
-    What it got later comes after it, of a sum and where it cannot copy. Otherwise the earliest goes first.
+    What it got later comes after it, of a sum and where it cannot copy. Otherwise the earliest goes first. The first
+    transfer of a message stands for all of it.
     """
     timing = schedule.timing
     last = schedule.start_ps.copy()
     np.maximum.at(last, timing.root_transfer, timing.root_from_ps)
     gives_away = bool(np.any(schedule.topology.stores & ~schedule.topology.copies))
     if not (schedule.demand.reduces or gives_away):
-        return np.lexsort((schedule.start_ps, last)).astype(np.int64)
+        order: NDArray[np.int64] = np.lexsort((schedule.start_ps, last)).astype(np.int64)
+        first: NDArray[np.int64] = order[schedule.leader[order] == order]
+        return first
     return _sums_in_order(schedule, last.tolist())
 
 
@@ -69,7 +75,7 @@ def fits(schedule: Schedule) -> bool:
 
 def _sums_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
     """Kahn's order of: arrivals that a send has seen, the send, arrivals that it has not seen."""
-    timing = schedule.timing
+    timing, leader = schedule.timing, schedule.leader.tolist()
     sends: dict[_Key, list[tuple[int, int]]] = {}
     for i, node, at in zip(timing.root_transfer, timing.root_node, timing.root_from_ps, strict=True):
         sends.setdefault((int(schedule.chunk[i]), int(node)), []).append((int(at), int(i)))
@@ -77,10 +83,10 @@ def _sums_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
     open_before = [0] * len(schedule)
     for i, node, at in zip(timing.end_transfer, timing.end_node, timing.end_arrival_ps, strict=True):
         for sent, j in sends.get((int(schedule.chunk[i]), int(node)), ()):
-            first, second = (int(i), j) if at <= sent else (j, int(i))
+            first, second = (leader[i], leader[j]) if at <= sent else (leader[j], leader[i])
             after[first].append(second)
             open_before[second] += 1
-    ready = [(last[i], i) for i in range(len(schedule)) if not open_before[i]]
+    ready = [(last[i], i) for i in range(len(schedule)) if not open_before[i] and leader[i] == i]
     heapq.heapify(ready)
     order = []
     while ready:
@@ -90,17 +96,18 @@ def _sums_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
             open_before[j] -= 1
             if not open_before[j]:
                 heapq.heappush(ready, (last[j], j))
-    rest = sorted(set(range(len(schedule))) - set(order), key=lambda i: (last[i], i))  # none, but for odd multicasts
+    rest = sorted(set(leader) - set(order), key=lambda i: (last[i], i))  # none, but for odd multicasts
     return np.array(order + rest, dtype=np.int64)
 
 
 class _Times:
-    """Times of one transfer for any start: the same but for the start, unless links change."""
+    """Times of one message for any start: the same but for the start, unless links change."""
 
-    def __init__(self, schedule: Schedule, transfer: int) -> None:
+    def __init__(self, schedule: Schedule, members: NDArray[np.int64]) -> None:
         self.schedule = schedule
-        self.size = schedule.demand.chunk_bytes[schedule.chunk[transfer : transfer + 1]]
-        self.route = schedule.route[transfer : transfer + 1]
+        self.size = schedule.sent_bytes[members]
+        self.route = schedule.route[members]
+        self.leader = None if len(members) == 1 else np.zeros(len(members), dtype=np.int64)
         self.known: tuple[int, Timing] | None = None
 
     def at(self, start: int) -> Timing:
@@ -111,7 +118,8 @@ class _Times:
             self.known = (start, _shifted(self.known[1], start - self.known[0]))
         else:
             topology, shape = self.schedule.topology, self.schedule.shape
-            self.known = (start, replay(topology, shape, self.size, self.route, np.array([start], dtype=np.int64)))
+            starts = np.full(len(self.size), start, dtype=np.int64)
+            self.known = (start, replay(topology, shape, self.size, self.route, starts, self.leader))
         return self.known[1]
 
 
@@ -140,21 +148,25 @@ class _Placed:
         for chunk, rank, ready in zip(*owned, strict=True):
             self.arrivals[chunk, rank] = [ready]
 
-    def wait(self, transfer: int, timing: Timing) -> int:
-        """0 where the transfer can have these times, else how much later to try."""
-        chunk = int(self.schedule.chunk[transfer])
-        waits = [
-            self._held_since(chunk, node) - at
-            for node, at in zip(timing.root_node.tolist(), timing.root_from_ps.tolist(), strict=True)
-        ]
-        waits += [
-            self._after(chunk, node, bool(self.schedule.reduce[transfer])) - at
-            for node, at in zip(timing.end_node.tolist(), timing.end_arrival_ps.tolist(), strict=True)
-        ]
+    def wait(self, members: NDArray[np.int64], timing: Timing) -> int:
+        """0 where the message can have these times, else how much later to try."""
+        adds = bool(self.schedule.reduce[members[0]])
+        waits = [self._held_since(chunk, node) - at for chunk, node, at in self._sends(members, timing)]
+        waits += [self._after(chunk, node, adds) - at for chunk, node, at in self._comes(members, timing)]
         hops = list(zip(timing.hop_link.tolist(), timing.hop_from_ps.tolist(), timing.hop_to_ps.tolist(), strict=True))
         waits += [self._link_free(link, begin, end) - begin for link, begin, end in hops]
         wait = max(waits)
         return wait if wait > 0 or not self.schedule.topology.limits else self._limit_wait(hops, timing)
+
+    def _sends(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
+        """(chunk, node, time) of all that leaves."""
+        chunk = self.schedule.chunk[members[timing.root_transfer]]
+        return list(zip(chunk.tolist(), timing.root_node.tolist(), timing.root_from_ps.tolist(), strict=True))
+
+    def _comes(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
+        """(chunk, node, time) of all that arrives."""
+        chunk = self.schedule.chunk[members[timing.end_transfer]]
+        return list(zip(chunk.tolist(), timing.end_node.tolist(), timing.end_arrival_ps.tolist(), strict=True))
 
     def _held_since(self, chunk: int, node: int) -> int:
         """When the node has what it sends next: a sum all that came, else the first; who cannot copy, one for each."""
@@ -201,19 +213,18 @@ class _Placed:
                         return min(ends) - begin
         return 0
 
-    def add(self, transfer: int, timing: Timing) -> None:
-        """Place a transfer."""
-        chunk = int(self.schedule.chunk[transfer])
+    def add(self, members: NDArray[np.int64], timing: Timing) -> None:
+        """Place a message."""
         holds = (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps, timing.hop_GBps)
         for link, begin, end, GBps in zip(*(column.tolist() for column in holds), strict=True):
             insort(self.links.setdefault(link, []), (begin, end))
-            for number, members in enumerate(self.members):
-                if link in members:
+            for number, shared in enumerate(self.members):
+                if link in shared:
                     insort(self.limits.setdefault(number, []), (begin, end, GBps))
                     self.longest = max(self.longest, end - begin)
-        for node, at in zip(timing.root_node.tolist(), timing.root_from_ps.tolist(), strict=True):
+        for chunk, node, at in self._sends(members, timing):
             self.sends.setdefault((chunk, node), []).append(at)
-        for node, at in zip(timing.end_node.tolist(), timing.end_arrival_ps.tolist(), strict=True):
+        for chunk, node, at in self._comes(members, timing):
             self.arrivals.setdefault((chunk, node), []).append(at)
-            if not self.schedule.reduce[transfer]:
+            if not self.schedule.reduce[members[0]]:
                 self.stored[chunk, node] = max(at, self.stored.get((chunk, node), -1))

@@ -14,7 +14,8 @@ from flowccl.units import hold_ps, holds_ps
 class Timing:
     """Times of all transfers, one row per hop (a transfer on a link), per root and per end.
 
-    A hop holds its link from `hop_from_ps` until `hop_to_ps`, at `hop_GBps`. A root sends from `root_from_ps` until
+    A hop holds its link from `hop_from_ps` until `hop_to_ps`, at `hop_GBps`; the hops of a message are those of its
+    first transfer, while every transfer has its roots and ends. A root sends from `root_from_ps` until
     `root_to_ps`. The first byte reaches an end at `end_first_ps`, the chunk is whole there at `end_arrival_ps`.
     """
 
@@ -39,8 +40,13 @@ def replay(
     size_bytes: NDArray[np.int64],
     route: NDArray[np.int32],
     start_ps: NDArray[np.int64],
+    leader: NDArray[np.int64] | None = None,
 ) -> Timing:
-    """Times of transfers of `size_bytes` on `route` from `start_ps`."""
+    """Times of transfers of `size_bytes` on `route` from `start_ps`.
+
+    `leader` is the first transfer of each one's message, whose size is then that of the message; None where all travel
+    alone.
+    """
     hop_transfer, hop = spread(shape.routes.ptr, route)
     hop_ptr = np.concatenate(([0], np.cumsum(np.diff(shape.routes.ptr)[route]))).astype(np.int64)
     segments = np.bincount(shape.segment_route, minlength=len(shape.routes))
@@ -48,7 +54,12 @@ def replay(
     segment_transfer, segment = spread(segment_ptr, route)
     first_segment = np.concatenate(([0], np.cumsum(segments[route]))).astype(np.int64)
 
+    link = shape.routes.link[hop]
+    row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]
     duration = holds_ps(size_bytes[segment_transfer], shape.segment_GBps[segment])
+    if topology.has_setups:
+        own = topology.link_setup_ps[link] + holds_ps(size_bytes[hop_transfer], topology.link_GBps[link])
+        np.maximum.at(duration, row, own)
     delay = np.zeros(len(segment), dtype=np.int64)  # from the transfer's start to the segment's, less latency
     parent = shape.segment_parent[segment]
     has = np.flatnonzero(parent >= 0)
@@ -56,10 +67,10 @@ def replay(
     for below, above in zip(has.tolist(), up.tolist(), strict=True):  # parents come first in a route
         delay[below] = delay[above] + duration[above]
 
-    link = shape.routes.link[hop]
-    row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]
     begin = start_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
     GBps = shape.segment_GBps[shape.hop_segment[hop]]
+    if topology.has_setups:
+        GBps = size_bytes[hop_transfer] * 1000.0 / duration[row]
     if topology.changes:
         begin, duration, GBps = _with_changes(topology, shape, size_bytes, route, start_ps, hop_ptr, first_segment)
     until = begin + duration[row]
@@ -69,12 +80,13 @@ def replay(
     root_row = shape.root_hop[root] - shape.routes.ptr[route[root_transfer]] + hop_ptr[root_transfer]
     end_row = shape.end_hop[end] - shape.routes.ptr[route[end_transfer]] + hop_ptr[end_transfer]
     latency = topology.link_latency_ps[link[end_row]]
+    kept = slice(None) if leader is None else np.flatnonzero(leader[hop_transfer] == hop_transfer)
     return Timing(
-        hop_transfer,
-        link,
-        begin,
-        until,
-        GBps,
+        hop_transfer[kept],
+        link[kept],
+        begin[kept],
+        until[kept],
+        GBps[kept],
         root_transfer,
         shape.root_node[root],
         begin[root_row],
@@ -120,10 +132,11 @@ def _with_changes(
             starts = [int(start_ps[i]) + int(shape.hop_offset_ps[h]) + delay[s] for h in hops]
             links = [int(shape.routes.link[h]) for h in hops]
             limit = shape.segment_GBps[s] if topology.limits else np.inf
-            slowest = _slowest_GBps(topology, links, starts, int(size_bytes[i]), _limit_share(topology, links, limit))
-            duration[first_segment[i] + s - base] = hold_ps(int(size_bytes[i]), slowest)
+            share = _limit_share(topology, links, limit)
+            held, slowest = _longest_hold(topology, links, starts, int(size_bytes[i]), share)
+            duration[first_segment[i] + s - base] = held
             rows = hop_ptr[i] + np.array(hops) - shape.routes.ptr[r]
-            begin[rows], rate[rows] = starts, slowest
+            begin[rows], rate[rows] = starts, slowest if not topology.has_setups else size_bytes[i] * 1000.0 / held
     return begin, duration, rate
 
 
@@ -135,17 +148,24 @@ def _limit_share(topology: Topology, links: list[int], otherwise: float) -> floa
     return min([limit.bandwidth_GBps / n for limit, n in zip(topology.limits, uses, strict=True) if n] or [np.inf])
 
 
-def _slowest_GBps(topology: Topology, links: list[int], starts: list[int], size_bytes: int, rate: float) -> float:
-    """The slowest bandwidth during the hold: it makes the hold longer, which may meet a still slower one."""
+def _longest_hold(
+    topology: Topology, links: list[int], starts: list[int], size_bytes: int, rate: float
+) -> tuple[int, float]:
+    """How long the links are held, at the slowest rate of that time: it makes the hold longer, and may meet a slower.
+
+    `rate` is what limits leave.
+    """
     pointer, since, GBps = topology.link_changes
+    held = hold_ps(size_bytes, rate) if np.isfinite(rate) else 1
     while True:
-        lowest = rate
+        longest = held
         for link, start in zip(links, starts, strict=True):
             rows = slice(int(pointer[link]), int(pointer[link + 1]))
             now = max(int(np.searchsorted(since[rows], start, side="right")) - 1, 0)  # before zero, as at zero
-            until = start + (hold_ps(size_bytes, rate) if np.isfinite(rate) else 1)
-            last = max(int(np.searchsorted(since[rows], until, side="left")), now + 1)
-            lowest = min(lowest, float(GBps[rows][now:last].min()))
-        if lowest >= rate:
-            return rate
-        rate = lowest
+            last = max(int(np.searchsorted(since[rows], start + held, side="left")), now + 1)
+            slowest = float(GBps[rows][now:last].min())
+            rate = min(rate, slowest)
+            longest = max(longest, int(topology.link_setup_ps[link]) + hold_ps(size_bytes, slowest))
+        if longest <= held:
+            return held, rate
+        held = longest

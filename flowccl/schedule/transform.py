@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
-from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.settle import fits, sequence, settle
 from flowccl.schedule.timing import Timing, spread
 from flowccl.topology.routes import Routes
@@ -33,12 +33,24 @@ def prune(schedule: Schedule) -> Schedule:
     root, end = _feeding(schedule, timing)
     fed_by[timing.root_transfer[root]] = end
     useful = summed[timing.end_transfer]
+    if schedule.has_messages:  # what travels with a sum stays, so that the sum comes when it came
+        with_sum = np.isin(schedule.leader, schedule.leader[summed])
+        rows = np.union1d(rows, np.flatnonzero(with_sum[timing.end_transfer]))
     rows = rows[~useful[rows]]
     while len(rows):
         useful[rows] = True
         rows = np.unique(fed_by[timing.end_transfer[rows]])
         rows = rows[(rows >= 0) & ~useful[rows]]
-    return _only_ends(schedule, useful)
+    return _only_ends(schedule, _same_ends(schedule, useful) if schedule.has_messages else useful)
+
+
+def _same_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """What is left of a message keeps one route: an end that one of its chunks needs, all get that need any."""
+    end_transfer = schedule.timing.end_transfer
+    place = np.arange(len(end_transfer)) - np.searchsorted(end_transfer, end_transfer)
+    key = schedule.leader[end_transfer] * (int(place.max(initial=0)) + 1) + place
+    needed = np.bincount(end_transfer[useful], minlength=len(schedule)) > 0
+    return needed[end_transfer] & np.isin(key, key[useful])
 
 
 def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
@@ -67,6 +79,7 @@ def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
         schedule.start_ps[keep],
         schedule.reduce[keep],
         schedule.method,
+        schedule.message[keep],
     )
     return pruned if not schedule.topology.changes and fits(pruned) else _subset(schedule, keep)
 
@@ -95,6 +108,7 @@ def _subset(schedule: Schedule, keep: NDArray[np.int64]) -> Schedule:
         route=route.reshape(-1).astype(np.int32),
         start_ps=schedule.start_ps[keep],
         reduce=schedule.reduce[keep],
+        message=schedule.message[keep],
     )
 
 
@@ -108,11 +122,17 @@ def retime(schedule: Schedule) -> Schedule:
     if schedule.topology.changes or not len(schedule):
         return schedule
     before, after, lag = _precedences(schedule)
+    soonest, leader = soonest_starts(schedule), schedule.leader
+    if schedule.has_messages:  # all start with their leader
+        np.maximum.at(soonest, leader, soonest.copy())
+        before, after = leader[before], leader[after]
+        other = before != after
+        before, after, lag = before[other], after[other], lag[other]
     by_after = np.argsort(after, kind="stable")
     ptr = np.searchsorted(after[by_after], np.arange(len(schedule) + 1)).astype(np.int64)
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)
-    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, soonest_starts(schedule))
-    return replace(schedule, start_ps=start)
+    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, soonest)
+    return replace(schedule, start_ps=start[leader])
 
 
 def soonest_starts(schedule: Schedule) -> NDArray[np.int64]:
@@ -339,16 +359,18 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
         return back
     if schedule.topology.changes:
         return settle(back, sequence(schedule)[::-1])
-    start = _mirrored(schedule.timing, back.timing, schedule.topology.link_latency_ps)
+    start = _mirrored(schedule.timing, back.timing, schedule.leader, schedule.topology.link_latency_ps)
     mirrored = replace(back, start_ps=start - min(start.min(), 0))
     return mirrored if not schedule.topology.limits or fits(mirrored) else settle(back, sequence(schedule)[::-1])
 
 
-def _mirrored(forward: Timing, back: Timing, latency_ps: NDArray[np.int64]) -> NDArray[np.int64]:
+def _mirrored(
+    forward: Timing, back: Timing, leader: NDArray[np.int64], latency_ps: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Starts with which every hop, now from zero as in `back`, is held when its mirror image arrived."""
     whole = forward.hop_to_ps + latency_ps[forward.hop_link]
-    last = np.searchsorted(forward.hop_transfer, np.arange(forward.hop_transfer[-1] + 1), side="right") - 1
-    first = np.searchsorted(back.hop_transfer, np.arange(back.hop_transfer[-1] + 1), side="left")
+    last = np.searchsorted(forward.hop_transfer, leader, side="right") - 1
+    first = np.searchsorted(back.hop_transfer, leader, side="left")
     return np.asarray(whole.max() - whole[last] - back.hop_from_ps[first])
 
 
@@ -376,6 +398,7 @@ def join(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
         np.concatenate((first.start_ps, second.start_ps + first.finish_ps)),
         np.concatenate((first.reduce, second.reduce)),
         first.method if first.method == second.method else f"{first.method}, {second.method}",
+        stacked_messages((first, second)),
     )
     if both.topology.changes:  # later, links have other bandwidths, and the second half takes other times
         return settle(both, np.concatenate((sequence(first), sequence(second) + len(first))))

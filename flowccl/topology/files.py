@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 256_000_000
 
 _TOP = ("format", "version", "name", "nodes", "links", "limits", "$schema")
 _NODE = ("name", "kind", "host", "stores", "copies", "reduces", "crossing", "buffer", "count")
-_LINK = ("src", "dst", "bandwidth", "latency", "both", "changes", "name", "count")
+_LINK = ("src", "dst", "bandwidth", "latency", "setup", "both", "changes", "name", "count")
 _CHANGE = ("at", "bandwidth")
 _LIMIT = ("name", "bandwidth", "links")
 
@@ -108,6 +108,8 @@ def _link_to_json(link: Link, names: list[str]) -> dict[str, Any]:
         "bandwidth": float(link.bandwidth_GBps),
         "latency": float(link.latency_us),
     }
+    if link.setup_us:
+        result["setup"] = float(link.setup_us)
     if link.changes:
         result["changes"] = [{"at": float(at), "bandwidth": float(bandwidth)} for at, bandwidth in link.changes]
     return result
@@ -214,10 +216,10 @@ def _read_links(entries: list[Any], index: dict[str, int]) -> tuple[list[Link], 
 
 
 def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
-    """Bandwidth, latency and changes of a link, as keyword arguments."""
+    """Bandwidth, latency, setup and changes of a link, as keyword arguments."""
     check_keys(entry, place, _LINK, {"bandwidth": '"25GB/s"'})
     bandwidth = quantity_field(parse_GBps, entry["bandwidth"], place, "bandwidth")
-    latency = quantity_field(parse_us, entry.get("latency", 0.0), place, "latency")
+    latency, setup = (quantity_field(parse_us, entry.get(key, 0.0), place, key) for key in ("latency", "setup"))
     entries = entry.get("changes", [])
     if not isinstance(entries, list):
         raise TopologyError(f"{place}: changes must be a list, got {show(entries)}")
@@ -230,7 +232,7 @@ def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
         if us_to_ps(at) <= us_to_ps(before):
             raise TopologyError(f"{where}: times must rise from above 0, got {at:g} us after {before:g} us")
         changes.append((at, quantity_field(parse_GBps, change["bandwidth"], where, "bandwidth")))
-    return {"bandwidth_GBps": bandwidth, "latency_us": latency, "changes": tuple(changes)}
+    return {"bandwidth_GBps": bandwidth, "latency_us": latency, "setup_us": setup, "changes": tuple(changes)}
 
 
 def _read_limits(

@@ -120,7 +120,7 @@ class Verifier:
         limits = topology.link_limits[0]
         self.link_colour = _colours(
             [
-                (link.bandwidth_GBps, link.latency_us, link.changes, many)
+                (link.bandwidth_GBps, link.latency_us, link.setup_us, link.changes, many)
                 for link, many in zip(topology.links, np.diff(limits).tolist(), strict=True)
             ]
         )

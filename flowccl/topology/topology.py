@@ -66,7 +66,8 @@ class Node:
 class Link:
     """A directed link between two nodes, given by their positions in `Topology.nodes`.
 
-    `changes` are pairs (from_us, bandwidth_GBps), in order of time, for a bandwidth that changes.
+    Every send holds the link for `setup_us` before its bytes flow; the latency does not hold it. `changes` are pairs
+    (from_us, bandwidth_GBps), in order of time, for a bandwidth that changes.
     """
 
     src: int
@@ -74,10 +75,12 @@ class Link:
     bandwidth_GBps: float
     latency_us: float = 0.0
     changes: tuple[tuple[float, float], ...] = ()
+    setup_us: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth_GBps", float(self.bandwidth_GBps))
         object.__setattr__(self, "latency_us", float(self.latency_us))
+        object.__setattr__(self, "setup_us", float(self.setup_us))
         object.__setattr__(self, "changes", tuple((float(at), float(bandwidth)) for at, bandwidth in self.changes))
 
 
@@ -167,6 +170,22 @@ class Topology:
         return np.array([us_to_ps(link.latency_us) for link in self.links], dtype=np.int64)
 
     @cached_property
+    def link_setup_ps(self) -> NDArray[np.int64]:
+        """For how long each send holds each link before its bytes flow."""
+        return np.array([us_to_ps(link.setup_us) for link in self.links], dtype=np.int64)
+
+    @cached_property
+    def has_setups(self) -> bool:
+        """Whether any link has a setup."""
+        return bool(self.link_setup_ps.any())
+
+    @cached_property
+    def link_delay_ps(self) -> NDArray[np.int64]:
+        """What each link adds to any way: its latency, and its setup where no switch lets it overlap with others'."""
+        alone = self.stores[self.link_src] & self.stores[self.link_dst]
+        return np.where(alone, self.link_latency_ps + self.link_setup_ps, self.link_latency_ps)
+
+    @cached_property
     def link_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Bandwidth over time: (pointer per link, from_ps, GBps); the first entry of a link is at time zero."""
         sizes = [1 + len(link.changes) for link in self.links]
@@ -235,7 +254,11 @@ class Topology:
         """A hash of everything that matters to a schedule: nodes, links and limits, but not the machine's name."""
         rows = (
             [[getattr(node, name) for name in Node.__slots__] for node in self.nodes],
-            [[link.src, link.dst, link.bandwidth_GBps, link.latency_us, link.changes] for link in self.links],
+            [
+                [link.src, link.dst, link.bandwidth_GBps, link.latency_us, link.changes]
+                + ([link.setup_us] if link.setup_us else [])
+                for link in self.links
+            ],
             [[limit.name, limit.links, limit.bandwidth_GBps] for limit in self.limits],
         )
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
@@ -278,8 +301,9 @@ def _check_link(topology: Topology, index: int, link: Link) -> None:
     if link.src == link.dst:
         raise TopologyError(f"{where}: a link must join two different nodes")
     _check_bandwidth(where, link.bandwidth_GBps)
-    if not (math.isfinite(link.latency_us) and 0 <= link.latency_us <= 1e9):
-        raise TopologyError(f"{where}: latency_us must be >= 0, got {link.latency_us:g}")
+    for name in ("latency_us", "setup_us"):
+        if not 0 <= getattr(link, name) <= 1e9:
+            raise TopologyError(f"{where}: {name} must be >= 0 and at most 1e9, got {getattr(link, name):g}")
     last = 0.0
     for at_us, bandwidth in link.changes:
         _check_bandwidth(where, bandwidth)

@@ -1,4 +1,4 @@
-"""A machine without some of its links or GPUs: the same nodes, but fewer links."""
+"""A machine without some of its links or GPUs, or without setups: the same nodes, other links."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.topology.topology import Topology
+from flowccl.topology.topology import Link, Topology
+from flowccl.units import us_to_ps, with_setup_GBps
 
 
 def with_links(topology: Topology, keep: NDArray[np.bool_], words: str) -> tuple[Topology, NDArray[np.int64]]:
@@ -28,3 +29,18 @@ def without(topology: Topology, gpus: Collection[int]) -> tuple[Topology, NDArra
     gone[list(gpus)] = True
     keep = ~(gone[topology.link_src] | gone[topology.link_dst])
     return with_links(topology, keep, f"without {len(gpus)} gpus")
+
+
+def without_setups(topology: Topology, size_bytes: int) -> Topology:
+    """The machine without setups on which chunks of so many bytes take as long, and longer ones no less.
+
+    A setup of s and then z bytes at bandwidth b take as long as z bytes at bandwidth z / (s + z / b).
+    """
+
+    def slower(link: Link) -> Link:
+        setup = us_to_ps(link.setup_us)
+        changes = tuple((at, with_setup_GBps(size_bytes, GBps, setup)) for at, GBps in link.changes)
+        bandwidth = with_setup_GBps(size_bytes, link.bandwidth_GBps, setup)
+        return replace(link, bandwidth_GBps=bandwidth, changes=changes, setup_us=0.0)
+
+    return replace(topology, links=tuple(slower(link) for link in topology.links))

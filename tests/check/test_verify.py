@@ -427,7 +427,7 @@ def test_the_slow_judge_agrees_on_buffers(data):
 @given(st.data())
 def test_the_slow_judge_agrees_on_routes_of_any_links(data):
     """Any links, as one transfer: both judges see the same trees, and the same times on them."""
-    topology = data.draw(topologies(max_gpus=3, max_switches=3, changes=False))
+    topology = data.draw(topologies(max_gpus=3, max_switches=3, changes=False, setups=True))
     links = data.draw(st.lists(st.integers(0, len(topology.links) - 1), min_size=1, max_size=5, unique=True))
     demand = Demand.from_chunks("custom", topology.num_gpus, [Chunk(bytes=1000, sources=(0,), destinations=(1,))])
     assert_judges_agree(Schedule.from_transfers(topology, demand, [(0, links, 5)]))
