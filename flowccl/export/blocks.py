@@ -93,14 +93,18 @@ def assign_channels(
     for work in works:
         last: dict[Lane, int] = {}
         for draft in work.drafts:
-            if draft.kind == "re":
+            if draft.kind == "free":
+                assert draft.partner is not None
+                draft.channel = draft.partner.channel
+                continue
+            if draft.kind not in ("s", "r", "rrc") and draft.lane[0] != "copy":
                 draft.channel = last[draft.lane]
             elif draft.kind == "cpy":
                 draft.channel = draft.lane[3] * width * rounds
             last[draft.lane] = draft.channel
 
 
-def make_blocks(work: Work, shape: Shape) -> tuple[Block, ...]:
+def make_blocks(work: Work, shape: Shape, *, one_sided: bool) -> tuple[Block, ...]:
     """The threadblocks of one GPU, and what each of their steps waits for."""
     work.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
     groups = _groups(work, shape)
@@ -111,6 +115,8 @@ def make_blocks(work: Work, shape: Shape) -> tuple[Block, ...]:
     rows: list[list[tuple[Draft, Draft | None]]] = []
     for number, group in enumerate(groups):
         group.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
+        if one_sided:
+            _meet(work.rank, group)
         rows.append(_fused(group.drafts, writer) if shape.fuse else [(draft, None) for draft in group.drafts])
         for index, (draft, sent) in enumerate(rows[-1]):
             where[id(draft)] = number, index
@@ -137,6 +143,25 @@ def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], 
         return Step(draft.kind, draft.src, draft.dst, draft.count, waits, awaited)
     kind = {"r": "rcs", "rrc": "rrcs"}[draft.kind]
     return Step(kind, draft.src, draft.dst, draft.count, waits, awaited)
+
+
+def _meet(rank: int, group: _Group) -> None:
+    """A one-sided sender waits until the receiver is in the call, before the first send that needs it.
+
+    At the end it waits until the scratch that it wrote before is free for the next call.
+    """
+    sends = [k for k, draft in enumerate(group.drafts) if draft.kind == "s" and not draft.early]
+    early = sum(draft.kind == "s" and draft.early for draft in group.drafts)
+    needs = any(draft.kind == "r" and draft.partner and not draft.partner.early for draft in group.drafts)
+
+    def make(kind: str) -> Draft:
+        return Draft(kind, rank, ("", -1, 0, 0), -1, ("s", 0), ("s", 0), 0)
+
+    if sends:
+        group.drafts.insert(sends[0], make("meet"))
+    if needs:
+        group.drafts.insert(0, make("here"))
+    group.drafts += [make("freed") for _ in range(early)]
 
 
 def _groups(work: Work, shape: Shape) -> list[_Group]:

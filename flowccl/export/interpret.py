@@ -3,7 +3,8 @@
 Proved, for all interleavings: (1) every output chunk ends with exactly the right contributions, each counted once,
 and no input is changed; (2) any two steps that touch the same chunk, one of them writing, are ordered by
 happens-before: program order, dependencies, and the n-th send of a connection before its n-th receive; (3) with so
-many chunks in flight as the connections hold, nothing waits in a circle; (4) the limits of the target (the readers).
+many chunks in flight as the connections hold, nothing waits in a circle; (4) the limits of the target (the readers);
+and that calls may follow each other (entry.py).
 """
 
 from collections.abc import Hashable, Iterable
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowccl.export.entry import early_writes
 from flowccl.export.program import Cell, Finding, Program
 from flowccl.export.results import Definition, Value, add, difference
 
@@ -63,6 +65,7 @@ def interpret(program: Program) -> list[Finding]:
     order, stuck = graph.order()
     if stuck:
         return findings  # the deadlock says which
+    findings += early_writes(program, graph.before, order)[:MOST_FINDINGS]
     for inplace in program.modes:
         definition = Definition(program, inplace)
         races = _races(program, graph, order, pairs, definition)

@@ -4,10 +4,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from flowccl.errors import InputError
+from flowccl.export.causes import Causes
 from flowccl.export.layout import Cell, Layout
 from flowccl.export.limits import Limits
 from flowccl.export.merge import merge_contiguous
 from flowccl.export.moves import Event, Move
+
+WORTH_LATENCIES = 50  # a signal's latency is worth saving where it is more than this part of the whole
 
 Lane = tuple[str, int, int, int]
 """A stream of steps: ("send" | "recv", peer, way, instance) or ("copy", -1, 0, instance). Each keeps its order."""
@@ -18,7 +21,9 @@ class Draft:
     """A step before it has a threadblock. `at` is its place in the order of all steps of all GPUs.
 
     `src` and `dst` are first cells of `count` chunks; of a send, `dst` lies on the peer; of a plain receive, `src`
-    does. `partner` is the other end of a send or receive.
+    does. `partner` is the other end of a send or receive. One-sided senders and receivers also tell each other how
+    far they are: "here" (the receiver is in the call), "meet" (the sender waits for that), "free" (the receiver has
+    used what an `early` send put into its scratch before they met) and "freed" (the sender waits for that).
     """
 
     kind: str
@@ -30,17 +35,18 @@ class Draft:
     count: int = 1
     partner: "Draft | None" = None
     channel: int = 0
+    early: bool = False
 
     def reads(self) -> list[Cell]:
         """Cells of this GPU that the step reads."""
-        if self.kind == "r":
+        if self.kind in ("r", "here", "meet", "free", "freed"):
             return []
         cells = _cells(self.src, self.count)
         return cells + _cells(self.dst, self.count) if self.kind == "re" else cells
 
     def writes(self) -> list[Cell]:
-        """Cells of this GPU that the step writes."""
-        return [] if self.kind == "s" else _cells(self.dst, self.count)
+        """Cells of this GPU that the step writes, or gives away."""
+        return [] if self.kind in ("s", "here", "meet", "freed") else _cells(self.dst, self.count)
 
 
 @dataclass(slots=True)
@@ -99,8 +105,10 @@ class _Maker:
             self._put(rank, chunk, layout.input(rank, chunk, instance))
         self.sends_left = _sends_left(moves, events)
         self.accumulator: dict[tuple[int, int], Cell] = {}
-        self.causes = _Causes(len(moves)) if limits.one_sided else None
+        self.causes = Causes(len(moves)) if limits.one_sided else None
         self.open: dict[int, Draft] = {}
+        self.early = _early(moves) if limits.one_sided else set()
+        self.lent: dict[tuple[int, int], Draft] = {}  # early receives of a GPU and chunk whose scratch is in use
 
     def run(self, events: list[Event]) -> None:
         """All steps: own data first, then the moves, last what lies in the wrong place."""
@@ -109,6 +117,8 @@ class _Maker:
                 self._copy(rank, src, dst, self.layout.demand.pieces)
         for event in events:
             (self._send if event.sends else self._receive)(event.move)
+        for key in list(self.lent):
+            self._free(key)
         for rank, chunk in sorted(self.wanted):
             final, now = self.layout.output(rank, chunk, self.instance), self.place.get((rank, chunk))
             if now is None:
@@ -146,11 +156,16 @@ class _Maker:
         self.sends_left[move.src, move.chunk] -= 1
         if self.causes is not None:
             self.causes.send(i, move.src, cell)
+        if not self.sends_left[move.src, move.chunk]:
+            self._free((move.src, move.chunk))
 
     def _receive(self, i: int) -> None:
         move, send = self.moves[i], self.open.pop(i)
         key, lane = (move.dst, move.chunk), ("recv", move.src, self._way(move), self.instance)
         now = self.place.get(key)
+        self._free(key)
+        if i in self.early and self._receive_early(i, send, lane):
+            return
         if not move.reduce or now is None:
             target = self._target(i)
             self._arrive(i, send, lane, "r", target)
@@ -167,6 +182,44 @@ class _Maker:
             self._arrive(i, send, lane, "r", stage)
             self._add(i, lane, stage, total)
         self._put(*key, total)
+
+    def _receive_early(self, i: int, send: Draft, lane: Lane) -> bool:
+        """Into scratch, before the two have met, then at once to where it belongs; False where that is not free."""
+        move = self.moves[i]
+        key, now = (move.dst, move.chunk), self.place.get((move.dst, move.chunk))
+        final = self.layout.output(*key, self.instance) if key in self.wanted else None
+        adds = move.reduce and now is not None
+        if final is not None and not adds and not self._is_free(i, final):
+            return False
+        stage = self._new_scratch(move.dst)
+        self._arrive(i, send, lane, "r", stage)
+        send.early = True
+        assert send.partner is not None
+        self.lent[key] = send.partner
+        if adds and now is not None:
+            total = self._accumulator(key)
+            if now != total:
+                self._step("cpy", move.dst, lane, now, total)
+            self._add(i, lane, stage, total)
+            self._put(*key, total)
+            self._free(key)
+            return True
+        self._put(*key, stage)
+        if final is not None:
+            self._copy(move.dst, stage, final, 1)
+        if not self.sends_left[key]:
+            self._free(key)
+        return True
+
+    def _free(self, key: tuple[int, int]) -> None:
+        """Nothing reads any more what an early send put into scratch; what is wanted has been copied from there."""
+        receive = self.lent.pop(key, None)
+        if receive is None:
+            return
+        free = self._step("free", receive.rank, receive.lane, receive.dst, receive.dst)
+        free.partner = receive
+        if self.place[key] == receive.dst and key in self.wanted:
+            self._put(*key, self.layout.output(*key, self.instance))
 
     def _add(self, i: int, lane: Lane, src: Cell, dst: Cell) -> None:
         rank = self.moves[i].dst
@@ -185,14 +238,18 @@ class _Maker:
         move = self.moves[i]
         if (move.dst, move.chunk) in self.wanted:
             final = self.layout.output(move.dst, move.chunk, self.instance)
-            other = self.owner.get((move.dst, final), move.chunk)
-            free = other == move.chunk or not self._needed(move.dst, other, final)
-            if free and (self.causes is None or self.causes.covers(i, move.dst, final)):
+            if self._is_free(i, final) and (self.causes is None or self.causes.covers(i, move.dst, final)):
                 return final
         now = self.place.get((move.dst, move.chunk))
         if self.causes is None and now is not None and now[0] == "s":
             return now
         return self._new_scratch(move.dst)
+
+    def _is_free(self, i: int, final: Cell) -> bool:
+        """Whether the final place of what arrives holds nothing else that is still sent from there."""
+        move = self.moves[i]
+        other = self.owner.get((move.dst, final), move.chunk)
+        return other == move.chunk or not self._needed(move.dst, other, final)
 
     def _needed(self, rank: int, chunk: int, cell: Cell) -> bool:
         """Whether a GPU still sends a chunk from a cell, or has nowhere else what it must end with."""
@@ -219,36 +276,14 @@ def _sends_left(moves: list[Move], events: list[Event]) -> dict[tuple[int, int],
     return left
 
 
-class _Causes:
-    """Which moves have surely been received before another is sent: a put must not overtake a reader far away.
+def _early(moves: list[Move]) -> set[int]:
+    """Moves that would cost time if their ends had to meet before: the first of each way, where that matters.
 
-    With FIFOs the receiver decides when its memory changes. Where the sender writes into it (MSCCL++), a cell that
-    was used before may be written only if every use of it has caused this send. Sets of moves are bits of an int.
+    Meeting takes a signal's latency. A send that begins later than that loses nothing, and where the whole takes much
+    longer, another copy is not worth it.
     """
-
-    def __init__(self, moves: int) -> None:
-        self.before_send = [0] * moves
-        self.cell: dict[tuple[int, Cell], int] = {}  # moves known where this cell's data is
-        self.users: dict[tuple[int, Cell], list[int]] = {}  # moves that used the cell on its GPU
-
-    def send(self, i: int, rank: int, cell: Cell) -> None:
-        """Move i reads a cell and leaves: everything known there is known to it."""
-        self.before_send[i] = self.cell.get((rank, cell), 0) | 1 << i
-        self.users.setdefault((rank, cell), []).append(i)
-
-    def receive(self, i: int, rank: int, cell: Cell) -> None:
-        """Move i arrives in a cell."""
-        self.cell[rank, cell] = self.cell.get((rank, cell), 0) | self.before_send[i]
-        self.users.setdefault((rank, cell), []).append(i)
-
-    def local(self, i: int, rank: int, cells: list[Cell]) -> None:
-        """Move i's data is added up with other cells of the same GPU."""
-        known = self.before_send[i]
-        for cell in cells:
-            known |= self.cell.get((rank, cell), 0)
-            self.users.setdefault((rank, cell), []).append(i)
-        self.cell[rank, cells[-1]] = known
-
-    def covers(self, i: int, rank: int, cell: Cell) -> bool:
-        """Whether all users of a cell have caused move i."""
-        return all(self.before_send[i] >> user & 1 for user in self.users.get((rank, cell), []))
+    finish_ps = max((move.arrival_ps for move in moves), default=0)
+    first: dict[tuple[int, int, int], int] = {}
+    for i, move in enumerate(moves):
+        first.setdefault((move.src, move.dst, move.way), i)
+    return {i for i in first.values() if moves[i].start_ps < moves[i].latency_ps > finish_ps / WORTH_LATENCIES}

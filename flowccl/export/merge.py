@@ -70,7 +70,7 @@ def _followers(drafts: "list[Draft]") -> "dict[int, Draft]":
 def _fits(draft: "Draft", later: "Draft", most: int, touches: _Touches, follower: "dict[int, Draft]") -> bool:
     """Whether two sends, one right after the other on their connection, can be one, and their receives too."""
     (_, _), (receive, received_later) = _pairs(draft, later)
-    if draft.count + later.count > most or receive.kind != received_later.kind:
+    if draft.count + later.count > most or receive.kind != received_later.kind or draft.early or later.early:
         return False
     if not _beside(draft, later) or not _beside(receive, received_later):
         return False

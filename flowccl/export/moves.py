@@ -30,6 +30,7 @@ class Move:
     arrival_ps: int
     transfer: int
     way: int = 0
+    latency_ps: int = 0
 
 
 def moves_of(schedule: Schedule) -> list[Move]:
@@ -61,8 +62,10 @@ def moves_of(schedule: Schedule) -> list[Move]:
             held.add(chunk * gpus + dst)
         start, arrival = int(schedule.start_ps[i]), int(timing.end_arrival_ps[row])
         found = ways.setdefault((int(root[i]), dst), {})
-        way = found.setdefault(schedule.routes.links(int(schedule.route[i])), len(found))
-        moves.append(Move(chunk, int(root[i]), dst, bool(schedule.reduce[i]), start, arrival, i, way))
+        links = schedule.routes.links(int(schedule.route[i]))
+        way = found.setdefault(links, len(found))
+        latency = int(schedule.topology.link_latency_ps[list(links)].sum())
+        moves.append(Move(chunk, int(root[i]), dst, bool(schedule.reduce[i]), start, arrival, i, way, latency))
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
 
 

@@ -43,11 +43,7 @@ class Writer:
     def write(
         self, block: Block, acquires: list[list[Any]], releases: list[list[Any]], buffers: dict[str, int]
     ) -> None:
-        """All steps. First both ends say that they are here: a peer may still be busy with the call before."""
-        if block.recv >= 0:
-            self._add("signal", **self._channel(self.recv_kind, True))
-        if block.send >= 0:
-            self._wait("wait", **self._channel(self.send_kind, False))
+        """All steps, each with what it acquires before and releases after."""
         flushed = _flushed(block, releases)
         for step, ids, freed in zip(block.steps, acquires, releases, strict=True):
             for k in range(0, len(ids), SEMAPHORES_PER_STEP):
@@ -66,6 +62,11 @@ class Writer:
         src, dst = _buffer(step.src, step.count), _buffer(step.dst, step.count)
         if step.kind == "r":
             self._wait("wait", **self._channel(self.recv_kind, True))
+        elif step.kind in ("meet", "freed"):
+            self._wait("wait", **self._channel(self.send_kind, False))
+        elif step.kind in ("here", "free"):
+            self._meet()
+            self._add("signal", **self._channel(self.recv_kind, True))
         elif step.kind == "s":
             remote = {"buffer_id": buffers.get(step.dst[0], 0), "index": step.dst[1], "size": step.count}
             channel = self._channel(self.send_kind, False)

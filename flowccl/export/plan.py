@@ -71,7 +71,10 @@ def make_plan(
             events[shape.ahead] = order_events(moves, FIFO[protocol], ahead=shape.ahead)
         works = lower(layout, moves, events[shape.ahead], limits, by_way=shape.ahead, merge=shape.merge)
         assign_channels(works, shape, needed, one_sided=limits.one_sided)
-        gpus = [GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape)) for w in works]
+        gpus = [
+            GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape, one_sided=limits.one_sided))
+            for w in works
+        ]
         plan = Plan(layout, protocol, tuple(gpus))
         excess = exceeded(plan, limits)
         if not excess:

@@ -11,6 +11,7 @@ from flowccl.export.program import Operation, Program, Source
 _RECEIVES = ("r", "rcs", "rrc", "rrcs")
 _SENDS = ("s", "rcs", "rrcs")
 _ADDS = ("rrc", "rrcs", "re")
+_SIGNALS, _AWAITS = ("here", "free"), ("meet", "freed")  # from the receiver to the sender
 
 
 def program_of(plan: Plan, limits: Limits) -> Program:
@@ -46,6 +47,10 @@ def _connect(operation: Operation, block: Block, step: Step) -> None:
     if step.kind in _RECEIVES:
         operation.pops.append((block.recv, operation.rank, block.channel))
         operation.size = step.count
+    if step.kind in _SIGNALS:
+        operation.pushes.append(("back", operation.rank, block.recv, block.channel))
+    if step.kind in _AWAITS:
+        operation.pops.append(("back", block.send, operation.rank, block.channel))
 
 
 def _through_fifo(operation: Operation, step: Step) -> None:
@@ -63,7 +68,7 @@ def _through_fifo(operation: Operation, step: Step) -> None:
 
 def _write_far(operation: Operation, step: Step) -> None:
     operation.after = list(waits_of(step))
-    if step.kind == "r":
+    if step.kind in ("r", *_SIGNALS, *_AWAITS):
         return
     rank = operation.sends_to if step.kind == "s" else operation.rank
     for k in range(step.count):

@@ -2,12 +2,14 @@
 
 Every threadblock runs by itself, and a draw by `seed` says which goes next, so a step comes as early or as late as the
 waits of the program let it. What a connection holds, what a waiter sees and that a port sends when it likes are as in
-the runtimes. The results are compared with the definition of the collective on real elements.
+the runtimes. Calls follow each other without a pause: a GPU that is done checks its output, changes its buffers and
+begins anew while others are still busy. The results are compared with the definition on real elements.
 """
 
 import random
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import ROOTED, collective
 from flowccl.errors import ScheduleError
 from flowccl.export.program import Cell, Finding, Operation, Program
-from flowccl.run.layout import Layout, make_layout
+from flowccl.run.layout import make_layout
 from flowccl.run.values import Inputs, find_dtype, numpy_dtype
 
 Array = NDArray[Any]
@@ -24,36 +26,62 @@ _MOST_FINDINGS = 20
 _PROMPT = 0.2  # how often a port sends before everything else has come to rest
 
 
-def replay(program: Program, *, dtype: str = "int32", per_chunk: int = 3, seed: int = 0) -> list[Finding]:
-    """What is wrong after a run with chunks of so many elements, for each way to call the program (in place or not)."""
+def replay(
+    program: Program, *, dtype: str = "int32", per_chunk: int = 3, seed: int = 0, calls: int = 2
+) -> list[Finding]:
+    """What is wrong after some calls with chunks of so many elements, in place or not as the program says."""
     kind = find_dtype(dtype)
     extra = (program.root,) if program.collective in ROOTED else ()
     demand = collective(program.collective, program.num_gpus, program.chunks * program.num_gpus, 1, *extra)
-    layout = make_layout(demand, program.chunks * per_chunk)
-    inputs = Inputs(layout, kind)
-    given = [inputs.of(rank).astype(numpy_dtype(kind)) for rank in range(program.num_gpus)]
+    inputs = Inputs(make_layout(demand, program.chunks * per_chunk), kind)
     findings: list[Finding] = []
     for inplace in program.modes:
-        pairs = [_buffers(layout, rank, array, inplace) for rank, array in enumerate(given)]
+        caller = _Caller(inputs, inplace, per_chunk)
         try:
-            execute_program(program, [pair[0] for pair in pairs], [pair[1] for pair in pairs], per_chunk, seed)
+            execute_program(program, caller.sources, caller.outputs, per_chunk, seed, calls, caller.take)
         except ScheduleError as error:
             findings.append(Finding("run", str(error)))
-            continue
-        for rank, (before, (after, output)) in enumerate(zip(given, pairs, strict=True)):
-            findings += _compare(f"gpu {rank}, output", output, inputs.expected(rank), per_chunk)
-            if not inplace:
-                findings += _compare(f"gpu {rank}, input", after, before, per_chunk)
+        findings += caller.findings
     return findings[:_MOST_FINDINGS]
 
 
-def _buffers(layout: Layout, rank: int, given: Array, inplace: bool) -> tuple[Array, Array]:
-    """Input and output of a rank, filled with ones where nothing is given."""
-    if not inplace:
-        return given.copy(), np.ones(layout.output_count[rank], dtype=given.dtype)
-    source, output = layout.views_in_place(rank, np.ones(layout.count_in_place(rank), dtype=given.dtype))
-    source[:] = given
-    return source, output
+@dataclass
+class _Caller:
+    """The buffers of all ranks. An output is ones before it is written, and every call has other inputs."""
+
+    inputs: Inputs
+    inplace: bool
+    per_chunk: int
+    sources: list[Array] = field(default_factory=list)
+    outputs: list[Array] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    call: list[Inputs] = field(default_factory=list)  # of each rank, for the call that it is in
+
+    def __post_init__(self) -> None:
+        layout, dtype = self.inputs.layout, numpy_dtype(self.inputs.dtype)
+        for rank in range(layout.demand.num_gpus):
+            if self.inplace:
+                source, output = layout.views_in_place(rank, np.empty(layout.count_in_place(rank), dtype=dtype))
+            else:
+                source = np.empty(layout.input_count[rank], dtype=dtype)
+                output = np.empty(layout.output_count[rank], dtype=dtype)
+            self.sources.append(source)
+            self.outputs.append(output)
+            self.call.append(self.inputs)
+            self._fill(rank)
+
+    def _fill(self, rank: int) -> None:
+        self.outputs[rank][:] = 1
+        self.sources[rank][:] = self.call[rank].of(rank)
+
+    def take(self, rank: int) -> None:
+        """A call is over on a rank: look at the result, and get ready for the next."""
+        now = self.call[rank]
+        self.findings += _compare(f"gpu {rank}, output", self.outputs[rank], now.expected(rank), self.per_chunk)
+        if not self.inplace:
+            self.findings += _compare(f"gpu {rank}, input", self.sources[rank], now.of(rank), self.per_chunk)
+        self.call[rank] = replace(now, call=now.call + 1)
+        self._fill(rank)
 
 
 def _compare(name: str, found: Array, wanted: Array, per_chunk: int) -> list[Finding]:
@@ -66,10 +94,19 @@ def _compare(name: str, found: Array, wanted: Array, per_chunk: int) -> list[Fin
 
 
 def execute_program(
-    program: Program, inputs: Sequence[Array], outputs: Sequence[Array], per_chunk: int, seed: int = 0
+    program: Program,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    per_chunk: int,
+    seed: int = 0,
+    calls: int = 1,
+    on_end: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Run all threadblocks on flat arrays with chunks of `per_chunk` elements; ScheduleError where they get stuck."""
-    _Run(program, inputs, outputs, per_chunk, random.Random(seed)).run()
+    """Run all threadblocks on flat arrays with chunks of `per_chunk` elements; ScheduleError where they get stuck.
+
+    `on_end` is told the rank whenever a rank is at the end of a call; its next call begins after that.
+    """
+    _Run(program, inputs, outputs, per_chunk, random.Random(seed)).run(calls, on_end)
 
 
 class _Run:
@@ -83,30 +120,44 @@ class _Run:
         for given, wanted, (_, _, scratch) in zip(inputs, outputs, program.counts, strict=True):
             free = np.ones((scratch, per_chunk), dtype=given.dtype)
             self.memory.append({"i": given.reshape(-1, per_chunk), "o": wanted.reshape(-1, per_chunk), "s": free})
-        self.blocks: dict[tuple[int, int], deque[int]] = {}
-        for n, operation in enumerate(program.operations):
-            self.blocks.setdefault((operation.rank, operation.block), deque()).append(n)
         self.flight: dict[Hashable, deque[dict[int, Array]]] = {}
         self.published: dict[tuple[int, int], int] = {}  # the last step that a threadblock has announced
         self.late: list[Operation] = []  # puts that ports have not sent yet
 
-    def run(self) -> None:
+    def run(self, calls: int, on_end: Callable[[int], None]) -> None:
         """Let threadblocks run, each a few steps at a time, until all are at their end."""
-        left = list(self.blocks.items())
-        while left:
-            self.rng.shuffle(left)
-            moved = False
-            for key, steps in left:
-                turns = self.rng.randint(1, 4)
-                while steps and turns and self._is_ready(self.program.operations[steps[0]], key):
-                    self._do(steps.popleft(), key)
-                    moved, turns = True, turns - 1
-            if self.late and (not moved or self.rng.random() < _PROMPT):
-                self._send_late(self.late[:1])
-            elif not moved:
-                raise ScheduleError(f"deadlock: {self.program.operations[left[0][1][0]]} waits for ever")
-            left = [row for row in left if row[1]]
+        blocks: list[dict[int, list[int]]] = [{} for _ in range(self.program.num_gpus)]
+        for n, operation in enumerate(self.program.operations):
+            blocks[operation.rank].setdefault(operation.block, []).append(n)
+        begun = [0] * self.program.num_gpus
+        left: list[tuple[tuple[int, int], deque[int]]] = []
+        while min(begun) <= calls:
+            busy = {key[0] for key, _ in left}
+            for rank in [rank for rank, times in enumerate(begun) if rank not in busy and times <= calls]:
+                if begun[rank]:
+                    on_end(rank)
+                begun[rank] += 1
+                if begun[rank] <= calls:
+                    self.published = {key: step for key, step in self.published.items() if key[0] != rank}
+                    left += [((rank, block), deque(steps)) for block, steps in blocks[rank].items()]
+            if left:
+                self._turn(left)
+                left = [row for row in left if row[1]]
         self._send_late(self.late)
+
+    def _turn(self, left: list[tuple[tuple[int, int], deque[int]]]) -> None:
+        """Each threadblock takes some steps, if it can."""
+        self.rng.shuffle(left)
+        moved = False
+        for key, steps in left:
+            turns = self.rng.randint(1, 4)
+            while steps and turns and self._is_ready(self.program.operations[steps[0]], key):
+                self._do(steps.popleft(), key)
+                moved, turns = True, turns - 1
+        if self.late and (not moved or self.rng.random() < _PROMPT):
+            self._send_late(self.late[:1])
+        elif not moved:
+            raise ScheduleError(f"deadlock: {self.program.operations[left[0][1][0]]} waits for ever")
 
     def _is_ready(self, operation: Operation, key: tuple[int, int]) -> bool:
         depth = self.program.depth

@@ -75,16 +75,18 @@ def values(rank: int, start: int, stop: int, ranks: int, most: int, exact: int) 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of all ranks for a layout and a dtype."""
+    """The inputs of all ranks for a layout and a dtype; they differ from one `call` to the next."""
 
     layout: Layout
     dtype: Dtype
+    call: int = 0
 
     def part(self, rank: int, start: int, stop: int) -> Ints:
         """Elements `start` to `stop` of a rank's input."""
         summed = int(np.diff(self.layout.demand.source_ptr).max())
         most = largest_value(self.dtype, summed)
-        return values(rank, start, stop, self.layout.demand.num_gpus, most, self.dtype.exact)
+        ranks = self.layout.demand.num_gpus
+        return values(rank + self.call * ranks, start, stop, ranks, most, self.dtype.exact)
 
     def of(self, rank: int) -> Ints:
         """The whole input of a rank."""

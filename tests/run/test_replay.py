@@ -107,7 +107,7 @@ class TestDamage:
         ops = [op for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"]]
         twice = next(op for op in ops if op["name"] == "re")
         twice["src_buff"].append(twice["src_buff"][0])
-        found = replay(read(json.dumps(plan).encode(), "mscclpp"))
+        found = replay(read(json.dumps(plan).encode(), "mscclpp"), calls=1)
         assert len(found) == 1
         assert re.match(
             r"gpu 0, output chunk 0: element \d is \d+, must be \d+ \(\d of 3 are wrong\)", found[0].message
@@ -117,6 +117,20 @@ class TestDamage:
         text = json.dumps(plan_value(schedule_of("ndv2:2", "alltoall"), inplace=True))
         assert runs(read(text.encode(), "mscclpp")) == set()
         assert runs(read(text.replace('"pwsf"', '"pws"').encode(), "mscclpp")) == {"number"}
+
+
+@pytest.mark.parametrize(("size", "signals"), [(64_000_000, ("here", "meet")), (1_000_000, ("free", "freed"))])
+def test_a_call_must_not_overtake_the_one_before(size: int, signals: tuple[str, str]) -> None:
+    """Without the signals of the ends, a GPU that is quick spoils the buffers of one that is slow."""
+    program = program_of(make_plan(schedule_of("dgx1", "allgather", 1, size), LIMITS["mscclpp"]), LIMITS["mscclpp"])
+    assert runs(program) == set()
+    for operation in program.operations:
+        if operation.name in signals:
+            operation.pushes.clear()
+            operation.pops.clear()
+    assert replay(program, calls=1) == []
+    assert runs(program) == {"number"}
+    assert {finding.kind for finding in interpret(program)} == {"entry"}
 
 
 def test_check_export_shows_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
