@@ -97,7 +97,7 @@ def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method
         whole = demand.group is None  # the classics are for all gpus
         extra = [name for name in CLASSICS if small and roomy and whole and (powers or name != "recursive-doubling")]
         extra += for_allreduce(topology, demand) if roomy else []
-        return {name: METHODS[name] for name in ["greedy", *(["routed"] if plain else []), *extra]}
+        return {name: METHODS[name] for name in ["greedy", *(["routed", "woven"] if plain else []), *extra]}
     if method not in METHODS:
         from difflib import get_close_matches
 

@@ -5,6 +5,7 @@ half a second (numba), so the table imports them on first use.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from flowccl.demand.collectives import allgather
 from flowccl.demand.demand import Demand
@@ -31,6 +32,12 @@ def _routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedu
     from flowccl.methods.routed import routed
 
     return routed(topology, demand, clock)
+
+
+def _woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.woven import woven
+
+    return woven(topology, demand, clock)
 
 
 def _milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -81,6 +88,7 @@ def _classic(name: str) -> Method:
 _TABLE: dict[str, Method] = {
     "greedy": with_reductions(_greedy),
     "routed": with_reductions(_routed),
+    "woven": with_reductions(_woven),
     "milp": with_reductions(_milp),
     "lp": with_reductions(_lp),
     "astar": with_reductions(_astar),
@@ -126,5 +134,6 @@ def warm_up(names: Iterable[str]) -> None:
     demand = allgather(2, 8)
     wanted = set(names)
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
-    for name in wanted & {"greedy", "routed", "mirrored"}:
-        next(METHODS[name](topology, demand, Clock(1.0)))
+    for name in wanted & {"greedy", "routed", "woven", "mirrored"}:
+        for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
+            pass

@@ -1,11 +1,14 @@
-"""How many chunks: more of them fill the pipe, fewer pay less latency. All methods, one clock.
+"""How many chunks: more of them fill the pipe, fewer pay less latency. All methods, one clock, two cores.
 
 A search is one method at one number of chunks. The ladder gives each a first step, at 1, 2, 3, 4, 6, 8, 12, ... chunks
-while more chunks help; then the best searches take turns until the clock is over.
+while more chunks help; then the best searches take turns until the clock is over. Two searches make a step at a time,
+side by side where there are two cores; they hear of each other only afterwards, so that for a number of steps the
+result is the same with one.
 """
 
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from flowccl.check.verify import verify
@@ -21,13 +24,15 @@ log = logging.getLogger(__name__)
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 _FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
-_TURNS = (0, 1, 0, 2, 0, 1, 0, 3)  # which of the best searches gets the next step
+_TURNS = ((0, 1), (0, 2), (0, 1), (0, 3))  # which of the best searches make the next steps, side by side
+_SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
 
 @dataclass
 class _Search:
     """One method at one number of chunks."""
 
+    name: str
     steps: Iterator[Schedule | None]
     best_ps: float = float("inf")
     seconds: float = 0.0
@@ -55,19 +60,32 @@ class Chunking:
     demand_of: Callable[[int], Demand]
     methods: dict[str, Method]
     clock: Clock
+    workers: int = 2
     searches: list[_Search] = field(default_factory=list)
     best_ps: float = float("inf")
     steps: int = 0
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
-        for found in self._every_step():
-            if found is not None and found.finish_ps < self.best_ps and self._right(found):
-                self.best_ps = found.finish_ps
-                yield found
-            self.steps += 1
-            if self.clock.over(self.best_ps) or (self.clock.steps is not None and self.steps >= self.clock.steps):
-                return
+        with ThreadPoolExecutor(self.workers) as pool:
+            for together in self._turns():
+                left = len(together) if self.clock.steps is None else self.clock.steps - self.steps
+                for found in self._steps(together[:left], pool):
+                    if found is not None and found.finish_ps < self.best_ps and self._right(found):
+                        self.best_ps = found.finish_ps
+                        yield found
+                self.steps += len(together)
+                if self.clock.over(self.best_ps) or (self.clock.steps is not None and self.steps >= self.clock.steps):
+                    return
+
+    def _steps(self, together: list[_Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
+        """One step of each; what they told each other counts from now on."""
+        if len(together) == 1 or self.workers == 1:
+            found = [search.step(self.clock) for search in together]
+        else:
+            found = list(pool.map(lambda search: search.step(self.clock), together))
+        self.clock.settle()
+        return found
 
     def _right(self, found: Schedule) -> bool:
         """The judge's word; what a method got wrong does not hide what another got right."""
@@ -76,17 +94,19 @@ class Chunking:
             log.warning("%s made a wrong schedule, which is left out: %s", found.method, violations[0])
         return not violations
 
-    def _every_step(self) -> Iterator[Schedule | None]:
+    def _turns(self) -> Iterator[list[_Search]]:
+        """Which searches make a step next."""
         yield from self._ladder()
         turn = 0
         while True:
             running = sorted((s for s in self.searches if not s.over), key=lambda s: s.best_ps)
             if not running:
                 return
-            yield running[min(_TURNS[turn % len(_TURNS)], len(running) - 1)].step(self.clock)
+            first, second = _TURNS[turn % len(_TURNS)]
+            yield from self._pairs([running[first], *running[second : second + 1]])
             turn += 1
 
-    def _ladder(self) -> Iterator[Schedule | None]:
+    def _ladder(self) -> Iterator[list[_Search]]:
         """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
         climbers = [_Climber(name, method) for name, method in self.methods.items()]
         for count in _counts():
@@ -96,25 +116,28 @@ class Chunking:
                 if count == 1:
                     raise
                 return
-            if count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES:
+            climbers = [climber for climber in climbers if count == 1 or self._worth(climber, count)]
+            if not climbers or (count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES):
                 return
-            for climber in climbers:
-                if count > 1 and not self._worth(climber, count):
-                    climber.out = True
-                    continue
-                search = _Search(climber.method(self.topology, demand, self.clock))
-                self.searches.append(search)
-                yield search.step(self.clock)
-                while count == 1 and search.taken < _FIRST_STEPS and not search.over and self._early():
-                    yield search.step(self.clock)
+            new = [_Search(climber.name, climber.method(self.topology, demand, self.clock)) for climber in climbers]
+            self.searches += new
+            yield from self._pairs(new)
+            for _ in range(_FIRST_STEPS - 1 if count == 1 else 0):
+                if self._early():
+                    yield from self._pairs([search for search in new if not search.over])
+            for climber, search in zip(climbers, new, strict=True):
                 climber.climbed(count, search)
-            climbers = [climber for climber in climbers if not climber.out]
-            if not climbers:
-                return
+
+    def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
+        """Two and two; alone where both are of one method or of sums, which tell each other what works."""
+        alone = len({search.name for search in searches}) < len(searches) or self.demand_of(1).reduces
+        size = 1 if alone else 2
+        for i in range(0, len(searches), size):
+            yield searches[i : i + size]
 
     def _worth(self, climber: "_Climber", count: int) -> bool:
         """Whether a method may take the next rung."""
-        too_long = self.clock.steps is None and 2 * climber.seconds * count / climber.count > self.clock.left_s
+        too_long = self.clock.steps is None and _SHARE * climber.seconds * count / climber.count > self.clock.left_s
         return not too_long and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
 
     def _early(self) -> bool:
@@ -132,7 +155,6 @@ class _Climber:
     idle: int = 0
     count: int = 1
     seconds: float = 0.0
-    out: bool = False
 
     def climbed(self, count: int, search: _Search) -> None:
         """Take note of a rung."""

@@ -5,13 +5,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowccl.demand.demand import Demand
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
 
 @dataclass
 class Clock:
     """Time limit in seconds, number of steps, the finish that is good enough, and a question asked often.
 
     `good_ps` is the finish at which to stop: lower bound times (1 + gap). `steps` bounds the runs of a search as well,
-    for results that do not depend on the speed of the computer. `shared` is for searches to tell each other.
+    for results that do not depend on the speed of the computer. `shared` is for searches to tell each
+    other what works, `told` are their best schedules.
     `options` are those of the method; what a method has to say beside its schedules goes to `notes`.
     """
 
@@ -24,6 +29,20 @@ class Clock:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
     shared: dict[str, object] = field(default_factory=dict)
+    told: dict[tuple[Topology, Demand], Schedule] = field(default_factory=dict)
+    heard: list[Schedule] = field(default_factory=list)
+
+    def tell(self, schedule: Schedule) -> None:
+        """Let other searches on the same problem start from this schedule, once this round of steps is over."""
+        self.heard.append(schedule)
+
+    def settle(self) -> None:
+        """What was told counts from now on: of each problem, the best schedule."""
+        for schedule in sorted(self.heard, key=lambda heard: (heard.finish_ps, heard.method)):
+            problem = (schedule.topology, schedule.demand)
+            if problem not in self.told or schedule.finish_ps < self.told[problem].finish_ps:
+                self.told[problem] = schedule
+        self.heard.clear()
 
     @property
     def elapsed_s(self) -> float:

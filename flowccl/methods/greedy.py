@@ -112,7 +112,10 @@ def greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     """One run of the list scheduler after the other, for ever; whoever asks decides when it is enough."""
     search = GreedySearch(topology, demand, clock.seed, clock.shared)
     while True:
-        yield search.best if search.step() else None
+        better = search.step()
+        if better and search.best is not None:
+            clock.tell(search.best)
+        yield search.best if better else None
 
 
 def _net(near: Neighbours, mean_bytes: float) -> Net:

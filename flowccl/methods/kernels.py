@@ -67,14 +67,14 @@ class Heaps(NamedTuple):
     sibling: NDArray[np.int64]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _grow(array, size):  # type: ignore[no-untyped-def]
     bigger = np.empty(size, dtype=array.dtype)
     bigger[: len(array)] = array
     return bigger
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _meld(heaps, a, b):  # type: ignore[no-untyped-def]
     """One heap of two, the larger key on top; -1 is the empty heap."""
     if a < 0:
@@ -88,7 +88,7 @@ def _meld(heaps, a, b):  # type: ignore[no-untyped-def]
     return a
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _pop(heaps, top):  # type: ignore[no-untyped-def]
     """The heap without its top: children melded in pairs, then the pairs from the last to the first."""
     pairs = np.int64(-1)
@@ -112,7 +112,7 @@ def _pop(heaps, top):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _queue_push(time, what, size, at, code):  # type: ignore[no-untyped-def]
     """A binary heap of events, earliest first; arrays have room."""
     i = size
@@ -125,7 +125,7 @@ def _queue_push(time, what, size, at, code):  # type: ignore[no-untyped-def]
     time[i], what[i] = at, code
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _queue_pop(time, what, size):  # type: ignore[no-untyped-def]
     """Remove the first of `size` events; returns its code."""
     code = what[0]
@@ -145,7 +145,7 @@ def _queue_pop(time, what, size):  # type: ignore[no-untyped-def]
     return code
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _noise(seed, a, b):  # type: ignore[no-untyped-def]
     """A number in [-1, 1) from a hash of three."""
     x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(a) * np.uint64(0xBF58476D1CE4E5B9)
@@ -156,7 +156,7 @@ def _noise(seed, a, b):  # type: ignore[no-untyped-def]
     return (x >> np.uint64(11)) * (2.0 / 9007199254740992.0) - 1.0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _score(net, work, knobs, left, pair, chunk):  # type: ignore[no-untyped-def]
     """How much it helps to have the chunk at the end of the pair; 0 when it brings it nearer to nobody.
 
@@ -180,7 +180,7 @@ def _score(net, work, knobs, left, pair, chunk):  # type: ignore[no-untyped-def]
     return score
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _slowest(net, link, begin, until, rate):  # type: ignore[no-untyped-def]
     """The least bandwidth of a link that changes, between two times, and at most `rate`."""
     for k in range(net.change_ptr[link], net.change_ptr[link + 1]):
@@ -190,7 +190,7 @@ def _slowest(net, link, begin, until, rate):  # type: ignore[no-untyped-def]
     return rate
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _place(net, path, size, at, begin, until, speed):  # type: ignore[no-untyped-def]
     """Hold times and rates of a path's hops for a start at `at`; the arrival."""
     delay = np.int64(0)
@@ -219,7 +219,7 @@ def _place(net, path, size, at, begin, until, speed):  # type: ignore[no-untyped
     return arrival
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _limit_wait(net, lim_from, lim_to, lim_rate, lim_size, link, begin, until, rate, extra):  # type: ignore[no-untyped-def]
     """0 if the limits of a link let this hop in, else when to try again.
 
@@ -245,7 +245,7 @@ def _limit_wait(net, lim_from, lim_to, lim_rate, lim_size, link, begin, until, r
     return np.int64(0)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def list_schedule(net, work, knobs):  # type: ignore[no-untyped-def]
     """One run. Returns (done, finish, chunk, start, hop pointer, hop links) of all transfers, in order of decision."""
     nodes = len(net.node_ptr) - 1

@@ -5,7 +5,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def earliest_starts(
     order: NDArray[np.int64],
     ptr: NDArray[np.int64],
@@ -33,7 +33,7 @@ def earliest_starts(
     return start
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _push(time, what, size, at, code):  # type: ignore[no-untyped-def]
     """Add to a binary heap of events, earliest first; the arrays have room."""
     i = size
@@ -43,7 +43,7 @@ def _push(time, what, size, at, code):  # type: ignore[no-untyped-def]
     time[i], what[i] = at, code
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _pop(time, what, size):  # type: ignore[no-untyped-def]
     """Remove the first of `size` events; returns its code."""
     code = what[0]
@@ -63,7 +63,7 @@ def _pop(time, what, size):  # type: ignore[no-untyped-def]
     return code
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def longest_ways(
     order: NDArray[np.int64],
     ptr: NDArray[np.int64],
@@ -79,7 +79,7 @@ def longest_ways(
     return tail
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def in_order_of(
     rank: NDArray[np.int64],
     ptr: NDArray[np.int64],

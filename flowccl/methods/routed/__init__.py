@@ -33,7 +33,10 @@ def routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
         raise DemandError("routed knows no shared limits, buffer limits or changing bandwidth; use greedy")
     search = RoutedSearch(topology, demand, clock.seed)
     while True:
-        yield search.step()
+        found = search.step()
+        if found is not None:
+            clock.tell(found)
+        yield found
 
 
 @dataclass

@@ -48,7 +48,7 @@ class Scratch(NamedTuple):
     path: I64
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def scratch(nodes: int, links: int) -> Scratch:
     """Fresh work space."""
     room = 4 * links + 4 * nodes + 16
@@ -65,7 +65,7 @@ def scratch(nodes: int, links: int) -> Scratch:
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _sift_up(key, what, size, value, code):  # type: ignore[no-untyped-def]  # used for floats and for ints
     i = size
     while i > 0 and key[(i - 1) >> 1] > value:
@@ -74,7 +74,7 @@ def _sift_up(key, what, size, value, code):  # type: ignore[no-untyped-def]  # u
     key[i], what[i] = value, code
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _take_first(key, what, size):  # type: ignore[no-untyped-def]  # used for floats and for ints
     code = what[0]
     value, last = key[size - 1], what[size - 1]
@@ -93,7 +93,7 @@ def _take_first(key, what, size):  # type: ignore[no-untyped-def]  # used for fl
     return code
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _relax(graph: Graph, length: F64, work: Scratch, size: int, node: int) -> int:
     """Offer the links that leave a node; returns the size of the queue."""
     for k in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
@@ -108,7 +108,7 @@ def _relax(graph: Graph, length: F64, work: Scratch, size: int, node: int) -> in
     return size
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _graft(graph: Graph, work: Scratch, node: int, deep: float, link_out: I32, parent_out: I32, hops: int) -> int:
     """Add the way from the tree to a node: its hops, and its nodes as members. Returns the number of hops."""
     steps = 0
@@ -132,7 +132,7 @@ def _graft(graph: Graph, work: Scratch, node: int, deep: float, link_out: I32, p
     return hops
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def grow(
     graph: Graph,
     length: F64,
@@ -179,7 +179,7 @@ def grow(
     return hops if left == 0 else -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def reroute(
     graph: Graph,
     source: I32,
@@ -245,14 +245,14 @@ class Bookings(NamedTuple):
     after: I64
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def bookings(links: int, room: int) -> Bookings:
     """No bookings yet, and room for so many."""
     space = [np.empty(room, dtype=np.int64) for _ in range(4)]
     return Bookings(np.full(links, -1, dtype=np.int64), space[0], space[1], space[2], space[3])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def free_from(held: Bookings, link: int, begin: int, end: int) -> int:
     """`begin` if the link is free from begin to end, else the next time at which it is free for as long."""
     entry = held.last[link]
@@ -268,7 +268,7 @@ def free_from(held: Bookings, link: int, begin: int, end: int) -> int:
     return time
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def book(held: Bookings, entry: int, link: int, begin: int, end: int) -> None:
     """Write a booking into entry number `entry`, which must be fresh; the time must be free."""
     held.begin[entry], held.end[entry] = begin, end
@@ -303,7 +303,7 @@ class Shop(NamedTuple):
     feeding_hop: I64  # of each job: the hop (in the route of its parent) that feeds it; -1 at a source
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _timing(shop: Shop, job: int, begin: I64, until: I64) -> None:
     """Hold of each hop of a job that starts at 0."""
     route = shop.job_route[job]
@@ -318,14 +318,14 @@ def _timing(shop: Shop, job: int, begin: I64, until: I64) -> None:
         delay += hold
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _grown(array: I64, size: int) -> I64:
     more = np.empty(2 * len(array), dtype=np.int64)
     more[:size] = array[:size]
     return more
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _by_rank(shop: Shop, dirty: I64, dirt: int, waiting: I64, wait_rank: I64) -> None:
     """Order routes by the rank of the first job that waits for each."""
     for i in range(1, dirt):
@@ -341,7 +341,7 @@ def _by_rank(shop: Shop, dirty: I64, dirt: int, waiting: I64, wait_rank: I64) ->
         dirty[j + 1] = route
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, int, I64]:
     """List scheduling: whenever the links of a route are free, the waiting job with the least rank goes.
 
@@ -428,7 +428,7 @@ def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, 
     return left == 0, int(finish), start
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def tails(shop: Shop, order: I64) -> F64:
     """For every job: the time from its start until the last node behind it has the chunk, if nothing waits.
 

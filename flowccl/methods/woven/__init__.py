@@ -1,0 +1,158 @@
+"""Every chunk takes the earliest way that the timetable leaves it; then some are torn out and woven in again.
+
+1. Chunk by chunk: a tree from its source to all who want it, always the node next that can have it first, between all
+   that is booked already. Ways that hold much of the links count as later, so that scarce links carry a chunk once.
+2. A large-neighbourhood search: the finish shall come down by a little; a chunk that is late then and some that go
+   before it on its way are torn out of the timetable and woven in again, in another order, with another weight. That
+   stays unless they are later than before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+from flowccl.methods.clock import Clock
+from flowccl.methods.woven.kernels import Net, Table, Ways, Work, book_all, build, finish_ps, improve
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import prune, retime
+from flowccl.topology.neighbours import neighbours
+from flowccl.topology.topology import Topology
+
+_NEVER = np.iinfo(np.int64).max
+_WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first runs
+_OFFERS = 200_000  # about so many routes are looked at in one step of the neighbourhood search, in 5 to 200 tries
+_MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
+_MOST_ENTRIES = 30_000_000  # chunks x nodes
+
+
+def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """Builds with several weights, then the neighbourhood search, for ever."""
+    if demand.reduces:
+        raise DemandError(f"woven moves chunks with one source each; {demand.collective} adds up several")
+    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+        raise DemandError("woven knows no shared limits, buffer limits or changing bandwidth; use greedy")
+    if any(node.crossing == "store-and-forward" for node in topology.nodes if not node.stores):
+        raise DemandError("woven knows no store-and-forward switches; use greedy")
+    if len(demand) * len(topology.nodes) > _MOST_ENTRIES:
+        raise DemandError(f"woven keeps a table of chunks x nodes; {len(demand)} x {len(topology.nodes)} are too many")
+    search = WovenSearch(topology, demand, clock.seed)
+    while True:
+        yield search.step(clock.told.get((topology, demand)))
+
+
+@dataclass
+class WovenSearch:
+    """The state of the search: the timetable, its ways, and how bold the next target is."""
+
+    topology: Topology
+    demand: Demand
+    seed: int
+
+    def __post_init__(self) -> None:
+        near = neighbours(self.topology)
+        if len(self.demand.destination_rank) > len(self.demand):
+            near = near.without(~self.topology.copies)
+        self.routes = near.routes
+        self.route_of = {
+            tuple(links): r for r, links in enumerate(near.routes.links(i) for i in range(len(near.routes)))
+        }
+        shape, count = near.shape, np.diff(near.pair_ptr)
+        start, end = np.repeat(near.src, count), np.repeat(near.end, count)
+        away = shape.hop_offset_ps[shape.end_hop] + self.topology.link_latency_ps[near.routes.link[shape.end_hop]]
+        into = np.argsort(end, kind="stable")
+        nodes = np.arange(len(self.topology.nodes) + 1)
+        self.net = Net(
+            np.searchsorted(start, nodes).astype(np.int64),
+            start,
+            end,
+            shape.segment_GBps,
+            away,
+            near.routes.ptr,
+            near.routes.link,
+            shape.hop_offset_ps,
+            np.searchsorted(end[into], nodes).astype(np.int64),
+            into.astype(np.int64),
+            near.distance_ps(float(self.demand.chunk_bytes.mean())),
+        )
+        demand = self.demand
+        self.work = Work(
+            demand.chunk_bytes, demand.source, demand.available_ps, demand.destination_ptr, demand.destination_rank
+        )
+        self.random = np.random.default_rng(self.seed)
+        self.best_ps: int = _NEVER
+        self.state: tuple[Table, Ways] | None = None
+        self.state_ps: int = _NEVER
+        self.weight, self.bold, self.steps = 1.0, 0.03, 0
+        self.builds = len(demand) * len(self.net.end) <= _MOST_OFFERS
+        self.seen: Schedule | None = None
+
+    def step(self, other: Schedule | None = None) -> Schedule | None:
+        """One build or one round of the neighbourhood search: a schedule if it is the best so far.
+
+        Goes on from `other` where that is better than what is here.
+        """
+        self.steps += 1
+        if other is not None and other.finish_ps < self.state_ps and other is not self.seen:
+            self._start_from(other)
+            self.best_ps = min(self.best_ps, other.finish_ps)
+        if self.builds and self.steps == 1:
+            for weight in _WEIGHTS:
+                self._build(weight)
+        elif self.state is not None:
+            self._improve(self.state)
+        if self.state is None or self.state_ps >= self.best_ps:
+            return None
+        schedule = self._schedule(self.state[1])
+        if schedule.finish_ps < self.state_ps:  # retimed
+            self._start_from(schedule)
+        self.best_ps = schedule.finish_ps
+        return schedule
+
+    def _start_from(self, other: Schedule) -> None:
+        """Take over the transfers of a schedule, if all of them go from one node to one over routes known here."""
+        self.seen = other
+        known = [self.route_of.get(tuple(other.routes.links(r)), -1) for r in range(len(other.routes))]
+        route = np.array(known, dtype=np.int32)[other.route]
+        if (route < 0).any():
+            return
+        size = (len(self.demand), len(self.topology.nodes))
+        ways = Ways(np.full(size, -1, np.int32), np.zeros(size, np.int64), np.zeros(size, np.int64))
+        chunk, node = other.chunk, self.net.end[route]
+        ways.route[chunk, node], ways.start_ps[chunk, node] = route, other.start_ps
+        ways.at_ps[np.arange(size[0]), self.work.source] = self.work.ready_ps
+        ways.at_ps[chunk, node] = other.timing.end_arrival_ps  # one end each
+        if np.count_nonzero(ways.route >= 0) < len(other):  # a chunk comes twice to a node
+            return
+        self.state = (book_all(self.net, self.work, len(self.topology.links), ways), ways)
+        self.state_ps = other.finish_ps
+
+    def _build(self, weight: float) -> None:
+        order = self.random.permutation(len(self.demand))
+        done, table, ways = build(self.net, self.work, len(self.topology.links), order, weight)
+        last = finish_ps(self.work, ways) if done else _NEVER
+        if last < self.state_ps:
+            self.state, self.state_ps, self.weight = (table, ways), last, weight
+
+    def _improve(self, state: tuple[Table, Ways]) -> None:
+        table, ways = state
+        target = int(self.state_ps * (1 - self.bold))
+        weight = self.weight * float(np.exp(self.random.normal(0, 0.5)))
+        most = int(self.random.choice([2, 4, 8, 16]))
+        park = bool(self.random.random() < 0.3)
+        tries = min(max(_OFFERS // len(self.net.end), 5), 200)
+        table = improve(self.net, self.work, table, ways, target, weight, tries, most, park, self.random)
+        self.state, last = (table, ways), finish_ps(self.work, ways)
+        better = last < self.state_ps
+        self.state_ps = last
+        self.bold = min(self.bold * 1.5, 0.1) if better else max(self.bold * 0.8, 0.001)
+
+    def _schedule(self, ways: Ways) -> Schedule:
+        chunk, node = np.nonzero(ways.route >= 0)
+        start = ways.start_ps[chunk, node]
+        flags = np.zeros(len(chunk), dtype=np.bool_)
+        route = ways.route[chunk, node]
+        raw = Schedule(self.topology, self.demand, self.routes, chunk.astype(np.int32), route, start, flags, "woven")
+        return retime(prune(raw))

@@ -1,0 +1,95 @@
+"""The woven method: right on random machines, better step by step, the same for the same seed, at the pencil's best."""
+
+from itertools import islice
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowccl.check.bounds import lower_bound
+from flowccl.check.verify import verify
+from flowccl.demand.collectives import collective
+from flowccl.errors import DemandError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.methods.woven import WovenSearch
+from flowccl.topology.builders import dragonfly, ring
+from flowccl.topology.machines import machine
+from flowccl.units import us_to_ps
+from tests.cases import CASES
+from tests.strategies import demands, topologies
+
+
+def plain(topology):
+    """Nothing that woven does not know."""
+    through = [node for node in topology.nodes if not node.stores and node.crossing == "store-and-forward"]
+    small = [node for node in topology.nodes if node.buffer_bytes is not None]
+    return not (topology.limits or topology.changes or through or small)
+
+
+@st.composite
+def problems(draw):
+    topology = draw(topologies(max_switches=2, limits=False, changes=False).filter(plain))
+    return topology, draw(demands(topology.num_gpus, reductions=False))
+
+
+@given(problems())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def test_every_step_gives_a_right_and_better_schedule(problem):
+    topology, demand = problem
+    search = WovenSearch(topology, demand, seed=1)
+    last = float("inf")
+    for _ in range(8):
+        found = search.step()
+        if found is not None:
+            assert verify(found) == []
+            assert lower_bound(topology, demand).ps <= found.finish_ps <= search.best_ps
+            assert search.best_ps < last
+            last = search.best_ps
+    assert last < float("inf")
+
+
+KNOWN = [case for case in CASES if plain(case.topology) and not case.demand.reduces and "multicast" not in case.name]
+
+
+@pytest.mark.parametrize("case", KNOWN, ids=str)
+def test_woven_meets_the_pencil(case):
+    found = [s for s in islice(METHODS["woven"](case.topology, case.demand, Clock(60.0)), 20) if s is not None]
+    assert found[-1].finish_ps == us_to_ps(case.best_us)
+
+
+def test_the_same_seed_gives_the_same_schedules():
+    topology, demand = machine("mi250:1"), collective("allgather", 16, 64_000, 1)
+    runs = [WovenSearch(topology, demand, seed=3) for _ in range(2)]
+    for _ in range(8):
+        assert runs[0].step() == runs[1].step()
+    assert runs[0].best_ps == runs[1].best_ps
+
+
+def test_it_goes_on_from_what_another_method_found():
+    topology, demand = machine("mi250:1"), collective("allgather", 16, 1_000_000, 4)
+    clock = Clock(60.0)
+    other = next(METHODS["greedy"](topology, demand, clock))
+    clock.settle()
+    assert clock.told[topology, demand] == other
+    search = WovenSearch(topology, demand, seed=0)
+    search.builds = False
+    found = [s for s in (search.step(other) for _ in range(12)) if s is not None]
+    assert verify(found[-1]) == []
+    assert found[-1].finish_ps < other.finish_ps
+
+
+def test_chunks_far_shorter_than_latency_find_the_gaps_between_switches():
+    """A list scheduler that books a link only behind its last hold needs 14 us here."""
+    topology = dragonfly(4, 2, 1)
+    demand = collective("allgather", topology.num_gpus, 1_000, 1)
+    found = WovenSearch(topology, demand, seed=0).step()
+    assert found.finish_ps <= 1.03 * lower_bound(topology, demand).ps
+
+
+def test_what_it_does_not_know_is_said():
+    demand = collective("allreduce", 4, 1_000, 1)
+    from flowccl.methods.woven import woven
+
+    with pytest.raises(DemandError, match="woven moves chunks with one source each; allreduce adds up several"):
+        next(woven(ring(4), demand, Clock(1.0)))
