@@ -25,6 +25,7 @@ _NEVER = np.iinfo(np.int64).max
 _WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first runs
 _OFFERS = 200_000  # about so many routes are looked at in one step of the neighbourhood search, in 5 to 200 tries
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
+_ASTRAY = 1.01  # a state that is so much later than the best is given up
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
 
 
@@ -88,6 +89,7 @@ class WovenSearch:
         self.weight, self.bold, self.steps = 1.0, 0.03, 0
         self.builds = len(demand) * len(self.net.end) <= _MOST_OFFERS
         self.seen: Schedule | None = None
+        self.best: Schedule | None = None
 
     def step(self, other: Schedule | None = None) -> Schedule | None:
         """One build or one round of the neighbourhood search: a schedule if it is the best so far.
@@ -97,19 +99,22 @@ class WovenSearch:
         self.steps += 1
         if other is not None and other.finish_ps < self.state_ps and other is not self.seen:
             self._start_from(other)
-            self.best_ps = min(self.best_ps, other.finish_ps)
+            if other.finish_ps < self.best_ps:
+                self.best, self.best_ps = other, other.finish_ps
         if self.builds and self.steps == 1:
             for weight in _WEIGHTS:
                 self._build(weight)
         elif self.state is not None:
+            if self.best is not None and self.state_ps > _ASTRAY * self.best_ps:
+                self._start_from(self.best)
             self._improve(self.state)
         if self.state is None or self.state_ps >= self.best_ps:
             return None
-        schedule = self._schedule(self.state[1])
-        if schedule.finish_ps < self.state_ps:  # retimed
-            self._start_from(schedule)
-        self.best_ps = schedule.finish_ps
-        return schedule
+        self.best = self._schedule(self.state[1])
+        if self.best.finish_ps < self.state_ps:  # retimed
+            self._start_from(self.best)
+        self.best_ps = self.best.finish_ps
+        return self.best
 
     def _start_from(self, other: Schedule) -> None:
         """Take over the transfers of a schedule, if all of them go from one node to one over routes known here."""

@@ -511,6 +511,8 @@ def improve(
                 after = np.inf
             else:
                 after += _late(work, ways, chunk, target_ps)
+                if park:
+                    _park(net, work, table, ways, chunk, target_ps)
             if after > before:
                 break
         if after > before:
@@ -521,7 +523,5 @@ def improve(
         else:
             for chunk in victims:
                 late[chunk] = _late(work, ways, chunk, target_ps)
-                if park:
-                    _park(net, work, table, ways, chunk, target_ps)
             total += after - before
     return table
