@@ -18,11 +18,12 @@ from flowccl.units import format_bytes, format_us
 
 @dataclass(frozen=True)
 class Checked:
-    """One size: predicted and measured time; `wrong` elements, which should be none."""
+    """One size: the predicted time, the median and the mean of the measured ones; `wrong` elements: should be none."""
 
     size_bytes: int
     predicted_us: float
     measured_us: float
+    mean_us: float
     wrong: int
 
     @property
@@ -57,8 +58,8 @@ def check_profile(
     if rows is None:
         return None
     return [
-        Checked(size, us, row.out_of_place.time_us, row.out_of_place.wrong)
-        for size, us, row in zip(sizes, predicted, rows, strict=True)
+        Checked(size, us, timed.median_us, timed.time_us, timed.wrong)
+        for size, us, timed in zip(sizes, predicted, (row.out_of_place for row in rows), strict=True)
     ]
 
 
@@ -78,10 +79,11 @@ def resize(schedule: Schedule, size_bytes: int) -> Schedule:
 
 def table(rows: Sequence[Checked]) -> str:
     """A line for each size."""
-    lines = [f"{'size':>10}  {'predicted':>12}  {'measured':>12}  {'error':>8}  {'factor':>6}  {'wrong':>6}"]
+    words = ("predicted", "measured", "mean")
+    lines = [f"{'size':>10}{''.join(f'  {word:>10}' for word in words)}  {'error':>8}  {'factor':>6}  {'wrong':>6}"]
     for row in rows:
-        times = f"{format_us(row.predicted_us):>12}  {format_us(row.measured_us):>12}"
+        times = "".join(f"  {format_us(us):>10}" for us in (row.predicted_us, row.measured_us, row.mean_us))
         lines.append(
-            f"{format_bytes(row.size_bytes):>10}  {times}  {row.error:>+8.1%}  {row.factor:>6.2f}  {row.wrong:>6}"
+            f"{format_bytes(row.size_bytes):>10}{times}  {row.error:>+8.1%}  {row.factor:>6.2f}  {row.wrong:>6}"
         )
     return "\n".join(lines)

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowccl.profile.fit import LinkFit
 from flowccl.profile.measurements import Measured
-from flowccl.profile.probes import Ends, ranks_of
+from flowccl.profile.probes import BUSY, Ends, ranks_of
 
 _SLOWER = 1.2  # so much longer than alone means shared: four times the noise of 5 % in a median of nine
 _SAME = 1.12  # bandwidths within this factor of the next one are the same limit's
@@ -44,7 +44,7 @@ def find_limits(hosts: Sequence[str], measured: Iterable[Measured], fits: dict[E
     limits = _merged(_from_cliques(edges), edges)
     if len(asked) < len(fits) * (len(fits) - 1) // 2:
         limits += _between_hosts(hosts, asked, edges, list(fits))
-    sets = [one for one in together if one.probe.name != "pair"]
+    sets = [one for one in together if one.probe.name not in ("pair", BUSY)]
     for links in sorted({one.probe.links for one in sets}, key=lambda links: (len(links), links)):
         found = [_unexplained(one, fits, limits) for one in sets if one.probe.links == links]
         seen = [limit for limit in found if limit is not None]
@@ -241,6 +241,22 @@ def _with_names(limits: list[Shared]) -> list[Shared]:
         number = f" ({times[limit.name]})" if times[limit.name] > 1 else ""
         result.append(Shared(limit.name + number, limit.links, limit.bandwidth_GBps, limit.probes))
     return result
+
+
+def busy_factor(measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> float:
+    """How many times its latency a small chunk takes while every rank sends and receives; 1 where that is no matter.
+
+    Ranks that share cores wait for each other; in a collective, all are at work.
+    """
+    factors = [1.0]
+    for one in measured:
+        times = _middle(one) if one.probe.name == BUSY and all(link in fits for link in one.probe.links) else None
+        if times is not None:
+            carried = zip(one.probe.links, one.probe.link_bytes, strict=True)
+            alone = [fits[link].seconds(one.probe.latencies, size) for link, size in carried]
+            factors.append(float(np.median(times / np.array(alone))))
+    least = min(factors[1:], default=1.0)
+    return least if least > _SLOWER else 1.0
 
 
 # -- hosts ------------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """The machine that measurements show, as a topology that `synth` takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
 
 from flowccl.errors import InputError
 from flowccl.profile.fit import LinkFit, fit_links
-from flowccl.profile.groups import Shared, find_hosts, find_limits
+from flowccl.profile.groups import Shared, busy_factor, find_hosts, find_limits
 from flowccl.profile.measurements import Measurements, clock_jumps, link_name
 from flowccl.profile.probes import Ends, all_links, check_ranks, ranks_of
 from flowccl.topology.topology import Limit, Link, Node, Topology
@@ -18,11 +18,15 @@ _ALIKE = 1.15  # bandwidths and latencies within this factor belong to one switc
 
 @dataclass(frozen=True)
 class Profile:
-    """The machine, and how it was found: fits of links, limits, what is missing, what was left out of the fit."""
+    """The machine, and how it was found: fits of links, limits, what is missing, what was left out of the fit.
+
+    `busy` is how many times its latency a small chunk takes while all ranks are at work; the topology has that.
+    """
 
     topology: Topology
     fits: dict[Ends, LinkFit]
     limits: tuple[Shared, ...]
+    busy: float
     missing: tuple[str, ...]
     jumps: tuple[str, ...]
 
@@ -42,8 +46,10 @@ def make_profile(measurements: Measurements, name: str = "profiled") -> Profile:
         raise InputError(f"no link was measured whole, of {len(missing)}; measure again")
     limits = find_limits(measurements.hosts, measurements.probes, fits)
     hosts = find_hosts(measurements.hosts, fits)
-    topology = make_topology(name, hosts, fits, limits)
-    return Profile(topology, fits, tuple(limits), missing, tuple(clock_jumps(measurements)))
+    busy = busy_factor(measurements.probes, fits)
+    at_work = {link: replace(fit, latency_us=fit.latency_us * busy) for link, fit in fits.items()}
+    topology = make_topology(name, hosts, at_work, limits)
+    return Profile(topology, fits, tuple(limits), busy, missing, tuple(clock_jumps(measurements)))
 
 
 def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], limits: Sequence[Shared]) -> Topology:

@@ -15,6 +15,7 @@ from flowccl.units import parse_bytes
 
 Ends = tuple[int, int]  # (sending rank, receiving rank)
 MOST_RANKS = 256
+BUSY = "busy"  # the probe of small chunks while every rank sends and receives
 _MOST_BYTES = 32_000_000  # of one link in a probe of several
 _WIDEST = 8  # links of one rank that are probed at once
 
@@ -35,7 +36,7 @@ class PlanOptions:
     repeats: int = 8
     repeats_together: int = 5
     pairs: int = 2000
-    together_s: float = 0.002
+    together_s: float = 0.0005
 
     def __post_init__(self) -> None:
         if len(set(self.sizes)) < 2:
@@ -132,7 +133,7 @@ def _there_and_back(rounds: list[Round], passes: int) -> list[Round]:
 def together_rounds(
     hosts: Sequence[str], options: PlanOptions, GBps: dict[Ends, float], sizes: dict[Ends, int] | None = None
 ) -> list[Round]:
-    """Links together: pairs, then the sets that a port, a host or the whole machine may hold back.
+    """Links together: pairs, then the sets that a port, a host or the whole machine may hold back, then small chunks.
 
     Every link gets bytes for about `together_s` of its own bandwidth, so that all are busy to the end.
     """
@@ -154,6 +155,9 @@ def together_rounds(
         )
         for turn in _pack(list(by_links), hosts)
     ]
+    ring = [(rank, (rank + 1) % len(hosts)) for rank in range(len(hosts))]
+    small = (min(options.sizes),) * len(ring)
+    rounds.append((Probe(BUSY, tuple(ring), small, 1, True, options.repeats_together),))
     return _there_and_back(rounds, options.passes)
 
 

@@ -25,6 +25,10 @@ def describe_profile(profile: Profile, measurements: Measurements) -> str:
     lines.append(f"switches     {_switches(topology) or 'none seen'}")
     lines.append(f"links        {len(profile.fits)} measured; ± is 95 %")
     lines += _some([_link_line(fit) for fit in profile.fits.values()])
+    if profile.busy > 1:
+        lines.append(
+            f"at work      latencies are {profile.busy:.2f} times as long when all ranks send; the machine has that"
+        )
     lines.append(f"limits       {len(profile.limits)}")
     lines += _some([f"{k.name}: {format_GBps(k.bandwidth_GBps)} over {len(k.links)} links" for k in profile.limits])
     left_out = pairs_left_out(measurements.hosts, measurements.options)
@@ -65,6 +69,7 @@ def profile_to_json(profile: Profile, measurements: Measurements) -> dict[str, A
         "hosts": [node.host for node in profile.topology.nodes[: len(measurements.hosts)]],
         "links": links,
         "limits": [asdict(limit) for limit in profile.limits],
+        "busy": profile.busy,
         "clock_jumps": list(profile.jumps),
         "missing": list(profile.missing),
     }

@@ -40,10 +40,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Timed:
-    """One measurement: mean time of a call, and the elements of all ranks that were wrong in any call."""
+    """One measurement: mean time of a call, the elements of all ranks that were wrong in any call, the median time."""
 
     time_us: float
     wrong: int
+    median_us: float
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class _Room:
 def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> Timed:
     """One warm-up call and so many timed ones, each on fresh inputs and checked."""
     backend, process = arrays.backend, arrays.backend.process
-    elapsed, wrong = 0.0, 0
+    elapsed, wrong = [0.0] * (iterations + 1), 0
     room = _Room(arrays.empty)
     for call in range(iterations + 1):
         room.again()
@@ -143,10 +144,14 @@ def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int
         backend.barrier()
         start = time.perf_counter()
         run_process(program, layout, process, buffers, backend.exchange, room.empty, apart=not inplace)
-        elapsed += (time.perf_counter() - start) if call else 0.0
+        elapsed[call] = time.perf_counter() - start
         wrong += backend.wrong(buffers[1], arrays.expected)
-    seconds, total = backend.sums((elapsed / iterations, float(wrong)))
-    return Timed(seconds / program.processes * 1e6, int(total))
+    *seconds, total = backend.sums((*elapsed[1:], float(wrong)))
+    return _timed(np.array(seconds) / program.processes, int(total))
+
+
+def _timed(seconds: NDArray[Any], wrong: int) -> Timed:
+    return Timed(float(np.mean(seconds)) * 1e6, wrong, float(np.median(seconds)) * 1e6)
 
 
 def _buffers(layout: Layout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]) -> tuple[Any, Any]:
@@ -185,14 +190,14 @@ def _run_numpy_case(
     def empty(count: int) -> NDArray[Any]:
         return np.ones(count, dtype=given[0].dtype)
 
-    elapsed, wrong = 0.0, 0
+    elapsed, wrong = [0.0] * (iterations + 1), 0
     for call in range(iterations + 1):
         pairs = [_buffers(layout, rank, array, inplace, empty) for rank, array in enumerate(given)]
         start = time.perf_counter()
         execute_into(schedule, layout, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        elapsed += (time.perf_counter() - start) if call else 0.0
+        elapsed[call] = time.perf_counter() - start
         wrong += sum(int(np.count_nonzero(pair[1] != want)) for pair, want in zip(pairs, expected, strict=True))
-    return Timed(elapsed / iterations * 1e6, wrong)
+    return _timed(np.array(elapsed[1:]), wrong)
 
 
 def _row(layout: Layout, dtype: Dtype, timed: list[Timed]) -> Row:

@@ -11,7 +11,7 @@ from flowccl.errors import InputError
 from flowccl.profile.groups import find_hosts
 from flowccl.profile.machine import Profile, make_profile
 from flowccl.profile.measurements import Measured, Measurements
-from flowccl.profile.probes import PlanOptions, all_links
+from flowccl.profile.probes import BUSY, PlanOptions, all_links
 from flowccl.profile.show import describe_profile
 from flowccl.synthesize import synthesize
 from tests.profile.pretend import Known, profile_of, random_machine
@@ -102,6 +102,18 @@ def test_clocks_that_jump_are_recognised_and_do_not_count(seconds):
     assert profile.jumps[0].endswith("the clock of rank 0 jumped")
     assert profile.fits[0, 1].latency_us == pytest.approx(before.fits[0, 1].latency_us, rel=0.05)
     assert "clock jumps  8" in describe_profile(profile, changed)
+
+
+def test_latencies_are_those_of_ranks_at_work_where_these_are_longer():
+    _, measured, before = found(1)
+    assert before.busy == 1
+    busy = [Measured(k.probe, 3 * k.seconds, 3 * k.wall_s) if k.probe.name == BUSY else k for k in measured.probes]
+    profile = make_profile(replace(measured, probes=tuple(busy)))
+    assert profile.busy == pytest.approx(3, rel=0.1)
+    ratio = profile.topology.links[0].latency_us / before.topology.links[0].latency_us
+    assert ratio == pytest.approx(profile.busy, rel=0.01)
+    assert profile.fits == before.fits
+    assert "times as long when all ranks send" in describe_profile(profile, measured)
 
 
 def test_links_that_were_not_measured_are_named_and_left_out():

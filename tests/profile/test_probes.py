@@ -6,6 +6,7 @@ import pytest
 
 from flowccl.errors import InputError
 from flowccl.profile.probes import (
+    BUSY,
     PlanOptions,
     all_links,
     alone_rounds,
@@ -66,12 +67,14 @@ def test_sets_ask_for_ports_hosts_and_everything():
     assert {"out of gpu0", "into gpu8", "out of host0", "into host1", "everything"} <= names
     everything = [q for q in questions(["h"] * 4, OPTIONS) if q.name == "everything"]
     assert [len(q.links) for q in everything] == [4, 12]
+    small = [p for turn in together_rounds(["h"] * 4, OPTIONS, dict.fromkeys(all_links(4), 1.0)) for p in turn]
+    assert [p.chunk_bytes for p in small if p.name == BUSY] == [(1000,) * 4] * OPTIONS.passes
 
 
 def test_links_together_carry_bytes_after_their_bandwidth():
     rates = {link: 2.0 if link[0] == 0 else 1.0 for link in all_links(3)}
     probe = next(p for (p, *_) in together_rounds(["h"] * 3, OPTIONS, rates) if p.links == ((0, 1), (1, 0)))
-    assert probe.chunk_bytes == (4_000_000, 2_000_000)
+    assert probe.chunk_bytes == (1_000_000, 500_000)
 
 
 @pytest.mark.parametrize(
