@@ -19,7 +19,7 @@ _SLOWER = 1.2  # so much longer than alone means shared: four times the noise of
 _SAME = 1.12  # bandwidths within this factor of the next one are the same limit's
 _ESCAPED = 0.08  # of the pairs in one limit may have escaped notice
 _NEAR = 1.3  # bandwidths within this factor may be one limit's
-_IMPLIED = 0.97  # a limit is implied by a larger one of nearly its bandwidth
+_IMPLIED = 0.9  # a limit is implied by a larger one of nearly its bandwidth
 
 Edges = dict[frozenset[Ends], float]
 """Two links that conflict, and the bandwidth in GB/s that they share."""
