@@ -4,18 +4,19 @@ schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and 
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowccl.errors import InputError
 from flowccl.export.blocks import Block, Shape, assign_channels, make_blocks
 from flowccl.export.layout import Layout, layout_of
 from flowccl.export.limits import FIFO, Excess, Limits, check_collective, check_protocol
-from flowccl.export.lower import lower
+from flowccl.export.lower import Work, lower
 from flowccl.export.moves import Event, channels_needed, moves_of, order_events
 from flowccl.export.operations import count_operations
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
+_CROWDED = ("channels", "threadblocks per gpu", "threadblock to wait for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,19 @@ def make_plan(
     layout = layout_of(schedule.demand, instances, inplace)
     moves = moves_of(schedule)
     events: dict[bool, list[Event]] = {}
+    lowered: dict[tuple[bool, bool], list[Work]] = {}
     needed = channels_needed(moves, FIFO[protocol])
     least: list[Excess] = []
+    crowded: set[Shape] = set()  # families of shapes, with their lane left out
     for shape in _shapes(limits):
+        if replace(shape, lane=0) in crowded:
+            continue
         if shape.ahead not in events:
             events[shape.ahead] = order_events(moves, FIFO[protocol], ahead=shape.ahead)
-        works = lower(layout, moves, events[shape.ahead], limits, by_way=shape.ahead, merge=shape.merge)
+        key = shape.ahead, shape.merge
+        if key not in lowered:
+            lowered[key] = lower(layout, moves, events[shape.ahead], limits, by_way=shape.ahead, merge=shape.merge)
+        works = lowered[key]
         assign_channels(works, shape, needed, one_sided=limits.one_sided)
         gpus = [
             GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape, one_sided=limits.one_sided))
@@ -79,6 +87,8 @@ def make_plan(
         excess = exceeded(plan, limits)
         if not excess:
             return plan
+        if any(e.limit in _CROWDED for e in excess):  # shorter lanes only mean more of these
+            crowded.add(replace(shape, lane=0))
         if not least or _badness(excess) < _badness(least):
             least = excess
     worst = max(least, key=lambda e: e.need / max(e.most, 1))
