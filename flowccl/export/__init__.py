@@ -120,13 +120,22 @@ def export(schedule: Schedule, target: str, path: str | Path, options: Options |
     Nothing that the interpreter finds wrong is written.
     """
     made = make(schedule, target, options or Options())
-    if target != "chakra":
-        write_bytes(path, made[0])
-        return [Path(path)]
-    paths = [Path(f"{path}.{rank}.et") for rank in range(len(made))]
-    for file, content in zip(paths, made, strict=True):
-        write_bytes(file, content)
-    return paths
+    paths = [Path(path)] if target != "chakra" else [Path(f"{path}.{rank}.et") for rank in range(len(made))]
+    return _write_all(dict(zip(paths, made, strict=True)))
+
+
+def _write_all(contents: dict[Path, bytes]) -> list[Path]:
+    """Write all files, or leave none of them."""
+    written: list[Path] = []
+    try:
+        for path, content in contents.items():
+            write_bytes(path, content)
+            written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+    return written
 
 
 def make(schedule: Schedule, target: str, options: Options) -> list[bytes]:
@@ -176,9 +185,7 @@ def export_directory(
         name = f"{schedule.demand.collective}-{schedule.demand.num_gpus}-{place}-{low:016d}.xml"
         made[name] = make(schedule, target, chosen)[0]
     folder.mkdir(exist_ok=True)
-    for name, content in made.items():
-        write_bytes(folder / name, content)
-    return [folder / name for name in made]
+    return _write_all({folder / name: content for name, content in made.items()})
 
 
 def _ranges(schedules: Sequence[Schedule], options: Options) -> list[tuple[Schedule, int, int]]:

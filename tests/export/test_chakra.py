@@ -232,6 +232,13 @@ def test_messages_match(tmp_path: Path) -> None:
     assert sums == int(schedule.reduce.sum())
 
 
+def test_all_traces_are_written_or_none(tmp_path: Path) -> None:
+    (tmp_path / "ar.5.et").mkdir()
+    with pytest.raises(FileError, match=r"ar\.5\.et: is a folder"):
+        export(schedule_of("dgx1", "allreduce"), "chakra", tmp_path / "ar")
+    assert [path.name for path in tmp_path.iterdir()] == ["ar.5.et"]
+
+
 def test_traces_that_do_not_say_what_they_compute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A custom demand, or traces of other tools: pairs and waiting only."""
     demand = Demand.from_chunks("custom", 2, [Chunk(bytes=8, sources=(0,), destinations=(1,))])
