@@ -4,6 +4,7 @@ distance   the farthest destination, by latency alone
 cut        what must cross a set of links: the earliest it can be there, the work, and the way still to go. This is the
            one-machine bound of job-shop scheduling (heads, work, tails), on every node, host, minimum cut and ball
 work       every byte must go some way: all bytes times their least hops, over all links together
+prices     each byte pays its cheapest way, and all links together can earn only so much; without copies
 partition  what must go from part to part, to add up and to spread, over all links between parts together
 """
 
@@ -16,6 +17,7 @@ from flowccl.check.candidates import candidate_cuts
 from flowccl.check.cuts import Cut
 from flowccl.check.needs import Needs
 from flowccl.check.partitions import partition_floors
+from flowccl.check.prices import best_prices
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import without
@@ -57,7 +59,14 @@ def floors(topology: Topology, demand: Demand) -> list[Bound]:
         needs = Needs.of(demand.backward, topology.reversed, demand.available_ps[other])
     else:
         needs = Needs.of(demand, topology)
-    return [*_ready(demand, topology), _distance(needs), _work(needs), *_cuts(needs), *_partitions(needs)]
+    return [
+        *_ready(demand, topology),
+        _distance(needs),
+        _work(needs),
+        *_cuts(needs),
+        *_prices(needs),
+        *_partitions(needs),
+    ]
 
 
 def _ready(demand: Demand, topology: Topology) -> list[Bound]:
@@ -132,6 +141,22 @@ def _cut(needs: Needs, cut: Cut, group: NDArray[np.int64]) -> Bound:
         f" {format_us(ps_to_us(shortest[chosen].min()))} to reach {last}"
     )
     return Bound(_floor(value), "cut", words)
+
+
+def _prices(needs: Needs) -> list[Bound]:
+    """The floor of the best prices, where there are no copies."""
+    found = best_prices(needs)
+    if found is None:
+        return []
+    topology = needs.topology
+    value = np.where(np.isfinite(found.price), found.price, 0.0) * topology.link_peak_GBps
+    dear = np.argsort(-value, kind="stable")
+    most = int(np.searchsorted(np.cumsum(value[dear]), 0.99 * value.sum())) + 1
+    first = topology.links[int(dear[0])]
+    name = f"{topology.nodes[first.src].name} -> {topology.nodes[first.dst].name}"
+    others = f" and {most - 1} more links" if most > 1 else ""
+    words = f"every byte pays its way at prices on {name}{others}, which can earn no more by then"
+    return [Bound(_floor(found.ps * (1 - 1e-9)), "prices", words)]
 
 
 def _partitions(needs: Needs) -> list[Bound]:
