@@ -83,6 +83,20 @@ def _epoch_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
+def _flow_rows(result: Result) -> list[tuple[str, str]]:
+    """What a method that starts from a fluid optimum has to say."""
+    facts = result.details
+    if "pipeline_loss" not in facts:
+        return []
+    rows = []
+    if "optimum_us" in facts:
+        rows.append(("optimum", f"{float(str(facts['optimum_us'])):.6g} us as a flow, by bandwidths alone"))
+    busiest, loss = float(str(facts["busiest_link_us"])), float(str(facts["pipeline_loss"]))
+    chunks = f", {float(str(facts['chunk_loss'])):.2%} for whole chunks" if "chunk_loss" in facts else ""
+    rows.append(("pipeline", f"busiest link {busiest:.6g} us{chunks}; {loss:.2%} lost in the pipeline"))
+    return rows
+
+
 def describe_result(result: Result, out: str | None = None) -> str:
     """The table that `synth` prints."""
     demand, metrics = result.schedule.demand, result.metrics
@@ -96,6 +110,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
         ("gap", share),
         ("why", result.bound.witness),
         *_epoch_rows(result),
+        *_flow_rows(result),
         ("algbw", format_GBps(metrics.algbw_GBps)),
         ("busbw", format_GBps(metrics.busbw_GBps)),
         ("transfers", f"{len(result.schedule)}, verified"),

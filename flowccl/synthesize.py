@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowccl.check.bounds import Bound, lower_bound
-from flowccl.check.metrics import measure
+from flowccl.check.metrics import Metrics, measure
 from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.methods import CLASSICS, METHODS, ON_EPOCHS, for_allreduce, warm_up
+from flowccl.methods import BY_FLOWS, CLASSICS, METHODS, ON_EPOCHS, for_allreduce, warm_up
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
@@ -84,7 +84,18 @@ def synthesize(
         raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
     interrupted = interrupted or should_stop()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-    return Result(best, bound, measure(best), clock.elapsed_s, memory, seed, tuple(trace), interrupted, clock.notes)
+    metrics = measure(best)
+    notes = clock.notes | (_losses(best, metrics, clock.notes.get("optimum_us")) if best.method in BY_FLOWS else {})
+    return Result(best, bound, metrics, clock.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
+
+
+def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[str, object]:
+    """What lies between a fluid optimum and the finish: whole chunks on the busiest link, and filling the pipe."""
+    busiest_us = float(metrics.link_use.max()) * schedule.finish_us
+    rows: dict[str, object] = {"busiest_link_us": busiest_us, "pipeline_loss": schedule.finish_us / busiest_us - 1}
+    if isinstance(optimum_us, float) and optimum_us > 0:
+        rows["chunk_loss"] = busiest_us / optimum_us - 1
+    return rows
 
 
 def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method]:

@@ -38,7 +38,8 @@ def add_synth(commands: Commands) -> Parser:
     synth.add_argument(
         "--method",
         default="auto",
-        help="auto, greedy, routed, woven, milp, lp, astar, exchange, in-switch, ring, tree ... (default: auto)",
+        help="auto, greedy, routed, woven, trees, fluid, mirrored, milp, lp, astar, exchange, in-switch, ring, tree "
+        "... (default: auto)",
     )
     synth.add_argument("--root", metavar="RANK", type=int, default=0, help="of broadcast, scatter, gather, reduce")
     synth.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="default: 10")

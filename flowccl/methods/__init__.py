@@ -20,6 +20,8 @@ from flowccl.topology.topology import Link, Node, Topology
 CLASSICS = ("ring", "recursive-doubling", "direct", "tree")
 ON_EPOCHS = ("milp", "lp", "astar")
 """Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
+BY_FLOWS = ("mirrored", "trees", "fluid")
+"""Methods that start from a fluid optimum: of their schedules the loss by whole chunks and by the pipeline is told."""
 
 
 def _greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -64,6 +66,18 @@ def _mirrored(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sche
     return mirrored(topology, demand, clock)
 
 
+def _trees(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.trees import trees
+
+    return trees(topology, demand, clock)
+
+
+def _fluid(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.fluid.method import fluid
+
+    return fluid(topology, demand, clock)
+
+
 def _exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     from flowccl.methods.exchange import exchange
 
@@ -95,6 +109,8 @@ _TABLE: dict[str, Method] = {
     "greedy-weighted": with_reductions(_greedy, by_bandwidth=True),
     "routed-weighted": with_reductions(_routed, by_bandwidth=True),
     "mirrored": with_reductions(_mirrored),
+    "trees": with_reductions(_trees),
+    "fluid": with_reductions(_fluid),
     "exchange": _exchange,
     "in-switch": _in_switch,
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
@@ -134,6 +150,6 @@ def warm_up(names: Iterable[str]) -> None:
     demand = allgather(2, 8)
     wanted = set(names)
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
-    for name in wanted & {"greedy", "routed", "woven", "mirrored"}:
+    for name in wanted & {"greedy", "routed", "woven", *BY_FLOWS}:
         for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
             pass

@@ -66,6 +66,17 @@ class Symmetry:
         moves = first[np.any(links[first] != np.arange(links.shape[1]), axis=1)]
         return Symmetry(self.topology, nodes[moves], links[moves])
 
+    def moves_of(self, node: int) -> dict[int, I32]:
+        """For each node of its orbit, where an element that takes this node there takes the links."""
+        tree = _OrbitTree.of(self, node)
+        moves = {node: np.arange(len(self.topology.links), dtype=np.int32)}
+        todo = [node]
+        for at in todo:
+            for end in np.flatnonzero((tree.before == at) & (np.arange(len(tree.before)) != node)).tolist():
+                moves[end] = self.links[tree.by[end]][moves[at]]
+                todo.append(end)
+        return moves
+
     def pair_orbits(self, nodes: Iterable[int]) -> dict[int, I32]:
         """For each of these nodes, the orbits of links under its stabilizer: the orbits of (node, link) pairs."""
         return {node: self.stabilizer(node).link_orbits for node in nodes}

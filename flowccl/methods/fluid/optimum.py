@@ -47,7 +47,8 @@ class FluidOptimum:
     `seconds_per_GB` (inf where it is not known) holds for switches that cannot copy, and no schedule is below
     `floor_s_per_GB`; `cost` and `cost_floor` are the same for the cost, in GB, of what takes no longer. `link_GB` is
     what each link carries, `link_price` how many seconds per GB would be saved by each GB/s more on this link alone,
-    `limit_price` by each GB/s more of a limit. `only_gpus_copy`: trees pack exactly. `variables` is the size of the
+    `limit_price` by each GB/s more of a limit. `source_GB` is what each link carries of the data of one source of each
+    class, and `group` takes it to the others. `only_gpus_copy`: trees pack exactly. `variables` is the size of the
     largest program.
     """
 
@@ -58,6 +59,8 @@ class FluidOptimum:
     cost: float
     cost_floor: float
     link_GB: F64
+    source_GB: dict[int, F64]
+    group: Symmetry
     link_price: F64
     limit_price: dict[str, float]
     only_gpus_copy: bool
@@ -229,6 +232,8 @@ class _Task:
             np.inf if found is None else found.cost,
             floor.cost,
             fluid.link_use(values, orbit),
+            fluid.source_use(values, len(self.topology.links)),
+            self.group,
             price[orbit],
             named,
             self._only_gpus_copy,

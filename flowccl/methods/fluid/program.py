@@ -33,8 +33,12 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Variables that load links: `times` such variables in the machine, the column of each arc (-1: none), its link."""
+    """Variables that load links with the data of one source, and of as many others as `times` says in all.
 
+    The column of each arc (-1: none), and its link.
+    """
+
+    rank: int
     times: float
     columns: I32
     link: NDArray[np.int64]
@@ -58,6 +62,14 @@ class FluidProgram:
             use = np.where(part.columns >= 0, values[np.maximum(part.columns, 0)], 0.0)
             total += part.times * np.bincount(orbit[part.link], use, len(total))
         return np.asarray((total / np.bincount(orbit))[orbit], dtype=np.float64)
+
+    def source_use(self, values: F64, links: int) -> dict[int, F64]:
+        """What each link carries of the data of one source of each class, by its rank; of allreduce both halves."""
+        total: dict[int, F64] = {}
+        for part in self.traffic:
+            use = np.where(part.columns >= 0, values[np.maximum(part.columns, 0)], 0.0)
+            total[part.rank] = total.get(part.rank, 0.0) + np.bincount(part.link, use, links)
+        return total
 
     def second(self, most_time: float, link_cost: F64) -> LinearProgram:
         """The program of the least cost, given per byte on each link, among all that take no more than this time."""
@@ -95,14 +107,27 @@ def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
     """Flows from one source of each class and, where data is copied, the usage that they need."""
     result = []
     for at, source in enumerate(part.sources):
-        flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
         if part.copies:
-            use = _usage(model, part.arcs, source, flows)
-            result.append(Traffic(source.count, use.columns[source.classes.arc], part.arcs.link))
-            continue
-        for end, flow in zip(source.destinations, flows, strict=True):
-            result.append(Traffic(source.count * end.count, flow.columns[end.classes.arc], part.arcs.link))
+            flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
+            carried = _usage(model, part.arcs, source, flows)
+        else:
+            carried = _flow_to_all(model, part.arcs, source, amount[at])
+        result.append(Traffic(source.rank, source.count, carried.columns[source.classes.arc], part.arcs.link))
     return result
+
+
+def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: Source, amount: Block) -> Block:
+    """What a source sends to all its destinations, a unit for each, as one flow: (3.16) added up over destinations."""
+    classes = source.classes
+    useless = np.zeros(classes.num_arcs, dtype=np.bool_)
+    useless[classes.arc[arcs.dst == source.rank]] = True
+    flow = model.variables(f"flow {source.rank}", classes.num_arcs, where=~useless)
+    first = classes.first_nodes()
+    balance = model.rows("balance", len(first), equals=0, where=first != source.rank)
+    _add_balance(balance, arcs, first, flow[classes.arc])
+    ends = classes.node[[end.rank for end in source.destinations]]
+    balance.add_at(ends, np.full(len(ends), amount.columns), times=-1)
+    return flow
 
 
 def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, amount: Block) -> Block:

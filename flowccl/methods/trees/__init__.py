@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flowccl.check.cut_optimum import cut_optimum
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
@@ -23,16 +25,31 @@ from flowccl.methods.trees.shop import worked_off
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
-_NEVER = int(np.iinfo(np.int64).max)
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 
 
 def trees(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    """One packing; then runs of the shop in the order of the longest ways to go, with noise."""
-    members = _members(topology, demand)
+    """One packing; then runs of the shop."""
+    if topology.limits:
+        raise DemandError("trees knows no shared limits; use fluid or greedy")
+    everybody(topology, demand, "trees")
+    _note_optimum(topology, demand, clock)
+    yield from worked_off(packed_jobs(topology, demand, "trees"), clock)
+
+
+def packed_jobs(topology: Topology, demand: Demand, method: str, link_GBps: F64 | None = None) -> Jobs:
+    """The chunks on trees that are packed into so much of each link."""
     roots = np.bincount(demand.source, minlength=len(topology.nodes)).astype(np.int64)
-    packing = packed(topology, roots, members, int(demand.chunk_bytes.max()))
-    jobs = jobs_along(topology, demand, packing)
-    yield from worked_off(jobs, clock)
+    packing = packed(topology, roots, _members(demand), int(demand.chunk_bytes.max()), link_GBps)
+    return replace(jobs_along(topology, demand, packing), method=method)
+
+
+def _note_optimum(topology: Topology, demand: Demand, clock: Clock) -> None:
+    """The cut optimum, for the reader of the result; of an allgather, once."""
+    whole = demand.collective in ("allgather", "reduce_scatter") and len(_members(demand)) == topology.num_gpus
+    if whole and "optimum_us" not in clock.notes:
+        clock.notes["optimum_us"] = cut_optimum(topology).seconds_per_GB * demand.size_bytes / topology.num_gpus / 1000
 
 
 def jobs_along(topology: Topology, demand: Demand, packing: Packing) -> Jobs:
@@ -50,17 +67,18 @@ def jobs_along(topology: Topology, demand: Demand, packing: Packing) -> Jobs:
                 feeder[b] = parent
     ptr = np.concatenate(([0], np.cumsum([len(rows) for rows in hops]))).astype(np.int64)
     flat = np.array([row for rows in hops for row in rows], dtype=np.int32)
-    found = jobs_of(topology, demand, Trees(ptr, flat[:, 0].copy(), flat[:, 1].copy()))
-    return replace(found, method="trees")
+    return jobs_of(topology, demand, Trees(ptr, flat[:, 0].copy(), flat[:, 1].copy()))
 
 
-def _members(topology: Topology, demand: Demand) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """All who get chunks; every chunk must go to all of them."""
+def everybody(topology: Topology, demand: Demand, method: str) -> None:
+    """Raise DemandError unless every chunk goes to all who get any, on a machine whose bandwidth stays as it is."""
     if demand.reduces:
-        raise DemandError(f"trees moves chunks with one source each; {demand.collective} adds up several")
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
-        raise DemandError("trees knows no shared limits, buffer limits or changing bandwidth; use greedy or fluid")
-    members = np.union1d(demand.source, demand.destination_rank).astype(np.int64)
-    if np.any(np.diff(demand.destination_ptr) != len(members) - 1):
-        raise DemandError(f"trees is for chunks that go to everybody, as in allgather; not for this {demand.collective}")
-    return members
+        raise DemandError(f"{method} moves chunks with one source each; {demand.collective} adds up several")
+    if topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+        raise DemandError(f"{method} knows no buffer limits and no changing bandwidth; use greedy")
+    if np.any(np.diff(demand.destination_ptr) != len(_members(demand)) - 1):
+        raise DemandError(f"{method} is for chunks that go to everybody, as in allgather; use greedy or routed")
+
+
+def _members(demand: Demand) -> I64:
+    return np.union1d(demand.source, demand.destination_rank).astype(np.int64)

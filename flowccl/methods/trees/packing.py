@@ -18,6 +18,7 @@ from flowccl.methods.trees.kernels import all_reached, pack, split_off
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 Way = tuple[int, ...]
 
 _CLOSE = 1e-6  # relative: how exactly the least time is sought
@@ -43,44 +44,47 @@ class Packing:
     depth: int
 
 
-def packed(topology: Topology, roots: I64, members: I64, chunk_bytes: int) -> Packing:
-    """Trees for `roots[v]` chunks from each member v to all members, in the least time."""
-    time_us = least_time_us(topology, roots, members, chunk_bytes)
+def packed(topology: Topology, roots: I64, members: I64, chunk_bytes: int, link_GBps: F64 | None = None) -> Packing:
+    """Trees for `roots[v]` chunks from each member v to all members, in the least time.
+
+    `link_GBps` is how much of each link they may use: by default all of it.
+    """
+    GBps = topology.link_GBps if link_GBps is None else link_GBps
+    per_us = GBps * 1000 / chunk_bytes
+    time_us = least_time_us(topology, roots, members, per_us)
     for tries in range(_TRIES):
-        trees = _trees(topology, roots, members, _fits(topology, chunk_bytes, time_us))
+        trees = _trees(topology, roots, members, _fits(per_us, time_us))
         if trees is not None:
-            return Packing(trees, _fullest_us(topology, trees, chunk_bytes), max(map(_depth, trees)))
-        time_us = _next_us(topology, chunk_bytes, time_us) * (1 + _CLOSE * 4**tries)
+            return Packing(trees, _fullest_us(trees, per_us), max(map(_depth, trees)))
+        used = per_us > 0  # the next time at which some link can carry one chunk more, or a little later still
+        time_us = float(((_fits(per_us, time_us) + 1)[used] / per_us[used]).min()) * (1 + _CLOSE * 4**tries)
     raise DemandError(f"no trees were found on {topology.name}; use routed or greedy")
 
 
-def least_time_us(topology: Topology, roots: I64, members: I64, chunk_bytes: int) -> float:
-    """The least time in which whole chunks can reach all members, past all switches or mixed in them."""
+def least_time_us(topology: Topology, roots: I64, members: I64, per_us: F64) -> float:
+    """The least time in which whole chunks can reach all members, past all switches or mixed in them.
+
+    `per_us` is how many chunks each link carries in a microsecond.
+    """
     total = int(roots.sum())
-    least = chunk_bytes / 1000 / float(topology.link_GBps.max())
-    low, high = 0.0, least * total
-    while not all_reached(_network(topology, roots, _fits(topology, chunk_bytes, high)), members, total):
+    least = total / float(per_us.max())
+    low, high = 0.0, least
+    while not all_reached(_network(topology, roots, _fits(per_us, high)), members, total):
         low, high = high, 2 * high
-        if high > 1e6 * least * total:
+        if high > 1e6 * least:
             raise DemandError(f"some gpu of {topology.name} cannot be reached")
     while high - low > _CLOSE * high:
         middle = (low + high) / 2
-        if all_reached(_network(topology, roots, _fits(topology, chunk_bytes, middle)), members, total):
+        if all_reached(_network(topology, roots, _fits(per_us, middle)), members, total):
             high = middle
         else:
             low = middle
     return high
 
 
-def _fits(topology: Topology, chunk_bytes: int, time_us: float) -> I64:
+def _fits(per_us: F64, time_us: float) -> I64:
     """How many chunks each link can carry in a time."""
-    return np.floor(time_us * 1000 * topology.link_GBps / chunk_bytes * (1 + _SLACK)).astype(np.int64)
-
-
-def _next_us(topology: Topology, chunk_bytes: int, time_us: float) -> float:
-    """The next time at which some link can carry one chunk more."""
-    fits = _fits(topology, chunk_bytes, time_us)
-    return float(((fits + 1) * chunk_bytes / 1000 / topology.link_GBps).min())
+    return np.floor(time_us * per_us * (1 + _SLACK)).astype(np.int64)
 
 
 def _network(topology: Topology, roots: I64, fits: I64) -> I64:
@@ -114,6 +118,7 @@ class _Bag:
     """The ways behind the room between two nodes, each with how many chunks it can carry."""
 
     def __init__(self, topology: Topology, fits: I64, splits: I64) -> None:
+        self.topology = topology
         self.ways: dict[tuple[int, int], list[list[object]]] = {}
         for link, many in enumerate(fits.tolist()):
             pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
@@ -121,7 +126,17 @@ class _Bag:
         for u, w, t, amount in splits.tolist():
             into, out = self.take(u, w, amount), self.take(w, t, amount)
             for first, second in zip(into, out, strict=True):
-                self.ways.setdefault((u, t), []).append([first + second, 1])
+                self.ways.setdefault((u, t), []).append([self._straight(first + second), 1])
+
+    def _straight(self, way: Way) -> Way:
+        """The way without circles, which it may have through switches that are split off one after the other."""
+        links: list[int] = []
+        for link in way:
+            links.append(link)
+            seen = [self.topology.links[one].src for one in links]
+            if self.topology.links[link].dst in seen:
+                del links[seen.index(self.topology.links[link].dst) :]
+        return tuple(links)
 
     def take(self, a: int, b: int, amount: int) -> tuple[Way, ...]:
         """So many ways from a to b, which are then gone."""
@@ -138,10 +153,10 @@ class _Bag:
         return tuple(found)
 
 
-def _fullest_us(topology: Topology, trees: tuple[PackedTree, ...], chunk_bytes: int) -> float:
+def _fullest_us(trees: tuple[PackedTree, ...], per_us: F64) -> float:
     uses = [link for tree in trees for _, _, ways in tree.edges for way in ways for link in way]
-    load = np.bincount(np.array(uses), minlength=len(topology.links))
-    return float((load * chunk_bytes / 1000 / topology.link_GBps).max())
+    load = np.bincount(np.array(uses), minlength=len(per_us))
+    return float((load[load > 0] / per_us[load > 0]).max())
 
 
 def _depth(tree: PackedTree) -> int:

@@ -14,6 +14,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.routed.jobs import Jobs
 from flowccl.methods.routed.kernels import Shop, _grown, _sift_up, _take_first, _timing, book, bookings, free_from
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import retime
 
 I64 = NDArray[np.int64]
@@ -32,6 +33,8 @@ def worked_off(jobs: Jobs, clock: Clock) -> Iterator[Schedule | None]:
         key = -jobs.tail * (1 + noise * random.uniform(-1, 1, len(jobs.tail)))
         found = jobs.in_order(key, best_ps) if runs % 2 else in_even_order(jobs, key, work, best_ps)
         runs += 1
+        if found is not None and jobs.topology.limits:  # which the shop does not know
+            found = settle(found, sequence(found))
         if found is not None and found.finish_ps < best_ps:
             best_ps = found.finish_ps
             yield found
