@@ -1,4 +1,4 @@
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -49,12 +49,15 @@ def check_trees(topology: Topology, packing: Packing, chunks: int) -> None:
         given[tree.root] += tree.times
         reached = {tree.root}
         for a, b, ways in tree.edges:
-            assert a in reached and b not in reached and len(ways) == tree.times
+            assert a in reached
+            assert b not in reached
+            assert len(ways) == tree.times
             reached.add(b)
             for way in ways:
                 ends = [(topology.links[link].src, topology.links[link].dst) for link in way]
-                assert ends[0][0] == a and ends[-1][1] == b
-                assert all(x[1] == y[0] for x, y in zip(ends, ends[1:], strict=False))
+                assert ends[0][0] == a
+                assert ends[-1][1] == b
+                assert all(x[1] == y[0] for x, y in pairwise(ends))
                 load[list(way)] += 1
         assert reached == set(range(topology.num_gpus))
     assert given.tolist() == [chunks] * topology.num_gpus

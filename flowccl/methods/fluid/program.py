@@ -68,7 +68,8 @@ class FluidProgram:
         total: dict[int, F64] = {}
         for part in self.traffic:
             use = np.where(part.columns >= 0, values[np.maximum(part.columns, 0)], 0.0)
-            total[part.rank] = total.get(part.rank, 0.0) + np.bincount(part.link, use, links)
+            there = np.bincount(part.link, use, links).astype(np.float64)
+            total[part.rank] = total[part.rank] + there if part.rank in total else there
         return total
 
     def second(self, most_time: float, link_cost: F64) -> LinearProgram:

@@ -119,14 +119,14 @@ class _Bag:
 
     def __init__(self, topology: Topology, fits: I64, splits: I64) -> None:
         self.topology = topology
-        self.ways: dict[tuple[int, int], list[list[object]]] = {}
+        self.ways: dict[tuple[int, int], list[tuple[Way, int]]] = {}
         for link, many in enumerate(fits.tolist()):
             pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
-            self.ways.setdefault(pair, []).append([(link,), many])
+            self.ways.setdefault(pair, []).append(((link,), many))
         for u, w, t, amount in splits.tolist():
             into, out = self.take(u, w, amount), self.take(w, t, amount)
             for first, second in zip(into, out, strict=True):
-                self.ways.setdefault((u, t), []).append([self._straight(first + second), 1])
+                self.ways.setdefault((u, t), []).append((self._straight(first + second), 1))
 
     def _straight(self, way: Way) -> Way:
         """The way without circles, which it may have through switches that are split off one after the other."""
@@ -143,13 +143,11 @@ class _Bag:
         found: list[Way] = []
         rows = self.ways[a, b]
         while len(found) < amount:
-            way, many = rows[-1]
-            assert isinstance(way, tuple) and isinstance(many, int)
+            way, many = rows.pop()
             taken = min(many, amount - len(found))
             found += [way] * taken
-            rows[-1][1] = many - taken
-            if many == taken:
-                rows.pop()
+            if many > taken:
+                rows.append((way, many - taken))
         return tuple(found)
 
 
