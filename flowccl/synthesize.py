@@ -37,6 +37,7 @@ def synthesize(
     gap: float = 0.005,
     seed: int = 0,
     steps: int | None = None,
+    workers: int = 2,
     options: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -47,7 +48,8 @@ def synthesize(
     number of chunks. `chunks` is the number of pieces of each block; None tries several. Stops when the finish is
     within `gap` of the bound, after `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true;
     the best so far is returned, always verified. The clock starts when the compiled loops are loaded; a new
-    installation compiles them first, once. `options` are those of the method (see `TecclOptions` for milp, lp and
+    installation compiles them first, once. `workers` searches make steps side by side; with `steps` the result does not
+    depend on them. `options` are those of the method (see `TecclOptions` for milp, lp and
     astar), which take one chunk unless `chunks` says otherwise.
     """
     limit_s = _checked_limit(time_limit_s)
@@ -65,7 +67,7 @@ def synthesize(
     best: Schedule | None = None
     interrupted = False
     try:
-        for best in Chunking(topology, demand_of, methods, clock).run():
+        for best in Chunking(topology, demand_of, methods, clock, workers).run():
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
                 clock.good_ps = bound.ps * (1 + gap)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -495,6 +496,49 @@ def test_ctrl_c_before_anything_is_found_exits_3():
     assert (child.returncode, out) == (3, "")
     assert err.count("\n") == 1
     assert not Path("out.json").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_moment_leaves_a_verified_file_or_none():
+    moments = random.Random(0)
+    asked = (
+        "synth",
+        "mi250:1",
+        "allgather",
+        "--size",
+        "1MB",
+        "--time-limit",
+        "300",
+        "--gap",
+        "-1",
+        "--out",
+        "out.json",
+    )
+    for _ in range(20):
+        Path("out.json").unlink(missing_ok=True)
+        with start(*asked) as child:
+            time.sleep(moments.uniform(1.0, 8.0))  # python has started and imported the package
+            child.send_signal(signal.SIGINT)
+            _, err = child.communicate(timeout=100)
+        assert "Traceback" not in err
+        assert child.returncode == (0 if Path("out.json").exists() else 3)
+        assert child.returncode == 3 or main(["verify", "out.json"]) == 0
+
+
+@pytest.mark.parametrize(
+    "asked", ["mi250:1 allgather --size 64KB", "dgx_a100:2 alltoall --size 1MB", "dgx1 allreduce --size 1MB"]
+)
+def test_a_number_of_steps_gives_the_same_file_with_any_workers(asked):
+    files = []
+    for name, workers in (("a.json", "1"), ("b.json", "2"), ("c.json", "2")):
+        assert (
+            main(
+                ["synth", *asked.split(), "--steps", "30", "--workers", workers, "--time-limit", "1000", "--out", name]
+            )
+            == 0
+        )
+        files.append(Path(name).read_bytes())
+    assert files[0] == files[1] == files[2]
 
 
 def test_ctrl_c_in_a_library_call_is_told_in_the_result():

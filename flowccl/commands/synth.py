@@ -75,6 +75,7 @@ def _synth(options: argparse.Namespace) -> int:
             gap=options.gap,
             seed=options.seed,
             steps=options.steps,
+            workers=options.workers,
             options=given,
             on_progress=progress.show,
             should_stop=stop.asked,

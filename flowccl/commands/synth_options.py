@@ -48,6 +48,9 @@ def add_synth(commands: Commands) -> Parser:
     )
     synth.add_argument("--seed", type=natural, default=0, help="of all random choices (default: 0)")
     synth.add_argument("--steps", metavar="N", type=positive, help="stop after N runs of the search (repeatable)")
+    synth.add_argument(
+        "--workers", metavar="N", type=positive, default=2, help="searches side by side; with --steps all the same"
+    )
     synth.add_argument("--out", metavar="FILE", help="write the schedule here (.json or .json.gz)")
     synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     synth.add_argument("--quiet", action="store_true", help="no progress line")
