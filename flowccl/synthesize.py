@@ -50,11 +50,11 @@ def synthesize(
     the best so far is returned, always verified. The clock starts when the compiled loops are loaded; a new
     installation compiles them first, once. `workers` searches make steps side by side; with `steps` the result does not
     depend on them. `options` are those of the method (see `TecclOptions` for milp, lp and
-    astar), which take one chunk unless `chunks` says otherwise.
+    astar, `TacclOptions` for taccl), which take one chunk, or as many as a sketch says, unless `chunks` does.
     """
     limit_s = _checked_limit(time_limit_s)
-    if chunks is None and method in ON_EPOCHS:
-        chunks = 1
+    if chunks is None and method in (*ON_EPOCHS, "taccl"):
+        chunks = getattr((options or {}).get("sketch"), "chunks", 1)
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
     first = demand_of(1)
     first.check_fits(topology)

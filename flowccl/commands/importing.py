@@ -30,6 +30,11 @@ def add(commands: Commands) -> None:
     reader.add_argument("--gpu", metavar="MODEL", help="for nvidia-smi: p100, v100, a100, h100, h200 or b200")
     reader.add_argument("--sketch", metavar="FILE", help="for taccl: the sketch, with the hosts and their links")
     reader.add_argument("--scale", metavar="N", type=float, help="for taccl: what its microseconds were multiplied by")
+    reader.add_argument(
+        "--setups",
+        action="store_true",
+        help="for taccl: alphas hold the links, as in its cost model (default: latency)",
+    )
     reader.add_argument("--pcie", action="store_true", help="keep PCIe links also where faster ones join all GPUs")
     reader.set_defaults(run=_import)
 
@@ -45,6 +50,7 @@ def _import(options: argparse.Namespace) -> int:
         sketch=None if options.sketch is None else Path(options.sketch),
         scale=options.scale,
         pcie=options.pcie,
+        setups=options.setups,
     )
     imported = import_machine(options.file, options.kind, told, options.hosts, options.network)
     save_topology(imported.topology, options.out)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.parts import Commands, ProgressLine, StopSignal, check_writable
-from flowccl.commands.synth_options import add_synth, epoch_options
+from flowccl.commands.synth_options import add_synth, epoch_options, taccl_options
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,12 @@ def _synth(options: argparse.Namespace) -> int:
         late=options.late,
         matrix=options.matrix,
     )
-    if given and options.method not in ON_EPOCHS:
+    told = taccl_options(options)
+    if options.method == "taccl":
+        given = _for_taccl(topology, given, told)
+    elif told:
+        raise InputError(f"{', '.join(told)}: only method taccl takes it; choose it with --method taccl")
+    elif given and options.method not in ON_EPOCHS:
         raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
     if options.buffer_limit is not None:
         topology = with_buffers(topology, parse_bytes(options.buffer_limit))
@@ -86,6 +91,18 @@ def _synth(options: argparse.Namespace) -> int:
         save_schedule(result.schedule, options.out)
     print(json.dumps(result.to_json()) if options.json else describe_result(result, options.out))
     return 0
+
+
+def _for_taccl(topology: "Topology", given: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """The options of taccl; of those on epochs it knows who solves, and on how many threads."""
+    from flowccl.topology.sketch_files import load_sketch
+
+    other = [name for name in given if name not in ("solver", "threads")]
+    if other:
+        raise InputError(f"{other[0]}: taccl has no epochs; that is an option of milp, lp and astar")
+    if "sketch" in told:
+        told["sketch"] = load_sketch(told["sketch"], topology)
+    return given | told
 
 
 def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[Topology, Demand, dict[str, Any]]":

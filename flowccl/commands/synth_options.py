@@ -17,6 +17,7 @@ def add_synth(commands: Commands) -> Parser:
             "  flowccl synth ndv2:2 allgather --size 1MB\n"
             "  flowccl synth torus:8x8:bandwidth=50GB/s alltoall --size 16MB --time-limit 30 --out a2a.json.gz\n"
             "  flowccl synth dgx1 my-demand.json --json\n"
+            "  flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json\n"
             "  flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us\n"
             "  flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv\n"
             "  flowccl synth torus:4x4 --tenants tenants.json"
@@ -38,8 +39,8 @@ def add_synth(commands: Commands) -> Parser:
     synth.add_argument(
         "--method",
         default="auto",
-        help="auto, greedy, routed, woven, trees, fluid, mirrored, milp, lp, astar, exchange, in-switch, ring, tree "
-        "... (default: auto)",
+        help="auto, greedy, routed, woven, trees, fluid, mirrored, milp, lp, astar, taccl, exchange, in-switch, "
+        "ring, tree ... (default: auto)",
     )
     synth.add_argument("--root", metavar="RANK", type=int, default=0, help="of broadcast, scatter, gather, reduce")
     synth.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="default: 10")
@@ -55,6 +56,7 @@ def add_synth(commands: Commands) -> Parser:
     synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     synth.add_argument("--quiet", action="store_true", help="no progress line")
     _add_epochs(synth)
+    _add_taccl(synth)
     return synth
 
 
@@ -90,6 +92,27 @@ def _add_epochs(synth: Parser) -> None:
     add("--round-epochs", "round_epochs", "of astar: epochs in a round", metavar="N", type=positive)
     add("--solver", "solver", "who solves (default: highs)", choices=("highs", "gurobi"))
     add("--threads", "threads", "of the solver", metavar="N", type=positive)
+
+
+def _add_taccl(synth: Parser) -> None:
+    """Options of the method after TACCL; those that are not given are not in the namespace."""
+    group = synth.add_argument_group("taccl", "routes by a program, then order, then which chunks travel together")
+
+    def add(flag: str, to: str, text: str, **more: Any) -> None:
+        group.add_argument(flag, dest=f"taccl_{to}", default=argparse.SUPPRESS, help=text, **more)
+
+    add("--sketch", "sketch", "what may be used and how, ours or TACCL's (default: from the machine)", metavar="FILE")
+    stages = ("milp", "fast")
+    add("--routing", "routing", "the path encoding, or quick ways only (default: milp)", choices=stages)
+    add("--contiguity", "contiguity", "the contiguity encoding, or by trial (default: milp)", choices=stages)
+    add("--routing-limit", "routing_limit_s", "of the path encoding (default: half)", metavar="SECONDS", type=float)
+    add("--contiguity-limit", "contiguity_limit_s", "of the contiguity encoding", metavar="SECONDS", type=float)
+
+
+def taccl_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of `TacclOptions` that were given."""
+    prefix = "taccl_"
+    return {name.removeprefix(prefix): value for name, value in vars(options).items() if name.startswith(prefix)}
 
 
 def epoch_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -22,6 +22,8 @@ ON_EPOCHS = ("milp", "lp", "astar")
 """Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
 BY_FLOWS = ("mirrored", "trees", "fluid")
 """Methods that start from a fluid optimum: of their schedules the loss by whole chunks and by the pipeline is told."""
+KNOWS_SETUPS = ("taccl",)
+"""Methods that decide what travels together; for all others the setups are in the bandwidth."""
 
 
 def _greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -58,6 +60,12 @@ def _astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     from flowccl.methods.teccl.astar import astar
 
     return astar(topology, demand, clock)
+
+
+def _taccl(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.taccl.stages import taccl
+
+    return taccl(topology, demand, clock)
 
 
 def _mirrored(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -111,14 +119,20 @@ _TABLE: dict[str, Method] = {
     "mirrored": with_reductions(_mirrored),
     "trees": with_reductions(_trees),
     "fluid": with_reductions(_fluid),
+    "taccl": _taccl,
     "exchange": _exchange,
     "in-switch": _in_switch,
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
 }
-METHODS: dict[str, Method] = {
-    name: with_setups(with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS))
-    for name, method in _TABLE.items()
-}
+
+
+def _made_for_all(name: str, method: Method) -> Method:
+    """The method, made to take groups, late data and setups."""
+    able = with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS)
+    return able if name in KNOWS_SETUPS else with_setups(able)
+
+
+METHODS: dict[str, Method] = {name: _made_for_all(name, method) for name, method in _TABLE.items()}
 """Name on the command line -> method."""
 
 
@@ -150,6 +164,6 @@ def warm_up(names: Iterable[str]) -> None:
     demand = allgather(2, 8)
     wanted = set(names)
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
-    for name in wanted & {"greedy", "routed", "woven", *BY_FLOWS}:
+    for name in wanted & {"greedy", "routed", "woven", "taccl", *BY_FLOWS}:
         for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
             pass

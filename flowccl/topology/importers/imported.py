@@ -27,12 +27,16 @@ class Imported:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """What a file may lack: the GPU's model, TACCL's sketch and time scale; and whether to keep PCIe beside NVLink."""
+    """What a file may lack: the GPU's model, TACCL's sketch and time scale; and whether to keep PCIe beside NVLink.
+
+    `setups` takes TACCL's alphas as setups, which hold the link, as in its own cost model; else they are latencies.
+    """
 
     gpu: str | None = None
     sketch: Path | None = None
     scale: float | None = None
     pcie: bool = False
+    setups: bool = False
 
 
 def share_nics(distance: dict[tuple[int, int], int], nics: int, gpus: int) -> list[list[int]]:

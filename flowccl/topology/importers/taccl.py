@@ -6,7 +6,7 @@ The links of a host are not in the file but in TACCL's code: by the number of be
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,20 @@ def read_taccl(path: Path, options: ImportOptions) -> Imported:
         pairs = _connections(profile, sketch, options.sketch)
         _join(profile, data, pairs, hosts, every, limits)
         notes.append(f"{hosts} hosts, linked as the sketch says; links that share a NIC share its bandwidth")
+    if options.setups:
+        every = [_held(link, nodes, switch) for link in every]
+        notes.append("alphas hold the links, as in TACCL's cost model: chunks sent together pay one")
+    else:
+        notes.append("alphas are latencies, which hold no link; --setups holds it, as in TACCL's cost model")
     name = profile.name if hosts == 1 else f"{profile.name} x{hosts}"
     nics = _nics(profile, data) if sketch is None else ()
     return Imported(Topology(name, tuple(nodes), tuple(every), tuple(limits)), tuple(notes), nics)
+
+
+def _held(link: Link, nodes: list[Node], switch: bool) -> Link:
+    """The link with its latency as a setup; through a switch both sides pass at once, so each has the whole of it."""
+    half = switch and "switch" in (nodes[link.src].kind, nodes[link.dst].kind)
+    return replace(link, latency_us=0.0, setup_us=link.latency_us * (2 if half else 1))
 
 
 def _profile(path: Path, data: dict[str, Any], options: ImportOptions, notes: list[str]) -> _Profile:

@@ -1,0 +1,49 @@
+"""What method `taccl` may be told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from flowccl.errors import InputError
+from flowccl.topology.sketch import Sketch
+
+Stage = Literal["milp", "fast"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TacclOptions:
+    """How each stage works.
+
+    sketch             what may be used, and how; None derives one from the machine
+    routing            milp: the path encoding; fast: ways of least time and load, one chunk after the other
+    contiguity         milp: the contiguity encoding; fast: join neighbours one by one while it helps
+    routing_limit_s    time of the path encoding; None is half of all
+    contiguity_limit_s time of the contiguity encoding; None is what is left
+    solver, threads    who solves, and on how many threads
+    """
+
+    sketch: Sketch | None = None
+    routing: Stage = "milp"
+    contiguity: Stage = "milp"
+    routing_limit_s: float | None = None
+    contiguity_limit_s: float | None = None
+    solver: str = "highs"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("routing", "contiguity"):
+            if getattr(self, name) not in get_args(Stage):
+                raise InputError(f"{name} must be milp or fast, got {getattr(self, name)!r}")
+        for name in ("routing_limit_s", "contiguity_limit_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{name} must be above 0, got {value:g}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "TacclOptions":
+        """From a mapping; a name that there is not is an InputError."""
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise InputError(f"there is no option {name!r} of taccl; they are {', '.join(known)}")
+        return cls(**options)

@@ -1,0 +1,140 @@
+"""The three stages in a row; a reduction takes the ways of the distribution backwards, with an order of its own."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import InputError
+from flowccl.methods.clock import Clock
+from flowccl.methods.taccl.contiguity import contiguity_encoding, quick_joints
+from flowccl.methods.taccl.fast_routing import quick_ways
+from flowccl.methods.taccl.layout import Layout
+from flowccl.methods.taccl.logical import Logical
+from flowccl.methods.taccl.options import TacclOptions
+from flowccl.methods.taccl.ordering import Sends, orders
+from flowccl.methods.taccl.routing import path_encoding
+from flowccl.methods.taccl.ways import Ways
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.settle import fits, sequence, settle
+from flowccl.schedule.transform import join
+from flowccl.solver import SolverOptions
+from flowccl.topology.sketch import check_sketch, default_sketch
+from flowccl.topology.topology import Topology
+
+_MOST_PAIRS = 400_000  # beyond so many orbits of (chunk, arc) pairs the path encoding is left out
+_MOST_SENDS = 20_000  # beyond so many the contiguity encoding is left out
+
+
+def taccl(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """Schedules, better and better: with quick ways, then with those of the path encoding, then sent together."""
+    options = TacclOptions.of(clock.options)
+    if any(node.buffer_bytes is not None for node in topology.nodes):
+        raise InputError(f"taccl knows no buffer limits, which {topology.name} has; use greedy or auto")
+    if options.sketch is not None:
+        check_sketch(options.sketch, topology)
+    sketch = options.sketch or default_sketch(topology)
+    logical = Logical.of(topology, sketch, int(demand.chunk_bytes.max(initial=1)), reduces=demand.reduces)
+    logical.check_reaches(demand)
+    if demand.reduces and len(demand.destination_rank) > len(demand):
+        yield from _joined(logical, demand, clock, options)
+    else:
+        yield from _stages(logical, demand, clock, options, 1.0)
+
+
+def _stages(
+    logical: Logical, demand: Demand, clock: Clock, options: TacclOptions, share: float
+) -> Iterator[Schedule | None]:
+    """`share` is the part of the clock's time for this demand."""
+    began = clock.elapsed_s
+    total = clock.left_s * share
+    ways = _ways(logical, demand)
+    quick = quick_ways(ways)
+    sends = _sends(ways, demand, quick)
+    best = _ordered(sends, clock, "quick ways")
+    yield best
+    if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS:
+        limit = min(options.routing_limit_s or total / 2, clock.left_s)
+        chosen, solution = path_encoding(ways, quick, _solver(options, clock, limit), options.solver)
+        clock.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
+        encoded = _sends(ways, demand, chosen)
+        found = _ordered(encoded, clock, "path encoding")
+        if found.finish_ps < best.finish_ps:
+            best, sends = found, encoded
+            yield best
+        elif not logical.topology.has_setups:
+            yield None
+    together = _together(sends, best, clock, options, max(total - (clock.elapsed_s - began), 0.5))
+    yield together if together is not None and together.finish_ps < best.finish_ps else None
+
+
+def _ways(logical: Logical, demand: Demand) -> Ways:
+    """A sum for one destination is a distribution backwards."""
+    if demand.reduces:
+        return Ways.of(logical.backwards, demand.backward)
+    return Ways.of(logical, demand)
+
+
+def _sends(ways: Ways, demand: Demand, chosen: NDArray[np.bool_]) -> Sends:
+    """What the chosen pairs make of the demand; of a reduction, each send after all that it adds up."""
+    pairs, before = ways.sends(chosen)
+    child = np.flatnonzero(before >= 0)
+    first, second = before[child], child
+    logical = ways.logical
+    if demand.reduces:
+        first, second, logical = second, first, logical.backwards
+    return Sends(logical, demand, ways.chunk[pairs], ways.arc[pairs], first, second)
+
+
+def _ordered(sends: Sends, clock: Clock, what: str) -> Schedule:
+    """The best order by all heuristics."""
+    found = list(orders(sends))
+    name, best = min(found, key=lambda item: item[1].finish_ps)
+    clock.notes |= {"order": f"{what}: {name}"}
+    return best
+
+
+def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOptions, total_s: float) -> Schedule | None:
+    """Stage 3, where links have setups."""
+    topology = schedule.topology
+    if not topology.has_setups or topology.changes or len(sends) > _MOST_SENDS:
+        return None
+    layout = Layout.of(sends, schedule)
+    limit = min(options.contiguity_limit_s or total_s, max(clock.left_s, 0.5))
+    until = clock.elapsed_s + limit
+    part = 0.3 if options.contiguity == "milp" else 1.0
+    quick_until = clock.elapsed_s + part * limit
+    joined = quick_joints(layout, lambda: clock.elapsed_s > quick_until or clock.should_stop())
+    if options.contiguity == "milp" and len(layout.joint):
+        left = max(until - clock.elapsed_s, 0.1)
+        joined, solution = contiguity_encoding(layout, joined, _solver(options, clock, left), options.solver)
+        if solution is not None:
+            clock.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
+    clock.notes |= {"sent_together": int(joined.sum())}
+    found = layout.schedule(joined)
+    return found if fits(found) else settle(found, sequence(found))
+
+
+def _solver(options: TacclOptions, clock: Clock, seconds: float) -> SolverOptions:
+    return SolverOptions(
+        time_limit_s=max(seconds, 0.1), threads=options.threads, seed=clock.seed, should_stop=clock.should_stop
+    )
+
+
+def _joined(logical: Logical, demand: Demand, clock: Clock, options: TacclOptions) -> Iterator[Schedule | None]:
+    """All-reduce: a reduce-scatter, then an all-gather, each with the stages of its own."""
+    best: list[Schedule | None] = [None, None]
+    finish_ps = None
+    for i, (part, chunks) in enumerate(demand.halves):
+        for found in _stages(logical, part, clock, options, 0.5 if i == 0 else 1.0):
+            if found is not None:
+                best[i] = replace(found, demand=demand, chunk=chunks[found.chunk].astype(np.int32))
+            if best[0] is None or best[1] is None or found is None:
+                yield None
+                continue
+            both = join(best[0], best[1], demand)
+            better = finish_ps is None or both.finish_ps < finish_ps
+            finish_ps = both.finish_ps if better else finish_ps
+            yield both if better else None

@@ -1,0 +1,258 @@
+"""Method taccl: pencil cases of every stage, TACCL's own sketches, reductions, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowccl.check.verify import verify
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import InputError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.published import published_us
+from flowccl.result import Result
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesize import synthesize
+from flowccl.topology.builders import line, ring
+from flowccl.topology.files import read_machine
+from flowccl.topology.importers import ImportOptions, import_machine
+from flowccl.topology.machines import machine
+from flowccl.topology.sketch import Sketch, SwitchSketch
+from flowccl.topology.sketch_files import load_sketch
+from flowccl.topology.topology import Link, Node, Topology
+from tests.slow_replay import slow_replay
+from tests.strategies import demands, topologies
+from tests.topology.test_sketch import sketches
+
+TACCL = Path(__file__).parents[1] / "data" / "taccl"
+
+
+def taccl(topology: Topology, demand: Demand | str, size: int | None = None, limit_s: float = 4.0, **options) -> Result:
+    return synthesize(topology, demand, size, method="taccl", time_limit_s=limit_s, options=options)
+
+
+def setup_line(setup_us: float = 2.0, GBps: float = 1.0) -> Topology:
+    """Three GPUs in a row, one way; a link is held for 2 us and then a microsecond per KB."""
+    links = [Link(src=i, dst=i + 1, bandwidth_GBps=GBps, setup_us=setup_us) for i in range(2)]
+    return Topology("line with setups", tuple(Node(name=f"gpu{i}") for i in range(3)), tuple(links))
+
+
+def two_chunks(size: int) -> Demand:
+    return Demand.from_chunks("custom", 3, [Chunk(bytes=size, sources=(0,), destinations=(2,)) for _ in range(2)])
+
+
+# -- contiguity -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contiguity", ["milp", "fast"])
+@pytest.mark.parametrize(
+    ("size", "together", "finish_us"),
+    [
+        (1000, True, 2 * (2 + 2 * 1)),  # apart, 3 x (2 + 1) = 9 us; together 8 us
+        (1999, True, 2 * (2 + 2 * 1.999)),  # just before both are the same
+        (2001, False, 3 * (2 + 2.001)),  # just after
+        (4000, False, 3 * (2 + 4)),  # together, 20 us
+    ],
+)
+def test_together_or_apart_on_a_line_of_three(size, together, finish_us, contiguity):
+    """Apart: three times setup + bytes. Together: twice setup + 2 x bytes. The same where the bytes take a setup."""
+    result = taccl(setup_line(), two_chunks(size), contiguity=contiguity)
+    assert result.schedule.finish_us == pytest.approx(finish_us)
+    assert result.schedule.has_messages == together
+    assert verify(result.schedule) == []
+    assert slow_replay(result.schedule).kinds == set()
+
+
+def test_two_chunks_over_infiniband_go_together():
+    pair = Topology(
+        "pair",
+        (Node(name="gpu0"), Node(name="gpu1")),
+        (Link(src=0, dst=1, bandwidth_GBps=1000 / 106, setup_us=1.7),),
+    )
+    chunks = [Chunk(bytes=32_000, sources=(0,), destinations=(1,)) for _ in range(2)]
+    result = taccl(pair, Demand.from_chunks("custom", 2, chunks))
+    assert result.schedule.finish_us == pytest.approx(8.484)
+    apart = synthesize(pair, result.schedule.demand, method="greedy", steps=2).schedule.finish_us
+    assert 1 - 8.484 / apart == pytest.approx(0.17, abs=0.005)
+
+
+def test_eight_chunks_go_in_messages_that_trade_pipelining_for_setups():
+    """By the pencil: n messages of 8/n KB over two hops take (n + 1) (2 + 8/n): 20, 18, 20 for n = 1, 2, 4."""
+    chunks = [Chunk(bytes=1000, sources=(0,), destinations=(2,)) for _ in range(8)]
+    result = taccl(setup_line(), Demand.from_chunks("custom", 3, chunks))
+    assert result.schedule.finish_us <= 18.0
+    assert verify(result.schedule) == []
+
+
+# -- TACCL's machines and sketches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["allgather", "alltoall"])
+def test_no_finish_is_later_than_taccls_on_two_ndv2_hosts(name):
+    topology = machine("ndv2:2")
+    sketch = load_sketch(TACCL / "sk1-ndv2-n2.json", topology)
+    for size, theirs_us in published_us("ndv2:2", name)["TACCL"].items():
+        result = taccl(topology, name, size, sketch=sketch)
+        assert result.schedule.finish_us <= theirs_us, size
+
+
+def test_ndv2_with_taccls_sketch_is_below_taccls_finish():
+    topology = machine("ndv2:2")
+    sketch = load_sketch(TACCL / "sk1-ndv2-n2.json", topology)
+    result = taccl(topology, "allgather", 1_000_000, sketch=sketch, routing="fast")
+    assert result.schedule.finish_us <= 62.15
+    links = np.unique(result.schedule.timing.hop_link)
+    between = [topology.links[k] for k in links if topology.links[k].src // 8 != topology.links[k].dst // 8]
+    assert [(link.src, link.dst) for link in between] == [(0, 9), (8, 1)]
+
+
+@pytest.mark.parametrize(("kind", "sketch"), [("ndv2", 1), ("ndv2", 2), ("dgx2", 1), ("dgx2", 2)])
+@pytest.mark.parametrize("name", ["allgather", "alltoall"])
+def test_taccls_own_machines_with_setups(kind, sketch, name):
+    path = TACCL / f"sk{sketch}-{kind}-n2.json"
+    options = ImportOptions(sketch=path, setups=True)
+    topology = import_machine(str(TACCL / f"topo-{kind}-1MB.json"), "taccl", options, None, None).topology
+    assert topology.has_setups
+    result = taccl(topology, name, 64_000, sketch=load_sketch(path, topology), routing="fast", contiguity="fast")
+    assert verify(result.schedule) == []
+
+
+def test_alphas_are_setups_or_latencies():
+    held = import_machine(str(TACCL / "topo-dgx2-1MB.json"), "taccl", ImportOptions(setups=True), None, None)
+    late = import_machine(str(TACCL / "topo-dgx2-1MB.json"), "taccl", ImportOptions(), None, None)
+    assert {(link.setup_us, link.latency_us) for link in held.topology.links} == {(0.3, 0.0)}
+    assert {(link.setup_us, link.latency_us) for link in late.topology.links} == {(0.0, 0.15)}
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dgx2:1", "ndv2:2"])
+@pytest.mark.parametrize("what", ["reduce_scatter", "allreduce", "reduce"])
+def test_reductions_count_every_contribution_once(name, what):
+    result = taccl(machine(name), what, 160_000, limit_s=2.0, routing="fast")
+    assert verify(result.schedule) == []
+    assert bool(result.schedule.reduce.any())
+
+
+@pytest.mark.parametrize("what", ["reduce_scatter", "allreduce"])
+def test_reductions_with_setups_travel_together_too(what):
+    topology = line(4)
+    topology = replace(topology, links=tuple(replace(k, setup_us=5.0) for k in topology.links))
+    result = taccl(topology, collective(what, 4, 4000, 2))
+    assert verify(result.schedule) == []
+    assert slow_replay(result.schedule).kinds == set()
+    assert result.schedule.has_messages
+
+
+# -- stages -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_path_encoding_is_never_worse_than_quick_ways():
+    for topology in (ring(5), machine("dgx1")):
+        quick = taccl(topology, "allgather", 800_000, routing="fast").schedule.finish_ps
+        assert taccl(topology, "allgather", 800_000, limit_s=6.0).schedule.finish_ps <= quick
+
+
+def test_the_stages_say_what_they_did():
+    result = taccl(setup_line(), two_chunks(1000))
+    assert result.details["sent_together"] == 2
+    assert result.details["routing_status"] == "optimal"
+    assert result.details["contiguity_status"] == "optimal"
+
+
+def test_a_few_connections_through_a_switch():
+    """uc-min in a switch of four: every GPU sends to one other, as in a ring."""
+    topology = machine("star:4")
+    few = Sketch(switches=(SwitchSketch(gpus=(0, 1, 2, 3), most=1),))
+    schedule = taccl(topology, "allgather", 4_000_000, sketch=few, routing="fast").schedule
+    ends = {schedule.routes.links(int(r)) for r in schedule.route}
+    assert len(ends) == 4
+
+
+def test_data_leaves_its_host_through_its_sender():
+    topology = machine("dgx2:2")
+    sketch = load_sketch(TACCL / "sk1-dgx2-n2.json", topology)
+    schedule = taccl(topology, "alltoall", 1_000_000, sketch=sketch, routing="fast").schedule
+    for chunk, route in zip(schedule.chunk.tolist(), schedule.route.tolist(), strict=True):
+        links = schedule.routes.links(route)
+        src, dst = topology.links[links[0]].src, topology.links[links[-1]].dst
+        if src // 16 != dst // 16:
+            assert src == sketch.senders[int(schedule.demand.source[chunk])]
+
+
+# -- random -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_300_random_sketches_give_a_right_schedule_or_a_reason(data):
+    name = data.draw(st.sampled_from(("ring:8", "star:8", "full:8", "mesh:2x4", "dgx1", "rail:2x4", "dragonfly:2:1:1")))
+    topology = machine(name)
+    sketch = data.draw(sketches(topology.num_gpus))
+    what = data.draw(st.sampled_from(("allgather", "alltoall", "broadcast", "reduce_scatter", "allreduce")))
+    demand = collective(what, topology.num_gpus, 64_000, sketch.chunks)
+    options = {"sketch": sketch, "routing": "fast", "contiguity": "fast"}
+    found, reason = [], ""
+    try:
+        found = [s for s in METHODS["taccl"](topology, demand, Clock(2.0, options=options)) if s is not None]
+    except InputError as error:
+        reason = str(error)
+    reasons = ("symmetry [", "leaves no way", "has no link or switch for")
+    assert found if not reason else any(words in reason for words in reasons)
+    assert all(verify(schedule) == [] for schedule in found)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_random_machines_and_demands_without_a_sketch(data):
+    topology = data.draw(topologies(max_gpus=4, max_switches=2, setups=True))
+    demand = data.draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
+    found: list[Schedule] = []
+    clock = Clock(1.0, options={"routing_limit_s": 0.3, "contiguity_limit_s": 0.3})
+    for schedule in METHODS["taccl"](topology, demand, clock):
+        found += [schedule] if schedule is not None else []
+    assert found
+    assert all(verify(schedule) == [] for schedule in found)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_sketch_that_disconnects_ranks_is_named():
+    topology = machine("ndv2:2")
+    with pytest.raises(InputError, match=r"^the sketch leaves no way from gpu0 to gpu8 on ndv2:2$"):
+        taccl(topology, "allgather", 1_000_000, sketch=Sketch(between_hosts=()))
+
+
+def test_a_connection_that_the_machine_does_not_have_is_named():
+    topology = machine("dgx2:2")
+    sketch = load_sketch(TACCL / "sk2-dgx2-n2.json", topology)
+    with pytest.raises(InputError, match=r"^between_hosts: dgx2:2 has no link or switch for gpu0 -> gpu16$"):
+        taccl(topology, "allgather", 1_000_000, sketch=sketch)
+
+
+def test_a_machine_with_buffer_limits_is_refused():
+    topology = read_machine("ring:4")
+    small = replace(topology, nodes=tuple(replace(node, buffer_bytes=1) for node in topology.nodes))
+    with pytest.raises(InputError, match="taccl knows no buffer limits, which ring:4 has; use greedy or auto"):
+        taccl(small, "allgather", 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"routes": 1}, "there is no option 'routes' of taccl; they are sketch, routing, contiguity"),
+        ({"routing": "slow"}, "routing must be milp or fast, got 'slow'"),
+        ({"contiguity_limit_s": 0.0}, "contiguity_limit_s must be above 0, got 0"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(InputError, match=message):
+        taccl(machine("ring:4"), "allgather", 1_000_000, **options)
