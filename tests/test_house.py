@@ -38,6 +38,7 @@ ROOMS = {  # room: what it may import, besides itself
     "result": JUDGE,
     "show": JUDGE | {"result", "tenants"},
     "synthesize": JUDGE | {"methods", "result"},
+    "compact": JUDGE | {"methods"},
 }
 ONLY_IN = {  # package: where it may be imported
     "highspy": ("solver/highs.py",),

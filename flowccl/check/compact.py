@@ -8,12 +8,47 @@ element but the identity leaves a used link in place, no two transfers meet.
 
 import numpy as np
 
+from flowccl.check.bounds import Bound
+from flowccl.check.cuts import Cut
 from flowccl.check.verify import verify
 from flowccl.check.violation import Violation
+from flowccl.schedule.compact import CompactSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.regular import Regular
 from flowccl.topology.symmetry import verified
-from flowccl.units import ps_to_us
+from flowccl.topology.topology import Topology
+from flowccl.units import format_bytes, format_GBps, ps_to_us
+
+
+def verify_whole(compact: CompactSchedule) -> list[Violation]:
+    """The same for a compact schedule, which also says what all together must do."""
+    wanted, got = compact.demand_of_one, compact.one.demand
+    if got != wanted:
+        words = f"gpu 0 sends {got!r}; its part of the {compact.collective} is {wanted!r}"
+        return [Violation("destination", words)]
+    return verify_compact(compact.one, compact.group)
+
+
+def alike_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
+    """A floor for machines that look the same from every GPU: what must get into a GPU, a host and half of the ranks.
+
+    Into a set of m of n GPUs come n - m blocks (allgather), or m (n - m) of them (alltoall).
+    """
+    count, nodes = topology.num_gpus, topology.nodes
+    host = np.array([bool(nodes[0].host) and node.host == nodes[0].host for node in nodes])
+    rank = np.arange(len(nodes))
+    sides = {f"into {nodes[0].name}": rank == 0, "into half of the ranks": rank < count // 2}
+    if host[:count].sum() not in (0, 1, count):
+        sides[f"into {nodes[0].host}"] = host
+    best = Bound(0, "cut", "nothing")
+    for name, far in sides.items():
+        cut, inside = Cut(topology, name, far), int(far[:count].sum())
+        blocks = (count - inside) * (1 if collective == "allgather" else inside)
+        volume = blocks * (size_bytes // count)  # the least blocks
+        ps = int(np.ceil((volume * 1000 / cut.GBps + topology.link_latency_ps[cut.links].min()) * (1 - 1e-12)))
+        words = f"{format_bytes(volume)} must cross {name}, {format_GBps(cut.GBps)} ({len(cut.links)} links)"
+        best = max(best, Bound(ps, "cut", words), key=lambda bound: bound.ps)
+    return best
 
 
 def verify_compact(schedule: Schedule, group: Regular) -> list[Violation]:

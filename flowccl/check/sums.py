@@ -31,7 +31,10 @@ def check_sums(schedule: Schedule) -> list[Violation]:
     chunk = np.concatenate((of_root[roots], of_end[ends], demand.source_chunk[late]))
     order = np.lexsort((row, sends, time, chunk))
     bounds = np.searchsorted(chunk[order], np.arange(len(schedule.demand) + 1)).tolist()
-    events = list(zip(sends[order].tolist(), row[order].tolist(), strict=True))
+    transfer = np.concatenate((timing.root_transfer[roots], timing.end_transfer[ends], np.full(len(late), -1)))
+    node = np.concatenate((timing.root_node[roots], timing.end_node[ends], demand.source_rank[late]))
+    columns = (sends, row, transfer, node, schedule.reduce[transfer] if len(schedule) else transfer >= 0)
+    events = list(zip(*(column[order].tolist() for column in columns), strict=True))
     result: list[Violation] = []
     for c in np.flatnonzero(summed).tolist():
         result += _follow(schedule, c, events[bounds[c] : bounds[c + 1]])
@@ -46,8 +49,8 @@ def summed_chunks(schedule: Schedule) -> NDArray[np.bool_]:
     return summed
 
 
-def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> list[Violation]:
-    """Replay one chunk's sends and arrivals in order of time."""
+def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int, int, int, bool]]) -> list[Violation]:
+    """Replay one chunk's events (what, its row, transfer, node, whether it is added) in order of time."""
     timing, nodes, demand = schedule.timing, schedule.topology.nodes, schedule.demand
     sources = demand.sources(chunk).tolist()
     ready = demand.available_ps[demand.source_ptr[chunk] : demand.source_ptr[chunk + 1]].tolist()
@@ -55,13 +58,11 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> li
     sent: dict[int, int] = {}
     gave: set[int] = set()
     result = []
-    for what, row in events:
+    for what, row, i, node, adds in events:
         if what == _READY:
-            own = int(demand.source_rank[row])
-            value[own] = value.get(own, 0) | 1 << row - int(demand.source_ptr[chunk])
+            value[node] = value.get(node, 0) | 1 << row - int(demand.source_ptr[chunk])
             continue
         if what == _SEND:
-            i, node = int(timing.root_transfer[row]), int(timing.root_node[row])
             have = value.get(node, 0)
             if not have:
                 sends = f"{nodes[node].name} sends at {ps_to_us(int(timing.root_from_ps[row])):g} us"
@@ -76,9 +77,8 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int]]) -> li
                 result.append(Violation("reduce", f"{transfer_name(schedule, i)}: {words}", (i,)))
             sent[i] = sent.get(i, 0) | have
             continue
-        i, node = int(timing.end_transfer[row]), int(timing.end_node[row])
         came, have = sent.get(i, 0), value.get(node, 0)
-        if not schedule.reduce[i]:
+        if not adds:
             value[node] = came
             continue
         if not nodes[node].reduces:

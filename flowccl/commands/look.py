@@ -3,8 +3,12 @@
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import Commands, schedule_file
+
+if TYPE_CHECKING:
+    from flowccl.schedule.compact import CompactSchedule
 
 
 def add(commands: Commands) -> None:
@@ -29,10 +33,15 @@ def add(commands: Commands) -> None:
 def _verify(options: argparse.Namespace) -> int:
     from flowccl.check.bounds import lower_bound
     from flowccl.check.verify import verify
+    from flowccl.files import json_format
+    from flowccl.schedule.compact import FORMAT, load_compact
     from flowccl.schedule.files import load_schedule
     from flowccl.topology.files import read_machine
 
-    schedule = load_schedule(options.schedule, read_machine(options.machine) if options.machine else None)
+    wanted = read_machine(options.machine) if options.machine else None
+    if json_format(options.schedule) == FORMAT:
+        return _verify_compact(load_compact(options.schedule, wanted), options.json)
+    schedule = load_schedule(options.schedule, wanted)
     violations = verify(schedule)
     if options.json:
         found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
@@ -46,6 +55,26 @@ def _verify(options: argparse.Namespace) -> int:
     bound = lower_bound(schedule.topology, schedule.demand)
     times = f"finish {schedule.finish_us:g} us, lower bound {bound.us:g} us"
     print(f"VALID: {len(schedule)} transfers, {times}, gap {schedule.finish_ps / max(bound.ps, 1) - 1:.2%}")
+    return 0
+
+
+def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
+    from flowccl.check.compact import alike_bound, verify_whole
+
+    violations = verify_whole(compact)
+    if as_json:
+        found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
+        print(json.dumps({"valid": not violations, "violations": found}))
+        return 1 if violations else 0
+    for violation in violations:
+        print(violation)
+    if violations:
+        print(f"INVALID: {len(violations)} violation{'s' if len(violations) > 1 else ''} in compact form")
+        return 1
+    bound = alike_bound(compact.topology, compact.collective, compact.size_bytes)
+    times = f"finish {compact.finish_us:g} us, lower bound {bound.us:g} us"
+    many = f"{len(compact.one)} transfers of gpu0's data, {len(compact)} in all"
+    print(f"VALID: {many}, {times}, gap {compact.one.finish_ps / max(bound.ps, 1) - 1:.2%}")
     return 0
 
 

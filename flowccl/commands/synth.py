@@ -45,6 +45,8 @@ def _synth(options: argparse.Namespace) -> int:
         topology = read_machine(options.machine)
         size = None if options.size is None else parse_bytes(options.size)
         demand = _demand_file(options.collective, size)
+        if demand is None and _is_compact(options, topology):
+            return _synth_compact(options, topology, size)
     asked = demand_asked(
         topology,
         options.collective if demand is None else demand,
@@ -103,6 +105,39 @@ def _for_taccl(topology: "Topology", given: dict[str, Any], told: dict[str, Any]
     if "sketch" in told:
         told["sketch"] = load_sketch(told["sketch"], topology)
     return given | told
+
+
+def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
+    """Whether the schedule is to be in compact form: asked for, or because it would be too large."""
+    from flowccl.compact import too_large
+
+    plain = options.method in ("auto", "mirrored") and options.group is None and options.matrix is None
+    return options.compact or (plain and not options.late and too_large(topology, options.collective))
+
+
+def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int | None) -> int:
+    from flowccl.compact import synthesize_compact
+    from flowccl.schedule.compact import save_compact
+
+    if size is None:
+        raise InputError(f"{options.collective} needs a size, for example --size 1GB")
+    if options.method not in ("auto", "mirrored"):
+        raise InputError(f"--compact is the form of mirrored; leave --method {options.method} out")
+    if options.out is not None:
+        check_writable(Path(options.out))
+    result = synthesize_compact(
+        topology,
+        options.collective,
+        size,
+        chunks=options.chunks,
+        time_limit_s=options.time_limit,
+        gap=options.gap,
+        seed=options.seed,
+    )
+    if options.out is not None:
+        save_compact(result.compact, options.out)
+    print(json.dumps(result.to_json()) if options.json else result.describe(options.out))
+    return 0
 
 
 def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[Topology, Demand, dict[str, Any]]":

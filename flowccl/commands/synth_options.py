@@ -20,7 +20,8 @@ def add_synth(commands: Commands) -> Parser:
             "  flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json\n"
             "  flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us\n"
             "  flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv\n"
-            "  flowccl synth torus:4x4 --tenants tenants.json"
+            "  flowccl synth torus:4x4 --tenants tenants.json\n"
+            "  flowccl synth torus:200x200 allgather --size 1GB --out compact.json.gz"
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -53,6 +54,11 @@ def add_synth(commands: Commands) -> Parser:
         "--workers", metavar="N", type=positive, default=2, help="searches side by side; with --steps all the same"
     )
     synth.add_argument("--out", metavar="FILE", help="write the schedule here (.json or .json.gz)")
+    synth.add_argument(
+        "--compact",
+        action="store_true",
+        help="one source's transfers and the group that moves them; the rule for allgather and alltoall of 2,000 gpus",
+    )
     synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     synth.add_argument("--quiet", action="store_true", help="no progress line")
     _add_epochs(synth)

@@ -20,6 +20,7 @@ from flowccl.topology.topology import Link, Node, Topology
 CLASSICS = ("ring", "recursive-doubling", "direct", "tree")
 ON_EPOCHS = ("milp", "lp", "astar")
 """Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
+_LARGE = 64  # GPUs
 BY_FLOWS = ("mirrored", "trees", "fluid")
 """Methods that start from a fluid optimum: of their schedules the loss by whole chunks and by the pipeline is told."""
 KNOWS_SETUPS = ("taccl",)
@@ -151,6 +152,15 @@ def for_allreduce(topology: Topology, demand: Demand) -> list[str]:
     if is_uneven(topology, demand):
         names += ["greedy-weighted", "routed-weighted"] if plain else ["greedy-weighted"]
     return names
+
+
+def looks_alike(topology: Topology, demand: Demand) -> bool:
+    """Whether this is a collective of all GPUs on a large machine that looks the same from each: mirrored's ground."""
+    from flowccl.methods.mirrored import mirrored_ways
+
+    named = demand.collective in ("allgather", "alltoall", "reduce_scatter", "allreduce")
+    whole = demand.group is None and demand.ready_ps is None and demand.num_gpus == topology.num_gpus
+    return named and whole and topology.num_gpus >= _LARGE and mirrored_ways(topology) is not None
 
 
 def warm_up(names: Iterable[str]) -> None:

@@ -343,7 +343,9 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
     """
     if len(demand) != len(schedule.demand) or np.any(demand.chunk_bytes != schedule.demand.chunk_bytes):
         raise ScheduleError("reverse: the reversed demand must have the same chunks in the same order")
-    flipped = Routes.from_lists([schedule.routes.links(r)[::-1] for r in range(len(schedule.routes))])
+    ptr = schedule.routes.ptr
+    mirror = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr)) - np.arange(ptr[-1])
+    flipped = Routes(ptr, schedule.routes.link[mirror])
     back = replace(
         schedule,
         topology=schedule.topology.reversed,

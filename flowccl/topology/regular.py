@@ -88,6 +88,22 @@ def regular_group(topology: Topology) -> Regular | None:
     return Regular(topology, Symmetry(topology, nodes, links), tuple(row[0] for row in chain), order)
 
 
+def turned_group(topology: Topology, inside: tuple[int, ...], order: tuple[int, ...]) -> Regular | None:
+    """The group made of these turns; None where they do not leave the machine unchanged or do not reach every GPU."""
+    count, machine, total = topology.num_gpus, Verifier(topology), 1
+    pairs = []
+    for low, many in zip(inside, order, strict=False):
+        pair = machine.extended(turned(count, low, low * many)) if low == total and count % (low * many) == 0 else None
+        if pair is None:
+            return None
+        pairs.append(pair)
+        total *= many
+    if total != count or len(inside) != len(order):
+        return None
+    nodes, links = (np.stack([pair[i] for pair in pairs]) for i in range(2))
+    return Regular(topology, Symmetry(topology, nodes, links), inside, order)
+
+
 def _chain(
     steps: dict[int, list[tuple[int, I32, I32]]], inside: int, count: int
 ) -> list[tuple[int, int, I32, I32]] | None:

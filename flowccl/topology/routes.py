@@ -121,16 +121,17 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     in_range = (routes.link >= 0) & (routes.link < len(topology.links))
     safe = np.where(in_range, routes.link, 0)
     src, dst = topology.link_src[safe], topology.link_dst[safe]
+    if in_range.all() and len(safe) and _all_straight(topology, routes):  # the common case, whole arrays
+        every, ptr = np.arange(count, dtype=np.int64), np.arange(count + 1, dtype=np.int64)
+        first, last = routes.ptr[:-1], routes.ptr[1:] - 1
+        before = np.cumsum(topology.link_latency_ps[safe]) - topology.link_latency_ps[safe]
+        segment = np.repeat(every, size)
+        rate = segment_GBps(topology, routes.link, segment, count, topology.link_GBps)
+        offset, none = before - before[first][segment], np.full(count, -1, dtype=np.int64)
+        return RouteShape(routes, offset, segment, every, none, rate, ptr, src[first], first, ptr, dst[last], last, {})
     single = size == 1
     single[single] &= (in_range & topology.stores[src] & topology.stores[dst])[routes.ptr[:-1][single]]
     shapes = {r: _known_shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
-    if not shapes:  # the common case, whole arrays
-        every = np.arange(count, dtype=np.int64)
-        ptr = np.arange(count + 1, dtype=np.int64)
-        none = np.full(count, -1, dtype=np.int64)
-        rate = segment_GBps(topology, routes.link, every, count, topology.link_GBps)
-        zero = np.zeros(count, dtype=np.int64)
-        return RouteShape(routes, zero, every, every, none, rate, ptr, src, every, ptr, dst, every, {})
     plain = _Shape([0], [0], [-1], [], [])
     rows = [shapes.get(r, plain) for r in range(count)]
     heads = routes.ptr[:-1].tolist()
@@ -156,6 +157,26 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
         {r: shape.problem for r, shape in shapes.items() if shape.problem},
     )
+
+
+def _all_straight(topology: Topology, routes: Routes) -> bool:
+    """Whether every route is a line of links from one storing node through cut-through switches to another."""
+    size = np.diff(routes.ptr)
+    for width in np.unique(size).tolist():
+        if width == 0:
+            return False
+        links = routes.link[(routes.ptr[:-1][size == width])[:, None] + np.arange(width)]
+        src, dst = topology.link_src[links], topology.link_dst[links]
+        inner = np.sort(dst[:, :-1], axis=1)
+        straight = (
+            np.array_equal(src[:, 1:], dst[:, :-1])
+            and bool(topology.cuts_through[inner].all())
+            and bool((inner[:, 1:] != inner[:, :-1]).all())
+            and bool((topology.stores[src[:, 0]] & topology.stores[dst[:, -1]] & (src[:, 0] != dst[:, -1])).all())
+        )
+        if not straight:
+            return False
+    return True
 
 
 def shape_on(topology: Topology, routes: Routes) -> RouteShape:

@@ -1,0 +1,162 @@
+"""The wire for machines too large to write a schedule out: the transfers of one source, and the group."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowccl.check.bounds import Bound
+from flowccl.check.compact import alike_bound, verify_whole
+from flowccl.demand.collectives import busbw_factor, collective_name
+from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
+from flowccl.methods import warm_up
+from flowccl.schedule.compact import COMPACT, CompactSchedule
+from flowccl.topology.topology import Topology
+from flowccl.units import format_bytes, format_GBps, format_us
+
+if TYPE_CHECKING:
+    from flowccl.methods.mirrored.one import OneSource
+    from flowccl.methods.mirrored.ways import Ways
+
+_MOST_WRITTEN_OUT = 4_000_000  # (chunk, destination) pairs; beyond, the compact form is the answer
+_PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_RUNS = 3  # at each number of pieces
+_NEVER = 2**61
+
+
+@dataclass(frozen=True)
+class CompactResult:
+    """A verified compact schedule with its floor."""
+
+    compact: CompactSchedule
+    bound: Bound
+    synthesis_s: float
+    peak_memory_MB: float
+    seed: int
+
+    @property
+    def gap(self) -> float:
+        """Finish over lower bound, less 1."""
+        return self.compact.one.finish_ps / max(self.bound.ps, 1) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat object, for scripts."""
+        whole = self.compact
+        algbw = whole.size_bytes / 1000 / whole.finish_us
+        return {
+            "machine": whole.topology.name,
+            "gpus": whole.topology.num_gpus,
+            "collective": whole.collective,
+            "size_bytes": whole.size_bytes,
+            "chunks": whole.pieces,
+            "method": whole.one.method,
+            "form": "compact",
+            "finish_us": whole.finish_us,
+            "lower_bound_us": self.bound.us,
+            "gap": self.gap,
+            "bound_witness": self.bound.witness,
+            "algbw_GBps": algbw,
+            "busbw_GBps": algbw * busbw_factor(whole.collective, whole.topology.num_gpus),
+            "transfers": len(whole),
+            "transfers_of_one_source": len(whole.one),
+            "synthesis_s": round(self.synthesis_s, 3),
+            "peak_memory_MB": round(self.peak_memory_MB, 1),
+            "verified": True,
+            "seed": self.seed,
+        }
+
+    def describe(self, out: str | None = None) -> str:
+        """The table that `synth` prints."""
+        facts, whole = self.to_json(), self.compact
+        turns = " x ".join(map(str, whole.group.order))
+        rows = [
+            ("machine", f"{facts['machine']}, {facts['gpus']} gpus, which look alike: turns of {turns}"),
+            ("collective", f"{whole.collective}, {format_bytes(whole.size_bytes)}, {whole.pieces} chunks per block"),
+            ("method", f"mirrored, compact form, seed {self.seed}"),
+            ("finish", f"{format_us(whole.finish_us)} ({whole.finish_us:.6g} us)"),
+            ("lower bound", f"{format_us(self.bound.us)} ({self.bound.us:.6g} us)"),
+            ("gap", f"{self.gap:.2%} above the floor"),
+            ("why", self.bound.witness),
+            ("algbw", format_GBps(facts["algbw_GBps"])),
+            ("busbw", format_GBps(facts["busbw_GBps"])),
+            ("transfers", f"{len(whole.one)} of gpu0's data, {len(whole)} in all, verified"),
+            ("synthesis", f"{self.synthesis_s:.2f} s, {self.peak_memory_MB:.0f} MB"),
+            *([] if out is None else [("written", out)]),
+        ]
+        return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def too_large(topology: Topology, name: str) -> bool:
+    """Whether a schedule of this collective should not be written out."""
+    return collective_name(name) in COMPACT and topology.num_gpus**2 > _MOST_WRITTEN_OUT
+
+
+def synthesize_compact(
+    topology: Topology,
+    name: str,
+    size_bytes: int,
+    *,
+    chunks: int | None = None,
+    time_limit_s: float = 10.0,
+    gap: float = 0.005,
+    seed: int = 0,
+) -> CompactResult:
+    """A verified compact schedule; stops when the finish is within `gap` of the floor or the time is over."""
+    from flowccl.methods.mirrored import mirrored_ways
+
+    kind = collective_name(name)
+    if kind not in COMPACT:
+        raise DemandError(f"the compact form is for {' and '.join(COMPACT)}, not for {kind}")
+    if size_bytes < topology.num_gpus * (chunks or 1):
+        raise InputError(f"{kind}: {size_bytes} bytes are too few for {topology.num_gpus} blocks")
+    warm_up(["mirrored"])
+    began = time.monotonic()
+    ways = mirrored_ways(topology)
+    if ways is None:
+        raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
+    bound = alike_bound(topology, kind, size_bytes)
+    best: OneSource | None = None
+    for best in _runs(ways, kind, size_bytes, chunks, seed):
+        if best.finish_ps <= bound.ps * (1 + gap) or time.monotonic() - began > time_limit_s:
+            break
+    if best is None:
+        raise NothingFoundError(f"no schedule found; the lower bound is {bound.us:g} us")
+    compact = CompactSchedule(kind, size_bytes, best.compact(_block(size_bytes, topology)), ways.group)
+    violations = verify_whole(compact)
+    if violations:
+        raise InvalidScheduleError(f"mirrored made a wrong schedule, please report it: {violations[0]}")
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+    return CompactResult(compact, bound, time.monotonic() - began, memory, seed)
+
+
+def _block(size_bytes: int, topology: Topology) -> int:
+    """Bytes of the largest block."""
+    return -(-size_bytes // topology.num_gpus)
+
+
+def _runs(ways: "Ways", kind: str, size_bytes: int, chunks: int | None, seed: int) -> "Iterator[OneSource]":
+    """The best so far after each run: a few runs at each number of pieces, while more pieces help."""
+    from flowccl.methods.mirrored.one import deliver_one, spread_one
+
+    topology, random = ways.group.topology, np.random.default_rng(seed)
+    best: OneSource | None = None
+    for pieces in _PIECES if chunks is None else (chunks,):
+        if pieces > size_bytes // topology.num_gpus:
+            return
+        kinds, before = ways.kinds(-(-_block(size_bytes, topology) // pieces)), best
+        for _ in range(_RUNS):
+            deadline = _NEVER if best is None else best.finish_ps - 1
+            if kind == "allgather":
+                found = spread_one(ways, kinds, pieces, random, deadline)
+            else:
+                found = deliver_one(ways, kinds, pieces, random)
+            if found is not None and (best is None or found.finish_ps < best.finish_ps):
+                best = found
+            if best is not None:
+                yield best
+        if best is before:
+            return

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowccl.check.bounds import lower_bound
+from flowccl.check.compact import alike_bound, verify_whole
+from flowccl.check.verify import verify
+from flowccl.cli import main
+from flowccl.compact import synthesize_compact, too_large
+from flowccl.demand.collectives import collective
+from flowccl.errors import DemandError, ScheduleError
+from flowccl.schedule.compact import CompactSchedule, load_compact, save_compact
+from flowccl.topology.machines import machine
+
+
+def made(name: str, kind: str, size: int = 10**7 + 3) -> CompactSchedule:
+    return synthesize_compact(machine(name), kind, size, time_limit_s=2.0).compact
+
+
+@pytest.mark.parametrize("kind", ["allgather", "alltoall"])
+@pytest.mark.parametrize("name", ["ring:5", "torus:3x4", "dgx_a100:2", "hypercube:3"])
+def test_saved_loaded_verified_and_written_out(name: str, kind: str, tmp_path: Path) -> None:
+    compact = made(name, kind)  # blocks of unequal size
+    save_compact(compact, tmp_path / "one.json.gz")
+    again = load_compact(tmp_path / "one.json.gz", machine(name))
+    assert verify_whole(again) == []
+    assert again.one == compact.one
+    whole = again.expanded()
+    assert verify(whole) == []
+    assert whole.demand == collective(kind, machine(name).num_gpus, 10**7 + 3, again.pieces)
+    assert len(whole) == len(again)
+    assert whole.finish_us <= again.finish_us
+
+
+@pytest.mark.parametrize("kind", ["allgather", "alltoall"])
+@pytest.mark.parametrize("name", ["ring:6", "torus:4x4", "dgx_a100:2", "hypercube:4", "dgx_h100:4"])
+def test_the_floor_for_machines_that_look_alike_is_one(name: str, kind: str) -> None:
+    topology = machine(name)
+    whole = lower_bound(topology, collective(kind, topology.num_gpus, 10**9))
+    assert 0.8 * whole.ps <= alike_bound(topology, kind, 10**9).ps <= whole.ps
+
+
+def test_the_judge_sees_a_missing_piece_and_another_size(tmp_path: Path) -> None:
+    compact = made("torus:3x3", "allgather")
+    save_compact(compact, tmp_path / "one.json")
+    value = json.loads((tmp_path / "one.json").read_text())
+    value["size_bytes"] *= 2
+    (tmp_path / "size.json").write_text(json.dumps(value))
+    assert [v.kind for v in verify_whole(load_compact(tmp_path / "size.json"))] == ["destination"]
+    value = json.loads((tmp_path / "one.json").read_text())
+    value["schedule"]["transfers"] = {key: column[:-1] for key, column in value["schedule"]["transfers"].items()}
+    (tmp_path / "less.json").write_text(json.dumps(value))
+    assert any(v.kind == "destination" for v in verify_whole(load_compact(tmp_path / "less.json")))
+    value = json.loads((tmp_path / "one.json").read_text())
+    value["schedule"]["transfers"]["start_ps"][-1] = 0
+    (tmp_path / "early.json").write_text(json.dumps(value))
+    assert verify_whole(load_compact(tmp_path / "early.json"))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "words"),
+    [
+        ("order", [9], "do not leave"),
+        ("order", [], "whole and positive"),
+        ("collective", "reduce", "must be allgather"),
+    ],
+)
+def test_bad_files(key: str, wrong: object, words: str, tmp_path: Path) -> None:
+    save_compact(made("torus:3x3", "allgather"), tmp_path / "one.json")
+    value = json.loads((tmp_path / "one.json").read_text()) | {key: wrong}
+    (tmp_path / "bad.json").write_text(json.dumps(value))
+    with pytest.raises(ScheduleError, match=words):
+        load_compact(tmp_path / "bad.json")
+
+
+def test_what_it_is_for() -> None:
+    with pytest.raises(DemandError, match="looks the same from every gpu"):
+        synthesize_compact(machine("line:4"), "allgather", 1000)
+    with pytest.raises(DemandError, match="is for allgather and alltoall"):
+        synthesize_compact(machine("ring:4"), "broadcast", 1000)
+    assert too_large(machine("torus:50x50"), "all_gather")
+    assert not too_large(machine("torus:4x4"), "allgather")
+
+
+def test_the_command_line_writes_and_judges_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "c.json.gz")
+    assert main(["synth", "torus:50x50", "allgather", "--size", "1GB", "--out", out, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["form"] == "compact"
+    assert told["transfers"] == 2500 * 2499
+    assert told["gap"] < 0.01
+    assert main(["verify", out]) == 0
+    assert "VALID: 2499 transfers of gpu0's data" in capsys.readouterr().out
+    assert main(["synth", "ring:4", "allgather", "--size", "1MB", "--compact"]) == 0
+    assert "compact form" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "gap"), [("torus:200x200", 0.001), ("dgx_h100:512", 0.02)])
+def test_thousands_of_gpus(name: str, gap: float, tmp_path: Path) -> None:
+    result = synthesize_compact(machine(name), "allgather", 10**9, gap=gap, time_limit_s=30.0)
+    assert result.gap <= gap
+    save_compact(result.compact, tmp_path / "c.json.gz")
+    assert verify_whole(load_compact(tmp_path / "c.json.gz")) == []
+    assert np.all(result.compact.one.start_ps >= 0)
