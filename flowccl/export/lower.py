@@ -207,6 +207,8 @@ class _Maker:
         self._put(*key, stage)
         if final is not None:
             self._copy(move.dst, stage, final, 1)
+            if self.causes is not None:
+                self.causes.local(i, move.dst, [stage, final])
         if not self.sends_left[key]:
             self._free(key)
         return True
