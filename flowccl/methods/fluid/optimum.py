@@ -36,6 +36,7 @@ _SAME = 1e-6  # relative: floor and what can be done agree
 _SLACK = 1e-9  # of the least time, for the second program
 _MOST_ARCS = 600_000  # of the network with duplicate vertices; beyond, only the shortest ways are used
 _MOST_COLUMNS = 40_000  # of a program with duplicate vertices; beyond, only the floor is known
+_LARGE = 5_000  # columns of the floor's program, as on machines with little symmetry
 _COPYING = ("allgather", "broadcast", "reduce_scatter", "reduce", "allreduce")
 _BACKWARD = ("reduce_scatter", "reduce")
 
@@ -153,10 +154,13 @@ class _Task:
     def without_copies(self, floor: _Solved) -> _Solved | None:
         """The same with duplicate vertices: on the shortest ways and, where they are not enough, on all.
 
-        None where the program would be too large.
+        None where the program would be too large, or large for nothing: where switches can be split off without loss
+        only the cost would come from it.
         """
         if self.collective not in _COPYING or all(np.all(machine.copies) for machine in self._machines):
             return floor
+        if self._splits and floor.fluid.program.num_columns > _LARGE:
+            return None
         found = self.solved(duplicated_arcs, _MOST_COLUMNS)
         if found is None or found.meets(floor):
             return found
