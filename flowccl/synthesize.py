@@ -11,18 +11,16 @@ from flowccl.check.metrics import Metrics, measure
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
-from flowccl.methods import BY_FLOWS, CLASSICS, METHODS, ON_EPOCHS, for_allreduce, looks_alike, warm_up
+from flowccl.methods import BY_FLOWS, METHODS, ON_EPOCHS, warm_up
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
+from flowccl.methods.portfolio import portfolio
 from flowccl.result import Progress, Result
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
 log = logging.getLogger(__name__)
-
-_MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto leaves the classics out
-_MOST_FOR_SEARCHES = 200_000  # beyond, it has only mirrored, on machines that look alike from every GPU
 
 
 def synthesize(
@@ -98,20 +96,9 @@ def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[st
 
 
 def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method]:
-    """The methods behind a name; "auto" is both searches, and the classics where they are cheap."""
+    """The methods behind a name."""
     if method == "auto":
-        powers = demand.num_gpus & (demand.num_gpus - 1) == 0
-        small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
-        roomy = all(node.buffer_bytes is None for node in topology.nodes)  # the classics know no buffer limits
-        plain = roomy and not (topology.limits or topology.changes)
-        whole = demand.group is None  # the classics are for all gpus
-        extra = [name for name in CLASSICS if small and roomy and whole and (powers or name != "recursive-doubling")]
-        extra += for_allreduce(topology, demand) if roomy else []
-        if plain and looks_alike(topology, demand):
-            if len(demand.destination_rank) > _MOST_FOR_SEARCHES:
-                return {"mirrored": METHODS["mirrored"]}
-            extra = ["mirrored", *extra]
-        return {name: METHODS[name] for name in ["greedy", *(["routed", "woven"] if plain else []), *extra]}
+        return {name: METHODS[name] for name in portfolio(topology, demand)}
     if method not in METHODS:
         from difflib import get_close_matches
 

@@ -25,8 +25,8 @@ def add(commands: Commands) -> None:
     compare.add_argument(
         "--methods",
         metavar="A,B,...",
-        default="auto,ring,recursive-doubling,direct,tree",
-        help="default: auto,ring,recursive-doubling,direct,tree",
+        default="auto,ring,recursive-doubling,direct,tree,milp,lp",
+        help="default: auto,ring,recursive-doubling,direct,tree,milp,lp; those that do not apply are left empty",
     )
     compare.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="of each run (default: 10)")
     compare.add_argument("--seed", type=natural, default=0, help="of all random choices (default: 0)")

@@ -20,7 +20,6 @@ from flowccl.topology.topology import Link, Node, Topology
 CLASSICS = ("ring", "recursive-doubling", "direct", "tree")
 ON_EPOCHS = ("milp", "lp", "astar")
 """Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
-_LARGE = 64  # GPUs
 BY_FLOWS = ("mirrored", "trees", "fluid")
 """Methods that start from a fluid optimum: of their schedules the loss by whole chunks and by the pipeline is told."""
 KNOWS_SETUPS = ("taccl",)
@@ -135,32 +134,6 @@ def _made_for_all(name: str, method: Method) -> Method:
 
 METHODS: dict[str, Method] = {name: _made_for_all(name, method) for name, method in _TABLE.items()}
 """Name on the command line -> method."""
-
-
-def for_allreduce(topology: Topology, demand: Demand) -> list[str]:
-    """Methods for sums that everybody wants which have something to add on this machine."""
-    from flowccl.methods.exchange import everybody
-    from flowccl.methods.in_switch import summing_switch
-    from flowccl.methods.reduction import is_uneven
-
-    if not demand.reduces or len(demand.destination_rank) == len(demand):
-        return []
-    plain = not (topology.limits or topology.changes)
-    ranks = everybody(demand) if plain else None
-    names = ["exchange"] if ranks is not None else []
-    names += ["in-switch"] if ranks is not None and summing_switch(topology, ranks) is not None else []
-    if is_uneven(topology, demand):
-        names += ["greedy-weighted", "routed-weighted"] if plain else ["greedy-weighted"]
-    return names
-
-
-def looks_alike(topology: Topology, demand: Demand) -> bool:
-    """Whether this is a collective of all GPUs on a large machine that looks the same from each: mirrored's ground."""
-    from flowccl.methods.mirrored import mirrored_ways
-
-    named = demand.collective in ("allgather", "alltoall", "reduce_scatter", "allreduce")
-    whole = demand.group is None and demand.ready_ps is None and demand.num_gpus == topology.num_gpus
-    return named and whole and topology.num_gpus >= _LARGE and mirrored_ways(topology) is not None
 
 
 def warm_up(names: Iterable[str]) -> None:

@@ -81,11 +81,22 @@ class Chunking:
     def _steps(self, together: list[_Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
         """One step of each; what they told each other counts from now on."""
         if len(together) == 1 or self.workers == 1:
-            found = [search.step(self.clock) for search in together]
+            found = [self._step(search) for search in together]
         else:
-            found = list(pool.map(lambda search: search.step(self.clock), together))
+            found = list(pool.map(self._step, together))
         self.clock.settle()
         return found
+
+    def _step(self, search: _Search) -> Schedule | None:
+        """One step; of several methods, one that cannot have this problem is left out."""
+        try:
+            return search.step(self.clock)
+        except DemandError as error:
+            if len(self.methods) == 1:
+                raise
+            log.debug("%s is left out: %s", search.name, error)
+            search.over = True
+            return None
 
     def _right(self, found: Schedule) -> bool:
         """The judge's word; what a method got wrong does not hide what another got right."""

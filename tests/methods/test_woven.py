@@ -13,7 +13,8 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.methods.woven import WovenSearch
-from flowccl.topology.builders import dragonfly, ring
+from flowccl.synthesize import synthesize
+from flowccl.topology.builders import dragonfly, ring, star
 from flowccl.topology.machines import machine
 from flowccl.units import us_to_ps
 from tests.cases import CASES
@@ -94,3 +95,8 @@ def test_what_it_does_not_know_is_said():
 
     with pytest.raises(DemandError, match="woven moves chunks with one source each; allreduce adds up several"):
         next(woven(ring(4), demand, Clock(1.0)))
+
+
+def test_auto_goes_on_without_it_where_it_does_not_apply():
+    topology = star(4, bandwidth_GBps=10, crossing="store-and-forward")
+    assert synthesize(topology, "allgather", 4_000, steps=12).schedule.method != "woven"

@@ -1,0 +1,65 @@
+"""What auto tries: by the machine, the demand and the bytes."""
+
+from flowccl.demand.demand import Demand
+from flowccl.methods import CLASSICS
+from flowccl.topology.topology import Topology
+
+_MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto leaves the classics out
+_MOST_FOR_SEARCHES = 200_000  # beyond, it has only mirrored, on machines that look alike from every GPU
+_LARGE = 64  # GPUs
+_MOST_FOR_TREES = 48  # gpus: packing trees grows with the cube of their number
+_LONG_HOLD = 5  # a block that holds a link so many times its latency is large: what counts is bandwidth
+
+
+def portfolio(topology: Topology, demand: Demand) -> list[str]:
+    """Names of methods in the order of their first steps: searches, those for the occasion, classics where cheap."""
+    powers = demand.num_gpus & (demand.num_gpus - 1) == 0
+    small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
+    roomy = all(node.buffer_bytes is None for node in topology.nodes)  # only greedy knows buffer limits
+    plain = roomy and not (topology.limits or topology.changes)
+    whole = demand.group is None  # the classics are for all gpus
+    extra = [name for name in CLASSICS if small and roomy and whole and (powers or name != "recursive-doubling")]
+    extra += _for_allreduce(topology, demand) if roomy else []
+    if plain and _looks_alike(topology, demand):
+        if len(demand.destination_rank) > _MOST_FOR_SEARCHES:
+            return ["mirrored"]
+        extra = ["mirrored", *extra]
+    if not plain:
+        return ["greedy", *extra]
+    return ["greedy", "routed", *(_for_large_blocks(topology, demand) or ["woven"]), *extra]
+
+
+def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:
+    """Methods for sums that everybody wants which have something to add on this machine."""
+    from flowccl.methods.exchange import everybody
+    from flowccl.methods.in_switch import summing_switch
+    from flowccl.methods.reduction import is_uneven
+
+    if not demand.reduces or len(demand.destination_rank) == len(demand):
+        return []
+    plain = not (topology.limits or topology.changes)
+    ranks = everybody(demand) if plain else None
+    names = ["exchange"] if ranks is not None else []
+    names += ["in-switch"] if ranks is not None and summing_switch(topology, ranks) is not None else []
+    if is_uneven(topology, demand):
+        names += ["greedy-weighted", "routed-weighted"] if plain else ["greedy-weighted"]
+    return names
+
+
+def _looks_alike(topology: Topology, demand: Demand) -> bool:
+    """Whether this is a collective of all GPUs on a large machine that looks the same from each: mirrored's ground."""
+    from flowccl.methods.mirrored import mirrored_ways
+
+    named = demand.collective in ("allgather", "alltoall", "reduce_scatter", "allreduce")
+    whole = demand.group is None and demand.ready_ps is None and demand.num_gpus == topology.num_gpus
+    return named and whole and topology.num_gpus >= _LARGE and mirrored_ways(topology) is not None
+
+
+def _for_large_blocks(topology: Topology, demand: Demand) -> list[str]:
+    """Methods that start from the fluid optimum, where every block goes to everybody and is large."""
+    everybody = demand.collective in ("allgather", "broadcast", "reduce", "reduce_scatter", "allreduce")
+    whole = demand.group is None and demand.ready_ps is None
+    if not (everybody and whole and topology.num_gpus <= _MOST_FOR_TREES) or topology.limits or topology.changes:
+        return []
+    hold_ps = demand.chunk_bytes.mean() * 1000.0 / topology.link_GBps.mean()
+    return ["trees"] if hold_ps >= _LONG_HOLD * topology.link_latency_ps.max() else []
