@@ -8,6 +8,7 @@ NAMES = {
     "speed": "seconds to the first schedule and to 10, 5, 2 and 1 % above the floor",
     "scale": "meshes with random bandwidths, 64 to 1,024 GPUs",
     "teccl-tables": "TE-CCL's tables 3, 7 and 8 and its DGX2 results beside ours",
+    "tables": "stored results as Markdown, for docs/benchmarks.md",
     "collectives": "all collectives on seven machines",
     "taccl": "TACCL's finishes and synthesis times beside method taccl, milp and auto",
     "thesis": "the fluid optima of DGX A100 clusters beside the thesis's tables",

@@ -1,0 +1,69 @@
+"""Stored results as the tables of docs/benchmarks.md: reads files written with --json, prints Markdown."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flowccl.units import format_bytes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print one table per file."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tables", description=__doc__)
+    parser.add_argument("file", nargs="+", help="written by quality, speed or scale with --json")
+    for name in parser.parse_args(arguments).file:
+        stored = json.loads(Path(name).read_text(encoding="utf-8"))
+        print(_where(stored) + "\n")
+        rows = stored["rows"]
+        table = _quality if "auto_us" in rows[0] else _speed if "reached_s" in rows[0] else _scale
+        print("\n".join(table(rows)) + "\n")
+    return 0
+
+
+def _where(stored: dict[str, Any]) -> str:
+    where, options = stored["environment"], stored["options"]
+    versions = ", ".join(f"{name} {where[name]}" for name in ("flowccl", "python", "numpy", "numba", "highspy"))
+    given = ", ".join(
+        f"{name.replace('_', '-')} {value}" for name, value in options.items() if value and name != "json"
+    )
+    return f"{where['cores']} cores, load {where['load'][0]}; {versions}; {given}."
+
+
+def _quality(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| machine | collective | size | floor, us | auto, us | gap | best other, us | why no schedule is below the floor |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        others = {who: us for who, us in row["finish_us"].items() if who != "auto" and us is not None}
+        best = min(others.items(), key=lambda item: item[1], default=None)
+        cells = [row["machine"], row["collective"], format_bytes(row["size_bytes"]), f"{row['lower_bound_us']:.6g}"]
+        cells += [f"{row['auto_us']:.6g}", f"{row['gap']:.2%}", f"{best[0]} {best[1]:.6g}" if best else ""]
+        lines.append("| " + " | ".join([*cells, row["bound_witness"]]) + " |")
+    return lines
+
+
+def _speed(rows: list[dict[str, Any]]) -> list[str]:
+    gaps = list(rows[0]["reached_s"])
+    heads = " | ".join(f"within {float(gap):.0%}" for gap in gaps)
+    lines = [
+        f"| machine | collective | size | first, s | {heads} | end, s | gap | by |",
+        "|---" * (7 + len(gaps)) + "|",
+    ]
+    for row in rows:
+        reached = ["-" if row["reached_s"][gap] is None else f"{row['reached_s'][gap]:.2f}" for gap in gaps]
+        cells = [row["machine"], row["collective"], format_bytes(row["size_bytes"]), f"{row['first_s']:.3f}", *reached]
+        cells += [f"{row['synthesis_s']:.2f}", f"{row['gap']:.2%}", row["method"]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _scale(rows: list[dict[str, Any]]) -> list[str]:
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    for row in rows:
+        cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
