@@ -33,7 +33,7 @@ def _where(stored: dict[str, Any]) -> str:
 
 def _quality(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| machine | collective | size | floor, us | auto, us | gap | best other, us | why nothing is below the floor |",
+        "| machine | collective | size | floor, us | auto, us | gap | best other, us | why not below the floor |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
