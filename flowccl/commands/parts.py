@@ -110,4 +110,5 @@ def schedule_file(text: str) -> "Schedule | None":
     from flowccl.files import json_format
     from flowccl.schedule.files import load_schedule
 
-    return load_schedule(text) if json_format(text) == "flowccl-schedule" else None
+    known = json_format(text) in ("flowccl-schedule", "flowccl-compact-schedule")
+    return load_schedule(text) if known else None

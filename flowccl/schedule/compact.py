@@ -26,6 +26,7 @@ from flowccl.topology.topology import Topology
 FORMAT = "flowccl-compact-schedule"
 VERSION = 1
 COMPACT = ("allgather", "alltoall")
+_MOST_WRITTEN_OUT = 20_000_000  # transfers; some 4 GB while they are judged
 _KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 
 
@@ -67,7 +68,9 @@ class CompactSchedule:
         return scatter(count, block * count, self.pieces)
 
     def expanded(self) -> Schedule:
-        """The schedule of all sources, written out."""
+        """The schedule of all sources, written out; ScheduleError where that is too large."""
+        if len(self) > _MOST_WRITTEN_OUT:
+            raise ScheduleError(f"{len(self)} transfers are too many to write out; {_MOST_WRITTEN_OUT} at most")
         one, group, count, pieces = self.one, self.group, len(self.group), self.pieces
         element = np.arange(count, dtype=np.int32)
         parts = [

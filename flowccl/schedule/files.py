@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column
 from flowccl.errors import InputError, ScheduleError
-from flowccl.files import read_json, write_json
+from flowccl.files import json_format, read_json, write_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.files import topology_from_json, topology_to_json
@@ -35,7 +35,14 @@ def save_schedule(schedule: Schedule, path: str | Path) -> None:
 
 
 def load_schedule(path: str | Path, topology: Topology | None = None) -> Schedule:
-    """The schedule in a JSON file (.json or .json.gz); refused where it was made for another machine than this."""
+    """The schedule in a JSON file (.json or .json.gz); refused where it was made for another machine than this.
+
+    One in compact form is written out, unless it is too large.
+    """
+    if json_format(path) == "flowccl-compact-schedule":
+        from flowccl.schedule.compact import load_compact
+
+        return load_compact(path, topology).expanded()
     return schedule_from_json(read_json(path, MAX_FILE_BYTES), str(path), topology)
 
 

@@ -131,9 +131,10 @@ def test_published_bandwidths(name: str, collective: str, GBps: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "collective", "GBps"), [("ndv2:4", "allgather", 16.6667), ("ndv2:4", "alltoall", 2.08333)]
+    ("name", "collective", "GBps"),
+    [("ndv2:4", "allgather", 16.6667), ("ndv2:4", "alltoall", 2.08333), ("mi250:2", "allgather", 346.667)],
 )
-def test_published_bandwidths_of_four_hosts(name: str, collective: str, GBps: float) -> None:
+def test_published_bandwidths_of_larger_machines(name: str, collective: str, GBps: float) -> None:
     topology = machine(name)
     assert topology.num_gpus / fluid_optimum(topology, collective).seconds_per_GB == pytest.approx(GBps, rel=1e-4)
 
@@ -179,6 +180,19 @@ def test_one_slow_link_breaks_symmetry_and_the_optimum_is_still_proved() -> None
     assert optimum.proved
     assert optimum.seconds_per_GB == pytest.approx(15 / 175)
     assert optimum.seconds_per_GB == pytest.approx(cut_optimum(slow).seconds_per_GB)
+
+
+@pytest.mark.slow
+def test_one_slow_link_among_128_gpus() -> None:
+    topology = machine("dgx_a100:16")
+    links = list(topology.links)
+    links[0] = replace(links[0], bandwidth_GBps=150.0)
+    slow = replace(topology, links=tuple(links))
+    group = symmetry(slow)
+    assert int(group.node_orbits[:128].max()) == 3
+    optimum = fluid_optimum(slow, "allgather", group=group)
+    assert optimum.proved
+    assert optimum.seconds_per_GB == pytest.approx(0.6)  # the slow link is not what binds: the NICs are
 
 
 @settings(max_examples=12, deadline=None)

@@ -12,6 +12,7 @@ from flowccl.compact import synthesize_compact, too_large
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError, ScheduleError
 from flowccl.schedule.compact import CompactSchedule, load_compact, save_compact
+from flowccl.schedule.files import load_schedule
 from flowccl.topology.machines import machine
 
 
@@ -73,6 +74,19 @@ def test_bad_files(key: str, wrong: object, words: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(json.dumps(value))
     with pytest.raises(ScheduleError, match=words):
         load_compact(tmp_path / "bad.json")
+
+
+def test_other_commands_write_it_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compact = made("torus:3x3", "alltoall")
+    save_compact(compact, tmp_path / "one.json")
+    assert load_schedule(tmp_path / "one.json", machine("torus:3x3")) == compact.expanded()
+    assert main(["show", str(tmp_path / "one.json")]) == 0
+    assert f"{len(compact)} of" in capsys.readouterr().out
+    with pytest.raises(ScheduleError, match="another machine"):
+        load_schedule(tmp_path / "one.json", machine("torus:4x4"))
+    large = synthesize_compact(machine("torus:80x80"), "allgather", 10**9, time_limit_s=1.0).compact
+    with pytest.raises(ScheduleError, match="too many to write out"):
+        large.expanded()
 
 
 def test_what_it_is_for() -> None:
