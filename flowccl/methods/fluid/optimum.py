@@ -3,7 +3,8 @@
     symmetry -> one source and its destinations per class -> linear program -> least time, then least cost
 
 For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
-give what can be done. Where both agree, which is nearly always, the optimum is proved.
+give what can be done. Where both agree, which is nearly always, the optimum is proved. Where they do not, duplicate
+vertices on all ways past switches, not only the shortest, are a floor themselves; or (3.14) is a better one.
 
 Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
 and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory,
@@ -15,7 +16,7 @@ Frank).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -117,7 +118,10 @@ def fluid_optimum(
     task = _Task(topology, name, root, known, cost, options or SolverOptions())
     floor = task.solved(plain_arcs)
     assert floor is not None
-    return task.optimum(floor, task.without_copies(floor))
+    found, exact = task.without_copies(floor)
+    if found is not None and not exact and not found.meets(floor):
+        floor = task.solved(plain_arcs, _MOST_COLUMNS, strong=True) or floor
+    return task.optimum(floor, found, exact)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,28 +155,31 @@ class _Task:
     link_cost: F64
     options: SolverOptions
 
-    def without_copies(self, floor: _Solved) -> _Solved | None:
+    def without_copies(self, floor: _Solved) -> tuple[_Solved | None, bool]:
         """The same with duplicate vertices: on the shortest ways and, where they are not enough, on all.
 
+        And whether it was on all: then it is a floor itself, since every schedule crosses switches on some of them.
         None where the program would be too large, or large for nothing: where switches can be split off without loss
         only the cost would come from it.
         """
         if self.collective not in _COPYING or all(np.all(machine.copies) for machine in self._machines):
-            return floor
+            return floor, True
         if self._splits and floor.fluid.program.num_columns > _LARGE:
-            return None
+            return None, False
         found = self.solved(duplicated_arcs, _MOST_COLUMNS)
         if found is None or found.meets(floor):
-            return found
+            return found, False
         every = [duplicated_arcs(machine, shortest=False) for machine in self._machines]
         if sum(len(arcs) for arcs in every) > _MOST_ARCS:
-            return found
+            return found, False
         better = self.solved(lambda machine: every[self._machines.index(machine)], _MOST_COLUMNS)
-        return better if better is not None and (better.time, better.cost) < (found.time, found.cost) else found
+        return (found, False) if better is None else (better, True)
 
-    def solved(self, network: Callable[[Topology], Arcs], most_columns: float = float("inf")) -> _Solved | None:
+    def solved(
+        self, network: Callable[[Topology], Arcs], most_columns: float = float("inf"), *, strong: bool = False
+    ) -> _Solved | None:
         """Least time, then least cost on a network; None where the program has too many columns."""
-        parts = tuple(self._part(network(machine)) for machine in self._machines)
+        parts = tuple(replace(self._part(network(machine)), strong=strong) for machine in self._machines)
         fluid = fluid_program(self.topology, self.group.link_orbits, parts)
         if fluid.program.num_columns > most_columns:
             return None
@@ -217,8 +224,8 @@ class _Task:
     def _only_gpus_copy(self) -> bool:
         return all(bool(np.all(~machine.copies[machine.num_gpus :])) for machine in self._machines)
 
-    def optimum(self, floor: _Solved, found: _Solved | None) -> FluidOptimum:
-        """Put together what is known."""
+    def optimum(self, floor: _Solved, found: _Solved | None, exact: bool) -> FluidOptimum:
+        """Put together what is known; where what was found is exact it is a floor too."""
         time = floor.time if found is None and self._splits else np.inf if found is None else found.time
         fluid, values = (found or floor).fluid, (found or floor).second.values
         assert values is not None
@@ -232,9 +239,9 @@ class _Task:
             self.topology,
             self.collective,
             time,
-            floor.time,
+            time if exact else floor.time,
             np.inf if found is None else found.cost,
-            floor.cost,
+            found.cost if exact and found is not None else floor.cost,
             fluid.link_use(values, orbit),
             fluid.source_use(values, len(self.topology.links)),
             self.group,

@@ -24,11 +24,15 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What flows: from each source to each of its destinations, on a network; `copies` where it is the same for all."""
+    """What flows: from each source to each of its destinations, on a network; `copies` where it is the same for all.
+
+    `strong` adds the rows of (3.14) at nodes that cannot copy.
+    """
 
     arcs: Arcs
     sources: tuple[Source, ...]
     copies: bool
+    strong: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +115,8 @@ def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
         if part.copies:
             flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
             carried = _usage(model, part.arcs, source, flows)
+            if part.strong:
+                _destined(model, part.arcs, source, flows, carried)
         else:
             carried = _flow_to_all(model, part.arcs, source, amount[at])
         result.append(Traffic(source.rank, source.count, carried.columns[source.classes.arc], part.arcs.link))
@@ -160,6 +166,28 @@ def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Block]
     first = first[arcs.must_balance[first]]
     _add_balance(model.rows("no copies", len(first), equals=0), arcs, first, use[classes.arc])
     return use
+
+
+def _destined(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Block], use: Block) -> None:
+    """What an arc carries, by how many destinations it is for (3.14): none of that changes where nothing is copied."""
+    classes = source.classes
+    most = sum(end.count for end in source.destinations)
+    destined = model.variables(
+        f"destined {source.rank}", (classes.num_arcs, most), where=np.repeat(use.exists[:, None], most, axis=1)
+    )
+    model.rows("all of it", classes.num_arcs, equals=0).add(destined, sum_axis=1).add(use, times=-1)
+    many = np.broadcast_to(np.arange(1, most + 1, dtype=np.float64), destined.shape)
+    rows = model.rows("destinations", classes.num_arcs, equals=0).add(destined, many, sum_axis=1)
+    size = np.bincount(classes.arc, minlength=classes.num_arcs)
+    for end, flow in zip(source.destinations, flows, strict=True):
+        # Added up over the class of the destination, on average over the class of the arc.
+        inside, one = np.bincount(end.classes.arc), np.unique(end.classes.arc, return_index=True)[1]
+        where = classes.arc[one]
+        rows.add_at(where, flow, times=-inside * end.count / size[where])
+    first = classes.first_nodes()
+    first = first[arcs.must_balance[first]]
+    for a in range(most):
+        _add_balance(model.rows("for as many", len(first), equals=0), arcs, first, destined[classes.arc, a])
 
 
 def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variables: Block) -> None:
