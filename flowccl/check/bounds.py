@@ -5,6 +5,8 @@ cut        what must cross a set of links: the earliest it can be there, the wor
            one-machine bound of job-shop scheduling (heads, work, tails), on every node, host, minimum cut and ball
 work       every byte must go some way: all bytes times their least hops, over all links together
 prices     each byte pays its cheapest way, and all links together can earn only so much; without copies
+shares     the same cuts, where a link carries at any time only what can have been added up by then, and only to those
+           who can still be reached
 partition  what must go from part to part, to add up and to spread, over all links between parts together
 """
 
@@ -18,6 +20,7 @@ from flowccl.check.cuts import Cut
 from flowccl.check.needs import Needs
 from flowccl.check.partitions import partition_floors
 from flowccl.check.prices import best_prices
+from flowccl.check.shares import shared_floor_ps
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import without
@@ -25,6 +28,7 @@ from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
 _DETAILED = 20_000_000  # entries that the full treatment of cuts may look at, the most promising cuts first
 _THRESHOLDS = 8  # distinct heads and tails that are tried for a cut
+_SHARED = 12  # cuts for which heads and tails that grow are tried, the best first
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +109,20 @@ def _cuts(needs: Needs) -> list[Bound]:
     simple = [float(needs.bytes[group].sum()) / cut.GBps for cut, group in zip(cuts, crossing, strict=True)]
     farthest = float(needs.latency_ps[np.isfinite(needs.latency_ps)].max(initial=0.0))
     farthest += float(needs.ready_ps.max() + needs.rest_ps.max())
-    result: list[Bound] = []
+    result: list[tuple[Bound, int]] = []
     best, looked = 0.0, 0
     for at in np.argsort(simple)[::-1].tolist():
         looked += len(crossing[at]) * len(cuts[at].links) + len(needs.destination)
         hopeless = simple[at] * 1000 + 3 * farthest <= best  # head, link and tail are no farther than that
         if not len(crossing[at]) or hopeless or (result and looked > _DETAILED):
             break
-        result.append(_cut(needs, cuts[at], crossing[at]))
-        best = max(best, result[-1].ps)
-    return result
+        result.append((_cut(needs, cuts[at], crossing[at]), at))
+        best = max(best, result[-1][0].ps)
+    found = [bound for bound, _ in result]
+    if len(needs.source) > len(needs.bytes) or needs.copies:
+        result.sort(key=lambda pair: -pair[0].ps)
+        found += [_shared_cut(needs, cuts[at], crossing[at]) for _, at in result[:_SHARED]]
+    return found
 
 
 def _cut(needs: Needs, cut: Cut, group: NDArray[np.int64]) -> Bound:
@@ -157,6 +165,17 @@ def _prices(needs: Needs) -> list[Bound]:
     others = f" and {most - 1} more links" if most > 1 else ""
     words = f"every byte pays its way at prices on {name}{others}, which can earn no more by then"
     return [Bound(_floor(found.ps * (1 - 1e-9)), "prices", words)]
+
+
+def _shared_cut(needs: Needs, cut: Cut, group: NDArray[np.int64]) -> Bound:
+    """The floor of one cut over whose links sums grow and copies run out of time, see `shares`."""
+    volume = float(needs.bytes[group].sum())
+    words = (
+        f"{format_bytes(volume)} must cross {cut.name}, {format_GBps(cut.GBps)}"
+        f" ({len(cut.links)} link{'s' if len(cut.links) > 1 else ''}), each byte with all that is added up before,"
+        " and in time to be copied to all"
+    )
+    return Bound(_floor(shared_floor_ps(needs, cut, group)), "shares", words)
 
 
 def _partitions(needs: Needs) -> list[Bound]:

@@ -50,9 +50,22 @@ class Cut:
 
     def earliest_ps(self, away_ps: NDArray[np.float64], size_bytes: float) -> float:
         """When so many bytes can have crossed, if each link works only while the time left is above `away_ps`."""
+        none = np.zeros((len(self.links), 1))
+        return self.earliest_shared_ps(away_ps[:, None], none, size_bytes)
+
+    def earliest_shared_ps(
+        self, head_ps: NDArray[np.float64], tail_ps: NDArray[np.float64], size_bytes: float
+    ) -> float:
+        """The same where each link has several heads and tails, and works for an equal share of its bandwidth each.
+
+        `head_ps[link, i]` is when it gets the i-th share, `tail_ps[link, j]` how long before the end it loses one.
+        """
         pool, GBps = self.pools
-        away = np.full(len(GBps), np.inf)
-        np.minimum.at(away, pool, away_ps)
+        head, tail = (np.full((len(GBps), table.shape[1]), np.inf) for table in (head_ps, tail_ps))
+        np.minimum.at(head, pool, head_ps)
+        np.minimum.at(tail, pool, tail_ps)
+        away = (head[:, :, None] + tail[:, None, :]).reshape(-1)
+        share = np.repeat(GBps / (head.shape[1] * tail.shape[1]), head.shape[1] * tail.shape[1])
         order = np.argsort(away)
-        rate, away = np.cumsum(GBps[order]), away[order]
-        return float(((size_bytes * 1000 + np.cumsum(GBps[order] * away)) / rate).min())
+        rate, away = np.cumsum(share[order]), away[order]
+        return float(((size_bytes * 1000 + np.cumsum(share[order] * away)) / rate).min())

@@ -20,6 +20,9 @@ from flowccl.topology.topology import Topology
 
 _MOST_ENTRIES = 4_000_000  # sources and destinations of all groups, times partitions
 
+_MOST_TO_JOIN = 300  # nodes of a machine whose weakest partitions are sought
+_WEAKEST = 4
+
 Part = NDArray[np.int64]  # of each node: its part, or -1 between the parts
 
 
@@ -84,7 +87,7 @@ def _volume(needs: Needs, part: Part) -> float:
 
 
 def _partitions(topology: Topology) -> Iterator[tuple[str, Part]]:
-    """Every GPU a part, every host a part, runs and strides of ranks, the slowest GPUs apart from all others."""
+    """Every GPU a part, every host a part, the weakest found, runs and strides, the slowest GPUs apart from others."""
     gpus, nodes = topology.num_gpus, len(topology.nodes)
     rank = np.arange(gpus)
     rest = np.full(nodes - gpus, -1)
@@ -97,6 +100,7 @@ def _partitions(topology: Topology) -> Iterator[tuple[str, Part]]:
         place = {host: i for i, host in enumerate(topology.hosts)}
         hosts = np.array([place.get(node.host, -1) for node in topology.nodes], dtype=np.int64)
         yield f"each of {len(place)} hosts", hosts
+    yield from _weakest(topology)
     for size in [k for k in range(2, gpus // 2 + 1) if gpus % k == 0][:8]:
         yield f"each of {gpus // size} runs of {size} gpus", parts(rank // size)
         yield f"each of {gpus // size} sets of every {gpus // size}th gpu", parts(rank % (gpus // size))
@@ -109,3 +113,37 @@ def _partitions(topology: Topology) -> Iterator[tuple[str, Part]]:
             of_gpu = np.full(gpus, k)
             of_gpu[slow[:k]] = np.arange(k)
             yield f"each of the {k} gpus that are slowest {words}, and the rest", parts(of_gpu)
+
+
+def _weakest(topology: Topology) -> Iterator[tuple[str, Part]]:
+    """Partitions with little bandwidth between many parts: the two parts with most between them join, again and again.
+
+    On a machine of GPUs with the same bandwidth both ways, the least of (bandwidth between k parts) / (k - 1) is what
+    trees that span all GPUs can carry together (Tutte; Nash-Williams), so the best partition bounds allreduce tightly.
+    """
+    gpus, nodes = topology.num_gpus, len(topology.nodes)
+    if nodes > _MOST_TO_JOIN:
+        return
+    between = np.zeros((nodes, nodes))
+    np.add.at(between, (topology.link_src, topology.link_dst), topology.link_peak_GBps)
+    between += between.T
+    part = np.arange(nodes)
+    found: list[tuple[float, int, Part]] = []
+    while True:
+        first, second = np.unravel_index(np.argmax(between), between.shape)
+        if between[first, second] <= 0:
+            break
+        part[part == second] = first
+        between[first] += between[second]
+        between[:, first] += between[:, second]
+        between[first, first] = between[second] = between[:, second] = 0
+        names = np.unique(part[:gpus])
+        if len(names) < 2:
+            break
+        parts = np.full(nodes, -1, dtype=np.int64)  # switches that have joined no GPU are between the parts
+        parts[np.isin(part, names)] = np.searchsorted(names, part[np.isin(part, names)])
+        here, there = parts[topology.link_dst], parts[topology.link_src]
+        GBps = float(topology.link_peak_GBps[(here >= 0) & (here != there)].sum())
+        found.append((GBps / (len(names) - 1), len(names), parts))
+    for _, count, parts in sorted(found, key=lambda row: row[0])[:_WEAKEST]:
+        yield f"each of {count} parts that hang together", parts

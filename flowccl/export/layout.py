@@ -48,6 +48,11 @@ class Layout:
         return self.demand.pieces * self.instances
 
     @property
+    def apart(self) -> bool:
+        """Whether this is an allreduce in which every rank adds up on its own: chunks share their input."""
+        return self.collective == "allreduce" and len(self.demand) > self.demand.num_gpus * self.demand.pieces
+
+    @property
     def chunks(self) -> int:
         """Chunks of the whole buffer: the larger of input and output."""
         return max(self.whole_counts)
@@ -117,7 +122,8 @@ def layout_of(demand: Demand, instances: int, inplace: bool) -> Layout:
     extra = (root,) if name in ROOTED else ()
     plain = COLLECTIVES_BY_NAME[name](demand.num_gpus, size, demand.pieces, *extra)
     columns = ("source_ptr", "source_rank", "destination_ptr", "destination_rank")
-    if not all(np.array_equal(getattr(plain, column), getattr(demand, column)) for column in columns):
+    forms = [plain, plain.apart] if name == "allreduce" else [plain]
+    if not any(all(np.array_equal(getattr(form, c), getattr(demand, c)) for c in columns) for form in forms):
         raise InputError(
             f"the demand is called {name}, but its chunks are not those of {name} on {demand.num_gpus} ranks with "
             f"{demand.pieces} chunks per block; runtimes run whole collectives only"
@@ -128,13 +134,14 @@ def layout_of(demand: Demand, instances: int, inplace: bool) -> Layout:
 def _chunk_blocks(demand: Demand) -> list[tuple[int, int]]:
     source = demand.source_rank[demand.source_ptr[:-1]].tolist()
     destination = demand.destination_rank[demand.destination_ptr[:-1]].tolist()
+    times = len(demand) // demand.pieces // demand.num_gpus  # of each block in an allreduce summed up apart
     rows = []
     for chunk, (s, d) in enumerate(zip(source, destination, strict=True)):
         rows.append(
             {
                 "allgather": (0, s),
                 "alltoall": (d, s),
-                "allreduce": (chunk // demand.pieces,) * 2,
+                "allreduce": (chunk // demand.pieces // max(times, 1),) * 2,
                 "reduce_scatter": (d, 0),
                 "gather": (0, s),
                 "scatter": (d, 0),

@@ -258,10 +258,11 @@ class _Maker:
         return self.place.get((rank, chunk)) == cell and self.sends_left[rank, chunk] > 0
 
     def _accumulator(self, key: tuple[int, int]) -> Cell:
-        """Where a GPU adds up a chunk: where it must end, else scratch; never in the caller's input."""
+        """Where a GPU adds up a chunk: where it must end, else scratch; never in input that others still need."""
         if key not in self.accumulator:
             rank, chunk = key
-            final = self.layout.output(rank, chunk, self.instance) if key in self.wanted else None
+            free = key in self.wanted and not (self.layout.inplace and self.layout.apart)
+            final = self.layout.output(rank, chunk, self.instance) if free else None
             self.accumulator[key] = final or self._new_scratch(rank)
         return self.accumulator[key]
 

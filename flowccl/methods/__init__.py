@@ -12,7 +12,7 @@ from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
 from flowccl.methods.crowd import with_crowds
 from flowccl.methods.method import Method
-from flowccl.methods.reduction import with_reductions
+from flowccl.methods.reduction import summed_apart, with_reductions
 from flowccl.methods.setups import with_setups
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Link, Node, Topology
@@ -92,6 +92,12 @@ def _exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sche
     return exchange(topology, demand, clock)
 
 
+def _paired(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.paired import paired
+
+    return paired(topology, demand, clock)
+
+
 def _in_switch(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     from flowccl.methods.in_switch import in_switch
 
@@ -120,7 +126,9 @@ _TABLE: dict[str, Method] = {
     "trees": with_reductions(_trees),
     "fluid": with_reductions(_fluid),
     "taccl": _taccl,
+    "paired": _paired,
     "exchange": _exchange,
+    "apart": summed_apart(_greedy),
     "in-switch": _in_switch,
     **{name: with_reductions(_classic(name)) for name in CLASSICS},
 }

@@ -10,13 +10,20 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
-from flowccl.schedule.relist import relist
+from flowccl.schedule.relist import Relisting, can_relist
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import join, reverse
+from flowccl.schedule.transform import join, retime, reverse
+from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import with_links
 
 _PATIENCE = 8
+_ALONE = 6  # steps of each half alone before any is planned beside the other
+_MOST_BESIDE = 2000  # links of a machine on which halves are planned beside each other
+_STEPS_BESIDE = 3
+_MOST_TAKEN = 0.75  # of a link's bandwidth that the other half may take
+_MOST_APART = 60_000  # transfers of an allreduce summed up apart
+_NOISY = 3  # orders with noise for each join
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
@@ -39,6 +46,27 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
         return _joined(method, topology, demand, halves, clock)
 
     return run
+
+
+def summed_apart(method: Method) -> Method:
+    """The method for allreduce in which every destination adds up on its own, see `Demand.apart`."""
+
+    def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+        if not demand.reduces or len(demand.destination_rank) == len(demand):
+            raise DemandError(f"apart is for sums that several gpus want, such as allreduce; got {demand.collective}")
+        for schedule in _reduced(method, topology, demand.apart, clock):
+            yield None if schedule is None else replace(schedule, method="apart")
+
+    return run
+
+
+def is_small(topology: Topology, demand: Demand) -> bool:
+    """Whether latency counts for more than bytes, even where every destination adds up on its own."""
+    ranks = np.unique(demand.destination_rank)
+    into = np.bincount(topology.link_dst, topology.link_GBps, len(topology.nodes))[ranks]
+    every_ps = float(demand.chunk_bytes[demand.source_chunk].sum()) * 1000 / max(float(into.min()), 1e-9)
+    near = neighbours(topology, 1).distance_ps(1.0)[np.ix_(ranks, ranks)]
+    return every_ps <= 2 * float(near.max()) and len(demand.destination_rank) * len(ranks) <= _MOST_APART
 
 
 def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -90,55 +118,131 @@ def is_uneven(topology: Topology, demand: Demand) -> bool:
 def _joined(
     method: Method, topology: Topology, demand: Demand, halves: Halves, clock: Clock
 ) -> Iterator[Schedule | None]:
-    """Both halves get better in turn; whenever one does, they are joined again."""
-    (first, summed), (second, sent) = halves
-    searches = [_reduced(method, topology, first, clock), method(topology, second, clock)]
-    best: list[Schedule | None] = [None, None]
-    joiner = _Joiner(demand, clock.shared)
-    finish_ps = None
+    """Both halves get better in turn, each alone or beside the other; whenever one does, they are joined again."""
+    search = _Joining(method, topology, demand, halves, clock)
+    best_ps = None
+    turn = 0
     while True:
-        found = [next(search, "over") for search in searches]
-        if found == ["over", "over"]:
+        alone = turn < _ALONE or turn % 2 == 0 or not search.beside
+        both = search.each_alone() if alone else search.one_beside(turn // 2 % 2)
+        if search.over:
             return
-        for i, chunks in enumerate((summed, sent)):
-            part = found[i]
-            if isinstance(part, Schedule):
-                best[i] = replace(part, demand=demand, chunk=chunks[part.chunk].astype(np.int32))
-        both = None
-        if best[0] is not None and best[1] is not None and any(isinstance(part, Schedule) for part in found):
-            both = joiner.join(best[0], best[1])
-        if both is None or (finish_ps is not None and both.finish_ps >= finish_ps):
+        turn += 1
+        if both is None or (best_ps is not None and both.finish_ps >= best_ps):
             yield None
         else:
-            finish_ps = both.finish_ps
+            best_ps = both.finish_ps
             yield both
+
+
+class _Joining:
+    """The best of each half so far, and the searches that look for better ones."""
+
+    def __init__(self, method: Method, topology: Topology, demand: Demand, halves: Halves, clock: Clock) -> None:
+        self.method, self.topology, self.demand, self.clock = method, topology, demand, clock
+        self.demands, self.chunks = (halves[0][0], halves[1][0]), (halves[0][1], halves[1][1])
+        self.searches = [self._search(half, topology, clock) for half in (0, 1)]
+        self.best: list[Schedule | None] = [None, None]
+        self.joiner = _Joiner(demand, clock.shared, clock.seed)
+        self.best_ps: int | None = None
+        self.over = False
+        roomy = all(node.buffer_bytes is None for node in topology.nodes)
+        self.beside = roomy and not (topology.limits or topology.changes) and len(topology.links) <= _MOST_BESIDE
+
+    def _search(self, half: int, topology: Topology, clock: Clock) -> Iterator[Schedule | None]:
+        demand = self.demands[half]
+        return _reduced(self.method, topology, demand, clock) if half == 0 else self.method(topology, demand, clock)
+
+    def each_alone(self) -> Schedule | None:
+        """One step of both searches; the halves joined where one of them got better."""
+        found = [next(search, "over") for search in self.searches]
+        self.over = found == ["over", "over"]
+        for half, part in enumerate(found):
+            if isinstance(part, Schedule):
+                self.best[half] = self._of_all(half, part)
+        return self._join(self.best) if any(isinstance(part, Schedule) for part in found) else None
+
+    def one_beside(self, half: int) -> Schedule | None:
+        """A new plan of one half, on a machine where links are slower that the other half uses; None if no better."""
+        other = self.best[1 - half]
+        if self.best_ps is None or other is None:
+            return None
+        machine = _what_is_left(self.topology, other, self.best_ps)
+        clock = replace(self.clock, seed=int(self.joiner.random.integers(1 << 30)))
+        part = None
+        for _, found in zip(range(_STEPS_BESIDE), self._search(half, machine, clock), strict=False):
+            part = found or part
+        if part is None:
+            return None
+        pair = list(self.best)
+        pair[half] = self._of_all(half, retime(replace(part, topology=self.topology)))
+        before = self.best_ps
+        both = self._join(pair)
+        if both is not None and both.finish_ps < before:
+            self.best = pair
+        return both
+
+    def _of_all(self, half: int, part: Schedule) -> Schedule:
+        """A schedule of a half with the chunks of the whole."""
+        return replace(part, demand=self.demand, chunk=self.chunks[half][part.chunk].astype(np.int32))
+
+    def _join(self, pair: list[Schedule | None]) -> Schedule | None:
+        if pair[0] is None or pair[1] is None:
+            return None
+        both = self.joiner.join(pair[0], pair[1])
+        self.best_ps = both.finish_ps if self.best_ps is None else min(self.best_ps, both.finish_ps)
+        return both
+
+
+def _what_is_left(topology: Topology, other: Schedule, finish_ps: int) -> Topology:
+    """The machine with links slower by the share of the time that the other schedule uses them."""
+    timing = other.timing
+    held = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
+    left = (1 - _MOST_TAKEN * np.minimum(held / max(finish_ps, 1), 1)).tolist()
+    links = [
+        replace(link, bandwidth_GBps=link.bandwidth_GBps * share)
+        for link, share in zip(topology.links, left, strict=True)
+    ]
+    return replace(topology, links=tuple(links))
 
 
 class _Joiner:
     """Joins two halves: every link works off the first half before the second, or who has the longest way to go.
 
-    The second order is left out when it did not help a few times, in this search or in others on the same clock.
+    The other orders are left out when they did not help a few times, in this search or in others on the same clock.
     """
 
-    def __init__(self, demand: Demand, shared: dict[str, object]) -> None:
+    def __init__(self, demand: Demand, shared: dict[str, object], seed: int) -> None:
         self.demand = demand
         self.shared = shared
+        self.random = np.random.default_rng(seed)
 
     @property
     def idle(self) -> int:
-        """How many times in a row the second order did not help."""
+        """How many times in a row the other orders did not help."""
         told = self.shared.get("joins without help", 0)
         return told if isinstance(told, int) else 0
 
     def join(self, first: Schedule, second: Schedule) -> Schedule:
-        """The better of both orders."""
+        """The best of all orders."""
         joined = join(first, second, self.demand)
-        mixed = relist(joined) if self.idle < _PATIENCE else None
+        mixed = self._mixed(joined) if self.idle < _PATIENCE and can_relist(joined) else None
         if mixed is None or mixed.finish_ps >= joined.finish_ps:
             self.shared["joins without help"] = self.idle + 1
             return joined
         self.shared["joins without help"] = 0
         return mixed
+
+    def _mixed(self, joined: Schedule) -> Schedule | None:
+        """The longest way first, then with noise."""
+        ways = Relisting(joined)
+        best = ways.in_order_of(-ways.way_ps)
+        for _ in range(_NOISY if best is not None else 0):
+            noise = 10 ** self.random.uniform(-2, -0.3) * self.random.uniform(-1, 1, len(joined))
+            found = ways.in_order_of(-ways.way_ps * (1 + noise))
+            if found is not None and best is not None and found.finish_ps < best.finish_ps:
+                best = found
+        return best
 
 
 def _late_as_leaves(topology: Topology, demand: Demand) -> tuple[Topology, NDArray[np.int64] | None]:

@@ -84,7 +84,8 @@ def named_root(demand: Demand) -> int | None:
         usual = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root)
     except DemandError:
         return None
-    return (root if rooted else -1) if usual == demand else None
+    same = usual == demand or (demand.collective == "allreduce" and usual.apart == demand)
+    return (root if rooted else -1) if same else None
 
 
 def count_of_inputs(demand: Demand, inputs: Sequence[Any]) -> int:
@@ -124,7 +125,8 @@ def _block_of(demand: Demand, chunk: int) -> int:
         return int(demand.sources(chunk)[0])
     if demand.collective in ("alltoall", "scatter"):
         return int(demand.destinations(chunk)[0])
-    return chunk // demand.pieces
+    times = len(demand) // demand.pieces // demand.num_gpus if demand.collective == "allreduce" else 1
+    return chunk // demand.pieces // times  # an allreduce summed up apart has each block once for each destination
 
 
 def _piece_counts(demand: Demand, count: int) -> list[int]:

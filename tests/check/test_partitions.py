@@ -10,6 +10,7 @@ from flowccl.demand.groups import group_collective, with_late
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.topology.files import read_machine
+from flowccl.topology.topology import Link, Node, Topology
 from tests.strategies import demands, topologies
 
 GB = 10**9
@@ -59,6 +60,18 @@ def test_a_group_without_relays_has_fewer_links() -> None:
     free = group_collective("allgather", GB, range(8), 16)
     alone = group_collective("allgather", GB, range(8), 16, relays=())
     assert lower_bound(topology, alone).ps > lower_bound(topology, free).ps
+
+
+def test_the_weakest_partition_is_found() -> None:
+    """Two wide triangles joined by one thin cable: seen as two parts, not as single GPUs."""
+    nodes = tuple(Node(name=f"gpu{i}") for i in (3, 0, 4, 1, 5, 2))
+    wide = [(0, 2), (2, 4), (4, 0), (1, 3), (3, 5), (5, 1)]
+    sides = [(a, b, 100.0) for a, b in wide] + [(0, 1, 10.0)]
+    links = [Link(src=s, dst=d, bandwidth_GBps=w) for a, b, w in sides for s, d in ((a, b), (b, a))]
+    found = floors(Topology("triangles", nodes, tuple(links)), collective("allreduce", 6, GB))
+    best = max((bound for bound in found if bound.kind == "partition"), key=lambda bound: bound.ps)
+    assert best.us == pytest.approx(2 * 1e9 / 20e3, rel=1e-3)
+    assert "each of 2 parts that hang together" in best.witness
 
 
 @settings(max_examples=30, deadline=None)

@@ -6,6 +6,7 @@ import pytest
 from flowccl.errors import InputError
 from flowccl.export.estimate import estimate_ps
 from flowccl.export.limits import LIMITS
+from flowccl.synthesize import synthesize
 from flowccl.topology.machines import machine
 from tests.export.cases import PROVABLE, findings, made, random_schedule, read, schedule_of
 
@@ -54,6 +55,16 @@ def test_several_chunks_and_instances(collective: str, target: str) -> None:
     schedule = schedule_of("dgx1", collective, chunks=3)
     for instances in (1, 3):
         assert findings(made(schedule, target, instances=instances), target) == []
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("target", PROVABLE)
+def test_an_allreduce_summed_up_apart(target: str, inplace: bool) -> None:
+    """Several chunks with the same data at the source: none may add into what another still has to send."""
+    for name, size_bytes in (("ring:4", 1_000_000), ("dgx1", 1000)):
+        schedule = synthesize(machine(name), "allreduce", size_bytes, method="apart", chunks=2, steps=2).schedule
+        assert schedule.method == "apart"
+        assert findings(made(schedule, target, inplace=inplace), target) == []
 
 
 def random_exports(seeds: range) -> int:

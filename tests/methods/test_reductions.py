@@ -70,11 +70,14 @@ def _random_reduction(random: np.random.Generator, gpus: int) -> Demand:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["greedy", "routed", "direct"]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["greedy", "routed", "direct", "paired"]))
 def test_five_hundred_reductions(seed: int, method: str) -> None:
     random = np.random.default_rng(seed)
     topology = _random_machine(random)
-    schedule = next(METHODS[method](topology, _random_reduction(random, topology.num_gpus), Clock(1.0, seed)))
+    demand = _random_reduction(random, topology.num_gpus)
+    if method == "paired" and len(demand.destination_rank) == len(demand):
+        method = "routed"
+    schedule = next(METHODS[method](topology, demand, Clock(1.0, seed)))
     assert schedule is not None
     assert verify(schedule) == []
     _adds_up(schedule, 60)
@@ -113,6 +116,52 @@ def test_exchange_takes_the_latency_of_the_farthest(machine: str, pencil_us: flo
     demand = collective("allreduce", topology.num_gpus, 1000)
     best = min(s.finish_us for s in METHODS["exchange"](topology, demand, Clock(9.0)) if s is not None)
     assert pencil_us <= best <= 1.05 * pencil_us
+
+
+@pytest.mark.parametrize(("machine", "hops"), [("ring:5", 2), ("line:4", 3), ("torus:3x3", 2)])
+def test_apart_takes_the_latency_of_the_farthest(machine: str, hops: int) -> None:
+    """Where no plan of exchanges fits: every destination adds up on its own, and nobody waits for a whole sum."""
+    topology = read_machine(machine)
+    demand = collective("allreduce", topology.num_gpus, 100)
+    schedule = next(METHODS["apart"](topology, demand, Clock(9.0)))
+    assert verify(schedule) == []
+    assert hops * 0.7 < schedule.finish_us < hops * 0.7 + 0.1
+    layout = make_layout(schedule.demand, 64)
+    inputs = [np.arange(64.0) * (rank + 1) for rank in range(topology.num_gpus)]
+    outputs = [np.zeros(64) for _ in inputs]
+    execute_into(schedule, layout, inputs, outputs)
+    for output in outputs:
+        np.testing.assert_array_equal(output, sum(inputs))
+
+
+def test_apart_is_a_demand_of_its_own() -> None:
+    demand = collective("allreduce", 3, 600, 2)
+    apart = demand.apart
+    assert len(apart) == 3 * len(demand)
+    assert apart.destination_rank.tolist() == [0, 0, 1, 1, 2, 2] * 3
+    assert set(np.diff(apart.source_ptr).tolist()) == {3}
+    with pytest.raises(DemandError, match="apart is for sums that several gpus want, such as allreduce; got reduce"):
+        next(METHODS["apart"](read_machine("ring:3"), collective("reduce", 3, 600), Clock(1.0)))
+
+
+def test_paired_shares_links_between_sums_and_copies() -> None:
+    """A triangle with one wide side: the best trees carry 1 GB twice over 25 + 25 + 50 GB/s both ways."""
+    nodes = tuple(Node(name=f"gpu{i}") for i in range(3))
+    sides = [(0, 1, 50.0), (1, 2, 25.0), (2, 0, 25.0)]
+    links = [Link(src=s, dst=d, bandwidth_GBps=w) for a, b, w in sides for s, d in ((a, b), (b, a))]
+    topology = Topology("triangle", nodes, tuple(links))
+    demand = collective("allreduce", 3, 10**9, 32)
+    schedule = next(METHODS["paired"](topology, demand, Clock(9.0)))
+    assert verify(schedule) == []
+    pencil_us = 2 * 2 * 10**9 / 200e3  # every byte goes over two of the sides, both ways
+    assert pencil_us <= schedule.finish_us <= 1.1 * pencil_us
+
+
+def test_paired_is_for_sums_that_are_copied() -> None:
+    for name in ("allgather", "reduce"):
+        words = f"paired is for demands that add up and copy, such as allreduce; got {name}"
+        with pytest.raises(DemandError, match=words):
+            next(METHODS["paired"](read_machine("ring:3"), collective(name, 3, 600), Clock(1.0)))
 
 
 def test_exchange_is_for_allreduce_only() -> None:
