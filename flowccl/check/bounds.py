@@ -3,6 +3,7 @@
 distance   the farthest destination, by latency alone
 cut        what must cross a set of links: the earliest it can be there, the work, and the way still to go. This is the
            one-machine bound of job-shop scheduling (heads, work, tails), on every node, host, minimum cut and ball
+adding     all contributions but one must be added up somewhere, where that takes time
 work       every byte must go some way: all bytes times their least hops, over all links together
 prices     each byte pays its cheapest way, and all links together can earn only so much; without copies
 shares     the same cuts, where a link carries at any time only what can have been added up by then, and only to those
@@ -65,6 +66,7 @@ def floors(topology: Topology, demand: Demand) -> list[Bound]:
         needs = Needs.of(demand, topology)
     return [
         *_ready(demand, topology),
+        *_adding(demand, topology),
         _distance(needs),
         _work(needs),
         *_cuts(needs),
@@ -80,6 +82,16 @@ def _ready(demand: Demand, topology: Topology) -> list[Bound]:
     at = int(np.argmax(demand.ready_ps))
     name, when = topology.nodes[demand.source_rank[at]].name, int(demand.ready_ps[at])
     return [Bound(when, "ready", f"{name} has its data only from {format_us(ps_to_us(when))}")]
+
+
+def _adding(demand: Demand, topology: Topology) -> list[Bound]:
+    """All that must be added up, over all that add up; nothing where somebody does it in no time."""
+    rates = topology.reduce_GBps[topology.reduces]
+    if not demand.reduces or not np.all(np.isfinite(rates)):
+        return []
+    total = float((demand.chunk_bytes * (np.diff(demand.source_ptr) - 1)).sum())
+    words = f"{format_bytes(total)} must be added up, by all together at {format_GBps(float(rates.sum()))}"
+    return [Bound(_floor(total * 1000 / float(rates.sum())), "adding", words)]
 
 
 def _distance(needs: Needs) -> Bound:

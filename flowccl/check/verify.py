@@ -16,11 +16,10 @@ __all__ = ["Violation", "verify"]
 def verify(schedule: Schedule) -> list[Violation]:
     """Every violation, in no particular order; an empty list proves the schedule right.
 
-    Proved: routes exist and switches copy or reduce only if they can; what travels in one message has one route, start
-    and use; nothing starts before time zero; GPUs that are
+    Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; GPUs that are
     neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link
-    and limit is within its capacity at every instant; buffers stay within their limits; every destination ends with
-    what it wants, every contribution counted once.
+    and limit is within its capacity at every instant; GPUs that take time to add up do so one by one; buffers stay
+    within their limits; every destination ends with what it wants, every contribution counted once.
     """
     if schedule.demand.num_gpus > schedule.topology.num_gpus:
         machine = f"{schedule.topology.name} has {schedule.topology.num_gpus}"
@@ -34,6 +33,7 @@ def verify(schedule: Schedule) -> list[Violation]:
         *check_sums(schedule),
         *_copies(schedule),
         *_links(schedule),
+        *_adding(schedule),
         *_limits(schedule),
         *_buffers(schedule),
     ]
@@ -184,6 +184,30 @@ def _links(schedule: Schedule) -> list[Violation]:
                 )
             if timing.hop_to_ps[row] > timing.hop_to_ps[longest]:
                 longest = row
+    return result
+
+
+def _adding(schedule: Schedule) -> list[Violation]:
+    """A node that takes time to add up adds one chunk after the other."""
+    timing, rows, result = schedule.timing, schedule.timing.adding, []
+    rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
+    last: dict[int, int] = {}  # node: the row that keeps it busy for longest
+    for row in rows.tolist():
+        node = int(timing.end_node[row])
+        before = last.get(node, row)
+        if before != row and timing.end_whole_ps[row] < timing.end_arrival_ps[before]:
+            pair = (int(timing.end_transfer[before]), int(timing.end_transfer[row]))
+            result.append(
+                Violation(
+                    "adding",
+                    f"{schedule.topology.nodes[node].name} adds up transfer {pair[0]} until "
+                    f"{ps_to_us(int(timing.end_arrival_ps[before])):g} us, but transfer {pair[1]} is there at "
+                    f"{ps_to_us(int(timing.end_whole_ps[row])):g} us",
+                    pair,
+                )
+            )
+        if timing.end_arrival_ps[row] >= timing.end_arrival_ps[before]:
+            last[node] = row
     return result
 
 

@@ -64,6 +64,7 @@ def _synth(options: argparse.Namespace) -> int:
         raise InputError(f"{', '.join(told)}: only method taccl takes it; choose it with --method taccl")
     elif given and options.method not in ON_EPOCHS:
         raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
+    topology = _adding(topology, options)
     if options.buffer_limit is not None:
         topology = with_buffers(topology, parse_bytes(options.buffer_limit))
     if options.out is not None:
@@ -168,7 +169,7 @@ def _synth_tenants(options: argparse.Namespace) -> int:
         raise InputError(f"--tenants: the file says what each tenant wants; leave {(extra or ['late'])[0]} out")
     if options.machine is None:
         raise InputError("synth needs MACHINE: flowccl synth torus:4x4 --tenants tenants.json")
-    topology = read_machine(options.machine)
+    topology = _adding(read_machine(options.machine), options)
     load_tenants(options.tenants, topology.num_gpus)  # errors now, not in the search
     if options.out is not None:
         check_writable(Path(options.out))
@@ -187,6 +188,16 @@ def _synth_tenants(options: argparse.Namespace) -> int:
         save_schedule(result.result.schedule, options.out)
     print(json.dumps(result.to_json()) if options.json else describe_tenants(result, options.out))
     return 0
+
+
+def _adding(topology: "Topology", options: argparse.Namespace) -> "Topology":
+    """The machine whose GPUs add up at the rate asked for."""
+    from flowccl.topology.view import adding_at
+    from flowccl.units import parse_GBps
+
+    if options.reduce_GBps is None:
+        return topology
+    return adding_at(topology, parse_GBps(options.reduce_GBps, "--reduce-GBps"))
 
 
 def _demand_file(text: str, size: int | None) -> "Demand | None":

@@ -71,6 +71,8 @@ def _add_crowd(synth: Parser) -> None:
     group = synth.add_argument_group("groups, late data and tenants")
     group.add_argument("--group", metavar="RANKS", help="only these GPUs take part, e.g. 0-7,16-23")
     group.add_argument("--relay", metavar="all|none|RANKS", help="others that may pass chunks on (default: all)")
+    adding = "GPUs add up what arrives at this rate, one after the other, e.g. 200GB/s (default: in no time)"
+    group.add_argument("--reduce-GBps", metavar="RATE", dest="reduce_GBps", help=adding)
     late = "its data comes late, e.g. gpu3=20us; may be given several times"
     group.add_argument("--late", metavar="GPU=TIME", action="append", default=[], help=late)
     group.add_argument("--matrix", metavar="FILE", help="of alltoallv: bytes from each rank to each, JSON or CSV")

@@ -9,6 +9,7 @@ from itertools import islice
 
 from flowccl.demand.collectives import allgather
 from flowccl.demand.demand import Demand
+from flowccl.methods.adding import with_adding
 from flowccl.methods.clock import Clock
 from flowccl.methods.crowd import with_crowds
 from flowccl.methods.method import Method
@@ -135,9 +136,9 @@ _TABLE: dict[str, Method] = {
 
 
 def _made_for_all(name: str, method: Method) -> Method:
-    """The method, made to take groups, late data and setups."""
+    """The method, made to take groups, late data, setups and gpus that take time to add up."""
     able = with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS)
-    return able if name in KNOWS_SETUPS else with_setups(able)
+    return with_adding(able if name in KNOWS_SETUPS else with_setups(able), name)
 
 
 METHODS: dict[str, Method] = {name: _made_for_all(name, method) for name, method in _TABLE.items()}

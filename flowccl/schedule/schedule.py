@@ -144,7 +144,7 @@ class Schedule:
     def timing(self) -> Timing:
         """When each link is held, and when each transfer arrives where."""
         leader = self.leader if self.has_messages else None
-        return replay(self.topology, self.shape, self.sent_bytes, self.route, self.start_ps, leader)
+        return replay(self.topology, self.shape, self.sent_bytes, self.route, self.start_ps, leader, self.reduce)
 
     @cached_property
     def finish_ps(self) -> int:

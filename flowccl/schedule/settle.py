@@ -58,11 +58,15 @@ def sequence(schedule: Schedule) -> NDArray[np.int64]:
 
 
 def fits(schedule: Schedule) -> bool:
-    """Whether every link carries one chunk at a time, and every limit holds."""
+    """Whether every link carries one chunk at a time, every GPU adds up one at a time, and every limit holds."""
     timing = schedule.timing
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
     if np.any((link[1:] == link[:-1]) & (begin[1:] < end[:-1])):
+        return False
+    busy = timing.adding[np.lexsort((timing.end_whole_ps[timing.adding], timing.end_node[timing.adding]))]
+    same = timing.end_node[busy[1:]] == timing.end_node[busy[:-1]]
+    if np.any(same & (timing.end_whole_ps[busy[1:]] < timing.end_arrival_ps[busy[:-1]])):
         return False
     for limit in schedule.topology.limits:
         rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
@@ -106,7 +110,7 @@ class _Times:
     def __init__(self, schedule: Schedule, members: NDArray[np.int64]) -> None:
         self.schedule = schedule
         self.size = schedule.sent_bytes[members]
-        self.route = schedule.route[members]
+        self.route, self.adds = schedule.route[members], schedule.reduce[members]
         self.leader = None if len(members) == 1 else np.zeros(len(members), dtype=np.int64)
         self.known: tuple[int, Timing] | None = None
 
@@ -119,8 +123,15 @@ class _Times:
         else:
             topology, shape = self.schedule.topology, self.schedule.shape
             starts = np.full(len(self.size), start, dtype=np.int64)
-            self.known = (start, replay(topology, shape, self.size, self.route, starts, self.leader))
+            self.known = (start, replay(topology, shape, self.size, self.route, starts, self.leader, self.adds))
         return self.known[1]
+
+
+def _adding(timing: Timing) -> list[tuple[int, int, int]]:
+    """When which node is busy adding up; nodes have negative numbers here, beside the links."""
+    busy = timing.adding
+    holds = (-1 - timing.end_node[busy], timing.end_whole_ps[busy], timing.end_arrival_ps[busy])
+    return list(zip(*(column.tolist() for column in holds), strict=True))
 
 
 def _shifted(timing: Timing, by: int) -> Timing:
@@ -154,7 +165,7 @@ class _Placed:
         waits = [self._held_since(chunk, node) - at for chunk, node, at in self._sends(members, timing)]
         waits += [self._after(chunk, node, adds) - at for chunk, node, at in self._comes(members, timing)]
         hops = list(zip(timing.hop_link.tolist(), timing.hop_from_ps.tolist(), timing.hop_to_ps.tolist(), strict=True))
-        waits += [self._link_free(link, begin, end) - begin for link, begin, end in hops]
+        waits += [self._link_free(link, begin, end) - begin for link, begin, end in (*hops, *_adding(timing))]
         wait = max(waits)
         return wait if wait > 0 or not self.schedule.topology.limits else self._limit_wait(hops, timing)
 
@@ -215,6 +226,8 @@ class _Placed:
 
     def add(self, members: NDArray[np.int64], timing: Timing) -> None:
         """Place a message."""
+        for node, begin, end in _adding(timing):
+            insort(self.links.setdefault(node, []), (begin, end))
         holds = (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps, timing.hop_GBps)
         for link, begin, end, GBps in zip(*(column.tolist() for column in holds), strict=True):
             insort(self.links.setdefault(link, []), (begin, end))

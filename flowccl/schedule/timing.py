@@ -16,7 +16,8 @@ class Timing:
 
     A hop holds its link from `hop_from_ps` until `hop_to_ps`, at `hop_GBps`; the hops of a message are those of its
     first transfer, while every transfer has its roots and ends. A root sends from `root_from_ps` until
-    `root_to_ps`. The first byte reaches an end at `end_first_ps`, the chunk is whole there at `end_arrival_ps`.
+    `root_to_ps`. The first byte reaches an end at `end_first_ps`, the chunk is whole there at `end_whole_ps` and, where
+    it takes time to add it up, added at `end_arrival_ps`; of a message, all is added with its first transfer.
     """
 
     hop_transfer: NDArray[np.int64]
@@ -31,7 +32,13 @@ class Timing:
     end_transfer: NDArray[np.int64]
     end_node: NDArray[np.int32]
     end_first_ps: NDArray[np.int64]
+    end_whole_ps: NDArray[np.int64]
     end_arrival_ps: NDArray[np.int64]
+
+    @property
+    def adding(self) -> NDArray[np.int64]:
+        """The ends that are busy adding up, from `end_whole_ps` to `end_arrival_ps`."""
+        return np.flatnonzero(self.end_arrival_ps > self.end_whole_ps)
 
 
 def replay(
@@ -41,8 +48,9 @@ def replay(
     route: NDArray[np.int32],
     start_ps: NDArray[np.int64],
     leader: NDArray[np.int64] | None = None,
+    adds: NDArray[np.bool_] | None = None,
 ) -> Timing:
-    """Times of transfers of `size_bytes` on `route` from `start_ps`.
+    """Times of transfers of `size_bytes` on `route` from `start_ps`, where `adds` says which are added up.
 
     `leader` is the first transfer of each one's message, whose size is then that of the message; None where all travel
     alone.
@@ -81,6 +89,14 @@ def replay(
     end_row = shape.end_hop[end] - shape.routes.ptr[route[end_transfer]] + hop_ptr[end_transfer]
     latency = topology.link_latency_ps[link[end_row]]
     kept = slice(None) if leader is None else np.flatnonzero(leader[hop_transfer] == hop_transfer)
+    end_node = shape.end_node[end]
+    whole = arrival = until[end_row] + latency
+    if adds is not None and topology.adds_slowly:
+        busy = np.flatnonzero(adds[end_transfer] & np.isfinite(topology.reduce_GBps[end_node]))
+        arrival = whole.copy()
+        arrival[busy] += holds_ps(size_bytes[end_transfer[busy]], topology.reduce_GBps[end_node[busy]])
+        if leader is not None:
+            whole = np.where(leader[end_transfer] == end_transfer, whole, arrival)
     return Timing(
         hop_transfer[kept],
         link[kept],
@@ -92,9 +108,10 @@ def replay(
         begin[root_row],
         until[root_row],
         end_transfer,
-        shape.end_node[end],
+        end_node,
         begin[end_row] + latency,
-        until[end_row] + latency,
+        whole,
+        arrival,
     )
 
 

@@ -157,6 +157,7 @@ def _precedences(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int6
     timing = schedule.timing
     parts = [
         _order_on_links(schedule, timing),
+        _order_of_adding(schedule, timing),
         *_order_on_limits(schedule, timing),
         *_order_in_buffers(schedule, timing),
         data_order(schedule),
@@ -191,6 +192,19 @@ def _order_on_links(
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
     same = timing.hop_link[order[1:]] == timing.hop_link[order[:-1]]
     return _hop_edges(schedule, timing, order[:-1][same], order[1:][same])
+
+
+def _order_of_adding(
+    schedule: Schedule, timing: Timing
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """A node that takes time to add up adds one after the other, in the same order."""
+    rows = timing.adding
+    rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
+    same = timing.end_node[rows[1:]] == timing.end_node[rows[:-1]]
+    x, y = rows[:-1][same], rows[1:][same]
+    before, after = timing.end_transfer[x], timing.end_transfer[y]
+    lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_whole_ps[y] - schedule.start_ps[after])
+    return before, after, lag
 
 
 def _order_on_limits(

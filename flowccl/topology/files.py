@@ -28,7 +28,7 @@ MAX_LINKS = 10_000_000
 MAX_FILE_BYTES = 256_000_000
 
 _TOP = ("format", "version", "name", "nodes", "links", "limits", "$schema")
-_NODE = ("name", "kind", "host", "stores", "copies", "reduces", "crossing", "buffer", "count")
+_NODE = ("name", "kind", "host", "stores", "copies", "reduces", "crossing", "buffer", "reduce", "count")
 _LINK = ("src", "dst", "bandwidth", "latency", "setup", "both", "changes", "name", "count")
 _CHANGE = ("at", "bandwidth")
 _LIMIT = ("name", "bandwidth", "links")
@@ -98,6 +98,8 @@ def _node_to_json(node: Node) -> dict[str, Any]:
             result[key] = getattr(node, key)
     if node.buffer_bytes is not None:
         result["buffer"] = int(node.buffer_bytes)
+    if node.reduce_GBps is not None:
+        result["reduce"] = float(node.reduce_GBps)
     return result
 
 
@@ -180,6 +182,8 @@ def _read_node(fields: dict[str, Any], place: str, number: str | None) -> Node:
         given |= {key: numbered(given[key], number, place, key) for key in ("name", "host") if key in given}
     if "buffer" in fields:
         given["buffer_bytes"] = buffer_field(fields["buffer"], place)
+    if "reduce" in fields:
+        given["reduce_GBps"] = quantity_field(parse_GBps, fields["reduce"], place, "reduce")
     try:
         return Node(**given)
     except TopologyError as error:

@@ -126,7 +126,9 @@ class Verifier:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        kinds = [(n.kind, n.stores, n.copies, n.reduces, n.crossing, n.buffer_bytes) for n in topology.nodes]
+        kinds = [
+            (n.kind, n.stores, n.copies, n.reduces, n.crossing, n.buffer_bytes, n.reduce_GBps) for n in topology.nodes
+        ]
         self.node_colour = _colours(kinds)
         limits = topology.link_limits[0]
         self.link_colour = _colours(

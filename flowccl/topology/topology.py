@@ -30,7 +30,8 @@ class Node:
 
     `stores`, `copies` and `reduces` say what the node can do; left out, they follow from the kind (a GPU can do
     all three, a memory stores and copies, a plain switch only forwards). Only GPUs own data. `crossing` is how a
-    switch is crossed. `buffer_bytes` bounds what a storing node may hold for others.
+    switch is crossed. `buffer_bytes` bounds what a storing node may hold for others. `reduce_GBps` is how fast it adds
+    up what arrives, one after the other; left out, that takes no time.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Node:
     reduces: bool | None = None
     crossing: Crossing = "cut-through"
     buffer_bytes: int | None = None
+    reduce_GBps: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -60,6 +62,9 @@ class Node:
             raise TopologyError(f"node {self.name}: buffer_bytes must be >= 0, got {self.buffer_bytes}")
         if self.buffer_bytes is not None and not self.stores:
             raise TopologyError(f"node {self.name}: buffer_bytes needs a node that stores; a switch does not")
+        if self.reduce_GBps is not None:
+            _check_rate(f"node {self.name}", "reduce_GBps", self.reduce_GBps)
+            object.__setattr__(self, "reduce_GBps", float(self.reduce_GBps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +235,16 @@ class Topology:
         return np.array([bool(node.reduces) for node in self.nodes])
 
     @cached_property
+    def reduce_GBps(self) -> NDArray[np.float64]:
+        """How fast each node adds up what arrives; infinite where that takes no time."""
+        return np.array([np.inf if node.reduce_GBps is None else node.reduce_GBps for node in self.nodes])
+
+    @cached_property
+    def adds_slowly(self) -> bool:
+        """Whether it takes any node time to add up."""
+        return any(node.reduce_GBps is not None for node in self.nodes)
+
+    @cached_property
     def cuts_through(self) -> NDArray[np.bool_]:
         """Which nodes forward while they still receive (switches with the cut-through crossing)."""
         return np.array([not node.stores and node.crossing == "cut-through" for node in self.nodes])
@@ -253,7 +268,7 @@ class Topology:
     def fingerprint(self) -> str:
         """A hash of everything that matters to a schedule: nodes, links and limits, but not the machine's name."""
         rows = (
-            [[getattr(node, name) for name in Node.__slots__] for node in self.nodes],
+            [[getattr(node, name) for name in _fields_of(node)] for node in self.nodes],
             [
                 [link.src, link.dst, link.bandwidth_GBps, link.latency_us, link.changes]
                 + ([link.setup_us] if link.setup_us else [])
@@ -276,6 +291,11 @@ class Topology:
 def _group(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     order = np.argsort(keys, kind="stable").astype(np.int32)
     return np.concatenate(([0], np.cumsum(np.bincount(keys, minlength=count)))).astype(np.int64), order
+
+
+def _fields_of(node: Node) -> tuple[str, ...]:
+    """What of a node counts; a rate that is not given is left out, so that old fingerprints stay."""
+    return tuple(name for name in Node.__slots__ if name != "reduce_GBps" or node.reduce_GBps is not None)
 
 
 def _check_nodes(topology: Topology) -> None:
@@ -325,7 +345,11 @@ def _check_limit(topology: Topology, limit: Limit) -> None:
 
 
 def _check_bandwidth(where: str, bandwidth_GBps: float) -> None:
-    if not (math.isfinite(bandwidth_GBps) and bandwidth_GBps > 0):
-        raise TopologyError(f"{where}: bandwidth_GBps must be > 0, got {bandwidth_GBps:g}")
-    if not 1e-6 <= bandwidth_GBps <= 1e9:
-        raise TopologyError(f"{where}: bandwidth_GBps must be between 1e-6 and 1e9, got {bandwidth_GBps:g}")
+    _check_rate(where, "bandwidth_GBps", bandwidth_GBps)
+
+
+def _check_rate(where: str, what: str, GBps: float) -> None:
+    if not (math.isfinite(GBps) and GBps > 0):
+        raise TopologyError(f"{where}: {what} must be > 0, got {GBps:g}")
+    if not 1e-6 <= GBps <= 1e9:
+        raise TopologyError(f"{where}: {what} must be between 1e-6 and 1e9, got {GBps:g}")

@@ -31,6 +31,12 @@ def without(topology: Topology, gpus: Collection[int]) -> tuple[Topology, NDArra
     return with_links(topology, keep, f"without {len(gpus)} gpus")
 
 
+def adding_at(topology: Topology, reduce_GBps: float | None) -> Topology:
+    """The machine in which every GPU adds up what arrives at this rate; None: in no time at all."""
+    nodes = [replace(node, reduce_GBps=reduce_GBps) if node.kind == "gpu" else node for node in topology.nodes]
+    return replace(topology, nodes=tuple(nodes))
+
+
 def without_setups(topology: Topology, size_bytes: int) -> Topology:
     """The machine without setups on which chunks of so many bytes take as long, and longer ones no less.
 
