@@ -130,5 +130,6 @@ def describe_tenants(tenants: "TenantsResult", out: str | None = None) -> str:
     for tenant in tenants.tenants:
         finish, floor = (format_us(part[tenant.name]) for part in (tenants.finish_us, tenants.lower_bound_us))
         lines.append(f"{tenant.name:<{width}}  weight {tenant.weight:g}, finish {finish}, alone at least {floor}")
-    lines.append(f"weighted sum of finishes {format_us(tenants.weighted_sum_us)}")
+    floor = f"proved floor {format_us(tenants.weighted_floor_us)}"
+    lines.append(f"weighted sum of finishes {format_us(tenants.weighted_sum_us)}, {floor}")
     return "\n".join(lines)

@@ -7,14 +7,14 @@ fill what the earlier ones leave free.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
 
+from flowccl.check.bounds import lower_bound
 from flowccl.check.metrics import measure
 from flowccl.check.verify import verify
-from flowccl.demand.demand import Demand
 from flowccl.demand.tenants import Tenant, together
 from flowccl.errors import InvalidScheduleError
 from flowccl.result import Result
@@ -38,6 +38,7 @@ class TenantsResult:
     tenants: tuple[Tenant, ...]
     finish_us: Mapping[str, float]
     lower_bound_us: Mapping[str, float]
+    weighted_floor_us: float = 0.0
 
     @property
     def weighted_sum_us(self) -> float:
@@ -56,7 +57,11 @@ class TenantsResult:
             }
             for tenant in self.tenants
         ]
-        return self.result.to_json() | {"tenants": rows, "weighted_sum_us": self.weighted_sum_us}
+        return (
+            self.result.to_json()
+            | {"tenants": rows, "weighted_sum_us": self.weighted_sum_us}
+            | {"weighted_floor_us": self.weighted_floor_us}
+        )
 
 
 def synthesize_tenants(
@@ -66,53 +71,74 @@ def synthesize_tenants(
     time_limit_s: float = 10.0,
     **options: Any,
 ) -> TenantsResult:
-    """One schedule for all tenants, which are made for a number of chunks; other options are those of synthesize."""
+    """One schedule for all tenants, which are made for a number of chunks; other options are those of synthesize.
+
+    Where a tenant keeps some GPUs out, all chunks at once are not tried: they would pass through them.
+    """
     first = tuple(tenants_of(1))
     share_s = time_limit_s / (len(first) + 1)
-    made: dict[int, Sequence[Tenant]] = {}
-
-    def at_once(count: int) -> Demand:
-        tenants = tenants_of(count)
-        demand = together(tenants)
-        made[len(demand)] = tenants
-        return demand
-
-    result = synthesize(topology, at_once, time_limit_s=share_s, **options)
-    alone = []
-    for number in range(len(first)):
-
-        def only(count: int, number: int = number) -> Demand:
-            return together([tenants_of(count)[number]])
-
-        alone.append(synthesize(topology, only, time_limit_s=share_s, **options))
-    candidates = [(result.schedule, made[len(result.schedule.demand)])]
+    alone = [
+        synthesize(topology, lambda count, n=number: tenants_of(count)[n].alone, time_limit_s=share_s, **options)
+        for number in range(len(first))
+    ]
+    candidates = []
     for order in _orders(first, alone):
         parts = [alone[number].schedule for number in order]
-        tenants = [replace(first[number], demand=alone[number].schedule.demand) for number in order]
-        candidates.append((one_after_another(parts), tenants))
-    best, members = min(candidates, key=lambda pair: _weighted_ps(*pair))
+        candidates.append(one_after_another(parts, [first[number] for number in order]))
+    results = list(alone)
+    if not any(tenant.demand.forbidden for tenant in first):
+        at_once = synthesize(topology, lambda count: together(tenants_of(count)), time_limit_s=share_s, **options)
+        candidates.append(at_once.schedule)
+        results.append(at_once)
+    best = min(candidates, key=_weighted_ps)
     violations = verify(best)
     if violations:
         raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
-    seconds = result.synthesis_s + sum(part.synthesis_s for part in alone)
-    whole = replace(result, schedule=best, metrics=measure(best), synthesis_s=seconds)
-    ends = zip([tenant.name for tenant in members], finishes_ps(best, members), strict=True)
+    seconds = sum(part.synthesis_s for part in results)
+    bound = results[-1].bound if len(results) > len(alone) else lower_bound(topology, together(first))
+    whole = replace(results[-1], schedule=best, bound=bound, metrics=measure(best), synthesis_s=seconds)
+    ends = zip([share.name for share in best.demand.tenants], finishes_ps(best), strict=True)
     floors = {tenant.name: part.bound.us for tenant, part in zip(first, alone, strict=True)}
-    return TenantsResult(whole, first, {name: ps_to_us(ps) for name, ps in ends}, floors)
+    weighted = _weighted_floor_us(topology, first, alone)
+    return TenantsResult(whole, first, {name: ps_to_us(ps) for name, ps in ends}, floors, weighted)
 
 
-def finishes_ps(schedule: Schedule, tenants: Sequence[Tenant]) -> list[int]:
-    """When each tenant is over; its chunks follow each other in the schedule's demand."""
-    ends = np.cumsum([len(tenant.demand) for tenant in tenants])
+def _weighted_floor_us(topology: Topology, tenants: Sequence[Tenant], alone: Sequence[Result]) -> float:
+    """No schedule has a smaller weighted sum of finishes.
+
+    Whoever is over last of some tenants is not over before the floor of all their chunks; so for every order in which
+    they may be over, each one's finish is at least the floor of those up to it. For many tenants, each one's own.
+    """
+    numbers = range(len(tenants))
+    floor = {frozenset([n]): alone[n].bound.us for n in numbers}
+    if len(tenants) > _FEW:
+        return sum(tenants[n].weight * floor[frozenset([n])] for n in numbers)
+    for size in range(2, len(tenants) + 1):
+        for some in combinations(numbers, size):
+            floor[frozenset(some)] = lower_bound(topology, together([tenants[n] for n in some])).us
+    return min(
+        sum(tenants[n].weight * floor[frozenset(order[: place + 1])] for place, n in enumerate(order))
+        for order in permutations(numbers)
+    )
+
+
+def finishes_ps(schedule: Schedule) -> list[int]:
+    """When each tenant of the schedule's demand is over."""
+    shares = schedule.demand.tenants
+    ends = np.cumsum([share.chunks for share in shares])
     owner = np.searchsorted(ends, schedule.chunk[schedule.timing.end_transfer], side="right")
-    last = np.zeros(len(tenants), dtype=np.int64)
+    last = np.zeros(len(shares), dtype=np.int64)
     np.maximum.at(last, owner, schedule.timing.end_arrival_ps)
     return [int(ps) for ps in last]
 
 
-def one_after_another(parts: Sequence[Schedule]) -> Schedule:
-    """Schedules of different chunks on one machine as one: each link is free for the next when the first is done."""
-    demand = together([Tenant(str(number), part.demand) for number, part in enumerate(parts)])
+def one_after_another(parts: Sequence[Schedule], tenants: Sequence[Tenant]) -> Schedule:
+    """Schedules of different chunks on one machine as one: each link is free for the next when the first is done.
+
+    Each is one tenant's alone; its demand knows when the tenant starts.
+    """
+    rows = [replace(who, demand=part.demand, start_ps=0) for who, part in zip(tenants, parts, strict=True)]
+    demand = together(rows)
     chunk_base = np.cumsum([0, *(len(part.demand) for part in parts)])
     route_base = np.cumsum([0, *(len(part.routes) for part in parts)])
     time_base = np.cumsum([0, *(part.finish_ps for part in parts)])
@@ -144,7 +170,7 @@ def _orders(tenants: Sequence[Tenant], alone: Sequence[Result]) -> list[tuple[in
     return [tuple(sorted(range(len(tenants)), key=lambda n: (-tenants[n].weight / takes[n], n)))]
 
 
-def _weighted_ps(schedule: Schedule, tenants: Sequence[Tenant]) -> tuple[float, int]:
+def _weighted_ps(schedule: Schedule) -> tuple[float, int]:
     """What is to be least: the weighted sum of finishes, then the last finish."""
-    ends = finishes_ps(schedule, tenants)
-    return sum(tenant.weight * ps for tenant, ps in zip(tenants, ends, strict=True)), max(ends)
+    ends = finishes_ps(schedule)
+    return sum(share.weight * ps for share, ps in zip(schedule.demand.tenants, ends, strict=True)), max(ends)

@@ -77,12 +77,19 @@ def _starts(schedule: Schedule) -> list[Violation]:
 
 def _forbidden(schedule: Schedule) -> list[Violation]:
     """GPUs outside the group that are no relays neither send nor get anything."""
-    if not schedule.demand.forbidden:
+    demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
+    banned = np.zeros((len(demand), nodes), dtype=np.bool_)
+    banned[:, list(demand.forbidden)] = True
+    first = 0
+    for share in demand.tenants:
+        banned[first : first + share.chunks, list(share.forbidden(demand.num_gpus))] = True
+        first += share.chunks
+    if not banned.any():
         return []
-    timing, banned = schedule.timing, list(schedule.demand.forbidden)
     transfer = np.concatenate((timing.root_transfer, timing.end_transfer))
     node = np.concatenate((timing.root_node, timing.end_node))
-    found = sorted({(int(transfer[k]), int(node[k])) for k in np.flatnonzero(np.isin(node, banned))})
+    wrong = np.flatnonzero(banned[schedule.chunk[transfer], node])
+    found = sorted({(int(transfer[k]), int(node[k])) for k in wrong})
     names = [(i, schedule.topology.nodes[n].name) for i, n in found]
     words = "is neither in the group nor a relay"
     return [Violation("relay", f"{transfer_name(schedule, i)}: {name} {words}", (i,)) for i, name in names]

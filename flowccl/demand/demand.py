@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.demand.share import Share, check_shares, outsiders
 from flowccl.errors import DemandError
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import without
@@ -48,6 +49,7 @@ class Demand:
 
     `group` are the ranks that take part, where they are not all; `relays` are those of the others that may pass chunks
     on, where they are not all. `ready_ps` says for each entry of `source_rank` when its data is there, if not at once.
+    `tenants` says whose chunks are whose, where several share the demand.
     """
 
     collective: str
@@ -62,6 +64,7 @@ class Demand:
     group: tuple[int, ...] | None = None
     relays: tuple[int, ...] | None = None
     ready_ps: NDArray[np.int64] | None = None
+    tenants: tuple[Share, ...] = ()
 
     def __post_init__(self) -> None:
         for name, kind in _COLUMNS.items():
@@ -69,6 +72,7 @@ class Demand:
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         _check(self)
+        check_shares(self.tenants, len(self))
         if self.group is not None or self.relays is not None:
             _check_group(self)
         if self.ready_ps is not None:
@@ -152,9 +156,7 @@ class Demand:
     @cached_property
     def forbidden(self) -> tuple[int, ...]:
         """Ranks that may not even pass chunks on."""
-        if self.group is None or self.relays is None:
-            return ()
-        return tuple(sorted(set(range(self.num_gpus)) - set(self.group) - set(self.relays)))
+        return outsiders(self.num_gpus, self.group, self.relays)
 
     @cached_property
     def reduces(self) -> bool:
@@ -221,6 +223,7 @@ class Demand:
             destination_ptr=np.arange(len(chunk) + 1),
             destination_rank=wanted,
             ready_ps=None if self.ready_ps is None else self.ready_ps[entry],
+            tenants=(),
         )
 
     @cached_property
@@ -272,6 +275,7 @@ class Demand:
             destination_rank=destination_rank,
             pieces=self.pieces if every else 1,
             ready_ps=None,
+            tenants=(),
         )
 
     def check_fits(self, topology: Topology) -> None:
@@ -294,7 +298,7 @@ class Demand:
                 )
 
 
-_PLAIN = ("collective", "num_gpus", "size_bytes", "pieces", "group", "relays")
+_PLAIN = ("collective", "num_gpus", "size_bytes", "pieces", "group", "relays", "tenants")
 _COLUMNS = {
     "chunk_bytes": np.int64,
     "source_ptr": np.int64,

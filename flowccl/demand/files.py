@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, MAX_BYTES, ROOTED, alltoallv, collective, collective_name
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.demand.groups import in_group
+from flowccl.demand.share import Share
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json, write_json
-from flowccl.topology.fields import check_keys, show
+from flowccl.topology.fields import check_keys, flag_field, show, text_field
 from flowccl.units import parse_bytes, parse_us, us_to_ps
 
 FORMAT = "flowccl-demand"
@@ -25,14 +26,15 @@ MAX_FILE_BYTES = 2_000_000_000  # unpacked
 MAX_GPUS = 2**20
 MAX_LISTED = 2**24  # sources and destinations of chunks that are listed one by one
 
-_COMMON = ("$schema", "format", "version", "collective", "gpus", "group", "relays")
+_COMMON = ("$schema", "format", "version", "collective", "gpus", "group", "relays", "reduce", "tenants")
 _FORMS = {  # how the chunks are given: the keys that go with it
     "chunks": ("size_bytes", "pieces", "chunks"),
     "columns": ("size_bytes", "pieces", "columns"),
     "matrix_bytes": ("pieces", "matrix_bytes"),
     "": ("size_bytes", "pieces", "root"),
 }
-_CHUNK_KEYS = ("bytes", "source", "sources", "destination", "destinations", "ready")
+_CHUNK_KEYS = ("bytes", "source", "sources", "destination", "destinations", "reduce", "ready")
+_TENANT_KEYS = ("name", "weight", "chunks", "group", "relays")
 _COLUMN_KEYS = ("bytes", "source_count", "source_rank", "source_ready_ps", "destination_count", "destination_rank")
 
 
@@ -59,6 +61,8 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
     for key, ranks in (("group", demand.group), ("relays", demand.relays)):
         if ranks is not None:
             head[key] = list(ranks)
+    if demand.tenants:
+        head["tenants"] = [_share_to_json(share) for share in demand.tenants]
     root = _root_if_named(demand)
     if root is not None:
         return head | ({"root": root} if demand.collective in ROOTED else {})
@@ -101,11 +105,43 @@ def demand_from_json(value: Any, name: str = "demand") -> Demand:
         check_keys(value, "", (*_COMMON, *_FORMS[forms[0]]), {"gpus": "8"})
         gpus, pieces = int_value(value, "gpus", 1, MAX_GPUS), int_value(value, "pieces", default=1)
         group, relays = (_rank_list(value, key, gpus) for key in ("group", "relays"))
+        may_reduce = flag_field(value["reduce"], "", "reduce") if "reduce" in value else True
         if group is not None and forms[0] in ("", "matrix_bytes"):  # these are for the group's own ranks
-            return in_group(_READERS[forms[0]](_for_group(value, group), len(group), pieces), group, gpus, relays)
-        return replace(_READERS[forms[0]](value, gpus, pieces), group=group, relays=relays)
+            demand = in_group(_READERS[forms[0]](_for_group(value, group), len(group), pieces), group, gpus, relays)
+        else:
+            demand = replace(_READERS[forms[0]](value, gpus, pieces), group=group, relays=relays)
+        if demand.reduces and not may_reduce:
+            chunk = int(np.argmax(np.diff(demand.source_ptr) > 1))
+            raise DemandError(f"reduce is false, but {demand.collective} adds up: chunk {chunk} has several sources")
+        shares = tuple(_share(row, f"tenants[{i}]", gpus) for i, row in enumerate(_list(value, "tenants")))
+        return replace(demand, tenants=shares) if shares else demand
     except InputError as error:
         raise DemandError(f"{name}: {error}") from None
+
+
+def _share_to_json(share: Share) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": share.name, "weight": share.weight, "chunks": share.chunks}
+    for key, ranks in (("group", share.group), ("relays", share.relays)):
+        if ranks is not None:
+            row[key] = list(ranks)
+    return row
+
+
+def _share(row: Any, place: str, gpus: int) -> Share:
+    """A tenant of a demand: its name and weight, and how many of the chunks are its own."""
+    check_keys(row, place, _TENANT_KEYS, {"name": '"train"', "chunks": "8"})
+    name, weight = text_field(row["name"], place, "name"), row.get("weight", 1)
+    if type(weight) not in (int, float) or not 0 < weight < float("inf"):
+        raise DemandError(f"{place}.weight: must be > 0, got {show(weight)}")
+    chunks = int_value(row, "chunks", 1, place=f"{place}.")
+    return Share(name, float(weight), chunks, *(_rank_list(row, key, gpus) for key in ("group", "relays")))
+
+
+def _list(value: dict[str, Any], key: str) -> list[Any]:
+    found = value.get(key, [])
+    if not isinstance(found, list):
+        raise DemandError(f"{key}: must be a list, got {show(found)}")
+    return found
 
 
 def _rank_list(value: dict[str, Any], key: str, gpus: int) -> tuple[int, ...] | None:
@@ -156,6 +192,9 @@ def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
         place = f"chunks[{number}]"
         check_keys(row, place, _CHUNK_KEYS, {"bytes": '"1MB"'})
         sources, destinations = (_ranks(row, end, gpus, place) for end in ("source", "destination"))
+        if "reduce" in row and not flag_field(row["reduce"], place, "reduce") and len(sources) > 1:
+            words = f"reduce is false, but it has {len(sources)} sources; give one, or let it reduce"
+            raise DemandError(f"{place}: {words}")
         if sources == destinations and len(sources) == 1:
             raise DemandError(f"{place}: rank {sources[0]} has the chunk already; name another destination")
         entries += len(sources) + len(destinations)
@@ -178,6 +217,8 @@ def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, .
     ranks, where = row[given[0]], f"{place}.{given[0]}"
     if ranks == "all":
         return tuple(range(gpus))
+    if isinstance(ranks, str):
+        raise DemandError(f"{where}: {show(ranks)} is no rank; only gpus, 0 to {gpus - 1}, own and want data")
     if not isinstance(ranks, list):
         return (int_value(row, given[0], 0, gpus - 1, place=f"{place}."),)
     column = int_column(ranks, where, 0, gpus - 1).tolist()

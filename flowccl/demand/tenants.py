@@ -12,12 +12,13 @@ from flowccl.demand.collectives import ROOTED, collective_name
 from flowccl.demand.demand import Demand
 from flowccl.demand.files import demand_from_json, load_demand
 from flowccl.demand.groups import group_collective, parse_ranks
+from flowccl.demand.share import Share, check_shares
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json
 from flowccl.topology.fields import check_keys, show
 from flowccl.units import parse_bytes, parse_us, us_to_ps
 
-_KEYS = ("name", "collective", "size", "group", "root", "demand", "weight", "start")
+_KEYS = ("name", "collective", "size", "group", "relay", "root", "demand", "weight", "start")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Tenant:
         if self.start_ps < 0:
             raise DemandError(f"tenant {self.name}: start must be >= 0, got {self.start_ps / 1e6:g} us")
 
+    @property
+    def share(self) -> Share:
+        """What a demand that several tenants share knows of this one."""
+        return Share(self.name, self.weight, len(self.demand), self.demand.group, self.demand.relays)
+
+    @property
+    def alone(self) -> Demand:
+        """Its demand if nobody else were there, from its start on."""
+        return replace(self.demand, ready_ps=self.demand.available_ps + self.start_ps)
+
 
 def together(tenants: Sequence[Tenant]) -> Demand:
     """One demand with the chunks of all tenants, those of the first one first; each is there from its start on."""
@@ -43,7 +54,7 @@ def together(tenants: Sequence[Tenant]) -> Demand:
     demands = [tenant.demand for tenant in tenants]
     if len({demand.num_gpus for demand in demands}) > 1:
         raise DemandError(f"tenants: must be for the same machine, got {[demand.num_gpus for demand in demands]} gpus")
-    ready = [tenant.demand.available_ps + tenant.start_ps for tenant in tenants]
+    ready = [tenant.alone.available_ps for tenant in tenants]
     return Demand(
         "custom",
         demands[0].num_gpus,
@@ -54,6 +65,7 @@ def together(tenants: Sequence[Tenant]) -> Demand:
         _joined([demand.destination_ptr for demand in demands]),
         np.concatenate([demand.destination_rank for demand in demands]),
         ready_ps=np.concatenate(ready),
+        tenants=tuple(tenant.share for tenant in tenants),
     )
 
 
@@ -68,7 +80,9 @@ def load_tenants(path: str | Path, num_gpus: int, chunks: int = 1) -> list[Tenan
     if not isinstance(rows, list) or not rows:
         raise DemandError(f"{path}: must be a list of one or more tenants, got {show(rows)}")
     try:
-        return [_tenant(row, number, num_gpus, chunks, Path(path).parent) for number, row in enumerate(rows)]
+        tenants = [_tenant(row, number, num_gpus, chunks, Path(path).parent) for number, row in enumerate(rows)]
+        check_shares([tenant.share for tenant in tenants])
+        return tenants
     except InputError as error:
         raise DemandError(f"{path}: {error}") from None
 
@@ -101,8 +115,17 @@ def _demand(row: dict[str, Any], place: str, num_gpus: int, chunks: int, folder:
     known, size_bytes = collective_name(row["collective"]), parse_bytes(row["size"])
     group = _group(row.get("group", "all"), place, num_gpus)
     root = row.get("root") if known in ROOTED else None
-    demand = group_collective(known, size_bytes, group, num_gpus, chunks=chunks, root=root)
-    return replace(demand, group=None, relays=None)
+    relays = _relays(row.get("relay", "all"), group, place, num_gpus)
+    return group_collective(known, size_bytes, group, num_gpus, chunks=chunks, root=root, relays=relays)
+
+
+def _relays(value: Any, group: tuple[int, ...], place: str, num_gpus: int) -> tuple[int, ...] | None:
+    """Who else may pass the chunks on: None for all, () for none."""
+    if value in ("all", "none"):
+        return None if value == "all" else ()
+    if not isinstance(value, str):
+        raise DemandError(f'{place}.relay: must be all, none or ranks such as "8-15", got {show(value)}')
+    return tuple(rank for rank in parse_ranks(value, num_gpus, f"{place}.relay") if rank not in group)
 
 
 def _group(value: Any, place: str, num_gpus: int) -> tuple[int, ...]:

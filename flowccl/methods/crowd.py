@@ -30,7 +30,7 @@ def with_crowds(method: Method, name: str, *, knows_late: bool = False, knows_gr
         machine, kept = (topology, None) if not demand.forbidden else without(topology, demand.forbidden)
         late = demand.ready_ps is not None and (demand.reduces or not knows_late)
         tell = demand.ready_ps is not None and (not late or (demand.reduces and knows_groups))
-        known = replace(demand, group=None, relays=None, ready_ps=demand.ready_ps if tell else None)
+        known = replace(demand, group=None, relays=None, tenants=(), ready_ps=demand.ready_ps if tell else None)
         best_ps: int | None = None
         for found in method(machine, known, clock):
             if found is None:
@@ -58,7 +58,8 @@ def _as_asked(found: Demand, asked: Demand) -> Demand:
     if asked.ready_ps is not None:
         rows = np.split(asked.ready_ps, asked.source_ptr[1:-1])
         ready_ps = np.concatenate([row for row in rows for _ in range(times)])
-    return replace(found, group=asked.group, relays=asked.relays, ready_ps=ready_ps)
+    tenants = tuple(replace(share, chunks=share.chunks * times) for share in asked.tenants)
+    return replace(found, group=asked.group, relays=asked.relays, ready_ps=ready_ps, tenants=tenants)
 
 
 def delayed(schedule: Schedule) -> Schedule:

@@ -216,6 +216,7 @@ class _Joiner:
         self.demand = demand
         self.shared = shared
         self.random = np.random.default_rng(seed)
+        self.joins = 0
 
     @property
     def idle(self) -> int:
@@ -225,6 +226,7 @@ class _Joiner:
 
     def join(self, first: Schedule, second: Schedule) -> Schedule:
         """The best of all orders."""
+        self.joins += 1
         joined = join(first, second, self.demand)
         mixed = self._mixed(joined) if self.idle < _PATIENCE and can_relist(joined) else None
         if mixed is None or mixed.finish_ps >= joined.finish_ps:
@@ -234,10 +236,10 @@ class _Joiner:
         return mixed
 
     def _mixed(self, joined: Schedule) -> Schedule | None:
-        """The longest way first, then with noise."""
+        """The longest way first; after the first joins also with noise."""
         ways = Relisting(joined)
         best = ways.in_order_of(-ways.way_ps)
-        for _ in range(_NOISY if best is not None else 0):
+        for _ in range(_NOISY if best is not None and self.joins > _ALONE else 0):
             noise = 10 ** self.random.uniform(-2, -0.3) * self.random.uniform(-1, 1, len(joined))
             found = ways.in_order_of(-ways.way_ps * (1 + noise))
             if found is not None and best is not None and found.finish_ps < best.finish_ps:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import flowccl.demand
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED, alltoall, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.demand.files import demand_from_json, demand_to_json, load_demand, save_demand
+from flowccl.demand.share import Share
 from flowccl.errors import DemandError, FileError, InputError
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +41,44 @@ def demands(draw: st.DrawFn) -> Demand:
         chunks.append(Chunk(bytes=draw(st.integers(1, 10**6)), sources=sources, destinations=destinations))
     size = draw(st.none() | st.integers(1, 2**60))
     return Demand.from_chunks(draw(st.sampled_from(("custom", "allgather", "alltoallv"))), gpus, chunks, size, pieces)
+
+
+def test_a_demand_that_says_it_cannot_reduce() -> None:
+    one, two = {"bytes": 8, "source": 0, "destination": 1}, {"bytes": 8, "sources": [0, 1], "destination": 1}
+    assert not demand_from_json(custom([one | {"reduce": False}], reduce=False)).reduces
+    assert demand_from_json(custom([two | {"reduce": True}], reduce=True)).reduces
+    words = "demand: chunks[1]: reduce is false, but it has 2 sources; give one, or let it reduce"
+    with pytest.raises(DemandError, match=re.escape(words)):
+        demand_from_json(custom([one, two | {"reduce": False}]))
+    words = "demand: reduce is false, but custom adds up: chunk 1 has several sources"
+    with pytest.raises(DemandError, match=re.escape(words)):
+        demand_from_json(custom([one, two], reduce=False))
+    named = {"format": "flowccl-demand", "version": 1, "collective": "allreduce", "gpus": 4, "size_bytes": "1MB"}
+    with pytest.raises(DemandError, match="reduce is false, but allreduce adds up: chunk 0 has several sources"):
+        demand_from_json(named | {"reduce": False})
+
+
+def test_a_switch_is_no_source() -> None:
+    words = 'demand: chunks[0].source: "nvswitch0" is no rank; only gpus, 0 to 3, own and want data'
+    with pytest.raises(DemandError, match=re.escape(words)):
+        demand_from_json(custom([{"bytes": 8, "source": "nvswitch0", "destination": 1}]))
+    with pytest.raises(DemandError, match=re.escape("chunks[0].source: must be a whole number, 0 to 3, got 4")):
+        demand_from_json(custom([{"bytes": 8, "source": 4, "destination": 1}]))
+
+
+def test_tenants_come_back_the_same() -> None:
+    shares = (Share("a", 2.0, 4, (0, 1), ()), Share("b", 1.0, 8))
+    chunks = [Chunk(bytes=5, sources=(0,), destinations=(1,))] * 12
+    demand = replace(Demand.from_chunks("custom", 4, chunks), tenants=shares)
+    value = json.loads(json.dumps(demand_to_json(demand)))
+    VALIDATOR.validate(value)
+    assert demand_from_json(value) == demand
+    bad = value | {"tenants": [{"name": "a", "chunks": 5}]}
+    with pytest.raises(DemandError, match="tenants: have 5 chunks together, the demand has 12"):
+        demand_from_json(bad)
+    bad = value | {"tenants": [{"name": "a", "chunks": 12, "weight": 0}]}
+    with pytest.raises(DemandError, match=re.escape("tenants[0].weight: must be > 0, got 0")):
+        demand_from_json(bad)
 
 
 @settings(deadline=None)
@@ -167,7 +207,7 @@ def columns(**changes: Any) -> dict[str, Any]:
         (custom([CHUNK | {"destination": [1, True]}]), f"chunks[0].destination[1]: {WHOLE}0 to 3, got true"),
         (custom([CHUNK | {"destination": [2, 2]}]), "chunks[0].destination: names a rank twice"),
         (custom([CHUNK | {"destination": []}]), "chunks[0].destination: needs at least one rank"),
-        (custom([CHUNK | {"destination": "some"}]), f'chunks[0].destination: {WHOLE}0 to 3, got "some"'),
+        (custom([CHUNK | {"destination": "some"}]), 'chunks[0].destination: "some" is no rank; only gpus, 0 to 3, own and want data'),
         (custom([CHUNK | {"destination": 0}]), "chunks[0]: rank 0 has the chunk already; name another destination"),
         (custom([CHUNK] * 3, pieces=2), "pieces: 3 chunks cannot be blocks of 2 chunks each"),
         (columns(bytes=[1]), "columns.source_rank: has 2 entries, must have 1"),

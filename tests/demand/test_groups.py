@@ -1,6 +1,7 @@
 """Groups, late data, byte matrices and tenants: what is made, what is refused, and the words."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from flowccl.demand.tenants import Tenant, together
 from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
+from flowccl.schedule.files import load_schedule
 from flowccl.tenants import synthesize_tenants
+from flowccl.topology.builders import line
 from flowccl.topology.files import read_machine
 
 
@@ -134,6 +137,43 @@ def test_tenants_start_when_they_say() -> None:
     assert demand.available_ps.tolist() == [0, 5, 5, 5, 5]
 
 
+def test_tenants_keep_others_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a ring of four, 0 and 1 use their own link; whoever passes through 2 and 3 all the same is found out."""
+    path, out = tmp_path / "tenants.json", tmp_path / "out.json"
+    rows = [
+        {"name": "pair", "collective": "allgather", "size": "1MB", "group": "0-1", "relay": "none"},
+        {"name": "all", "collective": "allreduce", "size": "1MB", "weight": 3},
+    ]
+    path.write_text(json.dumps(rows))
+    command = ["synth", "ring:4", "--tenants", str(path), "--json", "--steps", "4", "--out", str(out)]
+    assert main(command) == 0
+    shown = json.loads(capsys.readouterr().out)
+    schedule = load_schedule(out)
+    assert [(share.name, share.weight) for share in schedule.demand.tenants] in (
+        [("pair", 1.0), ("all", 3.0)],
+        [("all", 3.0), ("pair", 1.0)],
+    )
+    pair = next(share for share in schedule.demand.tenants if share.name == "pair")
+    assert (pair.group, pair.relays, pair.forbidden(4)) == ((0, 1), (), (2, 3))
+    assert shown["weighted_floor_us"] <= shown["weighted_sum_us"]
+    assert verify(schedule) == []
+    strict = tuple(replace(share, group=(0, 1), relays=()) for share in schedule.demand.tenants)
+    wrong = replace(schedule, demand=replace(schedule.demand, tenants=strict))
+    assert {violation.kind for violation in verify(wrong)} == {"relay"}
+
+
+def test_the_weighted_floor_by_pencil() -> None:
+    """Two equal tenants on one link of 10 GB/s: one is over after 1 us at least, the other after 2 us."""
+
+    def two(count: int) -> list[Tenant]:
+        demand = collective("broadcast", 2, 10_000, count)
+        return [Tenant("a", demand, 1.0), Tenant("b", demand, 3.0)]
+
+    found = synthesize_tenants(line(2, bandwidth_GBps=10, latency_us=0), two, time_limit_s=9, steps=4)
+    assert found.weighted_floor_us == pytest.approx(3 * 1 + 1 * 2)
+    assert found.weighted_sum_us == pytest.approx(5, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
@@ -142,6 +182,12 @@ def test_tenants_start_when_they_say() -> None:
         ([], "must be a list of one or more tenants"),
         ([{"collective": "allgather", "size": "1MB", "group": "0-9"}], "[0].group: rank 9 is not a gpu"),
         ([{"collective": "allgather", "size": "1MB", "group": [1]}], "group: needs at least 2 gpus, got 1"),
+        ([{"collective": "allgather", "size": "1MB", "group": [1, 1]}], "group: rank 1 is named twice"),
+        ([{"collective": "allgather", "size": "1MB", "relay": 3}], "[0].relay: must be all, none or ranks such as"),
+        (
+            [{"name": "a", "collective": "allgather", "size": size} for size in ("1MB", "2MB")],
+            "tenant name 'a' is used twice; names must differ",
+        ),
     ],
 )
 def test_bad_tenants(tmp_path: Path, rows: object, words: str, capsys: pytest.CaptureFixture[str]) -> None:
