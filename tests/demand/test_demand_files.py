@@ -162,6 +162,7 @@ def test_a_matrix_is_an_alltoallv() -> None:
 CHUNK = {"bytes": 1, "source": 0, "destination": 1}
 NAMED = {"format": "flowccl-demand", "version": 1, "collective": "allgather", "gpus": 4, "size_bytes": "1MB"}
 COLUMNS = {"bytes": [1, 2], "source_rank": [0, 1], "destination_count": [1, 2], "destination_rank": [1, 2, 3]}
+NO_RANK = "is no rank; only gpus, 0 to 3, own and want data"
 WHOLE = "must be a whole number, "
 
 
@@ -207,7 +208,7 @@ def columns(**changes: Any) -> dict[str, Any]:
         (custom([CHUNK | {"destination": [1, True]}]), f"chunks[0].destination[1]: {WHOLE}0 to 3, got true"),
         (custom([CHUNK | {"destination": [2, 2]}]), "chunks[0].destination: names a rank twice"),
         (custom([CHUNK | {"destination": []}]), "chunks[0].destination: needs at least one rank"),
-        (custom([CHUNK | {"destination": "some"}]), 'chunks[0].destination: "some" is no rank; only gpus, 0 to 3, own and want data'),
+        (custom([CHUNK | {"destination": "a"}]), f'chunks[0].destination: "a" {NO_RANK}'),
         (custom([CHUNK | {"destination": 0}]), "chunks[0]: rank 0 has the chunk already; name another destination"),
         (custom([CHUNK] * 3, pieces=2), "pieces: 3 chunks cannot be blocks of 2 chunks each"),
         (columns(bytes=[1]), "columns.source_rank: has 2 entries, must have 1"),
