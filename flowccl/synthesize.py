@@ -22,6 +22,8 @@ from flowccl.topology.topology import Topology
 
 log = logging.getLogger(__name__)
 
+_MOST_FOR_ALL = 1_000  # up to so many (chunk, destination) pairs, auto asks all its methods before it stops
+
 
 def synthesize(
     topology: Topology,
@@ -59,13 +61,14 @@ def synthesize(
     _check_duration(topology, first)
     methods = _chosen(method, topology, first)
     warm_up(methods)
+    all_first = len(first.destination_rank) <= _MOST_FOR_ALL
     clock = Clock(limit_s, seed, steps, should_stop=should_stop, options=options or {})
     bound: Bound | None = None
     trace: list[Progress] = []
     best: Schedule | None = None
     interrupted = False
     try:
-        for best in Chunking(topology, demand_of, methods, clock, workers).run():  # each verified
+        for best in Chunking(topology, demand_of, methods, clock, workers, all_first).run():  # each verified
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
                 clock.good_ps = bound.ps * (1 + gap)

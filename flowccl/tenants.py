@@ -15,6 +15,7 @@ import numpy as np
 from flowccl.check.bounds import lower_bound
 from flowccl.check.metrics import measure
 from flowccl.check.verify import verify
+from flowccl.demand.demand import Demand
 from flowccl.demand.tenants import Tenant, together
 from flowccl.errors import InvalidScheduleError
 from flowccl.result import Result
@@ -78,8 +79,7 @@ def synthesize_tenants(
     first = tuple(tenants_of(1))
     share_s = time_limit_s / (len(first) + 1)
     alone = [
-        synthesize(topology, lambda count, n=number: tenants_of(count)[n].alone, time_limit_s=share_s, **options)
-        for number in range(len(first))
+        synthesize(topology, _only(tenants_of, number), time_limit_s=share_s, **options) for number in range(len(first))
     ]
     candidates = []
     for order in _orders(first, alone):
@@ -101,6 +101,11 @@ def synthesize_tenants(
     floors = {tenant.name: part.bound.us for tenant, part in zip(first, alone, strict=True)}
     weighted = _weighted_floor_us(topology, first, alone)
     return TenantsResult(whole, first, {name: ps_to_us(ps) for name, ps in ends}, floors, weighted)
+
+
+def _only(tenants_of: Callable[[int], Sequence[Tenant]], number: int) -> Callable[[int], Demand]:
+    """The demand of one of the tenants, for a number of chunks."""
+    return lambda count: tenants_of(count)[number].alone
 
 
 def _weighted_floor_us(topology: Topology, tenants: Sequence[Tenant], alone: Sequence[Result]) -> float:

@@ -54,13 +54,17 @@ class _Search:
 
 @dataclass
 class Chunking:
-    """Searches of several methods at several numbers of chunks."""
+    """Searches of several methods at several numbers of chunks.
+
+    Where `all_first`, every method makes a step before anything is good enough, so that none of them is ever better.
+    """
 
     topology: Topology
     demand_of: Callable[[int], Demand]
     methods: dict[str, Method]
     clock: Clock
     workers: int = 2
+    all_first: bool = False
     searches: list[_Search] = field(default_factory=list)
     best_ps: float = float("inf")
     steps: int = 0
@@ -75,8 +79,14 @@ class Chunking:
                         self.best_ps = found.finish_ps
                         yield found
                 self.steps += len(together)
-                if self.clock.over(self.best_ps) or (self.clock.steps is not None and self.steps >= self.clock.steps):
+                if self._enough():
                     return
+
+    def _enough(self) -> bool:
+        """Whether to stop."""
+        some_wait = self.all_first and self.steps < len(self.methods)
+        counted = self.clock.steps is not None and self.steps >= self.clock.steps
+        return counted or self.clock.over(float("inf") if some_wait else self.best_ps)
 
     def _steps(self, together: list[_Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
         """One step of each; what they told each other counts from now on."""

@@ -8,6 +8,8 @@ _MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto l
 _MOST_FOR_SEARCHES = 200_000  # beyond, it has only mirrored, on machines that look alike from every GPU
 _LARGE = 64  # GPUs
 _MOST_FOR_TREES = 48  # gpus: packing trees grows with the cube of their number
+_APART, _EXCHANGE = 2.0, 20.0  # how long the bytes of an allreduce may take for these, in times of the latency
+_MOST_APART = 60_000  # transfers of an allreduce summed up apart
 _LONG_HOLD = 5  # a block that holds a link so many times its latency is large: what counts is bandwidth
 
 
@@ -33,13 +35,17 @@ def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:
     """Methods for sums that everybody wants which have something to add on this machine."""
     from flowccl.methods.exchange import everybody
     from flowccl.methods.in_switch import summing_switch
-    from flowccl.methods.reduction import is_uneven
+    from flowccl.methods.reduction import bytes_over_latency, is_uneven
 
     if not demand.reduces or len(demand.destination_rank) == len(demand):
         return []
     plain = not (topology.limits or topology.changes)
     ranks = everybody(demand) if plain else None
-    names = ["exchange"] if ranks is not None else []
+    names = ["paired"] if plain else []
+    if ranks is not None:
+        size, every = bytes_over_latency(topology, demand), len(demand.destination_rank) * len(ranks)
+        names += ["exchange"] if size < _EXCHANGE and not topology.adds_slowly else []
+        names += ["apart"] if size * len(ranks) < _APART and every <= _MOST_APART else []
     names += ["in-switch"] if ranks is not None and summing_switch(topology, ranks) is not None else []
     if is_uneven(topology, demand):
         names += ["greedy-weighted", "routed-weighted"] if plain else ["greedy-weighted"]

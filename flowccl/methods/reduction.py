@@ -22,7 +22,6 @@ _ALONE = 6  # steps of each half alone before any is planned beside the other
 _MOST_BESIDE = 2000  # links of a machine on which halves are planned beside each other
 _STEPS_BESIDE = 3
 _MOST_TAKEN = 0.75  # of a link's bandwidth that the other half may take
-_MOST_APART = 60_000  # transfers of an allreduce summed up apart
 _NOISY = 3  # orders with noise for each join
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
@@ -60,13 +59,13 @@ def summed_apart(method: Method) -> Method:
     return run
 
 
-def is_small(topology: Topology, demand: Demand) -> bool:
-    """Whether latency counts for more than bytes, even where every destination adds up on its own."""
+def bytes_over_latency(topology: Topology, demand: Demand) -> float:
+    """How long one copy of all chunks takes into the slowest GPU, in times of the latency to the farthest."""
     ranks = np.unique(demand.destination_rank)
     into = np.bincount(topology.link_dst, topology.link_GBps, len(topology.nodes))[ranks]
-    every_ps = float(demand.chunk_bytes[demand.source_chunk].sum()) * 1000 / max(float(into.min()), 1e-9)
+    once_ps = float(demand.chunk_bytes.sum()) * 1000 / max(float(into.min()), 1e-9)
     near = neighbours(topology, 1).distance_ps(1.0)[np.ix_(ranks, ranks)]
-    return every_ps <= 2 * float(near.max()) and len(demand.destination_rank) * len(ranks) <= _MOST_APART
+    return once_ps / max(float(near.max()), 1.0)
 
 
 def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
