@@ -23,7 +23,7 @@ ON_EPOCHS = ("milp", "lp", "astar")
 """Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
 BY_FLOWS = ("mirrored", "trees", "fluid")
 """Methods that start from a fluid optimum: of their schedules the loss by whole chunks and by the pipeline is told."""
-KNOWS_SETUPS = ("taccl",)
+KNOWS_SETUPS = ("taccl", "taccl-quick")
 """Methods that decide what travels together; for all others the setups are in the bandwidth."""
 
 
@@ -67,6 +67,12 @@ def _taccl(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     from flowccl.methods.taccl.stages import taccl
 
     return taccl(topology, demand, clock)
+
+
+def _taccl_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.taccl.stages import taccl_quick
+
+    return taccl_quick(topology, demand, clock)
 
 
 def _mirrored(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -128,6 +134,7 @@ _TABLE: dict[str, Method] = {
     "fluid": with_reductions(_fluid),
     "taccl": _taccl,
     "paired": _paired,
+    "taccl-quick": _taccl_quick,
     "exchange": _exchange,
     "apart": summed_apart(_greedy),
     "in-switch": _in_switch,
@@ -156,6 +163,6 @@ def warm_up(names: Iterable[str]) -> None:
     demand = allgather(2, 8)
     wanted = set(names)
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
-    for name in wanted & {"greedy", "routed", "woven", "taccl", *BY_FLOWS}:
+    for name in wanted & {"greedy", "routed", "woven", *KNOWS_SETUPS, *BY_FLOWS}:
         for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
             pass

@@ -26,9 +26,10 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
         if len(demand.destination_rank) > _MOST_FOR_SEARCHES:
             return ["mirrored"]
         extra = ["mirrored", *extra]
+    first = ["greedy", "taccl-quick"] if roomy and topology.has_setups else ["greedy"]  # it alone sends chunks together
     if not plain:
-        return ["greedy", *extra]
-    return ["greedy", "routed", *(_for_large_blocks(topology, demand) or ["woven"]), *extra]
+        return [*first, *extra]
+    return [*first, "routed", *(_for_large_blocks(topology, demand) or ["woven"]), *extra]
 
 
 def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:

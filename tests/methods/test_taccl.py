@@ -130,6 +130,16 @@ def test_alphas_are_setups_or_latencies():
     assert {(link.setup_us, link.latency_us) for link in late.topology.links} == {(0.0, 0.15)}
 
 
+def test_auto_sends_chunks_together_where_links_have_setups():
+    path = TACCL / "sk1-ndv2-n2.json"
+    options = ImportOptions(sketch=path, setups=True)
+    topology = import_machine(str(TACCL / "topo-ndv2-1MB.json"), "taccl", options, None, None).topology
+    result = synthesize(topology, "allgather", 1000, steps=12)
+    assert result.schedule.has_messages
+    assert result.schedule.finish_us < 2 * result.bound.us
+    assert result.schedule == synthesize(topology, "allgather", 1000, steps=12).schedule
+
+
 # -- reductions -------------------------------------------------------------------------------------------------------
 
 

@@ -25,12 +25,23 @@ from flowccl.topology.sketch import check_sketch, default_sketch
 from flowccl.topology.topology import Topology
 
 _MOST_PAIRS = 400_000  # beyond so many orbits of (chunk, arc) pairs the path encoding is left out
+_QUICK_SHARE = 0.1  # of the time, for joining by trial in auto
+_MOST_TRIALS = 3_000  # of joining by trial
 _MOST_SENDS = 20_000  # beyond so many the contiguity encoding is left out
 
 
 def taccl(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     """Schedules, better and better: with quick ways, then with those of the path encoding, then sent together."""
-    options = TacclOptions.of(clock.options)
+    return _run(topology, demand, clock, TacclOptions.of(clock.options))
+
+
+def taccl_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """The same without a solver, in little time: what auto takes where links have setups."""
+    limit = _QUICK_SHARE * clock.time_limit_s
+    return _run(topology, demand, clock, TacclOptions(routing="fast", contiguity="fast", contiguity_limit_s=limit))
+
+
+def _run(topology: Topology, demand: Demand, clock: Clock, options: TacclOptions) -> Iterator[Schedule | None]:
     if any(node.buffer_bytes is not None for node in topology.nodes):
         raise InputError(f"taccl knows no buffer limits, which {topology.name} has; use greedy or auto")
     if options.sketch is not None:
@@ -106,7 +117,14 @@ def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOpti
     until = clock.elapsed_s + limit
     part = 0.3 if options.contiguity == "milp" else 1.0
     quick_until = clock.elapsed_s + part * limit
-    joined = quick_joints(layout, lambda: clock.elapsed_s > quick_until or clock.should_stop())
+    trials = iter(range(_MOST_TRIALS))
+
+    def over() -> bool:
+        """With a number of steps the result must not depend on the speed of the computer."""
+        late = clock.steps is None and clock.elapsed_s > quick_until
+        return next(trials, None) is None or late or clock.should_stop()
+
+    joined = quick_joints(layout, over)
     if options.contiguity == "milp" and len(layout.joint):
         left = max(until - clock.elapsed_s, 0.1)
         joined, solution = contiguity_encoding(layout, joined, _solver(options, clock, left), options.solver)
