@@ -71,7 +71,7 @@ def synthesize(
         for best in Chunking(topology, demand_of, methods, clock, workers, all_first).run():  # each verified
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
-                clock.good_ps = bound.ps * (1 + gap)
+                clock.floor_ps, clock.good_ps = bound.ps, bound.ps * (1 + gap)
             trace.append(Progress(best.finish_us, bound.us, best.method, clock.elapsed_s))
             log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, clock.elapsed_s)
             if on_progress:

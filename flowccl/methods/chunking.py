@@ -56,7 +56,8 @@ class _Search:
 class Chunking:
     """Searches of several methods at several numbers of chunks.
 
-    Where `all_first`, every method makes a step before anything is good enough, so that none of them is ever better.
+    Where `all_first`, every method makes a step before anything is good enough, so that none of them is ever better;
+    a few more steps while it is early and nothing is proved.
     """
 
     topology: Topology
@@ -68,6 +69,7 @@ class Chunking:
     searches: list[_Search] = field(default_factory=list)
     best_ps: float = float("inf")
     steps: int = 0
+    on_first_rung: bool = True
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
@@ -84,7 +86,8 @@ class Chunking:
 
     def _enough(self) -> bool:
         """Whether to stop."""
-        some_wait = self.all_first and self.steps < len(self.methods)
+        hopes = self.on_first_rung and self._early() and self.best_ps > self.clock.floor_ps
+        some_wait = self.all_first and (hopes or self.steps < len(self.methods))
         counted = self.clock.steps is not None and self.steps >= self.clock.steps
         return counted or self.clock.over(float("inf") if some_wait else self.best_ps)
 
@@ -146,6 +149,7 @@ class Chunking:
             for _ in range(_FIRST_STEPS - 1 if count == 1 else 0):
                 if self._early():
                     yield from self._pairs([search for search in new if not search.over])
+            self.on_first_rung = False
             for climber, search in zip(climbers, new, strict=True):
                 climber.climbed(count, search)
 

@@ -14,16 +14,17 @@ from flowccl.topology.topology import Topology
 class Clock:
     """Time limit in seconds, number of steps, the finish that is good enough, and a question asked often.
 
-    `good_ps` is the finish at which to stop: lower bound times (1 + gap). `steps` bounds the runs of a search as well,
-    for results that do not depend on the speed of the computer. `shared` is for searches to tell each
-    other what works, `told` are their best schedules.
-    `options` are those of the method; what a method has to say beside its schedules goes to `notes`.
+    `floor_ps` is the lower bound, `good_ps` the finish at which to stop, the bound times (1 + gap). `steps` bounds the
+    runs of a search as well, for results that do not depend on the speed of the computer. `shared` is for searches to
+    tell each other what works, `told` are their best schedules. `options` are those of the method; what a method has
+    to say beside its schedules goes to `notes`.
     """
 
     time_limit_s: float
     seed: int = 0
     steps: int | None = None
     good_ps: float = 0.0
+    floor_ps: float = 0.0
     should_stop: Callable[[], bool] = lambda: False
     started: float = field(default_factory=time.monotonic)
     options: Mapping[str, Any] = field(default_factory=dict)
