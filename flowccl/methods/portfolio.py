@@ -48,8 +48,7 @@ def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:
         names += ["exchange"] if size < _EXCHANGE and not topology.adds_slowly else []
         names += ["apart"] if size * len(ranks) < _APART and every <= _MOST_APART else []
     names += ["in-switch"] if ranks is not None and summing_switch(topology, ranks) is not None else []
-    if is_uneven(topology, demand):
-        names += ["greedy-weighted", "routed-weighted"] if plain else ["greedy-weighted"]
+    names += ["greedy-weighted"] if not plain and is_uneven(topology, demand) else []  # else paired splits freely
     return names
 
 

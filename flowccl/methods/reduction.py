@@ -122,8 +122,9 @@ def _joined(
     best_ps = None
     turn = 0
     while True:
-        alone = turn < _ALONE or turn % 2 == 0 or not search.beside
-        both = search.each_alone() if alone else search.one_beside(turn // 2 % 2)
+        stride = 2 << min(search.idle_beside // 2, 5)  # less and less often where that does not help
+        alone = turn < _ALONE or turn % stride or not search.beside
+        both = search.each_alone() if alone else search.one_beside(turn // stride % 2)
         if search.over:
             return
         turn += 1
@@ -145,6 +146,7 @@ class _Joining:
         self.joiner = _Joiner(demand, clock.shared, clock.seed)
         self.best_ps: int | None = None
         self.over = False
+        self.idle_beside = 0
         roomy = all(node.buffer_bytes is None for node in topology.nodes)
         self.beside = roomy and not (topology.limits or topology.changes) and len(topology.links) <= _MOST_BESIDE
 
@@ -171,6 +173,7 @@ class _Joining:
         part = None
         for _, found in zip(range(_STEPS_BESIDE), self._search(half, machine, clock), strict=False):
             part = found or part
+        self.idle_beside += 1
         if part is None:
             return None
         pair = list(self.best)
@@ -178,7 +181,7 @@ class _Joining:
         before = self.best_ps
         both = self._join(pair)
         if both is not None and both.finish_ps < before:
-            self.best = pair
+            self.best, self.idle_beside = pair, 0
         return both
 
     def _of_all(self, half: int, part: Schedule) -> Schedule:
