@@ -79,13 +79,15 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _check_export(options: argparse.Namespace) -> int:
-    from flowccl.export import check
+    from flowccl.export import LISTINGS, check
     from flowccl.export.estimate import estimate_ps
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes, ps_to_us
 
     if (options.machine is None) != (options.size is None):
         raise InputError("the estimate needs both --machine and --size")
+    if options.to in LISTINGS:
+        return _check_listing(options)
     program, findings = check(options.file, options.to, options.root)
     if options.numbers:
         if not program.modes:
@@ -122,3 +124,23 @@ def _numbers(program: "Program") -> "list[Finding]":
 
     found = [finding for seed in range(_ORDERS) for finding in replay(program, seed=seed)]
     return list(dict.fromkeys(found))
+
+
+def _check_listing(options: argparse.Namespace) -> int:
+    """Formats of schedules: no buffers, no threadblocks, so neither numbers nor an estimate."""
+    from flowccl.export import check_listing
+
+    if options.numbers or options.machine is not None:
+        raise InputError(f"{options.to} lists sends without buffers: leave --numbers, --machine and --size out")
+    listing, findings = check_listing(options.file, options.to)
+    if options.json:
+        found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
+        print(json.dumps({"proved": not findings, "findings": found, "finish_us": None}))
+        return 1 if findings else 0
+    for finding in findings:
+        print(finding)
+    if findings:
+        print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {listing.sends} sends")
+        return 1
+    print(f"PROVED: {listing.about}, {listing.sends} sends: each has its data, and all results are complete")
+    return 0

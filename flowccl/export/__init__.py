@@ -17,6 +17,7 @@ from flowccl.errors import InputError, InvalidScheduleError
 from flowccl.export.chakra import chakra_traces
 from flowccl.export.interpret import interpret
 from flowccl.export.layout import layout_of
+from flowccl.export.listings import LISTINGS, check_listing, prove_listing
 from flowccl.export.msccl_json import msccl_json
 from flowccl.export.msccl_xml import msccl_xml
 from flowccl.export.mscclpp_json import mscclpp_plan
@@ -29,12 +30,14 @@ from flowccl.files import write_bytes
 from flowccl.schedule.schedule import Schedule
 
 __all__ = [
+    "LISTINGS",
     "READERS",
     "TARGETS",
     "Finding",
     "Options",
     "Program",
     "check",
+    "check_listing",
     "export",
     "export_directory",
     "make",
@@ -151,6 +154,8 @@ def make(schedule: Schedule, target: str, options: Options) -> list[bytes]:
         findings = interpret(program)
         if findings:
             raise InvalidScheduleError(f"{name} would be wrong, please report it: {findings[0]}")
+    elif findings := prove_listing(made[0], target):
+        raise InvalidScheduleError(f"the file for {target} would be wrong, please report it: {findings[0]}")
     return made
 
 
@@ -213,7 +218,7 @@ def check(path: str | Path, target: str, root: int | None = None) -> tuple[Progr
     `root` is that of the collective where the file does not say it; 0 where it is left out.
     """
     if target not in READERS:
-        raise InputError(f"files for {target} cannot be proved; known are {', '.join(READERS)}")
+        raise InputError(f"files for {target} hold no program to interpret; known are {', '.join(READERS)}")
     program = READERS[target](path)
     if root is not None:
         program.root = root
