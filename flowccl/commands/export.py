@@ -96,16 +96,10 @@ def _check_export(options: argparse.Namespace) -> int:
     finish_us = None
     if options.machine is not None and not findings:
         finish_us = ps_to_us(estimate_ps(program, read_machine(options.machine), parse_bytes(options.size)))
-    if options.json:
-        found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
-        print(json.dumps({"proved": not findings, "findings": found, "finish_us": finish_us}))
-        return 1 if findings else 0
-    for finding in findings:
-        print(finding)
     steps = f"{len(program.operations)} steps"
-    if findings:
-        print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {steps}")
-        return 1
+    _say(findings, options.json, finish_us, steps)
+    if findings or options.json:
+        return 1 if findings else 0
     what = f"{program.num_gpus} gpus, {program.chunks} chunks, {steps}"
     if program.modes:
         print(f"PROVED: {program.collective} on {what}: results, order, no deadlock, limits of {options.to}")
@@ -126,6 +120,18 @@ def _numbers(program: "Program") -> "list[Finding]":
     return list(dict.fromkeys(found))
 
 
+def _say(findings: "list[Finding]", as_json: bool, finish_us: float | None, where: str) -> None:
+    """What was found, in words or as JSON; nothing in words where all is proved."""
+    if as_json:
+        found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
+        print(json.dumps({"proved": not findings, "findings": found, "finish_us": finish_us}))
+        return
+    for finding in findings:
+        print(finding)
+    if findings:
+        print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {where}")
+
+
 def _check_listing(options: argparse.Namespace) -> int:
     """Formats of schedules: no buffers, no threadblocks, so neither numbers nor an estimate."""
     from flowccl.export import check_listing
@@ -133,14 +139,8 @@ def _check_listing(options: argparse.Namespace) -> int:
     if options.numbers or options.machine is not None:
         raise InputError(f"{options.to} lists sends without buffers: leave --numbers, --machine and --size out")
     listing, findings = check_listing(options.file, options.to)
-    if options.json:
-        found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
-        print(json.dumps({"proved": not findings, "findings": found, "finish_us": None}))
+    _say(findings, options.json, None, f"{listing.sends} sends")
+    if findings or options.json:
         return 1 if findings else 0
-    for finding in findings:
-        print(finding)
-    if findings:
-        print(f"WRONG: {len(findings)} finding{'s' if len(findings) > 1 else ''} in {listing.sends} sends")
-        return 1
     print(f"PROVED: {listing.about}, {listing.sends} sends: each has its data, and all results are complete")
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from flowccl.commands.parts import Commands, schedule_file
 
 if TYPE_CHECKING:
+    from flowccl.check.violation import Violation
     from flowccl.schedule.compact import CompactSchedule
 
 
@@ -43,34 +44,34 @@ def _verify(options: argparse.Namespace) -> int:
         return _verify_compact(load_compact(options.schedule, wanted), options.json)
     schedule = load_schedule(options.schedule, wanted)
     violations = verify(schedule)
-    if options.json:
-        found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
-        print(json.dumps({"valid": not violations, "violations": found}))
+    _say(violations, options.json, f"in {len(schedule)} transfers")
+    if violations or options.json:
         return 1 if violations else 0
-    for violation in violations:
-        print(violation)
-    if violations:
-        print(f"INVALID: {len(violations)} violation{'s' if len(violations) > 1 else ''} in {len(schedule)} transfers")
-        return 1
     bound = lower_bound(schedule.topology, schedule.demand)
     times = f"finish {schedule.finish_us:g} us, lower bound {bound.us:g} us"
     print(f"VALID: {len(schedule)} transfers, {times}, gap {schedule.finish_ps / max(bound.ps, 1) - 1:.2%}")
     return 0
 
 
+def _say(violations: "list[Violation]", as_json: bool, where: str) -> None:
+    """What the judge found, in words or as JSON; nothing in words where all is good."""
+    if as_json:
+        found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
+        print(json.dumps({"valid": not violations, "violations": found}))
+        return
+    for violation in violations:
+        print(violation)
+    if violations:
+        print(f"INVALID: {len(violations)} violation{'s' if len(violations) > 1 else ''} {where}")
+
+
 def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
     from flowccl.check.compact import alike_bound, verify_whole
 
     violations = verify_whole(compact)
-    if as_json:
-        found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
-        print(json.dumps({"valid": not violations, "violations": found}))
+    _say(violations, as_json, "in compact form")
+    if violations or as_json:
         return 1 if violations else 0
-    for violation in violations:
-        print(violation)
-    if violations:
-        print(f"INVALID: {len(violations)} violation{'s' if len(violations) > 1 else ''} in compact form")
-        return 1
     bound = alike_bound(compact.topology, compact.collective, compact.size_bytes)
     times = f"finish {compact.finish_us:g} us, lower bound {bound.us:g} us"
     many = f"{len(compact.one)} transfers of gpu0's data, {len(compact)} in all"
