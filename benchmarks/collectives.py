@@ -18,7 +18,7 @@ from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FlowcclError
 from flowccl.methods import CLASSICS, METHODS
 from flowccl.methods.clock import Clock
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.units import format_bytes, parse_bytes

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.quality import problem
 from benchmarks.report import store
 from flowccl.result import Result
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.units import format_bytes, parse_bytes
 
 MACHINES = ("dgx1", "ndv2:2", "dgx2:2", "mi250:2", "dgx_a100:4", "dgx_h100:4", "torus:4x4x4", "random:1")

@@ -14,7 +14,7 @@ from benchmarks.report import store
 from flowccl.errors import FlowcclError
 from flowccl.published import published_us
 from flowccl.result import Result
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.sketch import Sketch
 from flowccl.topology.sketch_files import load_sketch

@@ -16,7 +16,7 @@ from benchmarks.report import store
 from flowccl.errors import FlowcclError
 from flowccl.published import table
 from flowccl.result import Result
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Topology
 from flowccl.units import parse_bytes

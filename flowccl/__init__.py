@@ -8,22 +8,46 @@ topology -> demand -> methods (+ solver) -> schedule -> check -> export / run / 
 >>> print(result.schedule.finish_us, result.bound.us, result.gap)
 """
 
-from flowccl.check.bounds import Bound, lower_bound
-from flowccl.check.metrics import Metrics, measure
-from flowccl.check.verify import Violation, verify
-from flowccl.demand.collectives import collective
-from flowccl.demand.demand import Chunk, Demand
-from flowccl.demand.files import load_demand
-from flowccl.errors import FlowcclError
-from flowccl.result import Progress, Result
-from flowccl.schedule.files import load_schedule, save_schedule
-from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import join, prune, retime, reverse
-from flowccl.synthesize import synthesize
-from flowccl.topology.files import load_topology, read_machine, save_topology
-from flowccl.topology.machines import machine
-from flowccl.topology.topology import Limit, Link, Node, Topology
-from flowccl.version import VERSION
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowccl.check.bounds import Bound, lower_bound
+    from flowccl.check.metrics import Metrics, measure
+    from flowccl.check.verify import Violation, verify
+    from flowccl.demand.collectives import collective
+    from flowccl.demand.demand import Chunk, Demand
+    from flowccl.demand.files import load_demand
+    from flowccl.errors import FlowcclError
+    from flowccl.result import Progress, Result
+    from flowccl.schedule.files import load_schedule, save_schedule
+    from flowccl.schedule.schedule import Schedule
+    from flowccl.schedule.transform import join, prune, retime, reverse
+    from flowccl.synthesis import synthesize
+    from flowccl.topology.files import load_topology, read_machine, save_topology
+    from flowccl.topology.machines import machine
+    from flowccl.topology.topology import Limit, Link, Node, Topology
+    from flowccl.version import VERSION
+
+_ROOMS = {
+    "check.bounds": "Bound lower_bound",
+    "check.metrics": "Metrics measure",
+    "check.verify": "Violation verify",
+    "demand.collectives": "collective",
+    "demand.demand": "Chunk Demand",
+    "demand.files": "load_demand",
+    "errors": "FlowcclError",
+    "result": "Progress Result",
+    "schedule.files": "load_schedule save_schedule",
+    "schedule.schedule": "Schedule",
+    "schedule.transform": "join prune retime reverse",
+    "synthesis": "synthesize",
+    "topology.files": "load_topology read_machine save_topology",
+    "topology.machines": "machine",
+    "topology.topology": "Limit Link Node Topology",
+    "version": "VERSION",
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "VERSION",
@@ -57,3 +81,16 @@ __all__ = [
     "synthesize",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The public names, each imported when it is first asked for: `import flowccl` itself is immediate."""
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

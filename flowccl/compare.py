@@ -6,7 +6,7 @@ from typing import Any
 
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.published import published_us
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, parse_bytes
 

@@ -22,7 +22,7 @@ from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import retime
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flowccl.cli import main
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
 KEYS = [
@@ -517,7 +517,7 @@ def test_ctrl_c_at_any_moment_leaves_a_verified_file_or_none():
     for _ in range(20):
         Path("out.json").unlink(missing_ok=True)
         with start(*asked) as child:
-            time.sleep(moments.uniform(1.0, 8.0))  # python has started and imported the package
+            time.sleep(moments.uniform(0.05, 8.0))  # python itself has started
             child.send_signal(signal.SIGINT)
             _, err = child.communicate(timeout=100)
         assert "Traceback" not in err

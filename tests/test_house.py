@@ -2,7 +2,8 @@
 
 import ast
 import inspect
-import types
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -141,15 +142,21 @@ def test_asserts_only_tell_the_type_checker_that_something_is_there():
 
 
 def test_all_matches_the_public_names():
-    public = {
-        name
-        for name, value in vars(flowccl).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
-    }
-    assert public == set(flowccl.__all__)
+    """What a type checker sees, what is imported when asked for, and `__all__` are the same names."""
+    checked = next(node for node in parsed(PACKAGE / "__init__.py").body if isinstance(node, ast.If))
+    seen = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(flowccl.__all__) == set(flowccl._ROOM_OF)
     assert list(flowccl.__all__) == sorted(flowccl.__all__, key=lambda name: (not name.isupper(), name))
     for name in flowccl.__all__:
         assert hasattr(flowccl, name)
+    with pytest.raises(AttributeError, match="has no attribute 'synthesise'"):
+        flowccl.synthesise  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_large():
+    """So that Ctrl-C is heard from the first moment, see `__main__`."""
+    asked = "import sys, flowccl; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize("name", [name for name in flowccl.__all__ if name != "VERSION"])

@@ -27,7 +27,7 @@ def _synth(options: argparse.Namespace) -> int:
     from flowccl.methods import ON_EPOCHS
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_result
-    from flowccl.synthesize import synthesize
+    from flowccl.synthesis import synthesize
     from flowccl.topology.buffers import with_buffers
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes

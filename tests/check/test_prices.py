@@ -8,7 +8,7 @@ from flowccl.check.bounds import floors, lower_bound
 from flowccl.check.needs import Needs
 from flowccl.check.prices import best_prices
 from flowccl.demand.collectives import collective
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.builders import ring
 from flowccl.topology.topology import Link, Node, Topology
 

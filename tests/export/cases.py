@@ -13,7 +13,7 @@ from flowccl.export.program import Finding, Program
 from flowccl.export.read_mscclpp import parse_mscclpp
 from flowccl.export.read_xml import parse_xml
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 

@@ -6,7 +6,7 @@ import pytest
 
 from flowccl.cli import main
 from flowccl.export import Options, check_listing, make
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
 EVERY = ("allgather", "alltoall", "allreduce", "reduce_scatter", "broadcast", "scatter", "gather", "reduce")

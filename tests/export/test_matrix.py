@@ -6,7 +6,7 @@ import pytest
 from flowccl.errors import InputError
 from flowccl.export.estimate import estimate_ps
 from flowccl.export.limits import LIMITS
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from tests.export.cases import PROVABLE, findings, made, random_schedule, read, schedule_of
 

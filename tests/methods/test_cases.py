@@ -11,7 +11,7 @@ from flowccl.errors import DemandError
 from flowccl.methods import CLASSICS, METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Node, Topology
 from flowccl.units import us_to_ps
 from tests.cases import CASES, Case, gpus, link, memory_not_mandatory, memory_star, memory_used, send

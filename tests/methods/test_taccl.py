@@ -17,7 +17,7 @@ from flowccl.methods.clock import Clock
 from flowccl.published import published_us
 from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.builders import line, ring
 from flowccl.topology.files import read_machine
 from flowccl.topology.importers import ImportOptions, import_machine

@@ -14,7 +14,7 @@ from flowccl.methods.trees import packed_jobs, trees
 from flowccl.methods.trees.packing import Packing, packed
 from flowccl.methods.trees.shop import link_work_ps
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 

@@ -13,7 +13,7 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.methods.woven import WovenSearch
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.builders import dragonfly, ring, star
 from flowccl.topology.machines import machine
 from flowccl.units import us_to_ps

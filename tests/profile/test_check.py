@@ -8,7 +8,7 @@ from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
 from flowccl.profile.check import Checked, check_profile, resize, table
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 

@@ -13,7 +13,7 @@ from flowccl.profile.machine import Profile, make_profile
 from flowccl.profile.measurements import Measured, Measurements
 from flowccl.profile.probes import BUSY, PlanOptions, all_links
 from flowccl.profile.show import describe_profile
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from tests.profile.pretend import Known, profile_of, random_machine
 
 SEEDS = [seed if seed < 6 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(20)]

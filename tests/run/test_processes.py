@@ -14,7 +14,7 @@ from flowccl.run.measure import Options
 from flowccl.run.processes import run_schedule
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"

@@ -16,7 +16,7 @@ from flowccl.run.program import Program, make_program, run_process
 from flowccl.run.reference import execute
 from flowccl.run.values import Inputs, find_dtype
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from tests.strategies import topologies

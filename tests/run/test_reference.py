@@ -14,7 +14,7 @@ from flowccl.run.measure import Options, run_numpy, table
 from flowccl.run.reference import execute
 from flowccl.run.values import DTYPES, Inputs, find_dtype, largest_value
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.builders import star
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology

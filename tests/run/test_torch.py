@@ -11,7 +11,7 @@ import pytest
 
 from flowccl.errors import InputError
 from flowccl.schedule.files import load_schedule, save_schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")

@@ -9,7 +9,7 @@ import pytest
 
 from flowccl.cli import main
 from flowccl.errors import FileError, InputError
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.topology.files import load_topology
 from flowccl.topology.importers import ImportOptions, import_machine
 from flowccl.topology.machines import machine
