@@ -38,7 +38,7 @@ ROOMS = {  # room: what it may import, besides itself
     "plot": JUDGE,
     "result": JUDGE,
     "show": JUDGE | {"result", "tenants"},
-    "synthesize": JUDGE | {"methods", "result"},
+    "synthesis": JUDGE | {"methods", "result"},
     "compact": JUDGE | {"methods"},
 }
 ONLY_IN = {  # package: where it may be imported
