@@ -1,8 +1,9 @@
 """Several tenants in one schedule: the wire for `flowccl synth --tenants`.
 
-Two kinds of schedules are made, and the one with the least weighted sum of finishes wins: all chunks at once, and each
+Several schedules are made, and the one with the least weighted sum of finishes wins: all chunks at once, and each
 tenant alone, put one after the other in several orders (Smith's rule: weight over time alone), where the later ones
-fill what the earlier ones leave free.
+fill what the earlier ones leave free. Alone means as if nobody else were there, and, for groups that can do without the
+other GPUs, also among themselves: tenants on parts of their own then never meet.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from flowccl.check.metrics import measure
 from flowccl.check.verify import verify
 from flowccl.demand.demand import Demand
 from flowccl.demand.tenants import Tenant, together
-from flowccl.errors import InvalidScheduleError
+from flowccl.errors import DemandError, InvalidScheduleError
 from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.settle import sequence, settle
@@ -77,25 +78,33 @@ def synthesize_tenants(
     Where a tenant keeps some GPUs out, all chunks at once are not tried: they would pass through them.
     """
     first = tuple(tenants_of(1))
-    share_s = time_limit_s / (len(first) + 1)
-    alone = [
-        synthesize(topology, _only(tenants_of, number), time_limit_s=share_s, **options) for number in range(len(first))
-    ]
-    candidates = []
-    for order in _orders(first, alone):
-        parts = [alone[number].schedule for number in order]
-        candidates.append(one_after_another(parts, [first[number] for number in order]))
+    own = [_can_do_without(topology, tenant) for tenant in first]
+    open_to_all = not any(tenant.demand.forbidden for tenant in first)
+    share_s = time_limit_s / (len(first) + sum(own) + open_to_all)
+
+    def planned(number: int, among_themselves: bool) -> Result:
+        only = _only(tenants_of, number, among_themselves)
+        return synthesize(topology, only, time_limit_s=share_s, **options)
+
+    alone = [planned(number, False) for number in range(len(first))]
     results = list(alone)
-    if not any(tenant.demand.forbidden for tenant in first):
+    candidates = _in_orders(first, alone)
+    if any(own):
+        among = [planned(number, True) if own[number] else alone[number] for number in range(len(first))]
+        results += [part for part, able in zip(among, own, strict=True) if able]
+        candidates += _in_orders(first, among)
+    bound = None
+    if open_to_all:
         at_once = synthesize(topology, lambda count: together(tenants_of(count)), time_limit_s=share_s, **options)
         candidates.append(at_once.schedule)
         results.append(at_once)
+        bound = at_once.bound
     best = min(candidates, key=_weighted_ps)
     violations = verify(best)
     if violations:
         raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
     seconds = sum(part.synthesis_s for part in results)
-    bound = results[-1].bound if len(results) > len(alone) else lower_bound(topology, together(first))
+    bound = bound or lower_bound(topology, together(first))
     whole = replace(results[-1], schedule=best, bound=bound, metrics=measure(best), synthesis_s=seconds)
     ends = zip([share.name for share in best.demand.tenants], finishes_ps(best), strict=True)
     floors = {tenant.name: part.bound.us for tenant, part in zip(first, alone, strict=True)}
@@ -103,9 +112,36 @@ def synthesize_tenants(
     return TenantsResult(whole, first, {name: ps_to_us(ps) for name, ps in ends}, floors, weighted)
 
 
-def _only(tenants_of: Callable[[int], Sequence[Tenant]], number: int) -> Callable[[int], Demand]:
+def _can_do_without(topology: Topology, tenant: Tenant) -> bool:
+    """Whether a group that may use other GPUs can also do without them."""
+    demand = tenant.demand
+    if demand.group is None or demand.relays == () or len(demand.group) == demand.num_gpus:
+        return False
+    try:
+        replace(demand, relays=()).check_fits(topology)
+    except DemandError:
+        return False
+    return True
+
+
+def _only(
+    tenants_of: Callable[[int], Sequence[Tenant]], number: int, among_themselves: bool
+) -> Callable[[int], Demand]:
     """The demand of one of the tenants, for a number of chunks."""
-    return lambda count: tenants_of(count)[number].alone
+
+    def demand_of(count: int) -> Demand:
+        demand = tenants_of(count)[number].alone
+        return replace(demand, relays=()) if among_themselves else demand
+
+    return demand_of
+
+
+def _in_orders(tenants: Sequence[Tenant], parts: Sequence[Result]) -> list[Schedule]:
+    """The schedules of all tenants one after the other, in every order worth a try."""
+    return [
+        one_after_another([parts[number].schedule for number in order], [tenants[number] for number in order])
+        for order in _orders(tenants, parts)
+    ]
 
 
 def _weighted_floor_us(topology: Topology, tenants: Sequence[Tenant], alone: Sequence[Result]) -> float:
@@ -142,7 +178,10 @@ def one_after_another(parts: Sequence[Schedule], tenants: Sequence[Tenant]) -> S
 
     Each is one tenant's alone; its demand knows when the tenant starts.
     """
-    rows = [replace(who, demand=part.demand, start_ps=0) for who, part in zip(tenants, parts, strict=True)]
+    rows = [
+        replace(who, demand=replace(part.demand, relays=who.demand.relays), start_ps=0)
+        for who, part in zip(tenants, parts, strict=True)
+    ]
     demand = together(rows)
     chunk_base = np.cumsum([0, *(len(part.demand) for part in parts)])
     route_base = np.cumsum([0, *(len(part.routes) for part in parts)])

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.files import load_schedule
+from flowccl.synthesize import synthesize
 from flowccl.tenants import synthesize_tenants
 from flowccl.topology.builders import line
 from flowccl.topology.files import read_machine
@@ -130,6 +132,23 @@ def test_tenants_in_one_schedule() -> None:
     assert verify(found.result.schedule) == []
     assert found.finish_us["heavy"] < found.finish_us["light"]
     assert found.weighted_sum_us == pytest.approx(10 * found.finish_us["heavy"] + found.finish_us["light"])
+
+
+def test_tenants_on_halves_of_their_own_finish_as_if_alone() -> None:
+    """With relays both would want each other's links; without, nobody is in anybody's way."""
+    topology = read_machine("torus:4x4")
+    groups = tuple(range(8)), tuple(range(8, 16))
+
+    def halves(count: int) -> list[Tenant]:
+        demands = [group_collective("allgather", 10**6, group, 16, chunks=count) for group in groups]
+        return [Tenant(f"from {demand.group[0]}", demand) for demand in demands if demand.group]
+
+    few: dict[str, Any] = {"time_limit_s": 60.0, "steps": 2, "method": "routed"}
+    alone = synthesize(topology, lambda count: replace(halves(count)[0].demand, relays=()), **few)
+    found = synthesize_tenants(topology, halves, **few)
+    assert found.weighted_sum_us <= 2 * alone.schedule.finish_us
+    assert all(share.relays is None for share in found.result.schedule.demand.tenants)
+    assert verify(found.result.schedule) == []
 
 
 def test_tenants_start_when_they_say() -> None:
