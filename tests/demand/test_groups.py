@@ -18,7 +18,7 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.files import load_schedule
-from flowccl.synthesize import synthesize
+from flowccl.synthesis import synthesize
 from flowccl.tenants import synthesize_tenants
 from flowccl.topology.builders import line
 from flowccl.topology.files import read_machine
