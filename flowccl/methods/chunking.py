@@ -19,12 +19,16 @@ from flowccl.methods.method import Method
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
+IMPROVERS = ("woven",)
+"""Methods that go on from what others found."""
+
 log = logging.getLogger(__name__)
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 _FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
 _TURNS = ((0, 1), (0, 2), (0, 1), (0, 3))  # which of the best searches make the next steps, side by side
+_MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
 
@@ -33,6 +37,7 @@ class _Search:
     """One method at one number of chunks."""
 
     name: str
+    count: int
     steps: Iterator[Schedule | None]
     best_ps: float = float("inf")
     seconds: float = 0.0
@@ -121,6 +126,7 @@ class Chunking:
     def _turns(self) -> Iterator[list[_Search]]:
         """Which searches make a step next."""
         yield from self._ladder()
+        yield from self._pairs(self._improvers())
         turn = 0
         while True:
             running = sorted((s for s in self.searches if not s.over), key=lambda s: s.best_ps)
@@ -132,7 +138,7 @@ class Chunking:
 
     def _ladder(self) -> Iterator[list[_Search]]:
         """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
-        climbers = [_Climber(name, method) for name, method in self.methods.items()]
+        climbers = [_Climber(name) for name in self.methods]
         for count in _counts():
             try:
                 demand = self.demand_of(count)
@@ -143,8 +149,7 @@ class Chunking:
             climbers = [climber for climber in climbers if count == 1 or self._worth(climber, count)]
             if not climbers or (count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES):
                 return
-            new = [_Search(climber.name, climber.method(self.topology, demand, self.clock)) for climber in climbers]
-            self.searches += new
+            new = [self._new(climber.name, count, demand) for climber in climbers]
             yield from self._pairs(new)
             for _ in range(_FIRST_STEPS - 1 if count == 1 else 0):
                 if self._early():
@@ -152,6 +157,23 @@ class Chunking:
             self.on_first_rung = False
             for climber, search in zip(climbers, new, strict=True):
                 climber.climbed(count, search)
+
+    def _new(self, name: str, count: int, demand: Demand) -> _Search:
+        """A search that takes part from now on."""
+        self.searches.append(_Search(name, count, self.methods[name](self.topology, demand, self.clock)))
+        return self.searches[-1]
+
+    def _improvers(self) -> list[_Search]:
+        """At the best numbers of chunks, searches by methods that go on from what others found, where there are none.
+
+        On the ladder they have too little time to be worth the next rung.
+        """
+        best = sorted((search for search in self.searches if not search.over), key=lambda search: search.best_ps)
+        counts = list(dict.fromkeys(search.count for search in best))[:_MOST_IMPROVED]
+        have = {(search.name, search.count) for search in self.searches}
+        names = [name for name in IMPROVERS if name in self.methods]
+        missing = [(name, count) for name in names for count in counts if (name, count) not in have]
+        return [self._new(name, count, self.demand_of(count)) for name, count in missing]
 
     def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
         """Two and two; alone where both are of one method or of sums, which tell each other what works."""
@@ -175,7 +197,6 @@ class _Climber:
     """A method on the ladder."""
 
     name: str
-    method: Method
     best_ps: float = float("inf")
     idle: int = 0
     count: int = 1

@@ -94,9 +94,10 @@ class WovenSearch:
     def step(self, other: Schedule | None = None) -> Schedule | None:
         """One build or one round of the neighbourhood search: a schedule if it is the best so far.
 
-        Goes on from `other` where that is better than what is here.
+        Goes on from `other` where that is better than what is here; it then counts as found.
         """
         self.steps += 1
+        before_ps = self.best_ps
         if other is not None and other.finish_ps < self.state_ps and other is not self.seen:
             self._start_from(other)
             if other.finish_ps < self.best_ps:
@@ -109,7 +110,7 @@ class WovenSearch:
                 self._start_from(self.best)
             self._improve(self.state)
         if self.state is None or self.state_ps >= self.best_ps:
-            return None
+            return self.best if self.best_ps < before_ps else None
         self.best = self._schedule(self.state[1])
         if self.best.finish_ps < self.state_ps:  # retimed
             self._start_from(self.best)
