@@ -62,23 +62,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def decompositions(most_gpus: int) -> list[dict[str, Any]]:
-    """Allgather with all links by three ways of solving the same program; Dantzig-Wolfe itself up to 32 GPUs."""
+    """Allgather with all links by three ways of solving the same program."""
     print(_DECOMPOSED.format("gpus", "orbits", "mirrored", "standard", "seconds:", "orbits", "mirrored", "standard"))
     rows = []
-    for gpus in (8, 16, 32, 64):
-        if gpus > most_gpus:
-            break
+    dantzig_wolfe(machine("ring:3"))  # loads the compiled loops
+    for gpus in [count for count in (8, 16, 32, 64) if count <= most_gpus]:
         topology = machine(f"dgx_a100:{gpus // 8}:all")
         began = time.perf_counter()
         orbits = fluid_optimum(topology, "allgather").floor_s_per_GB
         seconds = time.perf_counter() - began
         mirrored = dantzig_wolfe(topology, symmetry(topology))
-        standard = dantzig_wolfe(topology, time_limit_s=600) if gpus <= 32 else None
+        standard = dantzig_wolfe(topology)
         row = {"gpus": gpus, "s_per_GB": orbits, "orbits_s": seconds, "mirrored": asdict(mirrored)}
-        rows.append(row | {"standard": None if standard is None else asdict(standard)})
-        shown = ("-", "-") if standard is None else (f"{standard.seconds_per_GB:.7g}", f"{standard.elapsed_s:.2f}")
-        found = (f"{orbits:.7g}", f"{mirrored.seconds_per_GB:.7g}", shown[0])
-        print(_DECOMPOSED.format(gpus, *found, "", f"{seconds:.2f}", f"{mirrored.elapsed_s:.2f}", shown[1]), flush=True)
+        rows.append(row | {"standard": asdict(standard)})
+        found = [f"{value:.7g}" for value in (orbits, mirrored.seconds_per_GB, standard.seconds_per_GB)]
+        took = [f"{value:.2f}" for value in (seconds, mirrored.elapsed_s, standard.elapsed_s)]
+        print(_DECOMPOSED.format(gpus, *found, "", *took), flush=True)
     return rows
 
 

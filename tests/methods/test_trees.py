@@ -11,8 +11,8 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.methods.trees import packed_jobs, trees
+from flowccl.methods.trees.along import link_work_ps
 from flowccl.methods.trees.packing import Packing, packed
-from flowccl.methods.trees.shop import link_work_ps
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -89,7 +89,7 @@ def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(seed: int, mac
         found = [s for s in islice(trees(topology, demand, Clock(60.0)), 6) if s is not None][-1]
         assert verify(found) == []
         optimum_us = best.seconds_per_GB * chunks * 1000
-        jobs = packed_jobs(topology, demand, "trees")
+        jobs, _ = packed_jobs(topology, demand, "trees", {})
         assert link_work_ps(jobs).max() / 1e6 == pytest.approx(optimum_us, rel=1e-6)
         assert optimum_us * (1 - 1e-9) <= found.finish_us <= optimum_us + 3 * jobs.tail.max() / 1e6
 

@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import DemandError
-from flowccl.methods.fluid.arcs import plain_arcs
-from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
-from flowccl.methods.fluid.quotient import sources_of
+from flowccl.methods.fluid.router import Router, Sets
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 from flowccl.topology.symmetry import Symmetry, verified
 from flowccl.topology.topology import Topology
@@ -73,16 +71,11 @@ class _Master:
         first, size = np.unique(self.orbit, return_index=True, return_counts=True)[1:]
         self.rows = len(first)
         self.share = 1.0 / (size * topology.link_GBps[first])
-        gpus = np.arange(len(topology.nodes)) < topology.num_gpus
         classes, start, self.count = np.unique(
             group.node_orbits[: topology.num_gpus], return_index=True, return_counts=True
         )
-        arcs, alone = plain_arcs(topology), verified(topology, [])
-        self.routers = []
-        for rank in start.tolist():
-            only = np.arange(len(gpus)) == rank
-            part = Part(arcs, sources_of(arcs, alone, only, gpus), copies=True)
-            self.routers.append(_Router(fluid_program(topology, alone.link_orbits, (part,))))
+        sets = Sets(topology)
+        self.routers = [Router(topology, rank, sets) for rank in start.tolist()]
         model = ProgramBuilder()
         clock = model.variables("time", cost=1)
         extra = model.variables("extra", len(classes), cost=1e6)  # no routing yet
@@ -97,9 +90,8 @@ class _Master:
         result = []
         per_link = prices[self.orbit] * self.share[self.orbit]
         for router, count in zip(self.routers, self.count.tolist(), strict=True):
-            use = router.cheapest(per_link)
-            load = count * np.bincount(self.orbit, use, self.rows) * self.share
-            result.append((float(load @ prices), load))
+            cost, use = router.cheapest(per_link)
+            result.append((count * cost, count * np.bincount(self.orbit, use, self.rows) * self.share))
         return result
 
     def any_helps(self, found: list[tuple[float, F64]], prices: F64) -> bool:
@@ -121,22 +113,3 @@ class _Master:
         self.duals = solution.duals
         prices = np.maximum(-solution.duals[self.link_rows], 0.0)
         return solution.objective, prices / max(prices.sum(), 1e-300)
-
-
-class _Router:
-    """The program of one source (5.1): the cheapest routing to all destinations at given prices of links."""
-
-    def __init__(self, fluid: FluidProgram) -> None:
-        (self.traffic,) = fluid.traffic
-        self.made = np.flatnonzero(self.traffic.columns >= 0)
-        every = np.arange(fluid.program.num_columns)
-        self.session = Session(fluid.program.with_cost(every, 0.0), SolverOptions(method="simplex"))
-
-    def cheapest(self, price: F64) -> F64:
-        """What each link carries."""
-        columns = self.traffic.columns[self.made]
-        scale = max(float(price.max()), 1e-300)
-        self.session.change_cost(columns, price[self.traffic.link[self.made]] / scale)
-        values = self.session.solve().values
-        assert values is not None
-        return np.bincount(self.traffic.link[self.made], values[columns], len(price)).astype(np.float64)

@@ -38,10 +38,10 @@ def fluid(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
         per_block = demand.size_bytes / (1 if name == "broadcast" else topology.num_gpus)
         clock.notes["optimum_us"] = optimum.floor_s_per_GB * per_block / 1000
     if name == "alltoall":
-        jobs = _jobs_on_paths(topology, demand, optimum)
+        jobs, rounds = _jobs_on_paths(topology, demand, optimum), 1
     else:
-        jobs = packed_jobs(topology, demand, "fluid", optimum.link_GB / optimum.link_GB.max())
-    yield from worked_off(jobs, clock)
+        jobs, rounds = packed_jobs(topology, demand, "fluid", clock.shared, optimum.link_GB / optimum.link_GB.max())
+    yield from worked_off(jobs, rounds, clock)
 
 
 def _known(topology: Topology, name: str, root: int, clock: Clock) -> FluidOptimum:

@@ -23,6 +23,8 @@ Way = tuple[int, ...]
 
 _CLOSE = 1e-6  # relative: how exactly the least time is sought
 _TRIES = 40  # times in which switches are tried to be split off; the first nearly always does
+_MOST_TREES = 256  # to pack at once, where the same can be had by repeating them
+_HARDLY = 1e-4
 _SLACK = 1e-9
 
 
@@ -80,6 +82,20 @@ def least_time_us(topology: Topology, roots: I64, members: I64, per_us: F64) -> 
         else:
             low = middle
     return high
+
+
+def fewest_rounds(topology: Topology, roots: I64, members: I64, per_us: F64) -> int:
+    """In how many rounds to repeat trees for a part of the chunks, so that not too many are packed at once.
+
+    Only where links are hardly fuller by that than by trees for all chunks; fewer rounds have more different trees.
+    """
+    most, total = int(np.gcd.reduce(roots)), int(roots.sum())
+    whole = least_time_us(topology, roots, members, per_us)
+    for rounds in [count for count in range(1, most + 1) if most % count == 0]:
+        few = total <= _MOST_TREES * rounds or rounds == most
+        if few and rounds * least_time_us(topology, roots // rounds, members, per_us) <= whole * (1 + _HARDLY):
+            return rounds
+    return 1
 
 
 def _fits(per_us: F64, time_us: float) -> I64:

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from flowccl.methods.clock import Clock
 from flowccl.methods.routed.jobs import Jobs
-from flowccl.methods.trees.kernels import work_evenly
+from flowccl.methods.trees.along import link_work_ps, rounds_of
+from flowccl.methods.trees.shop_kernels import work_evenly
+from flowccl.methods.trees.stagger import staggered
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.settle import sequence, settle
 from flowccl.schedule.transform import retime
@@ -21,22 +23,41 @@ F64 = NDArray[np.float64]
 _NEVER = int(np.iinfo(np.int64).max)
 
 
-def worked_off(jobs: Jobs, clock: Clock) -> Iterator[Schedule | None]:
-    """Run after run, each better schedule: by what links have left to do and by the longest way to go, with noise."""
+def worked_off(jobs: Jobs, rounds: int, clock: Clock) -> Iterator[Schedule | None]:
+    """Run after run, each better schedule: by what links have left to do and by the longest way to go, with noise.
+
+    The first is no worse than the trees of all rounds staggered.
+    """
     random = np.random.default_rng(clock.seed)
     work, best_ps, runs = link_work_ps(jobs), _NEVER, 0
     while True:
         noise = 0.0 if runs < 2 else float(10 ** random.uniform(-2.0, -0.3))
         key = -jobs.tail * (1 + noise * random.uniform(-1, 1, len(jobs.tail)))
         found = jobs.in_order(key, best_ps) if runs % 2 else in_even_order(jobs, key, work, best_ps)
-        runs += 1
         if found is not None and jobs.topology.limits:  # which the shop does not know
             found = settle(found, sequence(found))
+        if runs == 0 and not jobs.topology.limits:
+            found = _better(found, in_rounds(jobs, rounds, clock.seed))
+        runs += 1
         if found is not None and found.finish_ps < best_ps:
             best_ps = found.finish_ps
             yield found
         else:
             yield None
+
+
+def in_rounds(jobs: Jobs, rounds: int, seed: int) -> Schedule | None:
+    """The best of staggers with as many rounds, or fewer and larger ones."""
+    best: Schedule | None = None
+    for fewer in [count for count in range(2, rounds + 1) if rounds % count == 0]:
+        best = _better(best, staggered(jobs, *rounds_of(jobs.demand, fewer), seed).schedule())
+    return best
+
+
+def _better(one: Schedule | None, other: Schedule | None) -> Schedule | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.finish_ps < one.finish_ps else one
 
 
 def in_even_order(jobs: Jobs, key: F64, work: F64, give_up_ps: int) -> Schedule | None:
@@ -48,12 +69,3 @@ def in_even_order(jobs: Jobs, key: F64, work: F64, give_up_ps: int) -> Schedule 
         return None
     flags, route = np.zeros(len(start), dtype=np.bool_), jobs.shop.job_route.astype(np.int32)
     return retime(Schedule(jobs.topology, jobs.demand, jobs.routes, jobs.chunk, route, start, flags, jobs.method))
-
-
-def link_work_ps(jobs: Jobs) -> F64:
-    """How long each link is busy with all jobs."""
-    shop = jobs.shop
-    size = np.diff(shop.hop_ptr)[shop.job_route]
-    hop = np.repeat(shop.hop_ptr[:-1][shop.job_route] - np.cumsum(size) + size, size) + np.arange(size.sum())
-    hold = np.repeat(shop.job_bytes, size) * 1000.0 / jobs.topology.link_GBps[shop.hop_link[hop]]
-    return np.bincount(shop.hop_link[hop], hold, len(jobs.topology.links)).astype(np.float64)
