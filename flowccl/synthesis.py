@@ -12,7 +12,7 @@ from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.methods import BY_FLOWS, METHODS, ON_EPOCHS, warm_up
-from flowccl.methods.chunking import Chunking
+from flowccl.methods.chunking import FIRST_STEPS, Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
 from flowccl.methods.portfolio import portfolio
@@ -49,13 +49,15 @@ def synthesize(
     within `gap` of the bound, after `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true;
     the best so far is returned, always verified. The clock starts when the compiled loops are loaded; a new
     installation compiles them first, once. `workers` searches make steps side by side; with `steps` the result does not
-    depend on them. `options` are those of the method (see `TecclOptions` for milp, lp and
-    astar, `TacclOptions` for taccl), which take one chunk, or as many as a sketch says, unless `chunks` does.
+    depend on them. `options` are those of the method: `TecclOptions` for milp, lp and astar, which take one chunk
+    unless `chunks` says otherwise; `TacclOptions` for taccl, which tries multiples of what its sketch says.
     """
     limit_s = _checked_limit(time_limit_s)
-    if chunks is None and method in (*ON_EPOCHS, "taccl"):
-        chunks = getattr((options or {}).get("sketch"), "chunks", 1)
+    if chunks is None and method in ON_EPOCHS:
+        chunks = 1
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
+    if chunks is None and not isinstance(collective, Demand):
+        demand_of = _multiples(demand_of, getattr((options or {}).get("sketch"), "chunks", 1))
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
@@ -68,7 +70,9 @@ def synthesize(
     best: Schedule | None = None
     interrupted = False
     try:
-        for best in Chunking(topology, demand_of, methods, clock, workers, all_first).run():  # each verified
+        first_steps = 1 if method == "taccl" else FIRST_STEPS  # its second step is a solver's, which takes long
+        search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps)
+        for best in search.run():  # each verified
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
                 clock.floor_ps, clock.good_ps = bound.ps, bound.ps * (1 + gap)
@@ -137,6 +141,11 @@ def _demand_of(
         return fixed
 
     return only
+
+
+def _multiples(demand_of: Callable[[int], Demand], least: int) -> Callable[[int], Demand]:
+    """The same, for so many times the number of chunks."""
+    return lambda count: demand_of(count * least)
 
 
 def _checked_limit(time_limit_s: float) -> float:

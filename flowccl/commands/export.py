@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,16 @@ def _export(options: argparse.Namespace) -> int:
         paths = export(schedules[0], options.to, options.out, chosen)
     for path in paths:
         print(path)
+    if any(schedule.has_messages for schedule in schedules):
+        print(f"note: {_together(options.to)}", file=sys.stderr)
     return 0
+
+
+def _together(target: str) -> str:
+    """What a format makes of chunks that the schedule sends in one message."""
+    if target in ("chakra", "teccl", "msccl-json"):
+        return f"{target} knows no sends of several chunks: those that travel together are one send each"
+    return "chunks that travel together are one step where they lie side by side at both ends, else one step each"
 
 
 def _check_export(options: argparse.Namespace) -> int:

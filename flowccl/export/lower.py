@@ -23,7 +23,8 @@ class Draft:
     `src` and `dst` are first cells of `count` chunks; of a send, `dst` lies on the peer; of a plain receive, `src`
     does. `partner` is the other end of a send or receive. One-sided senders and receivers also tell each other how
     far they are: "here" (the receiver is in the call), "meet" (the sender waits for that), "free" (the receiver has
-    used what an `early` send put into its scratch before they met) and "freed" (the sender waits for that).
+    used what an `early` send put into its scratch before they met) and "freed" (the sender waits for that). Sends of
+    one `message` travel together.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Draft:
     partner: "Draft | None" = None
     channel: int = 0
     early: bool = False
+    message: int = -1
 
     def reads(self) -> list[Cell]:
         """Cells of this GPU that the step reads."""
@@ -65,14 +67,16 @@ def _cells(first: Cell, count: int) -> list[Cell]:
 def lower(
     layout: Layout, moves: list[Move], events: list[Event], limits: Limits, *, by_way: bool, merge: bool
 ) -> list[Work]:
-    """The steps of every GPU, for all instances; each way between two GPUs is a lane of its own where `by_way`."""
+    """The steps of every GPU, for all instances; each way between two GPUs is a lane of its own where `by_way`.
+
+    Chunks that travel together are one step where they lie side by side; where `merge`, others that do are too.
+    """
     works = [Work(rank) for rank in range(layout.demand.num_gpus)]
     used = [0] * len(works)
     for instance in range(layout.instances):
         maker = _Maker(layout, moves, events, limits, by_way, instance, used)
         maker.run(events)
-        drafts = merge_contiguous(maker.drafts, limits.count) if merge else maker.drafts
-        for draft in drafts:
+        for draft in merge_contiguous(maker.drafts, limits.count, only_messages=not merge):
             works[draft.rank].drafts.append(draft)
         used = maker.scratch
     for work, count in zip(works, used, strict=True):
@@ -153,6 +157,7 @@ class _Maker:
             )
         cell = self.place[move.src, move.chunk]
         self.open[i] = self._step("s", move.src, ("send", move.dst, self._way(move), self.instance), cell, ("o", 0))
+        self.open[i].message = move.message
         self.sends_left[move.src, move.chunk] -= 1
         if self.causes is not None:
             self.causes.send(i, move.src, cell)

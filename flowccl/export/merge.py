@@ -10,11 +10,13 @@ if TYPE_CHECKING:
 _Touches = dict[tuple[int, "Cell"], list[tuple["Draft", bool]]]
 
 
-def merge_contiguous(drafts: "list[Draft]", most: int) -> "list[Draft]":
-    """The steps with as many merged as can be. The merged pair takes the place of the later one.
+def merge_contiguous(drafts: "list[Draft]", most: int, *, only_messages: bool = False) -> "list[Draft]":
+    """The steps with as many merged as can be, of one message or any. The merged pair takes the place of the later one.
 
     From the last step to the first: once what follows a chunk's arrival has been merged, the arrivals can be too.
     """
+    if only_messages and all(draft.message < 0 for draft in drafts):
+        return drafts
     touches = _touches(drafts)
     follower = _followers(drafts)
     head: dict[tuple[int, object], Draft] = {}
@@ -24,7 +26,8 @@ def merge_contiguous(drafts: "list[Draft]", most: int) -> "list[Draft]":
             continue
         lane = (draft.rank, draft.lane)
         later = head.get(lane)
-        if later is None or not _fits(draft, later, most, touches, follower):
+        apart = later is None or (only_messages and not draft.message == later.message >= 0)
+        if later is None or apart or not _fits(draft, later, most, touches, follower):
             head[lane] = draft
             continue
         for old, new in _pairs(draft, later):

@@ -20,6 +20,7 @@ class Move:
     """One chunk from one GPU to another; added to what is there where `reduce`.
 
     `way` tells apart the routes that the schedule uses between the two: only on one of them things arrive in order.
+    Moves of one `message` travel together; -1 travels alone.
     """
 
     chunk: int
@@ -31,6 +32,7 @@ class Move:
     transfer: int
     way: int = 0
     latency_ps: int = 0
+    message: int = -1
 
 
 def moves_of(schedule: Schedule) -> list[Move]:
@@ -65,7 +67,8 @@ def moves_of(schedule: Schedule) -> list[Move]:
         links = schedule.routes.links(int(schedule.route[i]))
         way = found.setdefault(links, len(found))
         latency = int(schedule.topology.link_latency_ps[list(links)].sum())
-        moves.append(Move(chunk, int(root[i]), dst, bool(schedule.reduce[i]), start, arrival, i, way, latency))
+        adds, message = bool(schedule.reduce[i]), int(schedule.message[i])
+        moves.append(Move(chunk, int(root[i]), dst, adds, start, arrival, i, way, latency, message))
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
 
 

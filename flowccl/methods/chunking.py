@@ -25,7 +25,7 @@ IMPROVERS = ("woven",)
 log = logging.getLogger(__name__)
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
-_FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
+FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
 _TURNS = ((0, 1), (0, 2), (0, 1), (0, 3))  # which of the best searches make the next steps, side by side
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
@@ -62,7 +62,7 @@ class Chunking:
     """Searches of several methods at several numbers of chunks.
 
     Where `all_first`, every method makes a step before anything is good enough, so that none of them is ever better;
-    a few more steps while it is early and nothing is proved.
+    a few more steps while it is early and nothing is proved. `first_steps` of each method are on the first rung.
     """
 
     topology: Topology
@@ -71,6 +71,7 @@ class Chunking:
     clock: Clock
     workers: int = 2
     all_first: bool = False
+    first_steps: int = FIRST_STEPS
     searches: list[_Search] = field(default_factory=list)
     best_ps: float = float("inf")
     steps: int = 0
@@ -151,7 +152,7 @@ class Chunking:
                 return
             new = [self._new(climber.name, count, demand) for climber in climbers]
             yield from self._pairs(new)
-            for _ in range(_FIRST_STEPS - 1 if count == 1 else 0):
+            for _ in range(self.first_steps - 1 if count == 1 else 0):
                 if self._early():
                     yield from self._pairs([search for search in new if not search.over])
             self.on_first_rung = False

@@ -24,7 +24,8 @@ def plot_timeline(
 ) -> None:
     """Draw when each link is held, coloured by where the chunk comes from, into a PNG, SVG or PDF file.
 
-    Links that are never used are left out. Where more than `max_rows` are used, the busiest are drawn.
+    Chunks that travel together lie above each other in one bar. Links that are never used are left out. Where more
+    than `max_rows` are used, the busiest are drawn.
     """
     check_suffix(path)
     if len(schedule) == 0:
@@ -100,15 +101,15 @@ def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.in
     timing = schedule.timing
     row_of = np.full(len(schedule.topology.links), -1, dtype=np.int64)
     row_of[rows.links] = np.arange(len(rows.links))
-    hops = np.flatnonzero(row_of[timing.hop_link] >= 0)
+    hops, transfer, place, together = _members(schedule, np.flatnonzero(row_of[timing.hop_link] >= 0))
     row = row_of[timing.hop_link[hops]]
     begin, until = timing.hop_from_ps[hops] / PS_PER_US, timing.hop_to_ps[hops] / PS_PER_US
     corners: Any = np.empty((len(hops), 4, 2))
     corners[:, 0, 0] = corners[:, 1, 0] = begin
     corners[:, 2, 0] = corners[:, 3, 0] = until
-    corners[:, 0, 1] = corners[:, 3, 1] = row - 0.41
-    corners[:, 1, 1] = corners[:, 2, 1] = row + 0.41
-    shade = colour[schedule.chunk[timing.hop_transfer[hops]]]
+    corners[:, 0, 1] = corners[:, 3, 1] = row - 0.41 + 0.82 * place / together
+    corners[:, 1, 1] = corners[:, 2, 1] = row - 0.41 + 0.82 * (place + 1) / together
+    shade = colour[schedule.chunk[transfer]]
     crowded = np.bincount(row).max() > 150  # then white edges would hide the bars
     bars = PolyCollection(
         corners,
@@ -119,6 +120,18 @@ def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.in
         zorder=2,
     )
     axes.add_collection(bars, autolim=False)
+
+
+def _members(schedule: Schedule, hops: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """Every chunk of the messages on these hops: the hop, the transfer, its place in the message, of how many."""
+    leader = schedule.leader
+    size = np.bincount(leader, minlength=len(schedule))
+    first = np.cumsum(size) - size
+    owner = schedule.timing.hop_transfer[hops]  # of a message, its first transfer
+    hop = np.repeat(hops, size[owner])
+    place = np.arange(len(hop)) - np.repeat(np.cumsum(size[owner]) - size[owner], size[owner])
+    owner = schedule.timing.hop_transfer[hop]
+    return hop, np.argsort(leader, kind="stable")[first[owner] + place], place, size[owner]
 
 
 def _draw_rows(axes: Any, schedule: Schedule, rows: _Rows) -> None:

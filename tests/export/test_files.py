@@ -2,23 +2,27 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from flowccl.check.verify import verify
 from flowccl.cli import main
-from flowccl.demand.collectives import COLLECTIVES_BY_NAME
+from flowccl.demand.collectives import COLLECTIVES_BY_NAME, allgather
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
 from flowccl.export import Options, check, export, export_directory
 from flowccl.export.estimate import estimate_ps
-from flowccl.export.limits import XML_LIMITS, Limits
+from flowccl.export.limits import LIMITS, XML_LIMITS, Limits
 from flowccl.export.plan import make_plan, num_steps
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
-from tests.export.cases import findings, made, read, schedule_of
+from flowccl.units import hold_ps
+from tests.export.cases import PROVABLE, findings, made, read, schedule_of
 from tests.export.test_interpreter import pair_schedule
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -59,6 +63,30 @@ def test_contiguous_chunks_are_merged_where_steps_are_few() -> None:
     schedule = schedule_of("dgx1", "allgather", chunks=6)
     plan = make_plan(schedule, tight(steps=16, channels=1))
     assert max(step.count for gpu in plan.gpus for block in gpu.blocks for step in block.steps) > 1
+
+
+@pytest.mark.parametrize("target", PROVABLE)
+def test_chunks_that_travel_together_are_one_step(target: str) -> None:
+    """Rank 0 of a pair sends its block of four pieces as a message of three and one alone, rank 1 one by one."""
+    topology = machine("line:2:setup=2us:latency=0us")
+    hold = 2_000_000 + hold_ps(1000, 25.0)
+    rows = [(0, (0,), 0), (1, (0,), 0), (2, (0,), 0), (3, (0,), 3 * hold)]
+    rows += [(4 + piece, (1,), piece * hold) for piece in range(4)]
+    alone = Schedule.from_transfers(topology, allgather(2, 8000, 4), rows)
+    schedule = replace(alone, message=np.array([7, 7, 7, -1, -1, -1, -1, -1], dtype=np.int32))
+    assert verify(schedule) == []
+    steps = [step for gpu in make_plan(schedule, LIMITS[target]).gpus for block in gpu.blocks for step in block.steps]
+    assert sorted(step.count for step in steps if step.kind == "s") == [1, 1, 1, 1, 1, 3]
+    assert findings(made(schedule, target), target) == []
+
+
+def test_what_becomes_of_messages_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(0, (0,), 0), (1, (0,), 0), (2, (1,), 0), (3, (1,), 0)]
+    schedule = Schedule.from_transfers(machine("line:2:setup=2us"), allgather(2, 4000, 2), rows)
+    save_schedule(replace(schedule, message=np.array([0, 0, 1, 1], dtype=np.int32)), tmp_path / "s.json")
+    for target, words in (("msccl", "one step where they lie side by side"), ("msccl-json", "are one send each")):
+        assert main(["export", str(tmp_path / "s.json"), "--to", target, "--out", str(tmp_path / "out")]) == 0
+        assert words in capsys.readouterr().err
 
 
 def test_receives_and_sends_share_threadblocks_where_those_are_few() -> None:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from matplotlib.axes import Axes
 
+from flowccl.check.verify import verify
 from flowccl.demand.collectives import allgather, allreduce, broadcast, reduce_scatter, scatter
+from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
 from flowccl.plot.layout import layout
 from flowccl.plot.machine import plot_topology
@@ -54,6 +57,25 @@ def test_a_timeline_shows_bars_in_the_colours_of_the_ranks(tmp_path: Path) -> No
     assert image.shape[1] > 1000
     found = {tuple((colour * 255).round().astype(int)) for colour in image[..., :3].reshape(-1, 3)[::7]}
     assert {(31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40)} <= found  # ranks 0 to 3
+
+
+def test_chunks_of_one_message_lie_above_each_other(tmp_path: Path) -> None:
+    """On a line of three, the block of rank 0 goes to rank 1 and on from there in one message with that of rank 1."""
+    topology = machine("line:3:setup=2us")
+    link = {(k.src, k.dst): place for place, k in enumerate(topology.links)}
+    chunks = [Chunk(bytes=100_000, sources=(rank,), destinations=(2,)) for rank in (0, 1)]
+    demand = Demand.from_chunks("custom", 3, chunks)
+    rows = [(0, [link[0, 1]], 0), (0, [link[1, 2]], 7_000_000), (1, [link[1, 2]], 7_000_000)]
+    apart = Schedule.from_transfers(topology, demand, rows)
+    schedule = replace(apart, message=np.array([-1, 0, 0], dtype=np.int32))
+    assert verify(schedule) == []
+    plot_timeline(schedule, tmp_path / "line.png")
+    image = (pixels(tmp_path / "line.png")[..., :3] * 255).round().astype(int)
+    right = image[:, image.shape[1] * 6 // 10]  # a column of pixels while the message is under way
+    blue, orange = (np.flatnonzero((right == colour).all(axis=1)) for colour in ((31, 119, 180), (255, 127, 14)))
+    assert len(blue) == pytest.approx(len(orange), abs=2)
+    assert len(blue) > 5
+    assert blue.max() < orange.min()
 
 
 def test_a_timeline_says_what_it_shows(tmp_path: Path) -> None:

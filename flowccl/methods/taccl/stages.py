@@ -58,16 +58,14 @@ def _run(topology: Topology, demand: Demand, clock: Clock, options: TacclOptions
 def _stages(
     logical: Logical, demand: Demand, clock: Clock, options: TacclOptions, share: float
 ) -> Iterator[Schedule | None]:
-    """`share` is the part of the clock's time for this demand."""
-    began = clock.elapsed_s
-    total = clock.left_s * share
+    """`share` is the part of the time that is left, at each stage, for this demand."""
     ways = _ways(logical, demand)
     quick = quick_ways(ways)
     sends = _sends(ways, demand, quick)
     best = _ordered(sends, clock, "quick ways")
     yield best
     if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS:
-        limit = min(options.routing_limit_s or total / 2, clock.left_s)
+        limit = min(options.routing_limit_s or share * clock.left_s / 2, clock.left_s)
         chosen, solution = path_encoding(ways, quick, _solver(options, clock, limit), options.solver)
         clock.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
         encoded = _sends(ways, demand, chosen)
@@ -77,7 +75,7 @@ def _stages(
             yield best
         elif not logical.topology.has_setups:
             yield None
-    together = _together(sends, best, clock, options, max(total - (clock.elapsed_s - began), 0.5))
+    together = _together(sends, best, clock, options, share * clock.left_s)
     yield together if together is not None and together.finish_ps < best.finish_ps else None
 
 
@@ -113,7 +111,7 @@ def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOpti
     if not topology.has_setups or topology.changes or len(sends) > _MOST_SENDS:
         return None
     layout = Layout.of(sends, schedule)
-    limit = min(options.contiguity_limit_s or total_s, max(clock.left_s, 0.5))
+    limit = max(min(options.contiguity_limit_s or total_s, clock.left_s), 0.1)
     until = clock.elapsed_s + limit
     part = 0.3 if options.contiguity == "milp" else 1.0
     quick_until = clock.elapsed_s + part * limit
