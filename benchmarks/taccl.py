@@ -1,7 +1,10 @@
 """TACCL's finishes in TE-CCL's table 8 beside methods taccl, milp and auto; its synthesis times beside ours.
 
-A row of the table is good when the finish of method taccl is at most TACCL's. A row of synthesis times (section 6.3,
-with Gurobi on their machine) is good when ours, of the whole command, is at most theirs.
+Two readings of the table, with TACCL's sketch: on `ndv2:2`, whose InfiniBand has the 12.5 GB/s of the published rows,
+and on the machine of TACCL's own topology file, whose has 9.52. A row is good when the finish of method taccl is at
+most TACCL's; a published finish that the file's machine cannot have, by the proved floor, is said to be below the
+floor. A row of synthesis times (section 6.3, with Gurobi on their machine) is good when ours, of the whole command, is
+at most theirs.
 """
 
 import argparse
@@ -15,12 +18,14 @@ from flowccl.errors import FlowcclError
 from flowccl.published import published_us
 from flowccl.result import Result
 from flowccl.synthesis import synthesize
+from flowccl.topology.importers import ImportOptions, import_machine
 from flowccl.topology.machines import machine
 from flowccl.topology.sketch import Sketch
 from flowccl.topology.sketch_files import load_sketch
 from flowccl.topology.topology import Topology
-from flowccl.units import format_bytes, format_us
+from flowccl.units import format_bytes, format_GBps, format_us
 
+FILES = Path(__file__).parents[1] / "tests" / "data" / "taccl"
 TIMES = (  # machine, collective, seconds: TACCL section 6.3
     ("ndv2:4", "allgather", 1.0),
     ("ndv2:4", "alltoall", 48.0),
@@ -32,28 +37,37 @@ TIMES = (  # machine, collective, seconds: TACCL section 6.3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables; exit code 1 where a row of table 8 is not good."""
+    """Print the tables; exit code 1 where a row of table 8 that can be met is not."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks taccl", description=__doc__)
-    parser.add_argument("--part", choices=("finish", "time", "all"), default="all")
+    parser.add_argument("--part", choices=("finish", "file", "time", "all"), default="all")
     parser.add_argument("--methods", default="taccl,milp,auto")
-    parser.add_argument("--sketch", type=Path, help="for ndv2:2; default: derived from the machine")
+    parser.add_argument("--sketch", type=Path, default=FILES / "sk1-ndv2-n2.json", help="for ndv2:2 (default: sk1)")
+    parser.add_argument("--topology", type=Path, default=FILES / "topo-ndv2-1MB.json", help="of TACCL (default: 1MB)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds per method and size (default: 10)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     options = parser.parse_args(arguments)
-    rows = _finishes(options) if options.part != "time" else []
-    times = _times(options) if options.part != "finish" else []
+    rows = []
+    if options.part in ("finish", "all"):
+        rows += _finishes(machine("ndv2:2"), options.methods.split(","), options)
+    if options.part in ("file", "all"):
+        told = ImportOptions(sketch=options.sketch)
+        own = import_machine(str(options.topology), "taccl", told, None, None).topology
+        print(f"\nthe machine of {options.topology.name}, whose InfiniBand has {_slowest(own)}")
+        rows += _finishes(own, ["taccl"], options)
+    times = _times(options) if options.part in ("time", "all") else []
     store(options.json, {key: str(value) for key, value in vars(options).items()}, rows + times)
-    return 1 if any(not row["good"] for row in rows) else 0
+    return 1 if any(not row["good"] and row["possible"] for row in rows) else 0
 
 
-def _finishes(options: argparse.Namespace) -> list[dict[str, Any]]:
-    methods = options.methods.split(",")
-    topology = machine("ndv2:2")
-    sketch = None if options.sketch is None else load_sketch(options.sketch, topology)
-    print(
-        f"{'ndv2:2':<10} {'size':>8} {'TACCL':>12} {'floor':>12}  " + "  ".join(f"{m:>24}" for m in methods) + "  good"
-    )
+def _slowest(topology: Topology) -> str:
+    return format_GBps(min(link.bandwidth_GBps for link in topology.links))
+
+
+def _finishes(topology: Topology, methods: list[str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    sketch = load_sketch(options.sketch, topology)
+    head = f"{'two NDv2':<10} {'size':>8} {'TACCL':>12} {'floor':>12}  "
+    print(head + "  ".join(f"{m:>24}" for m in methods) + "  good")
     rows = []
     for collective in ("allgather", "alltoall"):
         for size, theirs_us in sorted(published_us("ndv2:2", collective)["TACCL"].items()):
@@ -61,20 +75,23 @@ def _finishes(options: argparse.Namespace) -> list[dict[str, Any]]:
             floor = max((r.bound.us for r in found.values() if isinstance(r, Result)), default=0.0)
             ours = found.get("taccl")
             good = isinstance(ours, Result) and ours.schedule.finish_us <= theirs_us
+            possible = floor <= theirs_us
             cells = "  ".join(f"{_cell(r):>24}" for r in found.values())
             head = f"{collective:<10} {format_bytes(size):>8} {format_us(theirs_us):>12} {format_us(floor):>12}"
-            print(f"{head}  {cells}  {'yes' if good else 'NO'}", flush=True)
+            said = "yes" if good else "NO" if possible else f"TACCL's is {1 - theirs_us / floor:.1%} below the floor"
+            print(f"{head}  {cells}  {said}", flush=True)
             numbers = {m: r.schedule.finish_us for m, r in found.items() if isinstance(r, Result)}
             seconds = {m: r.synthesis_s for m, r in found.items() if isinstance(r, Result)}
-            row = {"collective": collective, "size": size, "taccl_us": theirs_us, "floor_us": floor, "good": good}
+            row = {"machine": topology.name, "collective": collective, "size": size, "taccl_us": theirs_us}
+            row |= {"floor_us": floor, "good": good, "possible": possible}
             rows.append(row | {"finish_us": numbers, "synthesis_s": seconds})
     return rows
 
 
 def _run(
-    topology: Topology, collective: str, size: int, method: str, sketch: Sketch | None, options: argparse.Namespace
+    topology: Topology, collective: str, size: int, method: str, sketch: Sketch, options: argparse.Namespace
 ) -> Result | str:
-    told = {"sketch": sketch} if method == "taccl" and sketch is not None else {}
+    told = {"sketch": sketch} if method == "taccl" else {}
     limits = {"time_limit_s": options.time_limit, "seed": options.seed}
     try:
         return synthesize(topology, collective, size, method=method, options=told, **limits)

@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
     profile.add_argument("--repeats", metavar="N", type=positive, help="of each probe of one link, twice (default: 8)")
     profile.add_argument("--pairs", metavar="N", type=natural, help="pairs of links probed together (default: 2000)")
     profile.add_argument("--size", metavar="SIZE", nargs="+", help="for --check (default: 1MB 4MB 16MB)")
-    profile.add_argument("--iterations", metavar="N", type=positive, default=20, help="for --check (default: 20)")
+    profile.add_argument("--iterations", metavar="N", type=positive, default=50, help="for --check (default: 50)")
     profile.add_argument("--json", action="store_true", help="print one JSON object")
     profile.add_argument("--quiet", action="store_true", help="no progress line")
     profile.set_defaults(run=_profile)

@@ -7,6 +7,7 @@ import numpy as np
 
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
+from flowccl.profile.predict import predict_us
 from flowccl.run.layout import named_root
 from flowccl.run.measure import Options
 from flowccl.run.processes import run_schedule
@@ -18,9 +19,13 @@ from flowccl.units import format_bytes, format_us
 
 @dataclass(frozen=True)
 class Checked:
-    """One size: the predicted time, the median and the mean of the measured ones; `wrong` elements: should be none."""
+    """One size: the predicted time, the median and the mean of the measured ones; `wrong` elements: should be none.
+
+    `finish_us` is that of the schedule, whose transfers wait for each other where the processes send at once.
+    """
 
     size_bytes: int
+    finish_us: float
     predicted_us: float
     measured_us: float
     mean_us: float
@@ -53,13 +58,14 @@ def check_profile(
         )
     if on == "nccl":
         raise InputError("schedules are run on gloo or mpi; there is no run on nccl")
-    predicted = [resize(schedule, size).finish_us for size in sizes]
+    finish = [resize(schedule, size).finish_us for size in sizes]
+    predicted = [predict_us(schedule, size) for size in sizes]
     rows = run_schedule(schedule, on, Options(tuple(sizes), ("uint8",), iterations=iterations))
     if rows is None:
         return None
     return [
-        Checked(size, us, timed.median_us, timed.time_us, timed.wrong)
-        for size, us, timed in zip(sizes, predicted, (row.out_of_place for row in rows), strict=True)
+        Checked(size, end, us, timed.median_us, timed.time_us, timed.wrong)
+        for size, end, us, timed in zip(sizes, finish, predicted, (row.out_of_place for row in rows), strict=True)
     ]
 
 
@@ -79,10 +85,12 @@ def resize(schedule: Schedule, size_bytes: int) -> Schedule:
 
 def table(rows: Sequence[Checked]) -> str:
     """A line for each size."""
-    words = ("predicted", "measured", "mean")
+    words = ("finish", "predicted", "measured", "mean")
     lines = [f"{'size':>10}{''.join(f'  {word:>10}' for word in words)}  {'error':>8}  {'factor':>6}  {'wrong':>6}"]
     for row in rows:
-        times = "".join(f"  {format_us(us):>10}" for us in (row.predicted_us, row.measured_us, row.mean_us))
+        times = "".join(
+            f"  {format_us(us):>10}" for us in (row.finish_us, row.predicted_us, row.measured_us, row.mean_us)
+        )
         lines.append(
             f"{format_bytes(row.size_bytes):>10}{times}  {row.error:>+8.1%}  {row.factor:>6.2f}  {row.wrong:>6}"
         )

@@ -6,14 +6,15 @@ together can fill shows in the larger sets: whatever the limits found so far do 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import combinations, pairwise
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
 from flowccl.profile.fit import LinkFit
+from flowccl.profile.hosts import ranks_in_words
 from flowccl.profile.measurements import Measured
-from flowccl.profile.probes import BUSY, Ends, ranks_of
+from flowccl.profile.probes import BUSY, PAIR, Ends
 
 _SLOWER = 1.2  # so much longer than alone means shared: four times the noise of 5 % in a median of nine
 _SAME = 1.12  # bandwidths within this factor of the next one are the same limit's
@@ -38,17 +39,19 @@ class Shared:
 def find_limits(hosts: Sequence[str], measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> list[Shared]:
     """All limits that the probes of several links show, the narrowest first."""
     together = [one for one in measured if not one.probe.alone and all(link in fits for link in one.probe.links)]
-    pairs = [one for one in together if one.probe.name == "pair"]
+    pairs = [one for one in together if one.probe.name == PAIR]
     edges = conflicts(pairs, fits)
     asked = {frozenset(one.probe.links) for one in pairs}
     limits = _merged(_from_cliques(edges), edges)
     if len(asked) < len(fits) * (len(fits) - 1) // 2:
         limits += _between_hosts(hosts, asked, edges, list(fits))
-    sets = [one for one in together if one.probe.name not in ("pair", BUSY)]
+    sets = [one for one in together if one.probe.name not in (PAIR, BUSY)]
+    limits = [_as_wide_as_seen(limit, sets, fits) for limit in limits]
     for links in sorted({one.probe.links for one in sets}, key=lambda links: (len(links), links)):
-        found = [_unexplained(one, fits, limits) for one in sets if one.probe.links == links]
-        seen = [limit for limit in found if limit is not None]
-        limits += [max(seen, key=lambda limit: limit.bandwidth_GBps)] if len(seen) == len(found) else []
+        probes = [one for one in sets if one.probe.links == links]
+        most = max(one.probe.chunk_bytes for one in probes)
+        if all(_is_unexplained(one, fits, limits) for one in probes if one.probe.chunk_bytes == most):
+            limits.append(_new_limit(probes, fits))
     return _needed(limits, fits)
 
 
@@ -165,12 +168,8 @@ def _name(links: Iterable[Ends]) -> str:
         return f"into gpu{ends[0]}"
     if not set(sources) & set(ends):
         small = sources if len(sources) <= len(ends) else ends
-        return f"{'out of' if small is sources else 'into'} {_ranks(small)}"
-    return f"among {_ranks(sorted(set(sources) | set(ends)))}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return "gpu" + ",".join(map(str, ranks)) if len(ranks) <= 8 else f"{len(ranks)} gpus"
+        return f"{'out of' if small is sources else 'into'} {ranks_in_words(small)}"
+    return f"among {ranks_in_words(sorted(set(sources) | set(ends)))}"
 
 
 # -- where not all pairs were probed ----------------------------------------------------------------------------------
@@ -195,7 +194,7 @@ def _between_hosts(hosts: Sequence[str], asked: set[frozenset[Ends]], edges: Edg
         for limit in _from_cliques(shared):
             ranks_here = sorted({rank for rank, _ in limit.links})
             covered = [k for k in links if k[side] in ranks_here and hosts[k[0]] != hosts[k[1]]]
-            name = f"{word} {_ranks(ranks_here)}"
+            name = f"{word} {ranks_in_words(ranks_here)}"
             result.append(Shared(name, tuple(sorted(covered)), limit.bandwidth_GBps, limit.probes))
     return result
 
@@ -203,22 +202,58 @@ def _between_hosts(hosts: Sequence[str], asked: set[frozenset[Ends]], edges: Edg
 # -- larger sets ------------------------------------------------------------------------------------------------------
 
 
-def _unexplained(one: Measured, fits: dict[Ends, LinkFit], limits: list[Shared]) -> Shared | None:
-    """One more limit where a set of links takes clearly longer than links and limits so far say."""
+def _is_unexplained(one: Measured, fits: dict[Ends, LinkFit], limits: list[Shared]) -> bool:
+    """Whether a set of links takes clearly longer than links and limits so far say."""
     times = _middle(one)
     if times is None:
-        return None
+        return False
     carried = dict(zip(one.probe.links, one.probe.link_bytes, strict=True))
-    wait = max(fits[link].latency_us for link in carried) * 1e-6 * one.probe.latencies
     expected = max(fits[link].seconds(one.probe.latencies, size) for link, size in carried.items())
     for limit in limits:
         load = sum(carried.get(link, 0) for link in limit.links)
-        expected = max(expected, wait + load / (limit.bandwidth_GBps * 1e9))
-    took = float(times.max())
-    if took <= _SLOWER * expected:
-        return None
-    covered = tuple(link for link in one.probe.covers if link in fits)
-    return Shared(one.probe.name, covered, sum(carried.values()) / max(took - wait, 1e-9) / 1e9, 1)
+        expected = max(expected, _wait_s(one, fits) + load / (limit.bandwidth_GBps * 1e9))
+    return float(times.max()) > _SLOWER * expected
+
+
+def _wait_s(one: Measured, fits: dict[Ends, LinkFit]) -> float:
+    """The latencies of a probe of several links."""
+    return max(fits[link].latency_us for link in one.probe.links) * 1e-6 * one.probe.latencies
+
+
+def _new_limit(probes: list[Measured], fits: dict[Ends, LinkFit]) -> Shared:
+    """The bandwidth that explains how long a set of links takes with more and with fewer bytes.
+
+    Of each number of bytes the quickest pass counts, for what disturbs only slows; over all of them the relative errors
+    of the times are as small as can be, so that bytes count less where latencies are most of the time.
+    """
+    quickest: dict[int, tuple[float, float]] = {}
+    for one in probes:
+        times, load = _middle(one), sum(one.probe.link_bytes)
+        if times is not None and (load not in quickest or float(times.max()) < quickest[load][0]):
+            quickest[load] = float(times.max()), _wait_s(one, fits)
+    took, wait = np.array(list(quickest.values())).T
+    per_s = np.array(list(quickest)) / took
+    seconds = max(float((per_s * (1 - wait / took)).sum() / (per_s**2).sum()), 1e-15)  # of a byte
+    probe = probes[0].probe
+    covered = tuple(link for link in probe.covers if link in fits)
+    return Shared(probe.name, covered, 1e-9 / seconds, len(probes))
+
+
+def _as_wide_as_seen(limit: Shared, sets: list[Measured], fits: dict[Ends, LinkFit]) -> Shared:
+    """A limit that a larger set has clearly exceeded is at least what that set has carried over it.
+
+    Two links may slow each other down by what their ranks do meanwhile, as where ranks wait for messages on cores that
+    others need; then more links carry more.
+    """
+    most = limit.bandwidth_GBps
+    for one in sets:
+        times = _middle(one)
+        load = sum(
+            size for link, size in zip(one.probe.links, one.probe.link_bytes, strict=True) if link in limit.links
+        )
+        if times is not None and load:
+            most = max(most, load / max(float(times.max()) - _wait_s(one, fits), 1e-9) / 1e9)
+    return limit if most <= _SLOWER * limit.bandwidth_GBps else replace(limit, bandwidth_GBps=most)
 
 
 def _needed(limits: list[Shared], fits: dict[Ends, LinkFit]) -> list[Shared]:
@@ -257,43 +292,3 @@ def busy_factor(measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> floa
             factors.append(float(np.median(times / np.array(alone))))
     least = min(factors[1:], default=1.0)
     return least if least > _SLOWER else 1.0
-
-
-# -- hosts ------------------------------------------------------------------------------------------------------------
-
-
-def find_hosts(names: Sequence[str], fits: dict[Ends, LinkFit]) -> tuple[str, ...]:
-    """The host of each rank: as its process said, or, where none did, ranks that are clearly nearer to each other."""
-    if any(names):
-        return tuple(names)
-    ranks = len(names)
-    for size_bytes in (0, 1_000_000):
-        far = {link: fit.seconds(1, size_bytes) for link, fit in fits.items()}
-        value = {(a, b): max(far[a, b], far[b, a]) for a, b in fits if a < b and (b, a) in fits}
-        if len(value) < ranks * (ranks - 1) // 2:
-            return ("",) * ranks
-        ordered = sorted(value.values())
-        gaps = [(high / max(low, 1e-9), low) for low, high in pairwise(ordered)]
-        for ratio, low in sorted(gaps, reverse=True):
-            groups = _complete_groups(ranks, {pair for pair, d in value.items() if d <= low})
-            if ratio > 1.5 and groups is not None:
-                return tuple(f"host{group}" for group in groups)
-    return ("",) * ranks
-
-
-def _complete_groups(ranks: int, near: set[Ends]) -> list[int] | None:
-    """The group of each rank where `near` joins all ranks of a group and no others; None where it does not."""
-    group = list(range(ranks))
-    for a, b in sorted(near):
-        old, new = max(group[a], group[b]), min(group[a], group[b])
-        group = [new if g == old else g for g in group]
-    sizes = [group.count(g) for g in sorted(set(group))]
-    if sum(size * (size - 1) // 2 for size in sizes) != len(near) or min(sizes) < 2:
-        return None
-    order = {g: number for number, g in enumerate(dict.fromkeys(group))}
-    return [order[g] for g in group]
-
-
-def hosts_in_words(hosts: Sequence[str]) -> str:
-    """Which ranks are where."""
-    return ", ".join(f"{name}: {_ranks(ranks)}" for name, ranks in ranks_of(hosts).items())

@@ -8,7 +8,8 @@ import numpy as np
 
 from flowccl.errors import InputError
 from flowccl.profile.fit import LinkFit, fit_links
-from flowccl.profile.groups import Shared, busy_factor, find_hosts, find_limits
+from flowccl.profile.groups import Shared, busy_factor, find_limits
+from flowccl.profile.hosts import find_hosts
 from flowccl.profile.measurements import Measurements, clock_jumps, link_name
 from flowccl.profile.probes import Ends, all_links, check_ranks, ranks_of
 from flowccl.topology.topology import Limit, Link, Node, Topology

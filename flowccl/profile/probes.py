@@ -15,9 +15,11 @@ from flowccl.units import parse_bytes
 
 Ends = tuple[int, int]  # (sending rank, receiving rank)
 MOST_RANKS = 256
+PAIR = "pair"
 BUSY = "busy"  # the probe of small chunks while every rank sends and receives
 _MOST_BYTES = 32_000_000  # of one link in a probe of several
 _WIDEST = 8  # links of one rank that are probed at once
+_PARTS = (1, 4, 16)  # sets larger than pairs carry all of their bytes, a fourth and a sixteenth
 
 
 @dataclass(frozen=True)
@@ -135,26 +137,23 @@ def together_rounds(
 ) -> list[Round]:
     """Links together: pairs, then the sets that a port, a host or the whole machine may hold back, then small chunks.
 
-    Every link gets bytes for about `together_s` of its own bandwidth, so that all are busy to the end.
+    Every link gets bytes for about `together_s` of its own bandwidth, so that all are busy to the end; sets that are
+    larger than pairs also get fewer, for what many share (caches, cores) may depend on how much it is.
     """
     chosen = together_bytes(GBps, options) if sizes is None else sizes
     asked = [q for q in questions(hosts, options) if all(link in chosen for link in q.links)]
     by_links = {q.links: q for q in asked}
-    rounds = [
-        tuple(
-            Probe(
-                by_links[links].name,
-                links,
-                tuple(chosen[link] for link in links),
-                1,
-                True,
-                options.repeats_together,
-                by_links[links].covers,
-            )
-            for links in turn
-        )
-        for turn in _pack(list(by_links), hosts)
-    ]
+
+    def probe(links: tuple[Ends, ...], part: int) -> Probe:
+        carried = tuple(max(chosen[link] // part, 1) for link in links)
+        question = by_links[links]
+        return Probe(question.name, links, carried, 1, True, options.repeats_together, question.covers)
+
+    rounds = []
+    for turn in _pack(list(by_links), hosts):
+        for part in _PARTS:
+            now = [links for links in turn if part == 1 or by_links[links].name != PAIR]
+            rounds += [tuple(probe(links, part) for links in now)] if now else []
     ring = [(rank, (rank + 1) % len(hosts)) for rank in range(len(hosts))]
     small = (min(options.sizes),) * len(ring)
     rounds.append((Probe(BUSY, tuple(ring), small, 1, True, options.repeats_together),))
@@ -176,7 +175,7 @@ def questions(hosts: Sequence[str], options: PlanOptions) -> list[Question]:
     pairs: Iterable[tuple[Ends, Ends]] = combinations(links, 2)
     if every > options.pairs:
         pairs = _some_pairs(hosts, options.pairs)
-    asked = [Question("pair", pair, pair) for pair in pairs]
+    asked = [Question(PAIR, pair, pair) for pair in pairs]
     met = {frozenset(q.links) for q in asked}
     for question in _sets(hosts):
         if len(question.links) > 1 and frozenset(question.links) not in met:
@@ -188,7 +187,7 @@ def questions(hosts: Sequence[str], options: PlanOptions) -> list[Question]:
 def pairs_left_out(hosts: Sequence[str], options: PlanOptions) -> int:
     """How many pairs of links are never probed together."""
     links = len(hosts) * (len(hosts) - 1)
-    return links * (links - 1) // 2 - sum(q.name == "pair" for q in questions(hosts, options))
+    return links * (links - 1) // 2 - sum(q.name == PAIR for q in questions(hosts, options))
 
 
 # -- which links ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flowccl.profile.fit import LinkFit, fit_links
-from flowccl.profile.groups import hosts_in_words
+from flowccl.profile.hosts import hosts_in_words
 from flowccl.profile.machine import Profile
 from flowccl.profile.measurements import Measurements, link_name
 from flowccl.profile.probes import all_links, pairs_left_out

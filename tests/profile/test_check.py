@@ -50,11 +50,13 @@ def test_a_custom_demand_has_its_own_size():
 
 
 def test_the_error_is_that_of_the_prediction():
-    row = Checked(1_000_000, predicted_us=50.0, measured_us=100.0, mean_us=120.0, wrong=0)
+    row = Checked(1_000_000, finish_us=80.0, predicted_us=50.0, measured_us=100.0, mean_us=120.0, wrong=0)
     assert (row.error, row.factor) == (-0.5, 2.0)
     assert table([row]).splitlines()[1].split() == [
         "1",
         "MB",
+        "80",
+        "us",
         "50",
         "us",
         "100",

@@ -8,7 +8,7 @@ import pytest
 
 from flowccl.check.verify import verify
 from flowccl.errors import InputError
-from flowccl.profile.groups import find_hosts
+from flowccl.profile.hosts import find_hosts
 from flowccl.profile.machine import Profile, make_profile
 from flowccl.profile.measurements import Measured, Measurements
 from flowccl.profile.probes import BUSY, PlanOptions, all_links

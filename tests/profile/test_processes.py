@@ -41,7 +41,7 @@ def test_a_real_profile_is_complete_and_synth_takes_it(on, tmp_path, capsys):
     assert main(["synth", str(out), "allgather", "--size", "1MB", "--time-limit", "1", "--out", schedule]) == 0
     assert main(["profile", "--check", str(out), schedule, "--on", on, "--size", "1MB", "--iterations", "2"]) == 0
     rows = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r" +1 MB( +\S+ [um]?s){3} +[+-]\d+\.\d% +\d+\.\d\d +0", rows[-1])
+    assert re.fullmatch(r" +1 MB( +\S+ [um]?s){4} +[+-]\d+\.\d% +\d+\.\d\d +0", rows[-1])
     assert main(["profile", "--from", str(tmp_path / "machine.measurements.json"), "--out", str(out)]) == 0
 
 

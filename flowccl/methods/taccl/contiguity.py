@@ -18,6 +18,8 @@ def quick_joints(layout: Layout, over: Callable[[], bool]) -> Joined:
     best = np.zeros(count, dtype=np.bool_)
     least = _worth(layout, best)
     for joined in _groups(layout):
+        if over():
+            break
         worth = _worth(layout, joined)
         if worth < least:
             best, least = joined, worth

@@ -1,5 +1,6 @@
 """Stage 1: on which arcs each chunk goes, without order (TACCL section 4.1, appendix A.1). docs/methods/taccl.md."""
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,9 +33,12 @@ def path_encoding(
     ways: Ways, known: NDArray[np.bool_], options: SolverOptions, solver: str
 ) -> tuple[NDArray[np.bool_], Solution]:
     """The pairs that are sent, and what the solver said; `known` is a choice to start from, alike on every orbit."""
+    began = time.monotonic()
     horizon = _finish_of(ways, known)
     program = _program(ways, horizon)
-    options = replace(options, start=_point(ways, program, known, horizon), gap=max(options.gap, _GAP))
+    point = _point(ways, program, known, horizon)
+    left_s = max(options.time_limit_s - (time.monotonic() - began), 0.1)  # building took its part
+    options = replace(options, start=point, gap=max(options.gap, _GAP), time_limit_s=left_s)
     solution = solve(program.model.build(), options, solver)
     if not solution.has_point:
         return known, solution

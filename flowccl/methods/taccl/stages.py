@@ -26,6 +26,7 @@ from flowccl.topology.topology import Topology
 
 _MOST_PAIRS = 400_000  # beyond so many orbits of (chunk, arc) pairs the path encoding is left out
 _QUICK_SHARE = 0.1  # of the time, for joining by trial in auto
+_ORDER_SHARE = 0.1  # of the time left that one more order may take
 _MOST_TRIALS = 3_000  # of joining by trial
 _MOST_SENDS = 20_000  # beyond so many the contiguity encoding is left out
 
@@ -62,10 +63,12 @@ def _stages(
     ways = _ways(logical, demand)
     quick = quick_ways(ways)
     sends = _sends(ways, demand, quick)
+    began = clock.elapsed_s
     best = _ordered(sends, clock, "quick ways")
+    order_s = clock.elapsed_s - began
     yield best
-    if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS:
-        limit = min(options.routing_limit_s or share * clock.left_s / 2, clock.left_s)
+    if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS and order_s < clock.left_s:
+        limit = min(options.routing_limit_s or share * clock.left_s / 2, clock.left_s - order_s)
         chosen, solution = path_encoding(ways, quick, _solver(options, clock, limit), options.solver)
         clock.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
         encoded = _sends(ways, demand, chosen)
@@ -75,7 +78,7 @@ def _stages(
             yield best
         elif not logical.topology.has_setups:
             yield None
-    together = _together(sends, best, clock, options, share * clock.left_s)
+    together = _together(sends, best, clock, options, share * clock.left_s - order_s)
     yield together if together is not None and together.finish_ps < best.finish_ps else None
 
 
@@ -98,20 +101,25 @@ def _sends(ways: Ways, demand: Demand, chosen: NDArray[np.bool_]) -> Sends:
 
 
 def _ordered(sends: Sends, clock: Clock, what: str) -> Schedule:
-    """The best order by all heuristics."""
-    found = list(orders(sends))
+    """The best order by all heuristics, or by those for which there is time."""
+    began, found = clock.elapsed_s, list[tuple[str, Schedule]]()
+    for item in orders(sends):
+        found.append(item)
+        if clock.steps is None and (clock.elapsed_s - began) / len(found) > _ORDER_SHARE * clock.left_s:
+            break
     name, best = min(found, key=lambda item: item[1].finish_ps)
     clock.notes |= {"order": f"{what}: {name}"}
     return best
 
 
 def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOptions, total_s: float) -> Schedule | None:
-    """Stage 3, where links have setups."""
+    """Stage 3, where links have setups; `total_s` leaves time to put the sends on the links again."""
     topology = schedule.topology
-    if not topology.has_setups or topology.changes or len(sends) > _MOST_SENDS:
+    late = clock.steps is None and total_s <= 0
+    if late or not topology.has_setups or topology.changes or len(sends) > _MOST_SENDS:
         return None
     layout = Layout.of(sends, schedule)
-    limit = max(min(options.contiguity_limit_s or total_s, clock.left_s), 0.1)
+    limit = min(options.contiguity_limit_s or total_s, total_s)
     until = clock.elapsed_s + limit
     part = 0.3 if options.contiguity == "milp" else 1.0
     quick_until = clock.elapsed_s + part * limit

@@ -1,0 +1,129 @@
+"""How long `flowccl run` should take for a schedule on a machine: what it sends at once shares links and limits evenly.
+
+A schedule says when each transfer starts; the processes that run it only keep its order. A process goes through the
+levels of its program, and each message of a level flows as soon as both ends are there, at its even share of all that
+it uses (max-min fair), as long as it takes. So the prediction is that of the run, not the finish of the schedule.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.run.layout import make_layout
+from flowccl.run.program import Message, Program, make_program
+from flowccl.schedule.schedule import Schedule
+
+Floats = NDArray[np.float64]
+
+
+def predict_us(schedule: Schedule, size_bytes: int) -> float:
+    """The mean over all processes of the time that a call should take, for a buffer of so many bytes."""
+    program = make_program(schedule)
+    sizes = make_layout(schedule.demand, size_bytes).chunk_count
+    return _Run(program, sizes).run() * 1e6
+
+
+@dataclass
+class _Run:
+    """Where each process is, and what flows."""
+
+    program: Program
+    chunk_bytes: list[int]
+    now_s: float = 0.0
+    at: list[int] = field(default_factory=list)  # the level that each process is in
+    waits: list[set[int]] = field(default_factory=list)  # for these messages, each process
+    flows: dict[int, float] = field(default_factory=dict)  # message: bytes left
+    lands: dict[int, float] = field(default_factory=dict)  # message: when it is there
+
+    def run(self) -> float:
+        """Seconds."""
+        exchanges = [_exchanges(self.program, process, self.chunk_bytes) for process in range(self.program.processes)]
+        uses, room, lag_s = _machine(self.program)
+        self.at = [-1] * self.program.processes
+        self.waits = [set() for _ in exchanges]
+        end = [0.0] * self.program.processes
+        while True:
+            for process, levels in enumerate(exchanges):
+                while not self.waits[process] and self.at[process] < len(levels):
+                    self.at[process] += 1
+                    end[process] = self.now_s
+                    if self.at[process] < len(levels):
+                        self.waits[process] = set(levels[self.at[process]])
+            self._begin()
+            if not self.flows and not self.lands:
+                return float(np.mean(end))
+            self._pass(uses, room, lag_s)
+
+    def _begin(self) -> None:
+        """Messages for which both ends now wait begin to flow."""
+        for message in self.program.messages:
+            both = message.tag in self.waits[message.src_process] and message.tag in self.waits[message.dst_process]
+            if both and message.tag not in self.flows and message.tag not in self.lands:
+                self.flows[message.tag] = float(self.chunk_bytes[message.chunk])
+
+    def _pass(self, uses: NDArray[np.bool_], room: Floats, lag_s: Floats) -> None:
+        """Until the next message has flown, or has landed."""
+        tags = list(self.flows)
+        rates = fair_rates(uses[tags], room)
+        left = [self.flows[tag] / rate for tag, rate in zip(tags, rates.tolist(), strict=True)]
+        until = min([self.now_s + time for time in left] + list(self.lands.values()))
+        for tag, rate, time in zip(tags, rates.tolist(), left, strict=True):
+            if self.now_s + time <= until * (1 + 1e-12):
+                del self.flows[tag]
+                self.lands[tag] = until + float(lag_s[tag])
+            else:
+                self.flows[tag] -= rate * (until - self.now_s)
+        self.now_s = until
+        for tag in [tag for tag, at in self.lands.items() if at <= until * (1 + 1e-12)]:
+            del self.lands[tag]
+            message = self.program.messages[tag]
+            self.waits[message.src_process].discard(tag)
+            self.waits[message.dst_process].discard(tag)
+
+
+def _exchanges(program: Program, process: int, chunk_bytes: list[int]) -> list[list[int]]:
+    """The messages that a process sends or receives at once, level by level; empty ones are not sent."""
+    levels = []
+    for level in program.levels[process]:
+        sent = [step for step in level.steps if isinstance(step, Message) and not step.local]
+        levels.append([message.tag for message in (*sent, *level.receives) if chunk_bytes[message.chunk]])
+    return levels
+
+
+def _machine(program: Program) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """What each message uses of all links and limits, the bytes per second of these, and the messages' latencies."""
+    schedule = program.schedule
+    topology = schedule.topology
+    links = len(topology.links)
+    limits = np.array([limit.bandwidth_GBps for limit in topology.limits], dtype=np.float64)
+    member = np.zeros((links, links + len(limits)), dtype=np.bool_)
+    member[np.arange(links), np.arange(links)] = True
+    for number, limit in enumerate(topology.limits):
+        member[list(limit.links), links + number] = True
+    uses = np.zeros((len(program.messages), links + len(limits)), dtype=np.bool_)
+    lag_ps = np.zeros(len(program.messages))
+    for message in program.messages:
+        on = list(schedule.routes.links(int(schedule.route[message.transfer])))
+        uses[message.tag] = member[on].any(axis=0)
+        lag_ps[message.tag] = topology.link_latency_ps[on].sum() + topology.link_setup_ps[on].max(initial=0)
+    return uses, np.concatenate((topology.link_GBps, limits)) * 1e9, lag_ps * 1e-12
+
+
+def fair_rates(uses: NDArray[np.bool_], room: Floats) -> Floats:
+    """Max-min fair rates of flows, where flow i uses what `uses[i]` says and each thing has so much room.
+
+    The thing that gives its flows least fills first; what its flows take is gone for the others.
+    """
+    rates = np.zeros(len(uses))
+    waiting = np.ones(len(uses), dtype=np.bool_)
+    left = room.astype(np.float64).copy()
+    while waiting.any():
+        count = uses[waiting].sum(axis=0)
+        share = np.where(count > 0, left / np.maximum(count, 1), np.inf)
+        tightest = int(np.argmin(share))
+        filled = waiting & uses[:, tightest]
+        rates[filled] = max(float(share[tightest]), 1e-9)
+        left = np.maximum(left - uses[filled].sum(axis=0) * share[tightest], 0.0)
+        waiting &= ~filled
+    return rates
