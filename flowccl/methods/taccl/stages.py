@@ -148,17 +148,25 @@ def _solver(options: TacclOptions, clock: Clock, seconds: float) -> SolverOption
 
 
 def _joined(logical: Logical, demand: Demand, clock: Clock, options: TacclOptions) -> Iterator[Schedule | None]:
-    """All-reduce: a reduce-scatter, then an all-gather, each with the stages of its own."""
-    best: list[Schedule | None] = [None, None]
-    finish_ps = None
-    for i, (part, chunks) in enumerate(demand.halves):
-        for found in _stages(logical, part, clock, options, 0.5 if i == 0 else 1.0):
-            if found is not None:
-                best[i] = replace(found, demand=demand, chunk=chunks[found.chunk].astype(np.int32))
-            if best[0] is None or best[1] is None or found is None:
+    """All-reduce: a reduce-scatter, then an all-gather, each with its own stages; quick ways of both first."""
+    chunks = [chunk for _, chunk in demand.halves]
+    stages = [
+        _stages(logical, part, clock, options, share)
+        for (part, _), share in zip(demand.halves, (0.5, 1.0), strict=True)
+    ]
+
+    def as_part(i: int, found: Schedule) -> Schedule:
+        return replace(found, demand=demand, chunk=chunks[i][found.chunk].astype(np.int32))
+
+    best = [as_part(i, found) for i, stage in enumerate(stages) if (found := next(stage)) is not None]
+    both = join(best[0], best[1], demand)
+    yield both
+    for i, stage in enumerate(stages):
+        for found in stage:
+            if found is None:
                 yield None
                 continue
-            both = join(best[0], best[1], demand)
-            better = finish_ps is None or both.finish_ps < finish_ps
-            finish_ps = both.finish_ps if better else finish_ps
-            yield both if better else None
+            best[i] = as_part(i, found)
+            again = join(best[0], best[1], demand)
+            yield again if again.finish_ps < both.finish_ps else None
+            both = min(again, both, key=lambda schedule: schedule.finish_ps)
