@@ -45,14 +45,21 @@ def find_limits(hosts: Sequence[str], measured: Iterable[Measured], fits: dict[E
     limits = _merged(_from_cliques(edges), edges)
     if len(asked) < len(fits) * (len(fits) - 1) // 2:
         limits += _between_hosts(hosts, asked, edges, list(fits))
-    sets = [one for one in together if one.probe.name not in (PAIR, BUSY)]
+    sets = _by_links([one for one in together if one.probe.name not in (PAIR, BUSY)])
     limits = [_as_wide_as_seen(limit, sets, fits) for limit in limits]
-    for links in sorted({one.probe.links for one in sets}, key=lambda links: (len(links), links)):
-        probes = [one for one in sets if one.probe.links == links]
+    for probes in sets:
         most = max(one.probe.chunk_bytes for one in probes)
         if all(_is_unexplained(one, fits, limits) for one in probes if one.probe.chunk_bytes == most):
             limits.append(_new_limit(probes, fits))
     return _needed(limits, fits)
+
+
+def _by_links(measured: list[Measured]) -> list[list[Measured]]:
+    """All probes of each set of links, the smallest sets first."""
+    found: dict[tuple[Ends, ...], list[Measured]] = {}
+    for one in measured:
+        found.setdefault(one.probe.links, []).append(one)
+    return [found[links] for links in sorted(found, key=lambda links: (len(links), links))]
 
 
 # -- pairs ----------------------------------------------------------------------------------------------------------
@@ -221,38 +228,38 @@ def _wait_s(one: Measured, fits: dict[Ends, LinkFit]) -> float:
 
 
 def _new_limit(probes: list[Measured], fits: dict[Ends, LinkFit]) -> Shared:
-    """The bandwidth that explains how long a set of links takes with more and with fewer bytes.
+    """What a set of links shares, by its probes with more and with fewer bytes."""
+    probe = probes[0].probe
+    covered = tuple(link for link in probe.covers if link in fits)
+    return Shared(probe.name, covered, _carried_GBps(probes, fits, probe.links), len(probes))
+
+
+def _carried_GBps(probes: list[Measured], fits: dict[Ends, LinkFit], links: Iterable[Ends]) -> float:
+    """The bandwidth of some of the links of a set that explains how long the set takes, whatever the number of bytes.
 
     Of each number of bytes the quickest pass counts, for what disturbs only slows; over all of them the relative errors
     of the times are as small as can be, so that bytes count less where latencies are most of the time.
     """
     quickest: dict[int, tuple[float, float]] = {}
     for one in probes:
-        times, load = _middle(one), sum(one.probe.link_bytes)
-        if times is not None and (load not in quickest or float(times.max()) < quickest[load][0]):
+        carried = dict(zip(one.probe.links, one.probe.link_bytes, strict=True))
+        times, load = _middle(one), sum(carried.get(link, 0) for link in links)
+        if times is not None and load and (load not in quickest or float(times.max()) < quickest[load][0]):
             quickest[load] = float(times.max()), _wait_s(one, fits)
+    if not quickest:
+        return 0.0
     took, wait = np.array(list(quickest.values())).T
     per_s = np.array(list(quickest)) / took
-    seconds = max(float((per_s * (1 - wait / took)).sum() / (per_s**2).sum()), 1e-15)  # of a byte
-    probe = probes[0].probe
-    covered = tuple(link for link in probe.covers if link in fits)
-    return Shared(probe.name, covered, 1e-9 / seconds, len(probes))
+    return float(1e-9 / max((per_s * (1 - wait / took)).sum() / (per_s**2).sum(), 1e-15))
 
 
-def _as_wide_as_seen(limit: Shared, sets: list[Measured], fits: dict[Ends, LinkFit]) -> Shared:
+def _as_wide_as_seen(limit: Shared, sets: list[list[Measured]], fits: dict[Ends, LinkFit]) -> Shared:
     """A limit that a larger set has clearly exceeded is at least what that set has carried over it.
 
     Two links may slow each other down by what their ranks do meanwhile, as where ranks wait for messages on cores that
     others need; then more links carry more.
     """
-    most = limit.bandwidth_GBps
-    for one in sets:
-        times = _middle(one)
-        load = sum(
-            size for link, size in zip(one.probe.links, one.probe.link_bytes, strict=True) if link in limit.links
-        )
-        if times is not None and load:
-            most = max(most, load / max(float(times.max()) - _wait_s(one, fits), 1e-9) / 1e9)
+    most = max((_carried_GBps(probes, fits, limit.links) for probes in sets), default=0.0)
     return limit if most <= _SLOWER * limit.bandwidth_GBps else replace(limit, bandwidth_GBps=most)
 
 

@@ -11,7 +11,7 @@ from flowccl.errors import InputError
 from flowccl.profile.hosts import find_hosts
 from flowccl.profile.machine import Profile, make_profile
 from flowccl.profile.measurements import Measured, Measurements
-from flowccl.profile.probes import BUSY, PlanOptions, all_links
+from flowccl.profile.probes import BUSY, PAIR, PlanOptions, all_links
 from flowccl.profile.show import describe_profile
 from flowccl.synthesis import synthesize
 from tests.profile.pretend import Known, profile_of, random_machine
@@ -156,3 +156,18 @@ def test_nics_that_two_ranks_share_are_found_where_not_all_pairs_are_asked():
     options = PlanOptions(sizes=(1_000, 4_000_000), repeats=9, pairs=100)
     profile = make_profile(profile_of(Known(hosts, latency, GBps, limits), 3, options))
     assert {frozenset(k.links) for k in profile.limits if k.name != "everything"} == {k for k, _ in limits}
+
+
+def test_a_limit_of_two_links_is_as_wide_as_many_links_show():
+    """Pairs take twice as long as alone, as on shared cores; but all twelve together carry three times as much."""
+    ranks = 4
+    links = all_links(ranks)
+    known = Known(("h",) * ranks, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), [(frozenset(links), 18.0)])
+    measured = profile_of(known, 8)
+    slower = [
+        Measured(one.probe, 2 * one.seconds, 2 * one.wall_s) if one.probe.name == PAIR else one
+        for one in measured.probes
+    ]
+    profile = make_profile(replace(measured, probes=tuple(slower)))
+    everything = [limit for limit in profile.limits if set(limit.links) == set(links)]
+    assert [limit.bandwidth_GBps for limit in everything] == pytest.approx([18.0], rel=0.06)
