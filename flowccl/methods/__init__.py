@@ -45,6 +45,12 @@ def _woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     return woven(topology, demand, clock)
 
 
+def _folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.woven import folded
+
+    return folded(topology, demand, clock)
+
+
 def _milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     from flowccl.methods.teccl.milp import milp
 
@@ -124,6 +130,7 @@ _TABLE: dict[str, Method] = {
     "greedy": with_reductions(_greedy),
     "routed": with_reductions(_routed),
     "woven": with_reductions(_woven),
+    "folded": with_reductions(_folded),
     "milp": with_reductions(_milp),
     "lp": with_reductions(_lp),
     "astar": with_reductions(_astar),
@@ -163,6 +170,7 @@ def warm_up(names: Iterable[str]) -> None:
     demand = allgather(2, 8)
     wanted = set(names)
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
+    wanted |= {"woven"} if "folded" in wanted else set()
     for name in wanted & {"greedy", "routed", "woven", *KNOWS_SETUPS, *BY_FLOWS}:
         for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
             pass

@@ -29,7 +29,7 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
     first = ["greedy", "taccl-quick"] if roomy and topology.has_setups else ["greedy"]  # it alone sends chunks together
     if not plain:
         return [*first, *extra]
-    return [*first, "routed", *(_for_large_blocks(topology, demand) or ["woven"]), *extra]
+    return [*first, "routed", *(_for_large_blocks(topology, demand) or ["folded", "woven"]), *extra]
 
 
 def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:

@@ -66,6 +66,13 @@ class Symmetry:
         moves = first[np.any(links[first] != np.arange(links.shape[1]), axis=1)]
         return Symmetry(self.topology, nodes[moves], links[moves])
 
+    def draw(self, count: int, seed: int = 0) -> list[tuple[I32, I32]]:
+        """Random elements: where each takes nodes and links."""
+        if not len(self):
+            return []
+        pool = _Pool(self, np.random.default_rng(seed))
+        return [pool.draw() for _ in range(count)]
+
     def moves_of(self, node: int) -> dict[int, I32]:
         """For each node of its orbit, where an element that takes this node there takes the links."""
         tree = _OrbitTree.of(self, node)
@@ -185,8 +192,8 @@ class Verifier:
         before[:count] = random[:count]
         after[gpus] = random[:count]
         for _ in range(min(_ROUNDS, total - count + 1)):
-            before[count:] = self._with_neighbours(before)[count:]
-            after[count:] = self._with_neighbours(after)[count:]
+            before[count:] = self.with_neighbours(before)[count:]
+            after[count:] = self.with_neighbours(after)[count:]
             if before[count:].sum() != after[count:].sum():
                 return None
             if len(np.unique(before[count:])) == total - count:
@@ -199,9 +206,14 @@ class Verifier:
         nodes[count + one] = count + other
         return nodes
 
-    def _with_neighbours(self, label: U64) -> U64:
+    def with_neighbours(self, label: U64) -> U64:
+        """Labels that say what a node's label and those around it were."""
+        return np.asarray(_mixed(label) + self.around(label), dtype=np.uint64)
+
+    def around(self, label: U64) -> U64:
+        """What the labels around each node are, and over which links."""
         colour = self.link_colour.astype(np.uint64)
-        result = _mixed(label)
+        result = np.zeros(len(label), dtype=np.uint64)
         np.add.at(result, self.dst, _mixed(label[self.src] ^ (colour * np.uint64(2) + np.uint64(1))))
         np.add.at(result, self.src, _mixed(label[self.dst] + (colour * np.uint64(2) + np.uint64(2))))
         return result

@@ -201,7 +201,9 @@ def reroute(
     nodes, chunks = len(graph.stores), len(source)
     work = scratch(nodes, len(graph.link_src))
     length = graph.latency + graph.hold * np.exp(steep * load / full_ps)
-    link = np.empty(len(wanted) * 2 + 4 * nodes, dtype=np.int32)
+    joins = int((graph.stores | graph.copies).sum())
+    room = joins * (nodes - joins + 1)  # no tree has more hops: plain switches may be passed on the way to every node
+    link = np.empty(len(wanted) * 2 + room, dtype=np.int32)
     parent = np.empty(len(link), dtype=np.int32)
     first = np.zeros(chunks, dtype=np.int64)
     count = np.zeros(chunks, dtype=np.int64)
@@ -211,7 +213,7 @@ def reroute(
             a = old.link[k]
             load[a] -= size[c] * 1000.0 / graph.link_GBps[a]
             length[a] = graph.latency[a] + graph.hold[a] * np.exp(steep * load[a] / full_ps)
-        if used + 4 * nodes > len(link):
+        if used + room > len(link):
             more = np.empty(2 * len(link), dtype=np.int32)
             more[:used] = link[:used]
             link = more

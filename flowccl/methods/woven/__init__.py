@@ -1,5 +1,9 @@
 """Every chunk takes the earliest way that the timetable leaves it; then some are torn out and woven in again.
 
+Methods `woven` and `folded`. The second does it on the machine folded by a symmetry (`fold.py`): a timetable for every
+orbit of links, a tree for one chunk of every orbit of chunks. That is a smaller problem, and where all GPUs are alike
+its good schedules are good ones for all.
+
 1. Chunk by chunk: a tree from its source to all who want it, always the node next that can have it first, between all
    that is booked already. Ways that hold much of the links count as later, so that scarce links carry a chunk once.
 2. A large-neighbourhood search: the finish shall come down by a little; a chunk that is late then and some that go
@@ -9,17 +13,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
+from flowccl.methods.woven.fold import Fold
 from flowccl.methods.woven.kernels import Net, Table, Ways, Work, book_all, build, finish_ps, improve
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.timing import spread as spread_rows
 from flowccl.schedule.transform import prune, retime
-from flowccl.topology.neighbours import neighbours
+from flowccl.topology.free import free_groups
+from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
+from flowccl.units import holds_ps
 
 _NEVER = np.iinfo(np.int64).max
 _WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first runs
@@ -27,21 +37,44 @@ _OFFERS = 200_000  # about so many routes are looked at in one step of the neigh
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
 _ASTRAY = 1.01  # a state that is so much later than the best is given up
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
+_GROUPS = 2  # sizes of groups that are tried, the largest first
+_TURNS = (0, 0, 0, 1)  # of the searches with these groups, the best first
 
 
 def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     """Builds with several weights, then the neighbourhood search, for ever."""
-    if demand.reduces:
-        raise DemandError(f"woven moves chunks with one source each; {demand.collective} adds up several")
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
-        raise DemandError("woven knows no shared limits, buffer limits or changing bandwidth; use greedy")
-    if any(node.crossing == "store-and-forward" for node in topology.nodes if not node.stores):
-        raise DemandError("woven knows no store-and-forward switches; use greedy")
+    _check(topology, demand, "woven")
     if len(demand) * len(topology.nodes) > _MOST_ENTRIES:
         raise DemandError(f"woven keeps a table of chunks x nodes; {len(demand)} x {len(topology.nodes)} are too many")
     search = WovenSearch(topology, demand, clock.seed)
     while True:
         yield search.step(clock.told.get((topology, demand)))
+
+
+def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """The same on the machine folded by its symmetry, with several groups; the better ones get more steps."""
+    _check(topology, demand, "folded")
+    folds = [Fold.of(group, demand) for group in free_groups(topology)]
+    searches = [WovenSearch(topology, demand, clock.seed, fold) for fold in folds if fold is not None][:_GROUPS]
+    if not searches:
+        raise DemandError("folded needs a symmetry of machine and demand that leaves no link in place; use woven")
+    best_ps = _NEVER
+    for turn in count():
+        by_finish = sorted(searches, key=lambda search: search.best_ps)
+        search = searches[turn] if turn < len(searches) else by_finish[_TURNS[turn % len(_TURNS)] % len(searches)]
+        found = search.step()
+        better = found is not None and found.finish_ps < best_ps
+        best_ps = min(best_ps, found.finish_ps) if found is not None else best_ps
+        yield found if better else None
+
+
+def _check(topology: Topology, demand: Demand, name: str) -> None:
+    if demand.reduces:
+        raise DemandError(f"{name} moves chunks with one source each; {demand.collective} adds up several")
+    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+        raise DemandError(f"{name} knows no shared limits, buffer limits or changing bandwidth; use greedy")
+    if any(node.crossing == "store-and-forward" for node in topology.nodes if not node.stores):
+        raise DemandError(f"{name} knows no store-and-forward switches; use greedy")
 
 
 @dataclass
@@ -51,6 +84,7 @@ class WovenSearch:
     topology: Topology
     demand: Demand
     seed: int
+    fold: Fold | None = None
 
     def __post_init__(self) -> None:
         near = neighbours(self.topology)
@@ -60,36 +94,63 @@ class WovenSearch:
         self.route_of = {
             tuple(links): r for r, links in enumerate(near.routes.links(i) for i in range(len(near.routes)))
         }
-        shape, count = near.shape, np.diff(near.pair_ptr)
-        start, end = np.repeat(near.src, count), np.repeat(near.end, count)
+        self.rows, self.net = self._network(near)
+        self.work = self._planned()
+        self.random = np.random.default_rng(self.seed)
+        self.best_ps: int = _NEVER
+        self.state: tuple[Table, Ways] | None = None
+        self.state_ps: int = _NEVER
+        self.weight, self.bold, self.steps = 1.0, 0.03, 0
+        self.builds = len(self.work.source) * len(self.net.end) <= _MOST_OFFERS
+        self.seen: Schedule | None = None
+        self.best: Schedule | None = None
+
+    def _network(self, near: Neighbours) -> tuple[int, Net]:
+        """How many timetables there are, and the routes over them; of a folded machine, one for each orbit of links."""
+        link_row = self.fold.group.link_orbits if self.fold else np.arange(len(self.topology.links), dtype=np.int32)
+        shape, many = near.shape, np.diff(near.pair_ptr)
+        start, end = np.repeat(near.src, many), np.repeat(near.end, many)
         away = shape.hop_offset_ps[shape.end_hop] + self.topology.link_latency_ps[near.routes.link[shape.end_hop]]
+        row = link_row[near.routes.link]
+        usable = self._once_at_a_time(near, row) if self.fold else np.ones(len(start), dtype=np.bool_)
         into = np.argsort(end, kind="stable")
         nodes = np.arange(len(self.topology.nodes) + 1)
-        self.net = Net(
+        net = Net(
             np.searchsorted(start, nodes).astype(np.int64),
             start,
             end,
             shape.segment_GBps,
             away,
             near.routes.ptr,
-            near.routes.link,
+            row,
             shape.hop_offset_ps,
             np.searchsorted(end[into], nodes).astype(np.int64),
             into.astype(np.int64),
             near.distance_ps(float(self.demand.chunk_bytes.mean())),
+            usable,
         )
+        return int(link_row.max()) + 1, net
+
+    def _once_at_a_time(self, near: Neighbours, row: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Routes that do not hold two links of an orbit at once."""
+        hold = holds_ps(np.full(len(near.routes), int(self.demand.chunk_bytes.max())), near.shape.segment_GBps)
+        route = np.repeat(np.arange(len(near.routes)), np.diff(near.routes.ptr))
+        order = np.lexsort((near.shape.hop_offset_ps, row, route))
+        route, row, offset = route[order], row[order], near.shape.hop_offset_ps[order]
+        again = (route[1:] == route[:-1]) & (row[1:] == row[:-1]) & (np.diff(offset) < hold[route[1:]])
+        usable = np.ones(len(near.routes), dtype=np.bool_)
+        usable[route[1:][again]] = False
+        return usable
+
+    def _planned(self) -> Work:
+        """The chunks that are planned: all, or the first of each orbit."""
         demand = self.demand
-        self.work = Work(
-            demand.chunk_bytes, demand.source, demand.available_ps, demand.destination_ptr, demand.destination_rank
-        )
-        self.random = np.random.default_rng(self.seed)
-        self.best_ps: int = _NEVER
-        self.state: tuple[Table, Ways] | None = None
-        self.state_ps: int = _NEVER
-        self.weight, self.bold, self.steps = 1.0, 0.03, 0
-        self.builds = len(demand) * len(self.net.end) <= _MOST_OFFERS
-        self.seen: Schedule | None = None
-        self.best: Schedule | None = None
+        chunks = self.fold.chunks if self.fold else np.arange(len(demand))
+        size = np.diff(demand.destination_ptr)[chunks]
+        _, rows = spread_rows(demand.destination_ptr, chunks.astype(np.int32))
+        ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+        wanted = demand.destination_rank[rows]
+        return Work(demand.chunk_bytes[chunks], demand.source[chunks], demand.available_ps[chunks], ptr, wanted)
 
     def step(self, other: Schedule | None = None) -> Schedule | None:
         """One build or one round of the neighbourhood search: a schedule if it is the best so far.
@@ -106,13 +167,13 @@ class WovenSearch:
             for weight in _WEIGHTS:
                 self._build(weight)
         elif self.state is not None:
-            if self.best is not None and self.state_ps > _ASTRAY * self.best_ps:
+            if self.best is not None and self.fold is None and self.state_ps > _ASTRAY * self.best_ps:
                 self._start_from(self.best)
             self._improve(self.state)
         if self.state is None or self.state_ps >= self.best_ps:
             return self.best if self.best_ps < before_ps else None
         self.best = self._schedule(self.state[1])
-        if self.best.finish_ps < self.state_ps:  # retimed
+        if self.fold is None and self.best.finish_ps < self.state_ps:  # retimed
             self._start_from(self.best)
         self.best_ps = self.best.finish_ps
         return self.best
@@ -132,12 +193,12 @@ class WovenSearch:
         ways.at_ps[chunk, node] = other.timing.end_arrival_ps  # one end each
         if np.count_nonzero(ways.route >= 0) < len(other):  # a chunk comes twice to a node
             return
-        self.state = (book_all(self.net, self.work, len(self.topology.links), ways), ways)
+        self.state = (book_all(self.net, self.work, self.rows, ways), ways)
         self.state_ps = other.finish_ps
 
     def _build(self, weight: float) -> None:
-        order = self.random.permutation(len(self.demand))
-        done, table, ways = build(self.net, self.work, len(self.topology.links), order, weight)
+        order = self.random.permutation(len(self.work.source))
+        done, table, ways = build(self.net, self.work, self.rows, order, weight)
         last = finish_ps(self.work, ways) if done else _NEVER
         if last < self.state_ps:
             self.state, self.state_ps, self.weight = (table, ways), last, weight
@@ -158,7 +219,10 @@ class WovenSearch:
     def _schedule(self, ways: Ways) -> Schedule:
         chunk, node = np.nonzero(ways.route >= 0)
         start = ways.start_ps[chunk, node]
-        flags = np.zeros(len(chunk), dtype=np.bool_)
         route = ways.route[chunk, node]
+        if self.fold is not None:
+            raw = self.fold.unfolded(self.demand, self.routes, self.fold.chunks[chunk], route, start)
+            return retime(prune(raw))
+        flags = np.zeros(len(chunk), dtype=np.bool_)
         raw = Schedule(self.topology, self.demand, self.routes, chunk.astype(np.int32), route, start, flags, "woven")
         return retime(prune(raw))

@@ -26,6 +26,7 @@ class Net(NamedTuple):
     into_ptr: I64  # routes by the node they end at
     into_route: I64
     ahead_ps: F64  # least time from any node to any, nothing in the way
+    usable: Bool  # of each route
 
 
 class Work(NamedTuple):
@@ -129,8 +130,8 @@ def _place(table: Table, link: int, time: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _earliest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
-    """The first start from `time` on with every link of a route free when its turn comes."""
+def _earliest(net: Net, table: Table, route: int, hold: int, time: int, limit: float) -> int:
+    """The first start from `time` on with every link of a route free when its turn comes; any one from `limit` on."""
     while True:
         free = True
         for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
@@ -141,7 +142,7 @@ def _earliest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
                 place += 1
                 free = False
             time = begin - net.hop_offset_ps[h]
-        if free:
+        if free or time >= limit:
             return time
 
 
@@ -237,9 +238,9 @@ def _try(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: One, ro
     cost = desk.cost[start] + one.weight * hold * hops * (0.75 + 0.5 * noise)
     had = np.inf if ways.route[one.chunk, end] < 0 else ways.at_ps[one.chunk, end] + desk.cost[end]
     ready = ways.at_ps[one.chunk, start]
-    if ready + hold + net.away_ps[route] + cost >= had or size >= len(desk.key):
+    if not net.usable[route] or ready + hold + net.away_ps[route] + cost >= had or size >= len(desk.key):
         return size
-    begin = _earliest(net, table, route, hold, ready)
+    begin = _earliest(net, table, route, hold, ready, had - cost - hold - net.away_ps[route])
     at = begin + hold + net.away_ps[route]
     if at + cost >= had:
         return size
@@ -284,7 +285,7 @@ def _graft(net: Net, table: Table, ways: Ways, desk: Desk, one: One, node: int) 
         at = desk.path[k]
         route = ways.route[one.chunk, at]
         hold = _hold_ps(net, route, one.size_bytes)
-        begin = _earliest(net, table, route, hold, ways.at_ps[one.chunk, net.start[route]])
+        begin = _earliest(net, table, route, hold, ways.at_ps[one.chunk, net.start[route]], np.inf)
         _book(net, table, route, hold, begin, one.chunk)
         ways.start_ps[one.chunk, at], ways.at_ps[one.chunk, at] = begin, begin + hold + net.away_ps[route]
         desk.member[at], desk.cost[at] = True, 0.0
@@ -295,19 +296,25 @@ def _graft(net: Net, table: Table, ways: Ways, desk: Desk, one: One, node: int) 
 def _weave(net: Net, work: Work, table: Table, ways: Ways, desk: Desk, chunk: int, weight: float, salt: int) -> bool:
     """Weave one chunk in: always the node that can be there first joins the tree. Says whether all could be reached.
 
-    A node counts as later by `weight` times all that its way holds of the links, so that quick ways that take much of
-    the machine are left to those who need them.
+    Branches that are there already stay. A node counts as later by `weight` times all that its way holds of the links,
+    so that quick ways that take much of the machine are left to those who need them.
     """
     wanted = work.wanted[work.wanted_ptr[chunk] : work.wanted_ptr[chunk + 1]]
     one = One(chunk, work.size_bytes[chunk], weight, salt, int(wanted[0]) if len(wanted) == 1 else -1)
     for node in wanted:
         desk.wanted[node] = True
-    desk.member[:] = False
-    desk.cost[:] = 0.0
-    ways.route[chunk, :] = -1
     ways.at_ps[chunk, work.source[chunk]] = work.ready_ps[chunk]
-    desk.member[work.source[chunk]] = True
-    left, size = len(wanted), _offer(net, table, ways, desk, 0, one, work.source[chunk])
+    left, size = 0, 0
+    for node in range(len(desk.member)):
+        desk.cost[node] = 0.0
+        desk.member[node] = ways.route[chunk, node] >= 0 or node == work.source[chunk]
+        if desk.member[node]:
+            desk.wanted[node] = False
+        elif desk.wanted[node]:
+            left += 1
+    for node in range(len(desk.member)):
+        if desk.member[node]:
+            size = _offer(net, table, ways, desk, size, one, node)
     while left > 0 and size > 0:
         key, node = desk.key[0], desk.node[0]
         size = _drop_first(desk, size)
@@ -315,7 +322,7 @@ def _weave(net: Net, work: Work, table: Table, ways: Ways, desk: Desk, chunk: in
             continue
         route = ways.route[chunk, node]
         ready, hold = ways.at_ps[chunk, net.start[route]], _hold_ps(net, route, one.size_bytes)
-        if _earliest(net, table, route, hold, ready) > ways.start_ps[chunk, node]:
+        if _earliest(net, table, route, hold, ready, ways.start_ps[chunk, node] + 1.0) > ways.start_ps[chunk, node]:
             size = _look_again(net, table, ways, desk, size, one, node)
         elif not desk.wanted[node]:
             size = _offer(net, table, ways, desk, size, one, node)
@@ -359,6 +366,18 @@ def _unweave(net: Net, table: Table, ways: Ways, chunk: int) -> None:
     for node in range(ways.route.shape[1]):
         if ways.route[chunk, node] >= 0:
             _release(net, table, ways.route[chunk, node], ways.start_ps[chunk, node])
+            ways.route[chunk, node] = -1
+
+
+@njit(cache=True, nogil=True)
+def _cut(net: Net, table: Table, ways: Ways, chunk: int, share: float, random: np.random.Generator) -> None:
+    """Tear out the branches above some of the nodes of a chunk's tree: that share of all, at random."""
+    gone = np.zeros(ways.route.shape[1], dtype=np.bool_)
+    for node in np.argsort(ways.at_ps[chunk], kind="mergesort"):  # what feeds a branch before it
+        route = ways.route[chunk, node]
+        if route >= 0 and (gone[net.start[route]] or random.random() < share):
+            gone[node] = True
+            _release(net, table, route, ways.start_ps[chunk, node])
             ways.route[chunk, node] = -1
 
 
@@ -471,7 +490,7 @@ def improve(
     park: bool,
     random: np.random.Generator,
 ) -> Table:
-    """Tear some chunks out and weave them in again, many times; what makes them later is undone.
+    """Tear some chunks or branches of them out and weave them in again, many times; what makes them later is undone.
 
     Chunks count as late that are not there at `target_ps`; it is over when none is. With `park`, those that are not
     late go as late as they may. Returns the table, which may have
@@ -494,19 +513,21 @@ def improve(
         victims = chosen[:count].copy()
         old_route, old_start, old_at = ways.route[victims], ways.start_ps[victims], ways.at_ps[victims]
         before = 0.0
+        share = 1.0 if random.random() < 0.5 else 0.5 * random.random()
         for chunk in victims:
             before += late[chunk]
-            _unweave(net, table, ways, chunk)
+            if share < 1.0:
+                _cut(net, table, ways, chunk, share, random)
+            else:
+                _unweave(net, table, ways, chunk)
         table = _with_space(table, nodes * count)
         order = victims.copy()
         if random.random() < 0.5:
             order = order[::-1].copy()
         after = 0.0
-        woven = 0
         scale = weight * np.exp(random.normal(0.0, 0.7))
         salt = int(random.integers(0, 1 << 30))
         for chunk in order:
-            woven += 1
             if not _weave(net, work, table, ways, desk, chunk, scale, salt + chunk):
                 after = np.inf
             else:
@@ -516,7 +537,7 @@ def improve(
             if after > before:
                 break
         if after > before:
-            for k in range(woven):
+            for k in range(count):
                 _unweave(net, table, ways, order[k])
             for k in range(count):
                 _put_back(net, work, table, ways, victims[k], old_route[k], old_start[k], old_at[k])
