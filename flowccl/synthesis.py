@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowccl.check.bounds import Bound, lower_bound
+from flowccl.check.bounds import Bound, lower_bound, sharpened
 from flowccl.check.metrics import Metrics, measure
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
@@ -23,6 +23,8 @@ from flowccl.topology.topology import Topology
 log = logging.getLogger(__name__)
 
 _MOST_FOR_ALL = 1_000  # up to so many (chunk, destination) pairs, auto asks all its methods before it stops
+_SHARPEN_AFTER, _SHARPEN_FOR = 0.1, 0.1  # parts of the time limit: when a better floor is sought, and for how long
+_WORTH_SHARPENING = 0.02  # the gap above which that is done
 
 
 def synthesize(
@@ -68,14 +70,16 @@ def synthesize(
     bound: Bound | None = None
     trace: list[Progress] = []
     best: Schedule | None = None
-    interrupted = False
+    interrupted = sharp = False
     try:
         first_steps = 1 if method == "taccl" else FIRST_STEPS  # its second step is a solver's, which takes long
         search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps)
         for best in search.run():  # each verified
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
-                clock.floor_ps, clock.good_ps = bound.ps, bound.ps * (1 + gap)
+            elif not sharp and steps is None and clock.elapsed_s > _SHARPEN_AFTER * limit_s:
+                bound, sharp = _sharper(topology, first, bound, best, limit_s), True
+            clock.floor_ps, clock.good_ps = bound.ps, bound.ps * (1 + gap)
             trace.append(Progress(best.finish_us, bound.us, best.method, clock.elapsed_s))
             log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, clock.elapsed_s)
             if on_progress:
@@ -87,10 +91,19 @@ def synthesize(
     if best is None:
         raise NothingFoundError(f"no schedule found in {clock.elapsed_s:.1f} s; the lower bound is {bound.us:g} us")
     interrupted = interrupted or should_stop()
+    if not (sharp or interrupted):
+        bound = _sharper(topology, first, bound, best, limit_s)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = clock.notes | (_losses(best, metrics, clock.notes.get("optimum_us")) if best.method in BY_FLOWS else {})
     return Result(best, bound, metrics, clock.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
+
+
+def _sharper(topology: Topology, demand: Demand, bound: Bound, best: Schedule, limit_s: float) -> Bound:
+    """A floor that takes longer to find, where the gap is worth it."""
+    if best.finish_ps <= bound.ps * (1 + _WORTH_SHARPENING):
+        return bound
+    return sharpened(topology, demand, bound, best.finish_ps, _SHARPEN_FOR * limit_s)
 
 
 def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[str, object]:

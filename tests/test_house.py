@@ -30,7 +30,7 @@ ROOMS = {  # room: what it may import, besides itself
     "topology": GROUND,
     "demand": MACHINE,
     "schedule": DEMAND,
-    "check": ANSWER,
+    "check": ANSWER | {"solver"},
     "methods": JUDGE | {"solver"},
     "export": ANSWER,
     "run": ANSWER | {"export"},

@@ -8,6 +8,7 @@ work       every byte must go some way: all bytes times their least hops, over a
 prices     each byte pays its cheapest way, and all links together can earn only so much; without copies
 shares     the same cuts, where a link carries at any time only what can have been added up by then, and only to those
            who can still be reached
+timed      data that flows without chunks, epoch by epoch: a linear program; sought only where a gap is left (`timed`)
 partition  what must go from part to part, to add up and to spread, over all links between parts together
 """
 
@@ -22,6 +23,7 @@ from flowccl.check.needs import Needs
 from flowccl.check.partitions import partition_floors
 from flowccl.check.prices import best_prices
 from flowccl.check.shares import shared_floor_ps
+from flowccl.check.timed import timed_floor_ps
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 from flowccl.topology.view import without
@@ -57,13 +59,7 @@ def floors(topology: Topology, demand: Demand) -> list[Bound]:
     A pure reduction is a distribution run backwards, so its floors are those of the reversed demand on the reversed
     machine.
     """
-    if demand.forbidden:
-        topology = without(topology, demand.forbidden)[0]
-    if demand.reduces and len(demand.destination_rank) == len(demand):
-        other = demand.source_rank != demand.destination_rank[demand.source_chunk]
-        needs = Needs.of(demand.backward, topology.reversed, demand.available_ps[other])
-    else:
-        needs = Needs.of(demand, topology)
+    needs = _needs(topology, demand)
     return [
         *_ready(demand, topology),
         *_adding(demand, topology),
@@ -73,6 +69,28 @@ def floors(topology: Topology, demand: Demand) -> list[Bound]:
         *_prices(needs),
         *_partitions(needs),
     ]
+
+
+def sharpened(topology: Topology, demand: Demand, known: Bound, finish_ps: float, seconds: float) -> Bound:
+    """The floor of the fluid in time where that is better than a known one; takes about so many seconds.
+
+    `finish_ps` is of a schedule that is there: no floor lies above it.
+    """
+    value = timed_floor_ps(_needs(topology, demand), float(known.ps), float(finish_ps), seconds)
+    if value <= known.ps:
+        return known
+    words = "even data that flows without chunks is not everywhere earlier: duals of a linear program over epochs"
+    return Bound(_floor(value), "timed", words)
+
+
+def _needs(topology: Topology, demand: Demand) -> Needs:
+    """What must move, on the machine that may be used; of a pure reduction, backwards."""
+    if demand.forbidden:
+        topology = without(topology, demand.forbidden)[0]
+    if demand.reduces and len(demand.destination_rank) == len(demand):
+        other = demand.source_rank != demand.destination_rank[demand.source_chunk]
+        return Needs.of(demand.backward, topology.reversed, demand.available_ps[other])
+    return Needs.of(demand, topology)
 
 
 def _ready(demand: Demand, topology: Topology) -> list[Bound]:

@@ -33,6 +33,7 @@ from flowccl.units import holds_ps
 
 _NEVER = np.iinfo(np.int64).max
 _WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first runs
+_MANY_ROUTES = 3_000  # beyond, only the two best routes of each pair are taken
 _OFFERS = 200_000  # about so many routes are looked at in one step of the neighbourhood search, in 5 to 200 tries
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
 _ASTRAY = 1.01  # a state that is so much later than the best is given up
@@ -88,6 +89,8 @@ class WovenSearch:
 
     def __post_init__(self) -> None:
         near = neighbours(self.topology)
+        if len(near.routes) > _MANY_ROUTES:
+            near = neighbours(self.topology, 2)
         if len(self.demand.destination_rank) > len(self.demand):
             near = near.without(~self.topology.copies)
         self.routes = near.routes
@@ -163,9 +166,8 @@ class WovenSearch:
             self._start_from(other)
             if other.finish_ps < self.best_ps:
                 self.best, self.best_ps = other, other.finish_ps
-        if self.builds and self.steps == 1:
-            for weight in _WEIGHTS:
-                self._build(weight)
+        if self.builds and self.steps <= len(_WEIGHTS):
+            self._build(_WEIGHTS[self.steps - 1])
         elif self.state is not None:
             if self.best is not None and self.fold is None and self.state_ps > _ASTRAY * self.best_ps:
                 self._start_from(self.best)
