@@ -111,6 +111,12 @@ def _paired(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedu
     return paired(topology, demand, clock)
 
 
+def _entwined(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.entwined import entwined
+
+    return entwined(topology, demand, clock)
+
+
 def _in_switch(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     from flowccl.methods.in_switch import in_switch
 
@@ -141,6 +147,7 @@ _TABLE: dict[str, Method] = {
     "fluid": with_reductions(_fluid),
     "taccl": _taccl,
     "paired": _paired,
+    "entwined": _entwined,
     "taccl-quick": _taccl_quick,
     "exchange": _exchange,
     "apart": summed_apart(_greedy),
@@ -170,7 +177,7 @@ def warm_up(names: Iterable[str]) -> None:
     demand = allgather(2, 8)
     wanted = set(names)
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
-    wanted |= {"woven"} if "folded" in wanted else set()
+    wanted |= {"woven"} if wanted & {"folded", "entwined"} else set()
     for name in wanted & {"greedy", "routed", "woven", *KNOWS_SETUPS, *BY_FLOWS}:
         for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
             pass

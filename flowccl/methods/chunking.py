@@ -19,8 +19,10 @@ from flowccl.methods.method import Method
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
-IMPROVERS = ("woven",)
-"""Methods that go on from what others found."""
+IMPROVERS = ("woven", "entwined")
+"""Methods that need many steps to be good: they get some even while they are behind."""
+GOES_ON = "woven"
+"""The method that goes on from what others found."""
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +136,12 @@ class Chunking:
             if not running:
                 return
             first, second = _TURNS[turn % len(_TURNS)]
-            yield from self._pairs([running[first], *running[second : second + 1]])
+            improvers = [search for search in running if search.name in IMPROVERS]
+            other = improvers[turn // 2 % min(2, len(improvers))] if turn % 2 and improvers else None
+            if other is None or other is running[first]:
+                yield from self._pairs([running[first], *running[second : second + 1]])
+            else:
+                yield from self._pairs([running[first], other])
             turn += 1
 
     def _ladder(self) -> Iterator[list[_Search]]:
@@ -165,16 +172,15 @@ class Chunking:
         return self.searches[-1]
 
     def _improvers(self) -> list[_Search]:
-        """At the best numbers of chunks, searches by methods that go on from what others found, where there are none.
+        """At the best numbers of chunks, searches by the method that goes on from others, where there are none.
 
-        On the ladder they have too little time to be worth the next rung.
+        On the ladder it has too little time to be worth the next rung.
         """
         best = sorted((search for search in self.searches if not search.over), key=lambda search: search.best_ps)
         counts = list(dict.fromkeys(search.count for search in best))[:_MOST_IMPROVED]
-        have = {(search.name, search.count) for search in self.searches}
-        names = [name for name in IMPROVERS if name in self.methods]
-        missing = [(name, count) for name in names for count in counts if (name, count) not in have]
-        return [self._new(name, count, self.demand_of(count)) for name, count in missing]
+        have = {search.count for search in self.searches if search.name == GOES_ON}
+        missing = [count for count in counts if count not in have] if GOES_ON in self.methods else []
+        return [self._new(GOES_ON, count, self.demand_of(count)) for count in missing]
 
     def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
         """Two and two; alone where both are of one method or of sums, which tell each other what works."""

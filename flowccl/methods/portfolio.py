@@ -1,5 +1,7 @@
 """What auto tries: by the machine, the demand and the bytes."""
 
+import numpy as np
+
 from flowccl.demand.demand import Demand
 from flowccl.methods import CLASSICS
 from flowccl.topology.topology import Topology
@@ -29,6 +31,8 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
     first = ["greedy", "taccl-quick"] if roomy and topology.has_setups else ["greedy"]  # it alone sends chunks together
     if not plain:
         return [*first, *extra]
+    if _apart_from_each_other(topology, demand):
+        return [*first, "entwined", *(name for name in extra if name in CLASSICS)]
     return [*first, "routed", *(_for_large_blocks(topology, demand) or ["folded", "woven"]), *extra]
 
 
@@ -50,6 +54,16 @@ def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:
     names += ["in-switch"] if ranks is not None and summing_switch(topology, ranks) is not None else []
     names += ["greedy-weighted"] if not plain and is_uneven(topology, demand) else []  # else paired splits freely
     return names
+
+
+def _apart_from_each_other(topology: Topology, demand: Demand) -> bool:
+    """Whether what is added up is not what is copied, as in a reduce beside a broadcast, and latency counts."""
+    from flowccl.methods.reduction import bytes_over_latency
+
+    if not demand.reduces or len(demand.destination_rank) == len(demand):
+        return False
+    sums, copies = demand.halves
+    return not len(np.intersect1d(sums[1], copies[1])) and bytes_over_latency(topology, demand) < _EXCHANGE
 
 
 def _looks_alike(topology: Topology, demand: Demand) -> bool:

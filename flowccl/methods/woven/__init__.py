@@ -22,7 +22,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.woven.fold import Fold
-from flowccl.methods.woven.kernels import Net, Table, Ways, Work, book_all, build, finish_ps, improve
+from flowccl.methods.woven.kernels import Net, Table, Ways, Work, book_all, build, finish_ps, improve, new_table
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread as spread_rows
 from flowccl.schedule.transform import prune, retime
@@ -80,12 +80,16 @@ def _check(topology: Topology, demand: Demand, name: str) -> None:
 
 @dataclass
 class WovenSearch:
-    """The state of the search: the timetable, its ways, and how bold the next target is."""
+    """The state of the search: the timetable, its ways, and how bold the next target is.
+
+    `taken` is what others hold of the links: the chunks go between it, and schedules are not put earlier.
+    """
 
     topology: Topology
     demand: Demand
     seed: int
     fold: Fold | None = None
+    taken: Table | None = None
 
     def __post_init__(self) -> None:
         near = neighbours(self.topology)
@@ -180,6 +184,13 @@ class WovenSearch:
         self.best_ps = self.best.finish_ps
         return self.best
 
+    def _table(self) -> Table:
+        """A new timetable in which only others hold links."""
+        if self.taken is None:
+            return new_table(self.rows, 64)
+        held = self.taken
+        return Table(held.holds.copy(), held.begin_ps.copy(), held.until_ps.copy(), held.chunk.copy())
+
     def _start_from(self, other: Schedule) -> None:
         """Take over the transfers of a schedule, if all of them go from one node to one over routes known here."""
         self.seen = other
@@ -195,12 +206,12 @@ class WovenSearch:
         ways.at_ps[chunk, node] = other.timing.end_arrival_ps  # one end each
         if np.count_nonzero(ways.route >= 0) < len(other):  # a chunk comes twice to a node
             return
-        self.state = (book_all(self.net, self.work, self.rows, ways), ways)
+        self.state = (book_all(self.net, self.work, self._table(), ways), ways)
         self.state_ps = other.finish_ps
 
     def _build(self, weight: float) -> None:
         order = self.random.permutation(len(self.work.source))
-        done, table, ways = build(self.net, self.work, self.rows, order, weight)
+        done, table, ways = build(self.net, self.work, self._table(), order, weight)
         last = finish_ps(self.work, ways) if done else _NEVER
         if last < self.state_ps:
             self.state, self.state_ps, self.weight = (table, ways), last, weight
@@ -227,4 +238,4 @@ class WovenSearch:
             return retime(prune(raw))
         flags = np.zeros(len(chunk), dtype=np.bool_)
         raw = Schedule(self.topology, self.demand, self.routes, chunk.astype(np.int32), route, start, flags, "woven")
-        return retime(prune(raw))
+        return retime(prune(raw)) if self.taken is None else raw

@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 
 class Table(NamedTuple):
-    """When each link is held, and for which chunk: a row per link, in order of time."""
+    """When each link is held, and for which chunk: a row per link, in order of time; -1 where it is not ours."""
 
     holds: I64  # how many
     begin_ps: I64
@@ -413,10 +413,9 @@ def finish_ps(work: Work, ways: Ways) -> int:
 
 
 @njit(cache=True, nogil=True)
-def build(net: Net, work: Work, links: int, order: I64, weight: float) -> tuple[bool, Table, Ways]:
-    """All chunks, one after the other."""
+def build(net: Net, work: Work, table: Table, order: I64, weight: float) -> tuple[bool, Table, Ways]:
+    """All chunks, one after the other, between what the table holds already."""
     chunks, nodes = len(work.source), len(net.node_ptr) - 1
-    table = new_table(links, 64)
     start = np.zeros((chunks, nodes), dtype=np.int64)
     ways = Ways(np.full((chunks, nodes), -1, dtype=np.int32), start, start.copy())
     desk = new_desk(nodes, len(net.end))
@@ -428,9 +427,8 @@ def build(net: Net, work: Work, links: int, order: I64, weight: float) -> tuple[
 
 
 @njit(cache=True, nogil=True)
-def book_all(net: Net, work: Work, links: int, ways: Ways) -> Table:
-    """The timetable of ways that are given."""
-    table = new_table(links, 64)
+def book_all(net: Net, work: Work, table: Table, ways: Ways) -> Table:
+    """The table with ways that are given."""
     for chunk in range(len(work.source)):
         table = _with_space(table, ways.route.shape[1])
         _put_back(net, work, table, ways, chunk, ways.route[chunk], ways.start_ps[chunk], ways.at_ps[chunk])
@@ -468,7 +466,7 @@ def _victims(net: Net, work: Work, table: Table, ways: Ways, late: F64, random: 
             if place < 0:
                 continue
             other = int(table.chunk[link, place])
-        new = True
+        new = other >= 0
         for k in range(count):
             new = new and out[k] != other
         if new:
