@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from flowccl.check.bounds import Bound, lower_bound, sharpened
 from flowccl.check.metrics import Metrics, measure
 from flowccl.demand.collectives import collective as named_collective
@@ -72,8 +74,9 @@ def synthesize(
     best: Schedule | None = None
     interrupted = sharp = False
     try:
+        wanted = _wanted(method, topology, first, gap, clock) if chunks is None and isinstance(collective, str) else 1
         first_steps = 1 if method == "taccl" else FIRST_STEPS  # its second step is a solver's, which takes long
-        search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps)
+        search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps, wanted)
         for best in search.run():  # each verified
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
@@ -104,6 +107,17 @@ def _sharper(topology: Topology, demand: Demand, bound: Bound, best: Schedule, l
     if best.finish_ps <= bound.ps * (1 + _WORTH_SHARPENING):
         return bound
     return sharpened(topology, demand, bound, best.finish_ps, _SHARPEN_FOR * limit_s)
+
+
+def _wanted(method: str, topology: Topology, demand: Demand, gap: float, clock: Clock) -> int:
+    """The number of chunks for this gap, where there is a formula for it: on trees."""
+    from flowccl.methods.trees.amount import trees_and_rounds
+
+    to_all = bool(np.all(np.diff(demand.destination_ptr) == demand.num_gpus - 1))
+    if method not in ("trees", "fluid") or topology.limits or not (to_all or demand.reduces):
+        return 1
+    count, rounds = trees_and_rounds(topology, demand, gap, clock.shared)
+    return count * rounds
 
 
 def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[str, object]:

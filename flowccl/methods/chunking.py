@@ -74,6 +74,7 @@ class Chunking:
     workers: int = 2
     all_first: bool = False
     first_steps: int = FIRST_STEPS
+    wanted: int = 1  # a number of chunks to go on from after the first
     searches: list[_Search] = field(default_factory=list)
     best_ps: float = float("inf")
     steps: int = 0
@@ -147,14 +148,14 @@ class Chunking:
     def _ladder(self) -> Iterator[list[_Search]]:
         """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
         climbers = [_Climber(name) for name in self.methods]
-        for count in _counts():
+        for count in _counts(self.wanted):
             try:
                 demand = self.demand_of(count)
             except DemandError:
                 if count == 1:
                     raise
                 return
-            climbers = [climber for climber in climbers if count == 1 or self._worth(climber, count)]
+            climbers = [climber for climber in climbers if count in (1, self.wanted) or self._worth(climber, count)]
             if not climbers or (count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES):
                 return
             new = [self._new(climber.name, count, demand) for climber in climbers]
@@ -216,11 +217,14 @@ class _Climber:
         self.count, self.seconds = count, search.seconds
 
 
-def _counts() -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+def _counts(wanted: int = 1) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...; without those between 1 and the one that is wanted."""
     yield 1
+    if wanted > 1:
+        yield wanted
     power = 2
     while True:
-        yield power
-        yield power * 3 // 2
+        for count in (power, power * 3 // 2):
+            if count > wanted:
+                yield count
         power *= 2

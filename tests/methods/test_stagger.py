@@ -8,9 +8,11 @@ from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.trees.along import jobs_along, rounds_of
+from flowccl.methods.trees.amount import trees_and_rounds
 from flowccl.methods.trees.packing import packed
 from flowccl.methods.trees.plan_kernels import colors
 from flowccl.methods.trees.stagger import Stagger, staggered
+from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from tests.strategies import topologies
 
@@ -39,9 +41,9 @@ def machines(draw: st.DrawFn, most_switches: int = 3, latency: bool = True) -> T
     return Topology("random", tuple(nodes), tuple(links))
 
 
-def stagger_of(topology: Topology, base: int, rounds: int, extra_bytes: int = 0) -> Stagger:
+def stagger_of(topology: Topology, base: int, rounds: int, extra_bytes: int = 0, chunk: int = CHUNK) -> Stagger:
     chunks, gpus = base * rounds, topology.num_gpus
-    demand = collective("allgather", gpus, gpus * (chunks * CHUNK + extra_bytes), chunks)
+    demand = collective("allgather", gpus, gpus * (chunks * chunk + extra_bytes), chunks)
     roots = np.zeros(len(topology.nodes), dtype=np.int64)
     roots[:gpus] = base
     packing = packed(topology, roots, np.arange(gpus), int(demand.chunk_bytes.max()))
@@ -125,3 +127,16 @@ def test_colors_are_as_few_as_the_pairs_of_the_fullest_link(pairs: list[tuple[in
     assert color.max() < most
     for link in (first, second):
         assert len(set(zip(link.tolist(), color.tolist(), strict=True))) == len(pairs)
+
+
+@pytest.mark.parametrize("gap", [0.5, 0.2])
+@pytest.mark.parametrize("name", ["ring:4", "dgx1", "star:4", "rail:2x3"])
+def test_as_many_chunks_as_the_formula_wants_keep_the_gap(name: str, gap: float) -> None:
+    """The bound of the stagger, before anything is improved, on machines whose latency is small beside the bytes."""
+    topology, block = machine(name), 2**27
+    demand = collective("allgather", topology.num_gpus, topology.num_gpus * block)
+    base, rounds = trees_and_rounds(topology, demand, gap, {})
+    chunk = block // (base * rounds)
+    found = stagger_of(topology, base, rounds, chunk=chunk)
+    assert found.bound_ps <= cut_optimum(topology).seconds_per_GB * 1000 * base * rounds * chunk * (1 + gap)
+    assert base * rounds <= np.prod(trees_and_rounds(topology, demand, gap / 2, {}))

@@ -67,7 +67,7 @@ class Router:
     def __init__(self, topology: Topology, source: int, sets: Sets) -> None:
         self.source, self.sets = source, sets
         self.sinks = np.delete(np.arange(topology.num_gpus), source)
-        self.arc_ptr, self.arc, self.end = _residual(topology)
+        self.arc_ptr, self.arc, self.end = residual(topology)
         model = ProgramBuilder()
         self.columns = np.asarray(model.variables("usage", len(topology.links), where=topology.link_dst != source))
         self.made = np.flatnonzero(self.columns >= 0)
@@ -104,7 +104,7 @@ class Router:
             self.require(broken)
 
 
-def _residual(topology: Topology) -> tuple[I64, I64, I64]:
+def residual(topology: Topology) -> tuple[I64, I64, I64]:
     """Arcs 2k (link k) and 2k + 1 (its way back) by the node they leave: pointers, arcs; and where each arc goes."""
     start = np.stack((topology.link_src, topology.link_dst), axis=1).ravel()
     end = np.stack((topology.link_dst, topology.link_src), axis=1).ravel()

@@ -1,5 +1,6 @@
 """Trees: the cut optimum as trees that share the links exactly, then chunks one after the other along them.
 
+amount.py    how many chunks, from the gap wanted
 packing.py   the least time for whole chunks, switches split off, trees packed (Edmonds; Bang-Jensen, Frank, Jackson)
 along.py     chunks on their trees, round by round the same: jobs
 plan.py      one round, link by link
@@ -22,7 +23,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.routed.jobs import Jobs
 from flowccl.methods.trees.along import jobs_along
-from flowccl.methods.trees.packing import Packing, fewest_rounds, packed
+from flowccl.methods.trees.packing import fewest_rounds, remembered
 from flowccl.methods.trees.shop import worked_off
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -51,11 +52,7 @@ def packed_jobs(
     members, size = _members(demand), int(demand.chunk_bytes.max())
     GBps = topology.link_GBps if link_GBps is None else link_GBps
     rounds = fewest_rounds(topology, roots, members, GBps * 1000 / size)
-    parts = (roots // rounds, members, GBps)
-    key = f"packing {topology.fingerprint} " + " ".join(part.tobytes().hex() for part in parts)
-    packing = known.get(key)
-    if not isinstance(packing, Packing):
-        packing = known[key] = packed(topology, roots // rounds, members, size, link_GBps)
+    packing = remembered(topology, roots // rounds, members, size, known, link_GBps)
     return replace(jobs_along(topology, demand, packing, rounds), method=method), rounds
 
 

@@ -63,6 +63,18 @@ def packed(topology: Topology, roots: I64, members: I64, chunk_bytes: int, link_
     raise DemandError(f"no trees were found on {topology.name}; use routed or greedy")
 
 
+def remembered(
+    topology: Topology, roots: I64, members: I64, chunk_bytes: int, known: dict[str, object], GBps: F64 | None = None
+) -> Packing:
+    """The same; `known` keeps it for the next time, whatever the size of chunks."""
+    parts = (roots, members, topology.link_GBps if GBps is None else GBps)
+    key = f"packing {topology.fingerprint} " + " ".join(part.tobytes().hex() for part in parts)
+    packing = known.get(key)
+    if not isinstance(packing, Packing):
+        packing = known[key] = packed(topology, roots, members, chunk_bytes, GBps)
+    return packing
+
+
 def least_time_us(topology: Topology, roots: I64, members: I64, per_us: F64) -> float:
     """The least time in which whole chunks can reach all members, past all switches or mixed in them.
 

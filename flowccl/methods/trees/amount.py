@@ -1,0 +1,51 @@
+"""How many chunks: trees that fill the links, times rounds that keep the pipeline full, from the gap wanted.
+
+Of b chunks per block the trees fill the links to half the gap wanted, b being the least such number. They repeat in k
+rounds, such that what fills the pipeline fits the other half: at most (D - 1) (2 P + L) + L by the bound of `stagger`,
+where D is how deep the trees are, L the latency of a route, and P = T / k the period of a time T. The number of chunks
+is b k, or fewer where that is a great many.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.methods.trees.packing import least_time_us, remembered
+from flowccl.topology.topology import Topology
+
+I64 = NDArray[np.int64]
+
+_MOST_BASE = 16  # trees from each GPU
+_MOST_TREES = 512  # to pack at once
+_MOST_TRANSFERS = 20_000  # of one schedule, beyond which it takes long; the formula may ask for more
+
+
+def trees_and_rounds(topology: Topology, demand: Demand, gap: float, known: dict[str, object]) -> tuple[int, int]:
+    """How many trees to pack per block and how often to repeat them for a gap; the demand has one chunk per block.
+
+    For sums the machine is run backwards, from where they are wanted. `known` keeps packings for the next time.
+    """
+    machine = topology.reversed if demand.reduces else topology
+    ranks = np.unique(demand.destination_rank if demand.reduces else demand.source_rank).astype(np.int64)
+    members = np.union1d(demand.source_rank, demand.destination_rank).astype(np.int64)
+    roots = np.bincount(ranks, minlength=len(machine.nodes)).astype(np.int64)
+    size = int(demand.chunk_bytes.max())
+    base, time_us = _base(machine, roots, members, size, gap / 2)
+    depth = remembered(machine, roots * base, members, max(size // base, 1), known).depth
+    hops = 1 + int(np.any(~machine.stores))  # most routes cross one switch, if there are any
+    latency_us = hops * float(machine.link_latency_ps.max(initial=0)) / 1e6
+    fill_us = gap / 2 * time_us - depth * latency_us
+    rounds = 2 * (depth - 1) * time_us / fill_us if fill_us > 0 else np.inf
+    most = _MOST_TRANSFERS // len(ranks) // len(members) // base
+    return base, int(max(1, min(np.ceil(rounds), most)))
+
+
+def _base(topology: Topology, roots: I64, members: I64, size: int, gap: float) -> tuple[int, float]:
+    """The fewest chunks per block within the gap of the best, and the time of the fullest link then."""
+    most = max(1, min(_MOST_BASE, _MOST_TREES // int(roots.sum())))
+    times = [
+        least_time_us(topology, roots * count, members, topology.link_GBps * 1000 * count / size)
+        for count in range(1, most + 1)
+    ]
+    base = next(count for count, time in enumerate(times, 1) if time <= min(times) * (1 + gap))
+    return base, times[base - 1]
