@@ -15,6 +15,7 @@ from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
 
+_MOST_GPUS = 64  # beyond, packing takes long: one tree per block
 _MOST_BASE = 16  # trees from each GPU
 _MOST_TREES = 512  # to pack at once
 _MOST_TRANSFERS = 20_000  # of one schedule, beyond which it takes long; the formula may ask for more
@@ -28,6 +29,8 @@ def trees_and_rounds(topology: Topology, demand: Demand, gap: float, known: dict
     machine = topology.reversed if demand.reduces else topology
     ranks = np.unique(demand.destination_rank if demand.reduces else demand.source_rank).astype(np.int64)
     members = np.union1d(demand.source_rank, demand.destination_rank).astype(np.int64)
+    if len(members) > _MOST_GPUS:
+        return 1, 1
     roots = np.bincount(ranks, minlength=len(machine.nodes)).astype(np.int64)
     size = int(demand.chunk_bytes.max())
     base, time_us = _base(machine, roots, members, size, gap / 2)
