@@ -12,11 +12,14 @@ from flowccl.errors import DemandError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum, gpu_traffic
 from flowccl.methods.fluid.arcs import duplicated_arcs, plain_arcs
 from flowccl.methods.fluid.decomposed import dantzig_wolfe
+from flowccl.methods.fluid.offending import offending
 from flowccl.methods.fluid.optimum import _Task
+from flowccl.methods.fluid.program import Traffic
 from flowccl.solver import SolverOptions
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry import symmetry, verified
 from flowccl.topology.topology import Limit, Link, Node, Topology
+from tests.check.test_cut_optimum import random_machine
 from tests.strategies import topologies
 
 
@@ -226,8 +229,46 @@ def test_floors_rise_from_relaxation_to_relaxation(name: str) -> None:
     if exact.time <= weak.time * (1 + 1e-7):
         assert weak.cost <= strong.cost * (1 + 1e-6)
         assert strong.cost <= exact.cost * (1 + 1e-6)
+    better = task.strengthened(weak)
+    assert better is not None
+    assert (better.time, better.cost) == pytest.approx((exact.time, exact.cost), rel=1e-6)
     if name == "dgx_a100:4:all":
         assert weak.cost < 0.9999 * strong.cost < 0.9998 * exact.cost
+    if name == "rail:2x3":  # where no switch offends
+        assert better is weak
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_switches_that_offend_are_enough_to_duplicate(seed: int) -> None:
+    """On random machines the loop ends where duplicates of all switches are."""
+    random = np.random.default_rng(seed)
+    fewer = 0
+    for _ in range(8):
+        topology = random_machine(random)
+        task = _Task(topology, "allgather", 0, symmetry(topology), gpu_traffic(topology), SolverOptions())
+        weak, exact = task.solved(plain_arcs), task.solved(lambda one: duplicated_arcs(one, shortest=False))
+        assert weak is not None
+        assert exact is not None
+        better = task.strengthened(weak)
+        assert better is not None
+        assert (better.time, better.cost) == pytest.approx((exact.time, exact.cost), rel=1e-5)
+        fewer += better.fluid.program.num_columns < exact.fluid.program.num_columns
+    assert fewer
+
+
+def test_a_switch_that_mixes_offends() -> None:
+    """Half a unit on each link into a switch, for one of two ends each, and all of it on both links out of it."""
+    topology = built(5, {"s": "switch"}, [(0, 1, 1.0), (0, 2, 1.0), (1, 5, 1.0), (2, 5, 1.0), (5, 3, 1.0), (5, 4, 1.0)])
+    arcs = plain_arcs(topology)
+    ways = np.array([[1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1], [1, 0, 1, 0, 0, 1]], dtype=np.float64)
+    use = np.ones(6)
+    columns = np.arange(6, dtype=np.int32)
+    alone = verified(topology, [])
+    for chosen, mixed in (((0, 1), False), ((0, 2), True)):
+        flows = {3 + i: (6 * (i + 1) + columns).astype(np.int32) for i in range(2)}
+        traffic = Traffic(0, 1.0, columns, arcs.link, flows)
+        values = np.concatenate((use, *ways[list(chosen)]))
+        assert bool(offending(arcs, traffic, values, alone)[5]) == mixed
 
 
 def test_a_reduction_does_not_use_memory_to_add_up() -> None:

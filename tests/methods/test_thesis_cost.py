@@ -23,6 +23,7 @@ class Costs:
     def __init__(self, topology: Topology, seconds_per_GB: float) -> None:
         gpus, links = topology.num_gpus, len(topology.links)
         self.topology, self.sets = topology, Sets(topology)
+        self.known: list[set[int]] = [set() for _ in range(gpus)]
         model = ProgramBuilder()
         useful = topology.link_dst[None, :] != np.arange(gpus)[:, None]
         cost = np.broadcast_to(thesis_cost(topology), (gpus, links))
@@ -43,7 +44,8 @@ class Costs:
         """From now on one unit enters the sets that least enters; returns how many there are."""
         rows, columns, known = [], [], 0
         for source in range(self.topology.num_gpus):
-            for at in self.sets.broken(source, use[source])[:AT_ONCE]:
+            for at in self.sets.broken(source, use[source], self.known[source])[:AT_ONCE].tolist():
+                self.known[source].add(at)
                 into = np.flatnonzero((self.sets.into[at] > 0) & (self.columns[source] >= 0))
                 rows.append(np.full(len(into), known))
                 columns.append(self.columns[source, into])

@@ -3,6 +3,7 @@
 arcs.py       the network: links, or links with duplicate vertices for switches that cannot copy
 quotient.py   one source per class, one destination per class, classes of arcs
 program.py    the linear programs of the thesis (3.10, 3.13, 3.16, 4.2)
+offending.py  switches that mix what they forward, and so must be duplicated
 optimum.py    least time, then least cost, with the proof
 router.py     the cheapest routing of one source at prices of links
 decomposed.py Dantzig-Wolfe and Mirrored Dantzig-Wolfe, to compare with

@@ -81,13 +81,14 @@ def plain_arcs(topology: Topology) -> Arcs:
     return Arcs(topology, links, none, src, dst, nodes, np.full(len(nodes), -1, dtype=np.int64))
 
 
-def duplicated_arcs(topology: Topology, shortest: bool = True) -> Arcs:
+def duplicated_arcs(topology: Topology, shortest: bool = True, which: NDArray[np.bool_] | None = None) -> Arcs:
     """Every node that cannot copy once per copying node that can be next; `shortest` keeps only ways of fewest links.
 
-    With only the shortest ways the network is smaller, and what it allows is still allowed by the machine.
+    With only the shortest ways the network is smaller, and what it allows is still allowed by the machine. Where only
+    some nodes are duplicated (`which`), the others are places where data comes out next, as copying ones are.
     """
-    copies = topology.copies
-    steps = _steps_to(topology)
+    copies = topology.copies if which is None else topology.copies | ~which
+    steps = _steps_to(topology, copies)
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     count = len(topology.nodes)
     plain, target = np.nonzero(np.isfinite(steps) & ~copies[:, None] & copies[None, :])
@@ -114,11 +115,11 @@ def duplicated_arcs(topology: Topology, shortest: bool = True) -> Arcs:
     return Arcs(topology, columns[0], columns[1], columns[2], columns[3], nodes, labels)
 
 
-def _steps_to(topology: Topology) -> NDArray[np.float64]:
+def _steps_to(topology: Topology, copies: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Fewest links from each node to each copying node with nodes that cannot copy in between; inf where no way."""
     from scipy.sparse import csr_array
 
-    count, copies = len(topology.nodes), topology.copies
+    count = len(topology.nodes)
     src, dst = topology.link_src, topology.link_dst
     steps = np.full((count, count), np.inf)
     steps[src, dst] = np.where(copies[dst], 1.0, np.inf)

@@ -3,8 +3,9 @@
     symmetry -> one source and its destinations per class -> linear program -> least time, then least cost
 
 For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
-give what can be done. Where both agree, which is nearly always, the optimum is proved. Where they do not, duplicate
-vertices on all ways past switches, not only the shortest, are a floor themselves; or (3.14) is a better one.
+give what can be done. Where both agree, which is nearly always, the optimum is proved. Where they do not, the switches
+that offend are duplicated in the floor's program, on all ways and not only the shortest, until none does: that is a floor
+and can be done. Or (3.14) is a better floor.
 
 Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
 and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory,
@@ -17,7 +18,7 @@ Frank).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import ROOTED, collective_name
 from flowccl.errors import DemandError
 from flowccl.methods.fluid.arcs import Arcs, duplicated_arcs, plain_arcs
+from flowccl.methods.fluid.offending import offending
 from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
 from flowccl.methods.fluid.quotient import sources_of
 from flowccl.solver import LinearProgram, RowFamily, Solution, SolverError, SolverOptions, Status, solve
@@ -32,6 +34,7 @@ from flowccl.topology.symmetry import Symmetry, symmetry
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 _SAME = 1e-6  # relative: floor and what can be done agree
 _SLACK = 1e-9  # of the least time, for the second program
@@ -128,6 +131,7 @@ def fluid_optimum(
 class _Solved:
     """Least time and least cost on one network."""
 
+    parts: tuple[Part, ...]
     fluid: FluidProgram
     first: Solution
     second: Solution
@@ -169,11 +173,37 @@ class _Task:
         found = self.solved(duplicated_arcs, _MOST_COLUMNS)
         if found is None or found.meets(floor):
             return found, False
-        every = [duplicated_arcs(machine, shortest=False) for machine in self._machines]
-        if sum(len(arcs) for arcs in every) > _MOST_ARCS:
-            return found, False
-        better = self.solved(lambda machine: every[self._machines.index(machine)], _MOST_COLUMNS)
+        better = self.strengthened(floor)
         return (found, False) if better is None else (better, True)
+
+    def strengthened(self, floor: _Solved) -> _Solved | None:
+        """The floor's program with duplicate vertices, on all ways, for the switches that offend, until none does.
+
+        What is left is a floor that a flow without copies meets. None where the program would be too large.
+        """
+        solved, which = floor, np.zeros(len(self.topology.nodes), dtype=np.bool_)
+        while True:
+            more = self._offending(solved) & ~which
+            if not more.any():
+                return solved
+            which = which | more
+            every = [duplicated_arcs(machine, shortest=False, which=which) for machine in self._machines]
+            if sum(len(arcs) for arcs in every) > _MOST_ARCS:
+                return None
+            stronger = self.solved(partial(_one_of, self._machines, every), _MOST_COLUMNS)
+            if stronger is None:
+                return None
+            solved = stronger
+
+    def _offending(self, solved: _Solved) -> Bool:
+        """The switches at which the solution mixes what it forwards."""
+        assert solved.second.values is not None
+        found = np.zeros(len(self.topology.nodes), dtype=np.bool_)
+        traffic = iter(solved.fluid.traffic)
+        for part in solved.parts:
+            for _ in part.sources:
+                found |= offending(part.arcs, next(traffic), solved.second.values, self.group)
+        return found
 
     def solved(
         self, network: Callable[[Topology], Arcs], most_columns: float = float("inf"), *, strong: bool = False
@@ -185,7 +215,7 @@ class _Task:
             return None
         first = self._optimal(fluid.program)
         second = self._optimal(fluid.second(first.objective * (1 + _SLACK), self.link_cost))
-        return _Solved(fluid, first, second)
+        return _Solved(parts, fluid, first, second)
 
     @cached_property
     def _machines(self) -> list[Topology]:
@@ -250,6 +280,11 @@ class _Task:
             self._only_gpus_copy,
             max(floor.fluid.program.num_columns, fluid.program.num_columns),
         )
+
+
+def _one_of(machines: list[Topology], networks: list[Arcs], machine: Topology) -> Arcs:
+    """The network of a machine."""
+    return networks[machines.index(machine)]
 
 
 def _duals(solved: _Solved, family: RowFamily) -> F64:

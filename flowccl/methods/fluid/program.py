@@ -39,13 +39,15 @@ class Part:
 class Traffic:
     """Variables that load links with the data of one source, and of as many others as `times` says in all.
 
-    The column of each arc (-1: none), and its link.
+    The column of each arc (-1: none), and its link; and, where data is copied, the same for what flows to each of the
+    destinations that stand for their classes.
     """
 
     rank: int
     times: float
     columns: I32
     link: NDArray[np.int64]
+    flows: dict[int, I32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +114,7 @@ def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
     """Flows from one source of each class and, where data is copied, the usage that they need."""
     result = []
     for at, source in enumerate(part.sources):
+        flows: list[Block] = []
         if part.copies:
             flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
             carried = _usage(model, part.arcs, source, flows)
@@ -119,7 +122,10 @@ def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
                 _destined(model, part.arcs, source, flows, carried)
         else:
             carried = _flow_to_all(model, part.arcs, source, amount[at])
-        result.append(Traffic(source.rank, source.count, carried.columns[source.classes.arc], part.arcs.link))
+        each = zip(source.destinations, flows, strict=False)  # of alltoall there are none
+        single = {end.rank: flow.columns[end.classes.arc] for end, flow in each}
+        carried_by = carried.columns[source.classes.arc]
+        result.append(Traffic(source.rank, source.count, carried_by, part.arcs.link, single))
     return result
 
 

@@ -54,10 +54,11 @@ class Sets:
             self.into[self.size] = ~row[self.topology.link_src] & row[self.topology.link_dst]
             self.size += 1
 
-    def broken(self, source: int, use: F64) -> I64:
-        """Sets without the source that too little enters, of many those that least enters."""
+    def broken(self, source: int, use: F64, known: set[int]) -> I64:
+        """Sets without the source that too little enters, of many those that least enters; none that is known."""
         enters = self.into[: self.size] @ use
         rows = np.flatnonzero((enters < _LEAST) & ~self.inside[: self.size, source])
+        rows = rows[[row not in known for row in rows.tolist()]]  # the solver has its own idea of equal
         return rows[np.argsort(enters[rows], kind="stable")[:_AT_ONCE]]
 
 
@@ -65,7 +66,7 @@ class Router:
     """The program of one source; every solve starts where the last one ended."""
 
     def __init__(self, topology: Topology, source: int, sets: Sets) -> None:
-        self.source, self.sets = source, sets
+        self.source, self.sets, self.known = source, sets, set[int]()
         self.sinks = np.delete(np.arange(topology.num_gpus), source)
         self.arc_ptr, self.arc, self.end = residual(topology)
         model = ProgramBuilder()
@@ -83,6 +84,7 @@ class Router:
 
     def require(self, rows: I64) -> None:
         """From now on one unit enters these sets."""
+        self.known.update(rows.tolist())
         self.session.add_rows(self.sets.into[rows][:, self.made], lower=1.0)
 
     def cheapest(self, price: F64) -> tuple[float, F64]:
@@ -94,13 +96,13 @@ class Router:
             solution = self.session.solve()
             assert solution.values is not None
             use[self.made] = np.maximum(solution.values, 0.0)
-            broken = self.sets.broken(self.source, use)
+            broken = self.sets.broken(self.source, use, self.known)
             if not len(broken):
                 weakest, found = narrow_sets(self.arc_ptr, self.arc, self.end, use, self.source, self.sinks, _LEAST)
-                if not len(found):
-                    return solution.objective * scale, use / min(weakest, 1.0)
                 self.sets.add(found)
-                broken = self.sets.broken(self.source, use)
+                broken = self.sets.broken(self.source, use, self.known)
+                if not len(broken):
+                    return solution.objective * scale, use / min(weakest, 1.0)
             self.require(broken)
 
 
