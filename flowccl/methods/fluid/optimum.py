@@ -4,8 +4,8 @@
 
 For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
 give what can be done. Where both agree, which is nearly always, the optimum is proved. Where they do not, the switches
-that offend are duplicated in the floor's program, on all ways and not only the shortest, until none does: that is a floor
-and can be done. Or (3.14) is a better floor.
+that offend are duplicated in the floor's program, on all ways and not only the shortest, until none does: that is a
+floor and can be done. Or (3.14) is a better floor.
 
 Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
 and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory,
