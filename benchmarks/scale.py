@@ -14,6 +14,7 @@ from flowccl.check.verify import verify
 from flowccl.demand.collectives import allgather
 from flowccl.methods import METHODS, warm_up
 from flowccl.methods.clock import Clock
+from flowccl.methods.portfolio import portfolio
 from flowccl.topology.builders import mesh
 from flowccl.topology.topology import Link, Topology
 
@@ -35,17 +36,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sides", default="8,16,32")
     parser.add_argument("--size", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--method", default="greedy")
+    parser.add_argument("--method", default="auto", help="auto is the method that auto begins with")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     options = parser.parse_args(arguments)
-    warm_up([options.method])
+    warm_up(["greedy", "routed"] if options.method == "auto" else [options.method])
     rows: list[dict[str, Any]] = []
     print("  gpus  transfers    first   verify       finish        floor  ratio    memory")
     for side in map(int, options.sides.split(",")):
         topology = uneven_mesh(side, options.seed)
         demand = allgather(side * side, options.size)
+        name = portfolio(topology, demand)[0] if options.method == "auto" else options.method
         began = time.perf_counter()
-        schedule = next(METHODS[options.method](topology, demand, Clock(600.0, options.seed)))
+        schedule = next(METHODS[name](topology, demand, Clock(600.0, options.seed)))
         first = time.perf_counter() - began
         assert schedule is not None
         began = time.perf_counter()
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         rows.append(
             {
                 "gpus": side * side,
+                "method": name,
                 "transfers": len(schedule),
                 "first_s": first,
                 "verify_s": judged,

@@ -78,13 +78,14 @@ def synthesize(
         first_steps = 1 if method == "taccl" else FIRST_STEPS  # its second step is a solver's, which takes long
         search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps, wanted)
         for best in search.run():  # each verified
+            found_s = clock.elapsed_s
             if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
                 bound = lower_bound(topology, first)
             elif not sharp and steps is None and clock.elapsed_s > _SHARPEN_AFTER * limit_s:
                 bound, sharp = _sharper(topology, first, bound, best, limit_s), True
             clock.floor_ps, clock.good_ps = bound.ps, bound.ps * (1 + gap)
-            trace.append(Progress(best.finish_us, bound.us, best.method, clock.elapsed_s))
-            log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, clock.elapsed_s)
+            trace.append(Progress(best.finish_us, bound.us, best.method, found_s))
+            log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
             if on_progress:
                 on_progress(trace[-1])
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from flowccl.topology.topology import Topology
 
 _MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto leaves the classics out
 _MOST_FOR_SEARCHES = 200_000  # beyond, it has only mirrored, on machines that look alike from every GPU
+_QUICK_FIRST = 10_000  # beyond so many, routed has its first schedule much earlier than greedy
 _LARGE = 64  # GPUs
 _MOST_FOR_TREES = 48  # gpus: packing trees grows with the cube of their number
 _APART, _EXCHANGE = 2.0, 20.0  # how long the bytes of an allreduce may take for these, in times of the latency
@@ -33,7 +34,8 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
         return [*first, *extra]
     if _apart_from_each_other(topology, demand):
         return [*first, "entwined", *(name for name in extra if name in CLASSICS)]
-    return [*first, "routed", *(_for_large_blocks(topology, demand) or ["folded", "woven"]), *extra]
+    first = ["routed", *first] if len(demand.destination_rank) > _QUICK_FIRST else [*first, "routed"]
+    return [*first, *(_for_large_blocks(topology, demand) or ["folded", "woven"]), *extra]
 
 
 def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:

@@ -35,8 +35,8 @@ def test_every_link_of_an_orbit_carries_the_same():
     found = [s for s in islice(METHODS["folded"](topology, demand, Clock(60.0)), 3) if s is not None][-1]
     assert found.method == "folded"
     use = np.bincount(found.routes.link[found.routes.ptr[found.route]], minlength=len(topology.links))
-    orbit = free_groups(topology)[0].link_orbits
-    assert len({(int(o), int(u)) for o, u in zip(orbit, use, strict=True)}) <= orbit.max() + 1
+    orbits = [group.link_orbits for group in free_groups(topology)]
+    assert any(len(set(zip(orbit.tolist(), use.tolist(), strict=True))) == orbit.max() + 1 for orbit in orbits)
 
 
 def test_a_dragonfly_of_forty_gpus_is_within_a_fifth_of_its_floor_in_a_few_steps():

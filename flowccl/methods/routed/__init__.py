@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
@@ -97,7 +98,7 @@ def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generat
     none = np.zeros(0, dtype=np.int32)
     trees = Trees(np.zeros(len(demand) + 1, dtype=np.int64), none, none)
     best, least = trees, np.inf
-    full = some_time = max(float(latency.max()) * 4, 1.0)  # a load that is small beside the latencies does not matter
+    full = some_time = _while_it_takes(topology, latency)  # a load that is small beside that does not matter
     for steep in _STEEP:
         order = random.permutation(len(demand))
         ranks = (demand.source, demand.destination_ptr, demand.destination_rank)
@@ -106,3 +107,14 @@ def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generat
         if full < least:
             best, least = trees, full
     return best
+
+
+def _while_it_takes(topology: Topology, latency: NDArray[np.float64]) -> float:
+    """Time that passes anyhow: to the farthest node from the first GPU, and on several links of one node."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import dijkstra
+
+    count = len(topology.nodes)
+    graph = csr_matrix((latency + 1.0, (topology.link_src, topology.link_dst)), (count, count))
+    away = np.asarray(dijkstra(graph, indices=[0]))
+    return max(float(away[np.isfinite(away)].max()), float(latency.max()) * 4, 1.0)
