@@ -13,6 +13,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.trees import packed_jobs, trees
 from flowccl.methods.trees.along import link_work_ps
 from flowccl.methods.trees.packing import Packing, packed
+from flowccl.methods.trees.shop import in_turns
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -151,3 +152,15 @@ def test_what_it_does_not_do() -> None:
         next(trees(ring, collective("alltoall", 4, 1000), Clock(1.0)))
     with pytest.raises(DemandError, match="adds up several"):
         next(trees(ring, collective("reduce", 4, 1000), Clock(1.0)))
+
+
+def test_rounds_in_turn_keep_the_pipe_of_a_broadcast_full() -> None:
+    """Tree after tree, the first of which is the deepest, would leave the links of the others idle."""
+    topology, demand = machine("mi250:1"), collective("broadcast", 16, 10**9, 384)
+    jobs, rounds = packed_jobs(topology, demand, "trees", {})
+    assert rounds > 1
+    in_turn, by_way = in_turns(jobs, rounds), jobs.in_order(-jobs.tail, np.iinfo(np.int64).max)
+    assert in_turn is not None
+    assert by_way is not None
+    assert verify(in_turn) == []
+    assert in_turn.finish_ps < 0.9 * by_way.finish_ps

@@ -47,11 +47,17 @@ def worked_off(jobs: Jobs, rounds: int, clock: Clock) -> Iterator[Schedule | Non
 
 
 def in_rounds(jobs: Jobs, rounds: int, seed: int) -> Schedule | None:
-    """The best of staggers with as many rounds, or fewer and larger ones."""
-    best: Schedule | None = None
+    """The best of staggers with as many rounds, or fewer and larger ones, and of the shop round by round."""
+    best = in_turns(jobs, rounds)
     for fewer in [count for count in range(2, rounds + 1) if rounds % count == 0]:
         best = _better(best, staggered(jobs, *rounds_of(jobs.demand, fewer), seed).schedule())
     return best
+
+
+def in_turns(jobs: Jobs, rounds: int) -> Schedule | None:
+    """One run of the shop in which every round has its turn, and in it the longest way goes first."""
+    turn = rounds_of(jobs.demand, rounds)[1][jobs.chunk]
+    return jobs.in_order(turn * (float(link_work_ps(jobs).max()) / rounds) - jobs.tail, _NEVER)
 
 
 def _better(one: Schedule | None, other: Schedule | None) -> Schedule | None:
