@@ -11,7 +11,7 @@ from benchmarks.report import store
 from flowccl.compare import Comparison, compare
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
-from flowccl.units import format_bytes
+from flowccl.units import format_bytes, parse_bytes
 
 TABLE8 = [scale * 1000**power for power in (1, 2) for scale in (1, 4, 16, 64, 256)] + [1000**3]
 PAPERS = ("ndv2:2", "dgx2:2")
@@ -33,7 +33,7 @@ MANY = (
     "random:4",
     "random:5",
 )
-CLASSICS = ("ring", "recursive-doubling", "direct", "tree")
+OTHERS = ("ring", "recursive-doubling", "direct", "tree", "greedy", "milp", "lp")
 
 
 def problem(name: str) -> Topology:
@@ -67,24 +67,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--collectives", default="allgather,alltoall")
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--classics", action="store_true", help="run the classics too, with the same time limit")
+    parser.add_argument("--beside", default="", help=f"other methods with the same limit, e.g. {','.join(OTHERS)}")
+    parser.add_argument("--sizes", help="only these, e.g. 64KB,1MB")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     options = parser.parse_args(arguments)
     chosen = {"papers": PAPERS, "many": MANY, "all": PAPERS + MANY}[options.set]
     names = options.machines.split(",") if options.machines else chosen
-    methods = ("auto", *CLASSICS) if options.classics else ("auto",)
+    methods = ("auto", *(name for name in options.beside.split(",") if name))
     print(f"{'machine':<16} {'collective':<10} {'size':>8} {'floor':>11} {'auto':>11} {'gap':>8}  {'others':<10} why")
     rows: list[dict[str, Any]] = []
     for name in names:
         for collective in options.collectives.split(","):
             sizes = TABLE8 if name in PAPERS else MANY_SIZES
-            topology = problem(name)
-            found = compare(
-                topology, collective, sizes, methods, time_limit_s=options.time_limit, seed=options.seed, on_row=None
-            )
-            for row in found:
-                rows.append(_row(name, collective, row))
+            if options.sizes:
+                sizes = [parse_bytes(size) for size in options.sizes.split(",")]
+            limits = {"time_limit_s": options.time_limit, "seed": options.seed}
+
+            def told(row: Comparison, where: tuple[str, str] = (name, collective)) -> None:
+                rows.append(_row(*where, row))
                 _show(rows[-1])
+
+            compare(problem(name), collective, sizes, methods, **limits, on_row=told)
     _summary(rows)
     store(options.json, vars(options), rows)
     return 1 if any(row["beaten_by"] for row in rows) else 0
