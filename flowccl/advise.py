@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum
-from flowccl.topology.symmetry import Symmetry, symmetry
+from flowccl.topology.automorphisms import known_symmetry
+from flowccl.topology.symmetry import Symmetry
 from flowccl.topology.topology import Topology
 from flowccl.units import format_GBps, format_us
 
@@ -66,7 +67,7 @@ def advise(
     With `link` ("gpu0 -> rail0"), also the optimum at other bandwidths of all links that are alike to it.
     """
     name = collective_name(collective)
-    group = symmetry(topology)
+    group = known_symmetry(topology)
     GB = size_bytes / 1e9 / (1 if name in _WHOLE else topology.num_gpus)
     optimum = fluid_optimum(topology, name, root=root, group=group)
     cables = _cables(topology, group)

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.topology.symmetry import Symmetry, Verifier, orbits, verified
+from flowccl.topology.symmetry import Symmetry, Verifier, orbits, symmetry, verified
 from flowccl.topology.topology import Topology
 
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 
 _MOST_NODES = 300
+_MOST_BESIDE_GUESSES = 100
 _MOST_LOOKS = 6000  # labellings, before the search contents itself with what it has
 _WRONG_TURNS = 40  # choices taken back in one search
 
@@ -32,6 +33,15 @@ def automorphisms(topology: Topology, colour: NDArray[np.int64] | None = None) -
         return verified(topology, [])
     colours = np.zeros(len(topology.nodes), dtype=np.int64) if colour is None else colour
     return verified(topology, _Search(topology, colours).generators())
+
+
+def known_symmetry(topology: Topology) -> Symmetry:
+    """What the guesses find; on small machines whose GPUs they do not show to be alike, what the search finds too."""
+    guessed = symmetry(topology)
+    alike = bool(np.all(guessed.node_orbits[: topology.num_gpus] == 0))
+    if alike or len(topology.nodes) > _MOST_BESIDE_GUESSES:
+        return guessed
+    return verified(topology, [*guessed.nodes, *automorphisms(topology).nodes])
 
 
 def twin_numbers(topology: Topology) -> NDArray[np.int64]:

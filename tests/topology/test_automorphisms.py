@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from flowccl.topology.automorphisms import automorphisms, twin_numbers
+from flowccl.topology.automorphisms import automorphisms, known_symmetry, twin_numbers
 from flowccl.topology.free import free_groups
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry import Verifier, orbits, symmetry
@@ -58,6 +58,11 @@ def test_the_order_of_ranks_does_not_matter(name: str, expected: tuple[int, int]
         check(found)
         assert counts(found) == expected
     assert counts(symmetry(shuffled(machine("torus:4x4"), 1))) != (1, 1)  # which the guesses do not see
+
+
+def test_what_the_guesses_do_not_see_is_searched() -> None:
+    assert counts(known_symmetry(shuffled(machine("torus:4x4"), 1))) == (1, 1)
+    assert counts(known_symmetry(machine("ring:8"))) == (1, 1)
 
 
 def test_one_slow_link_breaks_the_symmetry() -> None:

@@ -30,7 +30,8 @@ from flowccl.methods.fluid.offending import offending
 from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
 from flowccl.methods.fluid.quotient import sources_of
 from flowccl.solver import LinearProgram, RowFamily, Solution, SolverError, SolverOptions, Status, solve
-from flowccl.topology.symmetry import Symmetry, symmetry
+from flowccl.topology.automorphisms import known_symmetry
+from flowccl.topology.symmetry import Symmetry
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
@@ -115,7 +116,7 @@ def fluid_optimum(
         raise DemandError(f"fluid optima are for the named collectives, not for {name}")
     if not 0 <= root < topology.num_gpus:
         raise DemandError(f"{name}: root must be a rank, 0 to {topology.num_gpus - 1}, got {root}")
-    known = symmetry(topology) if group is None else group
+    known = known_symmetry(topology) if group is None else group
     known = known.stabilizer(root) if name in ROOTED else known
     cost = gpu_traffic(topology) if link_cost is None else np.asarray(link_cost, dtype=np.float64)
     task = _Task(topology, name, root, known, cost, options or SolverOptions())
