@@ -3,6 +3,7 @@
 import logging
 import resource
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,10 +66,13 @@ def synthesize(
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
+    began = time.monotonic()
     methods = _chosen(method, topology, first)
+    chosen_s = time.monotonic() - began
     warm_up(methods)
     all_first = len(first.destination_rank) <= _MOST_FOR_ALL
     clock = Clock(limit_s, seed, steps, should_stop=should_stop, options=options or {})
+    clock.started -= chosen_s  # only loading is free
     bound: Bound | None = None
     trace: list[Progress] = []
     best: Schedule | None = None

@@ -52,17 +52,12 @@ def timed_floor_ps(needs: Needs, floor_ps: float, finish_ps: float, seconds: flo
     flow = _Flow(needs, automorphisms(topology), finish_ps)
     until, low, high = time.monotonic() + seconds, floor_ps, finish_ps
     guess = low * (1 + _WORTH)
-    while flow.fits and high - low > _CLOSE * low and time.monotonic() < until:
+    while flow.fits and guess < high and time.monotonic() < until:
         proof = flow.proof(guess, until - time.monotonic())
-        if proof is None:
+        if proof is None or proof.reached(guess) >= 1:
             break
-        if proof.reached(guess) < 1:
-            low = proof.latest(guess, high)
-        elif low == floor_ps:
-            break
-        else:
-            high = guess
-        guess = (low + high) / 2
+        low = proof.latest(guess, high)
+        guess = low * (1 + _CLOSE)
     return low
 
 

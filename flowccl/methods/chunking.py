@@ -19,7 +19,7 @@ from flowccl.methods.method import Method
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
-IMPROVERS = ("woven", "entwined")
+IMPROVERS = ("folded", "woven", "entwined")
 """Methods that need many steps to be good: they get some even while they are behind."""
 GOES_ON = "woven"
 """The method that goes on from what others found."""
@@ -30,6 +30,8 @@ _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destinati
 FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
 _TURNS = ((0, 1), (0, 2), (0, 1), (0, 3))  # which of the best searches make the next steps, side by side
+_KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of these may make steps side by side
+_TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
@@ -158,14 +160,17 @@ class Chunking:
             climbers = [climber for climber in climbers if count in (1, self.wanted) or self._worth(climber, count)]
             if not climbers or (count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES):
                 return
-            new = [self._new(climber.name, count, demand) for climber in climbers]
-            yield from self._pairs(new)
+            here = [climber for climber in climbers if count & (count - 1) == 0 or climber.name not in _TAKES_TWO_RUNGS]
+            new = [self._new(climber.name, count, demand) for climber in here]
+            alone = new[:1] if count == 1 else []  # so that there is an answer at once
+            yield from self._pairs(alone)
+            yield from self._pairs(new[len(alone) :])
             for _ in range(self.first_steps - 1 if count == 1 else 0):
                 if self._early():
                     yield from self._pairs([search for search in new if not search.over])
             self.on_first_rung = False
-            for climber, search in zip(climbers, new, strict=True):
-                climber.climbed(count, search)
+            for climber, search in zip(here, new, strict=True):
+                climber.climbed(count, search, self.best_ps)
 
     def _new(self, name: str, count: int, demand: Demand) -> _Search:
         """A search that takes part from now on."""
@@ -184,8 +189,9 @@ class Chunking:
         return [self._new(GOES_ON, count, self.demand_of(count)) for count in missing]
 
     def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
-        """Two and two; alone where both are of one method or of sums, which tell each other what works."""
-        alone = len({search.name for search in searches}) < len(searches) or self.demand_of(1).reduces
+        """Two and two; alone where both are of one method or of sums, if these tell each other what works."""
+        names = [search.name for search in searches if search.name not in _KEEP_TO_THEMSELVES]
+        alone = len(set(names)) < len(names) or self.demand_of(1).reduces
         size = 1 if alone else 2
         for i in range(0, len(searches), size):
             yield searches[i : i + size]
@@ -210,9 +216,10 @@ class _Climber:
     count: int = 1
     seconds: float = 0.0
 
-    def climbed(self, count: int, search: _Search) -> None:
-        """Take note of a rung."""
-        self.idle = 0 if search.best_ps < self.best_ps * (1 - 1e-4) else self.idle + 1
+    def climbed(self, count: int, search: _Search, best_ps: float) -> None:
+        """Take note of a rung; from who is far behind the best of all, more is expected."""
+        helped = 1e-4 if search.best_ps <= 1.05 * best_ps else 1e-2
+        self.idle = 0 if search.best_ps < self.best_ps * (1 - helped) else self.idle + 1
         self.best_ps = min(self.best_ps, search.best_ps)
         self.count, self.seconds = count, search.seconds
 

@@ -35,7 +35,14 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
     if _apart_from_each_other(topology, demand):
         return [*first, "entwined", *(name for name in extra if name in CLASSICS)]
     first = ["routed", *first] if len(demand.destination_rank) > _QUICK_FIRST else [*first, "routed"]
-    return [*first, *(_for_large_blocks(topology, demand) or ["folded", "woven"]), *extra]
+    return [*first, *(_for_large_blocks(topology, demand) or [*_folded(topology), "woven"]), *extra]
+
+
+def _folded(topology: Topology) -> list[str]:
+    """The search on the folded machine, where there is a symmetry to fold it by."""
+    from flowccl.topology.free import free_groups
+
+    return ["folded"] if free_groups(topology) else []
 
 
 def _for_allreduce(topology: Topology, demand: Demand) -> list[str]:

@@ -13,7 +13,6 @@ its good schedules are good ones for all.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +33,13 @@ from flowccl.units import holds_ps
 _NEVER = np.iinfo(np.int64).max
 _WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first runs
 _MANY_ROUTES = 3_000  # beyond, only the two best routes of each pair are taken
-_OFFERS = 200_000  # about so many routes are looked at in one step of the neighbourhood search, in 5 to 200 tries
+_OFFERS = 600_000  # about so many routes are looked at in one step of the neighbourhood search, in 5 to 200 tries
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
+_FEW_OFFERS = 200_000  # up to here, all first builds are made in one step
+_IDLE = 25  # steps of the folded search that may bring nothing before it starts anew
 _ASTRAY = 1.01  # a state that is so much later than the best is given up
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
-_GROUPS = 2  # sizes of groups that are tried, the largest first
-_TURNS = (0, 0, 0, 1)  # of the searches with these groups, the best first
+_FIRST_STEPS = 4  # of a folded search before it is compared with others: its first builds say little
 
 
 def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -53,20 +53,17 @@ def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
 
 
 def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    """The same on the machine folded by its symmetry, with several groups; the better ones get more steps."""
+    """The same on the machine folded by its largest free group that leaves the demand unchanged."""
     _check(topology, demand, "folded")
-    folds = [Fold.of(group, demand) for group in free_groups(topology)]
-    searches = [WovenSearch(topology, demand, clock.seed, fold) for fold in folds if fold is not None][:_GROUPS]
-    if not searches:
+    folds = (Fold.of(group, demand) for group in free_groups(topology))
+    fold = next((fold for fold in folds if fold is not None), None)
+    if fold is None:
         raise DemandError("folded needs a symmetry of machine and demand that leaves no link in place; use woven")
-    best_ps = _NEVER
-    for turn in count():
-        by_finish = sorted(searches, key=lambda search: search.best_ps)
-        search = searches[turn] if turn < len(searches) else by_finish[_TURNS[turn % len(_TURNS)] % len(searches)]
-        found = search.step()
-        better = found is not None and found.finish_ps < best_ps
-        best_ps = min(best_ps, found.finish_ps) if found is not None else best_ps
-        yield found if better else None
+    search = WovenSearch(topology, demand, clock.seed, fold)
+    found = [search.step() for _ in range(_FIRST_STEPS)]
+    yield min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
+    while True:
+        yield search.step()
 
 
 def _check(topology: Topology, demand: Demand, name: str) -> None:
@@ -107,8 +104,11 @@ class WovenSearch:
         self.best_ps: int = _NEVER
         self.state: tuple[Table, Ways] | None = None
         self.state_ps: int = _NEVER
-        self.weight, self.bold, self.steps = 1.0, 0.03, 0
-        self.builds = len(self.work.source) * len(self.net.end) <= _MOST_OFFERS
+        self.weight, self.bold, self.steps, self.idle = 1.0, 0.03, 0, 0
+        offers = len(self.work.source) * len(self.net.end)
+        self.builds = offers <= _MOST_OFFERS
+        self.weights: tuple[float, ...] = _WEIGHTS
+        self.builds_per_step = len(_WEIGHTS) if offers <= _FEW_OFFERS else 1
         self.seen: Schedule | None = None
         self.best: Schedule | None = None
 
@@ -170,11 +170,15 @@ class WovenSearch:
             self._start_from(other)
             if other.finish_ps < self.best_ps:
                 self.best, self.best_ps = other, other.finish_ps
-        if self.builds and self.steps <= len(_WEIGHTS):
-            self._build(_WEIGHTS[self.steps - 1])
+        if self.builds and self.weights:
+            for weight in self.weights[: self.builds_per_step]:
+                self._build(weight)
+            self.weights = self.weights[self.builds_per_step :]
         elif self.state is not None:
             if self.best is not None and self.fold is None and self.state_ps > _ASTRAY * self.best_ps:
                 self._start_from(self.best)
+            if self.fold is not None and self.idle >= _IDLE:
+                self._start_anew()
             self._improve(self.state)
         if self.state is None or self.state_ps >= self.best_ps:
             return self.best if self.best_ps < before_ps else None
@@ -216,17 +220,24 @@ class WovenSearch:
         if last < self.state_ps:
             self.state, self.state_ps, self.weight = (table, ways), last, weight
 
+    def _start_anew(self) -> None:
+        """Another build, from which the search may come to another end."""
+        self.state_ps, self.idle, self.bold = _NEVER, 0, 0.03
+        self._build(self.weight * float(np.exp(self.random.normal(0, 0.5))))
+
     def _improve(self, state: tuple[Table, Ways]) -> None:
         table, ways = state
         target = int(self.state_ps * (1 - self.bold))
         weight = self.weight * float(np.exp(self.random.normal(0, 0.5)))
         most = int(self.random.choice([2, 4, 8, 16]))
         park = bool(self.random.random() < 0.3)
-        tries = min(max(_OFFERS // len(self.net.end), 5), 200)
+        torn = min(most, len(self.work.source))
+        tries = min(max(_OFFERS // (len(self.net.end) * torn), 5), 200)
         table = improve(self.net, self.work, table, ways, target, weight, tries, most, park, self.random)
         self.state, last = (table, ways), finish_ps(self.work, ways)
         better = last < self.state_ps
         self.state_ps = last
+        self.idle = 0 if better else self.idle + 1
         self.bold = min(self.bold * 1.5, 0.1) if better else max(self.bold * 0.8, 0.001)
 
     def _schedule(self, ways: Ways) -> Schedule:
