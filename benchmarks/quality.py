@@ -1,8 +1,10 @@
 """Gaps of auto: the machines of the papers with published results beside them, and many others."""
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,12 +70,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--time-limit", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", default="", help=f"other methods with the same limit, e.g. {','.join(OTHERS)}")
+    parser.add_argument("--stored", metavar="FILE", help="auto's rows from --json of an earlier run, instead of a run")
     parser.add_argument("--sizes", help="only these, e.g. 64KB,1MB")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     options = parser.parse_args(arguments)
     chosen = {"papers": PAPERS, "many": MANY, "all": PAPERS + MANY}[options.set]
     names = options.machines.split(",") if options.machines else chosen
-    methods = ("auto", *(name for name in options.beside.split(",") if name))
+    stored = _stored(options.stored)
+    methods = (*(() if stored else ("auto",)), *(name for name in options.beside.split(",") if name))
     print(f"{'machine':<16} {'collective':<10} {'size':>8} {'floor':>11} {'auto':>11} {'gap':>8}  {'others':<10} why")
     rows: list[dict[str, Any]] = []
     for name in names:
@@ -84,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
             limits = {"time_limit_s": options.time_limit, "seed": options.seed}
 
             def told(row: Comparison, where: tuple[str, str] = (name, collective)) -> None:
-                rows.append(_row(*where, row))
+                rows.append(_row(*where, row, stored.get((*where, row.size_bytes), {})))
                 _show(rows[-1])
 
             compare(problem(name), collective, sizes, methods, **limits, on_row=told)
@@ -93,18 +97,20 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(row["beaten_by"] for row in rows) else 0
 
 
-def _row(name: str, collective: str, row: Comparison) -> dict[str, Any]:
-    auto = row.finish_us["auto"] or math.inf
+def _stored(path: str | None) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Rows of an earlier run by machine, collective and size; none without a file."""
+    rows = json.loads(Path(path).read_text())["rows"] if path else []
+    return {(row["machine"], row["collective"], row["size_bytes"]): row for row in rows}
+
+
+def _row(name: str, collective: str, row: Comparison, stored: dict[str, Any]) -> dict[str, Any]:
+    here = row.to_json()
+    auto = stored.get("auto_us") or row.finish_us["auto"] or math.inf
+    floor = max(row.lower_bound_us, stored.get("lower_bound_us", 0.0))
     others = {who: us for who, us in row.finish_us.items() if who != "auto" and us is not None}
     beaten = [who for who, us in others.items() if auto > us * 1.001]
-    return {
-        "machine": name,
-        "collective": collective,
-        **row.to_json(),
-        "auto_us": auto,
-        "gap": auto / row.lower_bound_us - 1,
-        "beaten_by": beaten,
-    }
+    kept = {"machine": name, "collective": collective, "auto_us": auto, "gap": auto / floor - 1, "beaten_by": beaten}
+    return {**here, **kept, "lower_bound_us": floor}
 
 
 def _show(row: dict[str, Any]) -> None:
