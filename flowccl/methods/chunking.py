@@ -32,6 +32,7 @@ _PATIENCE = 3  # rungs of the ladder that may bring nothing
 _TURNS = ((0, 1), (0, 2), (0, 1), (0, 3))  # which of the best searches make the next steps, side by side
 _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of these may make steps side by side
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
+_TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
@@ -171,6 +172,20 @@ class Chunking:
             self.on_first_rung = False
             for climber, search in zip(here, new, strict=True):
                 climber.climbed(count, search, self.best_ps)
+            if count == 1:
+                yield from self._ahead(demand)
+
+    def _ahead(self, demand: Demand) -> Iterator[list[_Search]]:
+        """For sums that all want, trees far up the ladder: there they are good, and with all others they come late."""
+        to_all = demand.reduces and len(demand.destination_rank) > len(demand)
+        for count in _TREES_AHEAD if to_all and "trees" in self.methods and len(self.methods) > 1 else ():
+            wide = self.demand_of(count)
+            if len(wide.destination_rank) > _MOST_DELIVERIES or self.best_ps <= self.clock.good_ps:
+                return
+            search = self._new("trees", count, wide)
+            yield [search]
+            if self.clock.steps is None and _SHARE * search.seconds > self.clock.left_s:
+                return
 
     def _new(self, name: str, count: int, demand: Demand) -> _Search:
         """A search that takes part from now on."""
