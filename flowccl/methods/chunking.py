@@ -179,7 +179,10 @@ class Chunking:
         """For sums that all want, trees far up the ladder: there they are good, and with all others they come late."""
         to_all = demand.reduces and len(demand.destination_rank) > len(demand)
         for count in _TREES_AHEAD if to_all and "trees" in self.methods and len(self.methods) > 1 else ():
-            wide = self.demand_of(count)
+            try:
+                wide = self.demand_of(count)
+            except DemandError:  # the chunks are given, or a block has fewer bytes
+                return
             if len(wide.destination_rank) > _MOST_DELIVERIES or self.best_ps <= self.clock.good_ps:
                 return
             search = self._new("trees", count, wide)

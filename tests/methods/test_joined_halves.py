@@ -10,6 +10,7 @@ from flowccl.methods.classics import direct, ring
 from flowccl.methods.clock import Clock
 from flowccl.methods.reduction import with_reductions
 from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
 from flowccl.topology import builders
 from flowccl.topology.topology import Topology
 
@@ -42,3 +43,10 @@ def test_an_allreduce_of_some_is_summed_among_them():
     schedule = next(METHODS["direct"](builders.full(4), demand, Clock(60.0)))
     assert verify(schedule) == []
     assert set(schedule.timing.end_node.tolist()) == {2, 3}
+
+
+def test_auto_takes_a_given_number_of_chunks_for_large_sums():
+    """Trees go ahead to more chunks only where their number is free."""
+    found = synthesize(builders.ring(4), "allreduce", 400_000_000, chunks=2, steps=60, gap=-1.0, time_limit_s=100)
+    assert found.schedule.demand.collective == "allreduce"
+    assert verify(found.schedule) == []
