@@ -5,14 +5,13 @@ of the plan is on every link of an orbit exactly once.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.topology.automorphisms import automorphisms, twin_numbers
-from flowccl.topology.symmetry import orbits
+from flowccl.topology.symmetry import Symmetry
 from flowccl.topology.topology import Topology
 
 I32 = NDArray[np.int32]
@@ -22,33 +21,19 @@ _DRAWS = 24  # random elements whose powers are tried as generators
 _STARTS = 6  # orders in which they are tried
 
 
-@dataclass(frozen=True, eq=False)
-class FreeGroup:
-    """All elements: row g of `nodes` and of `links` says where element g takes each; row 0 leaves all in place."""
-
-    topology: Topology
-    nodes: I32
-    links: I32
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-    @cached_property
-    def link_orbits(self) -> I32:
-        """The orbit of each link."""
-        return orbits(self.links, len(self.topology.links))
-
-
 @lru_cache(maxsize=8)
-def free_groups(topology: Topology) -> tuple[FreeGroup, ...]:
-    """Free groups of several sizes, largest first; none where the machine has no symmetry of this kind."""
+def free_groups(topology: Topology) -> tuple[Symmetry, ...]:
+    """Free groups of several sizes, largest first; none where the machine has no symmetry of this kind.
+
+    Each has all its elements as rows; row 0 leaves all in place.
+    """
     gpus, random = topology.num_gpus, np.random.default_rng(0)
     twins = twin_numbers(topology)
     known = [automorphisms(topology)]
     known += [automorphisms(topology, twins)] if twins.any() else []
     elements = [element for symmetry in known for element in symmetry.draw(_DRAWS)]
     drawn = [powers for nodes, links in elements for powers in _free_powers(gpus, nodes, links)]
-    found: dict[int, FreeGroup] = {}
+    found: dict[int, Symmetry] = {}
     for _ in range(_STARTS if drawn else 0):
         if min(gpus, _LARGEST) in found:
             break
@@ -60,7 +45,7 @@ def free_groups(topology: Topology) -> tuple[FreeGroup, ...]:
             if larger is not None and len(larger) > len(group):
                 group = larger
                 nodes, links = (np.stack([element[i] for element in group]) for i in range(2))
-                found.setdefault(len(group), FreeGroup(topology, nodes, links))
+                found.setdefault(len(group), Symmetry(topology, nodes, links))
     return tuple(found[size] for size in sorted(found, reverse=True))
 
 

@@ -84,7 +84,7 @@ def test_free_groups_leave_nothing_in_place(name: str, sizes: int) -> None:
     groups = free_groups(topology)
     assert len(groups[0]) == sizes
     for group in groups:
-        check(group)  # type: ignore[arg-type]  # it has the same columns
+        check(group)
         assert np.array_equal(group.links[0], np.arange(len(topology.links)))
         rows = {row.tobytes() for row in group.links}
         assert len(rows) == len(group)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.schedule.schedule import Schedule
-from flowccl.topology.free import FreeGroup
 from flowccl.topology.routes import Routes
+from flowccl.topology.symmetry import Symmetry
 
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
@@ -22,12 +22,12 @@ U64 = NDArray[np.uint64]
 class Fold:
     """A group, where its elements take chunks (a row each), and the first chunk of each orbit."""
 
-    group: FreeGroup
+    group: Symmetry
     image: I32
     chunks: NDArray[np.int64]
 
     @classmethod
-    def of(cls, group: FreeGroup, demand: Demand) -> "Fold | None":
+    def of(cls, group: Symmetry, demand: Demand) -> "Fold | None":
         """None where the demand does not look the same from the images of a GPU."""
         keys = [_keys(demand, nodes) for nodes in group.nodes]
         order = [np.argsort(key, kind="stable") for key in keys]  # chunks that are alike stay in their order
