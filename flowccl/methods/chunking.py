@@ -34,6 +34,7 @@ _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of th
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
+_EARLY = (0.1, 0.2)  # parts of the time in which what is good may still become better; the second on the first rung
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
 
@@ -67,7 +68,7 @@ class Chunking:
     """Searches of several methods at several numbers of chunks.
 
     Where `all_first`, every method makes a step before anything is good enough, so that none of them is ever better;
-    a few more steps while it is early and nothing is proved. `first_steps` of each method are on the first rung.
+    more steps while it is early and nothing is proved. `first_steps` of each method are on the first rung.
     """
 
     topology: Topology
@@ -98,7 +99,7 @@ class Chunking:
 
     def _enough(self) -> bool:
         """Whether to stop."""
-        hopes = self.on_first_rung and self._early() and self.best_ps > self.clock.floor_ps
+        hopes = self._early() and self.best_ps > self.clock.floor_ps
         some_wait = self.all_first and (hopes or self.steps < len(self.methods))
         counted = self.clock.steps is not None and self.steps >= self.clock.steps
         return counted or self.clock.over(float("inf") if some_wait else self.best_ps)
@@ -220,8 +221,10 @@ class Chunking:
         return not too_long and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
 
     def _early(self) -> bool:
-        """In the first fifth of the time."""
-        return self.clock.steps is not None or self.clock.elapsed_s < 0.2 * self.clock.time_limit_s
+        """In the first part of the time; where steps are counted, on the first rung."""
+        if self.clock.steps is not None:
+            return self.on_first_rung
+        return self.clock.elapsed_s < _EARLY[self.on_first_rung] * self.clock.time_limit_s
 
 
 @dataclass

@@ -23,6 +23,7 @@ from flowccl.topology.topology import Topology
 
 _STEEP = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # how dear full links are, sweep by sweep
 _RUNS_PER_WAYS = 8
+_JOBS, _MOST_RUNS = 12_000, 16  # about so many jobs are worked off in a step, in at most so many runs
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -33,11 +34,13 @@ def routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
         raise DemandError("routed knows no shared limits, buffer limits or changing bandwidth; use greedy")
     search = RoutedSearch(topology, demand, clock.seed)
+    runs = 1  # the first answer comes at once
     while True:
-        found = search.step()
+        found = next((one for one in (search.step() for _ in range(runs)) if one is not None), None)
         if found is not None:
             clock.tell(found)
         yield found
+        runs = search.runs
 
 
 @dataclass
@@ -70,6 +73,12 @@ class RoutedSearch:
             return None
         self.best_ps, self.best, self.idle = schedule.finish_ps, (self.jobs, noise), 0
         return schedule
+
+    @property
+    def runs(self) -> int:
+        """How many runs make a step that takes about as long as those of other searches."""
+        jobs = len(self.jobs.chunk) if self.jobs is not None else _JOBS
+        return min(max(_JOBS // max(jobs, 1), 1), _MOST_RUNS)
 
     def _new_jobs(self) -> Jobs:
         """Trees of another shape each time: from least cost to shortest ways, and with other ties."""

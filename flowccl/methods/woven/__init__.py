@@ -175,10 +175,12 @@ class WovenSearch:
                 self._build(weight)
             self.weights = self.weights[self.builds_per_step :]
         elif self.state is not None:
-            if self.best is not None and self.fold is None and self.state_ps > _ASTRAY * self.best_ps:
-                self._start_from(self.best)
-            if self.fold is not None and self.idle >= _IDLE:
-                self._start_anew()
+            if self.idle >= _IDLE and (self.fold is not None or self.builds):
+                if self.fold is None and self.best is not None and self.state_ps > self.best_ps:
+                    self._start_from(self.best)
+                    self.idle = 0
+                else:
+                    self._start_anew()
             self._improve(self.state)
         if self.state is None or self.state_ps >= self.best_ps:
             return self.best if self.best_ps < before_ps else None
