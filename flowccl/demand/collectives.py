@@ -37,9 +37,11 @@ def alltoall(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
 
 
 def alltoallv(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any], chunks: int = 1) -> Demand:
-    """Rank s sends `matrix_bytes[s][d]` bytes to rank d, in `chunks` chunks; 0 is no chunk, the diagonal stays.
+    """Rank s sends `matrix_bytes[s][d]` bytes to rank d; 0 is no chunk, the diagonal stays.
 
-    The size is the largest buffer that any rank sends or receives, with the part that stays, as in alltoall.
+    The largest entry is cut into `chunks` chunks, the others into as many as are of about that size: what is small
+    needs no cuts beside what is large. The size is the largest buffer that any rank sends or receives, with the part
+    that stays, as in alltoall.
     """
     matrix = _matrix(matrix_bytes)
     num_gpus = len(matrix)
@@ -48,14 +50,20 @@ def alltoallv(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any], chunks: int 
     if len(source) == 0:
         raise DemandError("alltoallv: all entries off the diagonal are 0, so nothing must move; give some bytes")
     blocks = matrix[source, destination]
-    if chunks > blocks.min():
-        least = int(np.argmin(blocks))
+    largest = int(np.argmax(blocks))
+    if chunks > blocks[largest]:
         raise DemandError(
-            f"alltoallv: {chunks} chunks do not fit in the {blocks[least]} bytes from rank {source[least]} "
-            f"to rank {destination[least]}; at most {blocks[least]} chunks"
+            f"alltoallv: {chunks} chunks do not fit in the {blocks[largest]} bytes from rank {source[largest]} "
+            f"to rank {destination[largest]}; at most {blocks[largest]} chunks"
         )
     size_bytes = int(max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max()))
-    return _demand("alltoallv", num_gpus, size_bytes, chunks, blocks, source[:, None], destination[:, None])
+    parts = np.maximum(np.round(blocks / blocks[largest] * chunks), 1).astype(np.int64)
+    if (parts == chunks).all():
+        return _demand("alltoallv", num_gpus, size_bytes, chunks, blocks, source[:, None], destination[:, None])
+    block = np.repeat(np.arange(len(blocks)), parts)
+    part = np.arange(len(block)) - np.repeat(np.cumsum(parts) - parts, parts)
+    chunk_bytes = blocks[block] // parts[block] + (part < (blocks % parts)[block])
+    return _demand("alltoallv", num_gpus, size_bytes, 1, chunk_bytes, source[block, None], destination[block, None])
 
 
 def broadcast(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flowccl.demand.collectives import (
@@ -76,13 +76,11 @@ def test_alltoallv_follows_its_matrix() -> None:
     assert table(demand) == [
         (3, (0,), (1,)),
         (2, (0,), (1,)),
-        (2, (2,), (0,)),
-        (1, (2,), (0,)),
-        (1, (2,), (1,)),
-        (1, (2,), (1,)),
+        (3, (2,), (0,)),
+        (2, (2,), (1,)),
     ]
     assert demand.size_bytes == 14  # rank 0 has 9 that stay and 5 that go
-    assert demand.pieces == 2
+    assert demand.pieces == 1  # the pairs have 2, 1 and 1 chunks
 
 
 def test_an_even_alltoallv_is_an_alltoall() -> None:
@@ -177,9 +175,30 @@ def test_bad_matrices(matrix: list[list[int]], message: str) -> None:
 
 
 def test_alltoallv_names_the_pair_that_is_too_small() -> None:
-    message = "alltoallv: 3 chunks do not fit in the 2 bytes from rank 1 to rank 0; at most 2 chunks"
+    message = "alltoallv: 6 chunks do not fit in the 5 bytes from rank 0 to rank 1; at most 5 chunks"
     with pytest.raises(DemandError, match=re.escape(message)):
-        alltoallv([[0, 5], [2, 0]], 3)
+        alltoallv([[0, 5], [2, 0]], 6)
+
+
+def test_small_entries_of_an_alltoallv_are_not_cut_beside_a_large_one() -> None:
+    matrix = np.full((8, 8), 1000)
+    matrix[2, 5] = 10_000_000
+    demand = alltoallv(matrix, 64)
+    assert len(demand) == 8 * 7 - 1 + 64
+    assert demand.chunk_bytes.max() == 10_000_000 // 64
+
+
+@given(st.lists(st.lists(st.integers(0, 2000), min_size=4, max_size=4), min_size=4, max_size=4), st.integers(1, 40))
+def test_chunks_of_an_alltoallv_add_up_and_are_of_about_one_size(rows: list[list[int]], chunks: int) -> None:
+    matrix = np.array(rows)
+    np.fill_diagonal(matrix, 0)
+    assume(matrix.max() >= chunks)
+    demand = alltoallv(matrix, chunks)
+    found = np.zeros((4, 4), dtype=np.int64)
+    np.add.at(found, (demand.source_rank, demand.destination_rank), demand.chunk_bytes)
+    assert np.array_equal(found, matrix)
+    assert demand.chunk_bytes.min() > 0
+    assert demand.chunk_bytes.max() <= 1.5 * matrix.max() / chunks + 1
 
 
 @pytest.mark.parametrize(
