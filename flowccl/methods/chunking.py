@@ -34,7 +34,8 @@ _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of th
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
-_EARLY = (0.1, 0.2)  # parts of the time in which what is good may still become better; the second on the first rung
+_EARLY = 0.2  # the part of the time for the first rung
+_HOPEFUL, _CLOSE = 0.3, 1.001  # the part of it for what is good to become better, if it is not this close to the floor
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
 
@@ -99,7 +100,7 @@ class Chunking:
 
     def _enough(self) -> bool:
         """Whether to stop."""
-        hopes = self._early() and self.best_ps > self.clock.floor_ps
+        hopes = self._early(_HOPEFUL) and self.best_ps > self.clock.floor_ps * _CLOSE
         some_wait = self.all_first and (hopes or self.steps < len(self.methods))
         counted = self.clock.steps is not None and self.steps >= self.clock.steps
         return counted or self.clock.over(float("inf") if some_wait else self.best_ps)
@@ -168,7 +169,7 @@ class Chunking:
             yield from self._pairs(alone)
             yield from self._pairs(new[len(alone) :])
             for _ in range(self.first_steps - 1 if count == 1 else 0):
-                if self._early():
+                if self._early(_EARLY):
                     yield from self._pairs([search for search in new if not search.over])
             self.on_first_rung = False
             for climber, search in zip(here, new, strict=True):
@@ -220,11 +221,11 @@ class Chunking:
         too_long = self.clock.steps is None and _SHARE * climber.seconds * count / climber.count > self.clock.left_s
         return not too_long and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
 
-    def _early(self) -> bool:
+    def _early(self, part: float) -> bool:
         """In the first part of the time; where steps are counted, on the first rung."""
         if self.clock.steps is not None:
             return self.on_first_rung
-        return self.clock.elapsed_s < _EARLY[self.on_first_rung] * self.clock.time_limit_s
+        return self.clock.elapsed_s < part * self.clock.time_limit_s
 
 
 @dataclass
