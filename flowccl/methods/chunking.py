@@ -138,7 +138,8 @@ class Chunking:
         yield from self._pairs(self._improvers())
         turn = 0
         while True:
-            running = sorted((s for s in self.searches if not s.over), key=lambda s: s.best_ps)
+            fit = (s for s in self.searches if not s.over and self._has_time(s.seconds))
+            running = sorted(fit, key=lambda s: s.best_ps)
             if not running:
                 return
             first, second = _TURNS[turn % len(_TURNS)]
@@ -189,7 +190,7 @@ class Chunking:
                 return
             search = self._new("trees", count, wide)
             yield [search]
-            if self.clock.steps is None and _SHARE * search.seconds > self.clock.left_s:
+            if not self._has_time(_SHARE * search.seconds):
                 return
 
     def _new(self, name: str, count: int, demand: Demand) -> _Search:
@@ -204,9 +205,10 @@ class Chunking:
         """
         best = sorted((search for search in self.searches if not search.over), key=lambda search: search.best_ps)
         counts = list(dict.fromkeys(search.count for search in best))[:_MOST_IMPROVED]
-        have = {search.count for search in self.searches if search.name == GOES_ON}
-        missing = [count for count in counts if count not in have] if GOES_ON in self.methods else []
-        return [self._new(GOES_ON, count, self.demand_of(count)) for count in missing]
+        have = {search.count: search.seconds for search in self.searches if search.name == GOES_ON}
+        pace = max((seconds / count for count, seconds in have.items()), default=0.0)
+        missing = [count for count in counts if count not in have and self._has_time(_SHARE * pace * count)]
+        return [self._new(GOES_ON, count, self.demand_of(count)) for count in missing if GOES_ON in self.methods]
 
     def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
         """Two and two; alone where both are of one method or of sums, if these tell each other what works."""
@@ -218,8 +220,12 @@ class Chunking:
 
     def _worth(self, climber: "_Climber", count: int) -> bool:
         """Whether a method may take the next rung."""
-        too_long = self.clock.steps is None and _SHARE * climber.seconds * count / climber.count > self.clock.left_s
-        return not too_long and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
+        in_time = self._has_time(_SHARE * climber.seconds * count / climber.count)
+        return in_time and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
+
+    def _has_time(self, seconds: float) -> bool:
+        """Whether so much time is left; always, where steps are counted."""
+        return self.clock.steps is not None or seconds <= self.clock.left_s
 
     def _early(self, part: float) -> bool:
         """In the first part of the time; where steps are counted, on the first rung."""
