@@ -143,15 +143,17 @@ def dgx_h100(
     nvlink_latency_us: float = NVSWITCH_LATENCY_US,
     nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
     nic_latency_us: float = NIC_LATENCY_US,
+    nvls: bool = True,
 ) -> Topology:
     """DGX H100: 8 GPUs a host on an NVSwitch that copies and reduces (NVLS); NICs on one rail per GPU index.
 
     Links: each GPU in rank order with its NVSwitch; for each rail each host's GPU with it. One host has no rails.
+    Without `nvls` the NVSwitch only forwards.
     """
     check_hosts("dgx_h100", "hosts", hosts, 8)
     name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
     nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
-    return rail_cluster(name, hosts, 8, _nvswitches(hosts, copies=True, reduces=True), nvlink, nic)
+    return rail_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, nic)
 
 
 def gb200_nvl72(
@@ -161,15 +163,16 @@ def gb200_nvl72(
     nvlink_latency_us: float = NVSWITCH_LATENCY_US,
     nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
     nic_latency_us: float = NIC_LATENCY_US,
+    nvls: bool = True,
 ) -> Topology:
     """GB200 NVL72: 72 GPUs a rack on one NVSwitch domain that copies and reduces; NICs on one rail per GPU index.
 
-    A rack counts as one host. Links as in `dgx_h100`. One rack has no rails.
+    A rack counts as one host. Links and `nvls` as in `dgx_h100`. One rack has no rails.
     """
     check_hosts("gb200_nvl72", "racks", racks, 72)
     name = machine_name(gb200_nvl72, f"gb200_nvl72:{racks}", locals())
     nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
-    return rail_cluster(name, racks, 72, _nvswitches(racks, copies=True, reduces=True), nvlink, nic)
+    return rail_cluster(name, racks, 72, _nvswitches(racks, copies=nvls, reduces=nvls), nvlink, nic)
 
 
 def internal1(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:

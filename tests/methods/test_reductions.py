@@ -17,6 +17,7 @@ from flowccl.methods.clock import Clock
 from flowccl.run.layout import make_layout
 from flowccl.run.reference import execute_into
 from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
 from tests.strategies import demands, topologies
@@ -177,6 +178,14 @@ def test_in_switch_halves_the_traffic() -> None:
     assert verify(schedule) == []
     _adds_up(schedule, 640)
     assert schedule.finish_us == pytest.approx(1e9 / 450e3, rel=0.02)
+
+
+def test_what_nvls_gains_is_what_pencil_gives() -> None:
+    found = [
+        synthesize(read_machine(name), "allreduce", 10**9, gap=0.01).schedule.finish_us
+        for name in ("dgx_h100:1", "dgx_h100:1:nvls=false")
+    ]
+    assert found[1] / found[0] == pytest.approx(2 * 7 / 8, rel=0.01)  # 2 (n-1)/n of the bytes instead of all once
 
 
 def test_in_switch_needs_such_a_switch() -> None:

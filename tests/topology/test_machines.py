@@ -180,6 +180,13 @@ def test_dgx_a100_pcie_switches_have_two_gpus_the_memory_and_two_rails():
     assert ends == {"gpu12", "gpu13", "memory1", "rail4", "rail5"}
 
 
+def test_without_nvls_switches_only_forward():
+    for name in ("dgx_h100:2:nvls=false", "gb200_nvl72:1:nvls=false"):
+        topology = machine(name)
+        assert topology.name == name
+        assert not any(node.copies or node.reduces for node in topology.nodes[topology.num_gpus :])
+
+
 def test_dgx_h100_and_gb200_switches_copy_and_reduce():
     for name, switch, hosts, per_host in (("dgx_h100:2", 450.0, 2, 8), ("gb200_nvl72:2", 900.0, 2, 72)):
         topology = machine(name)
