@@ -134,7 +134,8 @@ class _Room:
 def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> Timed:
     """One warm-up call and so many timed ones, on the same buffers, filled anew for each, and each checked.
 
-    New buffers for each call would be new memory, which no program has that calls a collective again and again.
+    New buffers for each call would be new memory, which no program has that calls a collective again and again. All
+    wait for each other before a call and after it: who checks what came while others still send takes their cores.
     """
     backend, process = arrays.backend, arrays.backend.process
     elapsed, wrong = [0.0] * (iterations + 1), 0
@@ -151,6 +152,7 @@ def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int
         start = time.perf_counter()
         run_process(program, layout, process, buffers, backend.exchange, room.empty, apart=not inplace)
         elapsed[call] = time.perf_counter() - start
+        backend.barrier()
         wrong += backend.wrong(buffers[1], arrays.expected)
     *seconds, total = backend.sums((*elapsed[1:], float(wrong)))
     return _timed(np.array(seconds) / program.processes, int(total))
