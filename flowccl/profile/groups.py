@@ -1,26 +1,24 @@
-"""Links that share a bottleneck, from probes of several links at once (TACCL section 2.2's questions).
+"""Limits from pairs of links that were probed together (TACCL section 2.2's questions).
 
 Two links conflict where together they take clearly longer than each alone; what they carried in that time is the
-bandwidth that they share. Links that all conflict with each other at one bandwidth are one limit. What only many links
-together can fill shows in the larger sets: whatever the limits found so far do not explain becomes one more.
+bandwidth that they share. Links that all conflict with each other at one bandwidth are one limit.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from flowccl.profile.fit import LinkFit
 from flowccl.profile.hosts import ranks_in_words
-from flowccl.profile.measurements import Measured
-from flowccl.profile.probes import BUSY, PAIR, Ends
+from flowccl.profile.measurements import Floats, Measured, middle
+from flowccl.profile.probes import Ends
+from flowccl.profile.work import SLOWER
 
-_SLOWER = 1.2  # so much longer than alone means shared: four times the noise of 5 % in a median of nine
 _SAME = 1.12  # bandwidths within this factor of the next one are the same limit's
 _ESCAPED = 0.08  # of the pairs in one limit may have escaped notice
 _NEAR = 1.3  # bandwidths within this factor may be one limit's
-_IMPLIED = 0.9  # a limit is implied by a larger one of nearly its bandwidth
 
 Edges = dict[frozenset[Ends], float]
 """Two links that conflict, and the bandwidth in GB/s that they share."""
@@ -36,33 +34,14 @@ class Shared:
     probes: int
 
 
-def find_limits(hosts: Sequence[str], measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> list[Shared]:
-    """All limits that the probes of several links show, the narrowest first."""
-    together = [one for one in measured if not one.probe.alone and all(link in fits for link in one.probe.links)]
-    pairs = [one for one in together if one.probe.name == PAIR]
+def limits_of_pairs(hosts: Sequence[str], pairs: Sequence[Measured], fits: dict[Ends, LinkFit]) -> list[Shared]:
+    """The limits that pairs of links show."""
     edges = conflicts(pairs, fits)
     asked = {frozenset(one.probe.links) for one in pairs}
     limits = _merged(_from_cliques(edges), edges)
     if len(asked) < len(fits) * (len(fits) - 1) // 2:
         limits += _between_hosts(hosts, asked, edges, list(fits))
-    sets = _by_links([one for one in together if one.probe.name not in (PAIR, BUSY)])
-    limits = [_as_wide_as_seen(limit, sets, fits) for limit in limits]
-    for probes in sets:
-        most = max(one.probe.chunk_bytes for one in probes)
-        if all(_is_unexplained(one, fits, limits) for one in probes if one.probe.chunk_bytes == most):
-            limits.append(_new_limit(probes, fits))
-    return _needed(limits, fits)
-
-
-def _by_links(measured: list[Measured]) -> list[list[Measured]]:
-    """All probes of each set of links, the smallest sets first."""
-    found: dict[tuple[Ends, ...], list[Measured]] = {}
-    for one in measured:
-        found.setdefault(one.probe.links, []).append(one)
-    return [found[links] for links in sorted(found, key=lambda links: (len(links), links))]
-
-
-# -- pairs ----------------------------------------------------------------------------------------------------------
+    return limits
 
 
 def conflicts(pairs: Iterable[Measured], fits: dict[Ends, LinkFit]) -> Edges:
@@ -70,27 +49,21 @@ def conflicts(pairs: Iterable[Measured], fits: dict[Ends, LinkFit]) -> Edges:
     slow: dict[frozenset[Ends], list[bool]] = {}
     rates: dict[frozenset[Ends], list[float]] = {}
     for one in pairs:
-        times = _middle(one)
+        times = middle(one)
         if times is not None:
             pair = frozenset(one.probe.links)
-            slow.setdefault(pair, []).append(slowdown(one, times, fits) > _SLOWER)
+            slow.setdefault(pair, []).append(slowdown(one, times, fits) > SLOWER)
             rates.setdefault(pair, []).append(_shared_GBps(one, times, fits))
     return {pair: max(rates[pair]) for pair, seen in slow.items() if all(seen)}  # what disturbs only slows
 
 
-def _middle(one: Measured) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
-    """The median time of each link; None where a clock jumped in all repeats."""
-    sane = one.sane.all(axis=1)
-    return np.median(one.seconds[sane], axis=0) if sane.any() else None
-
-
-def slowdown(one: Measured, times: Sequence[float] | np.ndarray, fits: dict[Ends, LinkFit]) -> float:
+def slowdown(one: Measured, times: Sequence[float] | Floats, fits: dict[Ends, LinkFit]) -> float:
     """How much longer the links take together than the slowest of them alone."""
     carried = zip(one.probe.links, one.probe.link_bytes, strict=True)
     return float(max(times)) / max(fits[link].seconds(one.probe.latencies, size) for link, size in carried)
 
 
-def _shared_GBps(one: Measured, times: Sequence[float] | np.ndarray, fits: dict[Ends, LinkFit]) -> float:
+def _shared_GBps(one: Measured, times: Sequence[float] | Floats, fits: dict[Ends, LinkFit]) -> float:
     """What two links carry together while both are busy: all of the first to end, and of the other what is not left.
 
     What is left of the other when the first ends goes at that link's own bandwidth.
@@ -204,98 +177,3 @@ def _between_hosts(hosts: Sequence[str], asked: set[frozenset[Ends]], edges: Edg
             name = f"{word} {ranks_in_words(ranks_here)}"
             result.append(Shared(name, tuple(sorted(covered)), limit.bandwidth_GBps, limit.probes))
     return result
-
-
-# -- larger sets ------------------------------------------------------------------------------------------------------
-
-
-def _is_unexplained(one: Measured, fits: dict[Ends, LinkFit], limits: list[Shared]) -> bool:
-    """Whether a set of links takes clearly longer than links and limits so far say."""
-    times = _middle(one)
-    if times is None:
-        return False
-    carried = dict(zip(one.probe.links, one.probe.link_bytes, strict=True))
-    expected = max(fits[link].seconds(one.probe.latencies, size) for link, size in carried.items())
-    for limit in limits:
-        load = sum(carried.get(link, 0) for link in limit.links)
-        expected = max(expected, _wait_s(one, fits) + load / (limit.bandwidth_GBps * 1e9))
-    return float(times.max()) > _SLOWER * expected
-
-
-def _wait_s(one: Measured, fits: dict[Ends, LinkFit]) -> float:
-    """The latencies of a probe of several links."""
-    return max(fits[link].latency_us for link in one.probe.links) * 1e-6 * one.probe.latencies
-
-
-def _new_limit(probes: list[Measured], fits: dict[Ends, LinkFit]) -> Shared:
-    """What a set of links shares, by its probes with more and with fewer bytes."""
-    probe = probes[0].probe
-    covered = tuple(link for link in probe.covers if link in fits)
-    return Shared(probe.name, covered, _carried_GBps(probes, fits, probe.links), len(probes))
-
-
-def _carried_GBps(probes: list[Measured], fits: dict[Ends, LinkFit], links: Iterable[Ends]) -> float:
-    """The bandwidth of some of the links of a set that explains how long the set takes, whatever the number of bytes.
-
-    Of each number of bytes the quickest pass counts, for what disturbs only slows; over all of them the relative errors
-    of the times are as small as can be, so that bytes count less where latencies are most of the time.
-    """
-    quickest: dict[int, tuple[float, float]] = {}
-    for one in probes:
-        carried = dict(zip(one.probe.links, one.probe.link_bytes, strict=True))
-        times, load = _middle(one), sum(carried.get(link, 0) for link in links)
-        if times is not None and load and (load not in quickest or float(times.max()) < quickest[load][0]):
-            quickest[load] = float(times.max()), _wait_s(one, fits)
-    if not quickest:
-        return 0.0
-    took, wait = np.array(list(quickest.values())).T
-    per_s = np.array(list(quickest)) / took
-    return float(1e-9 / max((per_s * (1 - wait / took)).sum() / (per_s**2).sum(), 1e-15))
-
-
-def _as_wide_as_seen(limit: Shared, sets: list[list[Measured]], fits: dict[Ends, LinkFit]) -> Shared:
-    """A limit that a larger set has clearly exceeded is at least what that set has carried over it.
-
-    Two links may slow each other down by what their ranks do meanwhile, as where ranks wait for messages on cores that
-    others need; then more links carry more.
-    """
-    most = max((_carried_GBps(probes, fits, limit.links) for probes in sets), default=0.0)
-    return limit if most <= _SLOWER * limit.bandwidth_GBps else replace(limit, bandwidth_GBps=most)
-
-
-def _needed(limits: list[Shared], fits: dict[Ends, LinkFit]) -> list[Shared]:
-    """Limits that say something: not implied by a larger one, nor by the links; each with its own name."""
-    kept: list[Shared] = []
-    for limit in sorted(limits, key=lambda k: (-len(k.links), k.bandwidth_GBps, k.links)):
-        links = set(limit.links)
-        implied = any(links <= set(k.links) and limit.bandwidth_GBps >= _IMPLIED * k.bandwidth_GBps for k in kept)
-        loose = sum(fits[link].bandwidth_GBps for link in links) <= limit.bandwidth_GBps
-        if not implied and not loose:
-            kept.append(limit)
-    return _with_names(sorted(kept, key=lambda k: (k.bandwidth_GBps, k.links)))
-
-
-def _with_names(limits: list[Shared]) -> list[Shared]:
-    times: dict[str, int] = {}
-    result = []
-    for limit in limits:
-        times[limit.name] = times.get(limit.name, 0) + 1
-        number = f" ({times[limit.name]})" if times[limit.name] > 1 else ""
-        result.append(Shared(limit.name + number, limit.links, limit.bandwidth_GBps, limit.probes))
-    return result
-
-
-def busy_factor(measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> float:
-    """How many times its latency a small chunk takes while every rank sends and receives; 1 where that is no matter.
-
-    Ranks that share cores wait for each other; in a collective, all are at work.
-    """
-    factors = [1.0]
-    for one in measured:
-        times = _middle(one) if one.probe.name == BUSY and all(link in fits for link in one.probe.links) else None
-        if times is not None:
-            carried = zip(one.probe.links, one.probe.link_bytes, strict=True)
-            alone = [fits[link].seconds(one.probe.latencies, size) for link, size in carried]
-            factors.append(float(np.median(times / np.array(alone))))
-    least = min(factors[1:], default=1.0)
-    return least if least > _SLOWER else 1.0

@@ -8,10 +8,12 @@ import numpy as np
 
 from flowccl.errors import InputError
 from flowccl.profile.fit import LinkFit, fit_links
-from flowccl.profile.groups import Shared, busy_factor, find_limits
+from flowccl.profile.groups import Shared
 from flowccl.profile.hosts import find_hosts
+from flowccl.profile.limits import find_limits
 from flowccl.profile.measurements import Measurements, clock_jumps, link_name
 from flowccl.profile.probes import Ends, all_links, check_ranks, ranks_of
+from flowccl.profile.work import AtWork, find_work
 from flowccl.topology.topology import Limit, Link, Node, Topology
 
 _ALIKE = 1.15  # bandwidths and latencies within this factor belong to one switch
@@ -21,13 +23,13 @@ _ALIKE = 1.15  # bandwidths and latencies within this factor belong to one switc
 class Profile:
     """The machine, and how it was found: fits of links, limits, what is missing, what was left out of the fit.
 
-    `busy` is how many times its latency a small chunk takes while all ranks are at work; the topology has that.
+    `fits` are of links alone; `work` is what ranks at work add to that, and the topology has both.
     """
 
     topology: Topology
     fits: dict[Ends, LinkFit]
     limits: tuple[Shared, ...]
-    busy: float
+    work: AtWork
     missing: tuple[str, ...]
     jumps: tuple[str, ...]
 
@@ -45,12 +47,12 @@ def make_profile(measurements: Measurements, name: str = "profiled") -> Profile:
     missing = tuple(link_name(link) for link in all_links(ranks) if link not in fits)
     if not fits:
         raise InputError(f"no link was measured whole, of {len(missing)}; measure again")
-    limits = find_limits(measurements.hosts, measurements.probes, fits)
+    work = find_work(measurements.probes, fits)
+    limits = find_limits(measurements.hosts, measurements.probes, fits, work)
     hosts = find_hosts(measurements.hosts, fits)
-    busy = busy_factor(measurements.probes, fits)
-    at_work = {link: replace(fit, latency_us=fit.latency_us * busy) for link, fit in fits.items()}
-    topology = make_topology(name, hosts, at_work, limits)
-    return Profile(topology, fits, tuple(limits), busy, missing, tuple(clock_jumps(measurements)))
+    at_work = {link: replace(fit, latency_us=max(fit.latency_us + work.wait_us, 0.0)) for link, fit in fits.items()}
+    topology = with_setup(make_topology(name, hosts, at_work, limits), work.setup_us)
+    return Profile(topology, fits, tuple(limits), work, missing, tuple(clock_jumps(measurements)))
 
 
 def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], limits: Sequence[Shared]) -> Topology:
@@ -77,6 +79,11 @@ def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], li
             place[ends] = len(links)
             links.append(_link(*ends, fit.bandwidth_GBps, fit.latency_us))
     return Topology(name, tuple(nodes), tuple(links), tuple(_limits(limits, used, place, inside, links)))
+
+
+def with_setup(topology: Topology, setup_us: float) -> Topology:
+    """The machine in which every message takes so much of its processes."""
+    return replace(topology, links=tuple(replace(k, setup_us=_rounded(setup_us)) for k in topology.links))
 
 
 def _link(src: int, dst: int, bandwidth_GBps: float, latency_us: float) -> Link:

@@ -61,6 +61,12 @@ class Measurements:
         return self.rounds_done >= self.rounds
 
 
+def middle(one: Measured) -> Floats | None:
+    """The median time of each link; None where a clock jumped in all repeats."""
+    sane = one.sane.all(axis=1)
+    return np.median(one.seconds[sane], axis=0) if sane.any() else None
+
+
 def clock_jumps(measurements: Measurements) -> list[str]:
     """Times that no clock can have measured, in words."""
     found = []

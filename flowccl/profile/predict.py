@@ -1,20 +1,19 @@
 """How long `flowccl run` should take for a schedule on a machine: what it sends at once shares links and limits evenly.
 
 A schedule says when each transfer starts; the processes that run it only keep its order. A process goes through the
-levels of its program, and each message of a level flows as soon as both ends are there, at its even share of all that
-it uses (max-min fair), as long as it takes. So the prediction is that of the run, not the finish of the schedule.
+levels of its program. In each it first spends the setups of the messages that it sends or receives there, one after the
+other; a message flows as soon as both ends have done so, at its even share of all that it uses (max-min fair), as long
+as it takes; then comes its latency. So the prediction is that of the run, not the finish of the schedule.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flowccl.profile.flows import Floats, Uses, fair_rates
 from flowccl.run.layout import make_layout
 from flowccl.run.program import Message, Program, make_program
 from flowccl.schedule.schedule import Schedule
-
-Floats = NDArray[np.float64]
 
 
 def predict_us(schedule: Schedule, size_bytes: int) -> float:
@@ -32,15 +31,17 @@ class _Run:
     chunk_bytes: list[int]
     now_s: float = 0.0
     at: list[int] = field(default_factory=list)  # the level that each process is in
+    ready_s: list[float] = field(default_factory=list)  # when each process has set up the messages of its level
     waits: list[set[int]] = field(default_factory=list)  # for these messages, each process
     flows: dict[int, float] = field(default_factory=dict)  # message: bytes left
     lands: dict[int, float] = field(default_factory=dict)  # message: when it is there
 
     def run(self) -> float:
         """Seconds."""
+        machine = _machine(self.program)
         exchanges = [_exchanges(self.program, process, self.chunk_bytes) for process in range(self.program.processes)]
-        uses, room, lag_s = _machine(self.program)
         self.at = [-1] * self.program.processes
+        self.ready_s = [0.0] * self.program.processes
         self.waits = [set() for _ in exchanges]
         end = [0.0] * self.program.processes
         while True:
@@ -50,28 +51,33 @@ class _Run:
                     end[process] = self.now_s
                     if self.at[process] < len(levels):
                         self.waits[process] = set(levels[self.at[process]])
+                        self.ready_s[process] = self.now_s + float(machine.setup_s[levels[self.at[process]]].sum())
             self._begin()
-            if not self.flows and not self.lands:
+            if not self.flows and not self.lands and max(self.ready_s) <= self.now_s:
                 return float(np.mean(end))
-            self._pass(uses, room, lag_s)
+            self._pass(machine)
 
     def _begin(self) -> None:
-        """Messages for which both ends now wait begin to flow."""
+        """Messages that both ends now wait for, and have set up, begin to flow."""
+        open_at = [
+            waits if ready <= self.now_s else set() for waits, ready in zip(self.waits, self.ready_s, strict=True)
+        ]
         for message in self.program.messages:
-            both = message.tag in self.waits[message.src_process] and message.tag in self.waits[message.dst_process]
+            both = message.tag in open_at[message.src_process] and message.tag in open_at[message.dst_process]
             if both and message.tag not in self.flows and message.tag not in self.lands:
                 self.flows[message.tag] = float(self.chunk_bytes[message.chunk])
 
-    def _pass(self, uses: NDArray[np.bool_], room: Floats, lag_s: Floats) -> None:
-        """Until the next message has flown, or has landed."""
+    def _pass(self, machine: "_Machine") -> None:
+        """Until the next message has flown or has landed, or a process is ready."""
         tags = list(self.flows)
-        rates = fair_rates(uses[tags], room)
+        rates = fair_rates(machine.uses[tags], machine.room)
         left = [self.flows[tag] / rate for tag, rate in zip(tags, rates.tolist(), strict=True)]
-        until = min([self.now_s + time for time in left] + list(self.lands.values()))
+        ready = [at for at in self.ready_s if at > self.now_s]
+        until = min([self.now_s + time for time in left] + list(self.lands.values()) + ready)
         for tag, rate, time in zip(tags, rates.tolist(), left, strict=True):
             if self.now_s + time <= until * (1 + 1e-12):
                 del self.flows[tag]
-                self.lands[tag] = until + float(lag_s[tag])
+                self.lands[tag] = until + float(machine.latency_s[tag])
             else:
                 self.flows[tag] -= rate * (until - self.now_s)
         self.now_s = until
@@ -91,8 +97,17 @@ def _exchanges(program: Program, process: int, chunk_bytes: list[int]) -> list[l
     return levels
 
 
-def _machine(program: Program) -> tuple[NDArray[np.bool_], Floats, Floats]:
-    """What each message uses of all links and limits, the bytes per second of these, and the messages' latencies."""
+@dataclass(frozen=True, eq=False)
+class _Machine:
+    """What each message uses of all links and limits, the bytes per second of these, and its time beside its bytes."""
+
+    uses: Uses
+    room: Floats
+    setup_s: Floats
+    latency_s: Floats
+
+
+def _machine(program: Program) -> _Machine:
     schedule = program.schedule
     topology = schedule.topology
     links = len(topology.links)
@@ -102,28 +117,11 @@ def _machine(program: Program) -> tuple[NDArray[np.bool_], Floats, Floats]:
     for number, limit in enumerate(topology.limits):
         member[list(limit.links), links + number] = True
     uses = np.zeros((len(program.messages), links + len(limits)), dtype=np.bool_)
-    lag_ps = np.zeros(len(program.messages))
+    setup_ps, latency_ps = np.zeros(len(uses)), np.zeros(len(uses))
     for message in program.messages:
         on = list(schedule.routes.links(int(schedule.route[message.transfer])))
         uses[message.tag] = member[on].any(axis=0)
-        lag_ps[message.tag] = topology.link_latency_ps[on].sum() + topology.link_setup_ps[on].max(initial=0)
-    return uses, np.concatenate((topology.link_GBps, limits)) * 1e9, lag_ps * 1e-12
-
-
-def fair_rates(uses: NDArray[np.bool_], room: Floats) -> Floats:
-    """Max-min fair rates of flows, where flow i uses what `uses[i]` says and each thing has so much room.
-
-    The thing that gives its flows least fills first; what its flows take is gone for the others.
-    """
-    rates = np.zeros(len(uses))
-    waiting = np.ones(len(uses), dtype=np.bool_)
-    left = room.astype(np.float64).copy()
-    while waiting.any():
-        count = uses[waiting].sum(axis=0)
-        share = np.where(count > 0, left / np.maximum(count, 1), np.inf)
-        tightest = int(np.argmin(share))
-        filled = waiting & uses[:, tightest]
-        rates[filled] = max(float(share[tightest]), 1e-9)
-        left = np.maximum(left - uses[filled].sum(axis=0) * share[tightest], 0.0)
-        waiting &= ~filled
-    return rates
+        setup_ps[message.tag] = topology.link_setup_ps[on].max(initial=0)
+        latency_ps[message.tag] = topology.link_latency_ps[on].sum()
+    room = np.concatenate((topology.link_GBps, limits)) * 1e9
+    return _Machine(uses, room, setup_ps * 1e-12, latency_ps * 1e-12)

@@ -16,10 +16,11 @@ from flowccl.units import parse_bytes
 Ends = tuple[int, int]  # (sending rank, receiving rank)
 MOST_RANKS = 256
 PAIR = "pair"
-BUSY = "busy"  # the probe of small chunks while every rank sends and receives
+BUSY = "busy"  # probes of few bytes while every rank sends and receives
 _MOST_BYTES = 32_000_000  # of one link in a probe of several
 _WIDEST = 8  # links of one rank that are probed at once
 _PARTS = (1, 4, 16)  # sets larger than pairs carry all of their bytes, a fourth and a sixteenth
+_BUSY = ((16, 1), (64, 1), (64, 8))  # probes of few bytes: parts of all of them, and in how many chunks at once
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _there_and_back(rounds: list[Round], passes: int) -> list[Round]:
 def together_rounds(
     hosts: Sequence[str], options: PlanOptions, GBps: dict[Ends, float], sizes: dict[Ends, int] | None = None
 ) -> list[Round]:
-    """Links together: pairs, then the sets that a port, a host or the whole machine may hold back, then small chunks.
+    """Links together: pairs, then the sets that a port, a host or the whole machine may hold back, then few bytes.
 
     Every link gets bytes for about `together_s` of its own bandwidth, so that all are busy to the end; sets that are
     larger than pairs also get fewer, for what many share (caches, cores) may depend on how much it is.
@@ -154,10 +155,20 @@ def together_rounds(
         for part in _PARTS:
             now = [links for links in turn if part == 1 or by_links[links].name != PAIR]
             rounds += [tuple(probe(links, part) for links in now)] if now else []
-    ring = [(rank, (rank + 1) % len(hosts)) for rank in range(len(hosts))]
-    small = (min(options.sizes),) * len(ring)
-    rounds.append((Probe(BUSY, tuple(ring), small, 1, True, options.repeats_together),))
-    return _there_and_back(rounds, options.passes)
+    return _there_and_back(rounds + _busy_rounds(len(hosts), options, chosen), options.passes)
+
+
+def _busy_rounds(ranks: int, options: PlanOptions, chosen: dict[Ends, int]) -> list[Round]:
+    """All ranks at work on few bytes: some, a fourth of them, and that fourth in eight chunks at once.
+
+    The first two tell what a call takes without any bytes, the last two what a message takes of its processes.
+    """
+    rounds: list[Round] = []
+    for question in _of_all(ranks):
+        for part, chunks in _BUSY if all(link in chosen for link in question.links) else ():
+            sizes = tuple(max(chosen[link] // part // chunks, 1) for link in question.links)
+            rounds.append((Probe(BUSY, question.links, sizes, chunks, True, options.repeats),))
+    return rounds
 
 
 def together_bytes(GBps: dict[Ends, float], options: PlanOptions) -> dict[Ends, int]:
@@ -267,11 +278,14 @@ def _sets(hosts: Sequence[str]) -> list[Question]:
         enter = [(b, a) for a, b in leave]
         result.append(_question(f"out of {name}", across, leave))
         result.append(_question(f"into {name}", [(b, a) for a, b in across], enter))
+    return result + _of_all(ranks)
+
+
+def _of_all(ranks: int) -> list[Question]:
+    """All ranks at once: each to the next, and, where they are not too many, each to each."""
+    links = all_links(ranks)
     ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
-    result.append(_question("everything", ring, links))
-    if ranks <= 2 * _WIDEST:
-        result.append(_question("everything", links, links))
-    return result
+    return [_question("everything", some, links) for some in ([ring, links] if 2 < ranks <= 2 * _WIDEST else [ring])]
 
 
 def _question(name: str, links: list[Ends], covers: list[Ends]) -> Question:

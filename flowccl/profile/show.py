@@ -9,6 +9,7 @@ from flowccl.profile.hosts import hosts_in_words
 from flowccl.profile.machine import Profile
 from flowccl.profile.measurements import Measurements, link_name
 from flowccl.profile.probes import all_links, pairs_left_out
+from flowccl.profile.work import AtWork
 from flowccl.topology.topology import Topology
 from flowccl.units import format_GBps, format_us
 
@@ -25,10 +26,11 @@ def describe_profile(profile: Profile, measurements: Measurements) -> str:
     lines.append(f"switches     {_switches(topology) or 'none seen'}")
     lines.append(f"links        {len(profile.fits)} measured; ± is 95 %")
     lines += _some([_link_line(fit) for fit in profile.fits.values()])
-    if profile.busy > 1:
-        lines.append(
-            f"at work      latencies are {profile.busy:.2f} times as long when all ranks send; the machine has that"
-        )
+    if profile.work != AtWork():
+        wait, setup = format_us(abs(profile.work.wait_us)), format_us(profile.work.setup_us)
+        sign = "-" if profile.work.wait_us < 0 else "+"
+        words = f"latencies {sign} {wait}, and {setup} of both ranks for each message; the machine has that"
+        lines.append(f"at work      {words}")
     lines.append(f"limits       {len(profile.limits)}")
     lines += _some([f"{k.name}: {format_GBps(k.bandwidth_GBps)} over {len(k.links)} links" for k in profile.limits])
     left_out = pairs_left_out(measurements.hosts, measurements.options)
@@ -69,7 +71,7 @@ def profile_to_json(profile: Profile, measurements: Measurements) -> dict[str, A
         "hosts": [node.host for node in profile.topology.nodes[: len(measurements.hosts)]],
         "links": links,
         "limits": [asdict(limit) for limit in profile.limits],
-        "busy": profile.busy,
+        "at_work": asdict(profile.work),
         "clock_jumps": list(profile.jumps),
         "missing": list(profile.missing),
     }

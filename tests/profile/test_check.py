@@ -7,6 +7,8 @@ from flowccl.check.verify import verify
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
 from flowccl.profile.check import Checked, check_profile, resize, table
+from flowccl.profile.predict import predict_us
+from flowccl.run.measure import Row, Timed
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -39,6 +41,22 @@ def test_a_schedule_of_another_machine_is_refused():
         InputError, match=r"the schedule is for another machine .*; make one with: flowccl synth MACHINE"
     ):
         check_profile(machine("ring:4:bandwidth=1GB/s"), schedule, [1000], "mpi", 1)
+
+
+def test_the_quicker_of_two_passes_counts_and_all_that_is_wrong(monkeypatch):
+    """Sizes are run there and back; something disturbs one size in each pass."""
+    schedule = synthesize(machine("ring:4"), "allgather", 4_000, chunks=1, steps=1, method="greedy").schedule
+
+    def run(given, on, options):
+        assert (given, on, options.sizes, options.iterations) == (schedule, "mpi", (1000, 4000, 4000, 1000), 3)
+        medians = (10.0, 90.0, 40.0, 30.0)
+        timed = [Timed(time_us=2 * us, wrong=wrong, median_us=us) for wrong, us in enumerate(medians)]
+        return [Row(0, 0, "uint8", "allgather", -1, one, None) for one in timed]
+
+    monkeypatch.setattr("flowccl.profile.check.run_schedule", run)
+    rows = check_profile(machine("ring:4"), schedule, [1000, 4000], "mpi", 5)
+    assert [(k.size_bytes, k.measured_us, k.mean_us, k.wrong) for k in rows] == [(1000, 10, 20, 3), (4000, 40, 80, 3)]
+    assert [k.predicted_us for k in rows] == [predict_us(schedule, 1000), predict_us(schedule, 4000)]
 
 
 def test_a_custom_demand_has_its_own_size():

@@ -68,8 +68,15 @@ def test_sets_ask_for_ports_hosts_and_everything():
     assert {"out of gpu0", "into gpu8", "out of host0", "into host1", "everything"} <= names
     everything = [q for q in questions(["h"] * 4, OPTIONS) if q.name == "everything"]
     assert [len(q.links) for q in everything] == [4, 12]
-    small = [p for turn in together_rounds(["h"] * 4, OPTIONS, dict.fromkeys(all_links(4), 1.0)) for p in turn]
-    assert [p.chunk_bytes for p in small if p.name == BUSY] == [(1000,) * 4] * OPTIONS.passes
+
+
+@pytest.mark.parametrize(("ranks", "sets"), [(2, [2]), (4, [4, 12]), (17, [17])])
+def test_all_ranks_at_work_send_few_bytes_also_in_many_chunks(ranks, sets):
+    rounds = together_rounds(["h"] * ranks, OPTIONS, dict.fromkeys(all_links(ranks), 1.024))  # 512,000 bytes each
+    busy = [p for turn in rounds for p in turn if p.name == BUSY]
+    shapes = [(len(p.links), p.chunk_bytes[0], p.chunks) for p in busy]
+    assert shapes[: len(shapes) // 2] == [(k, *few) for k in sets for few in ((32_000, 1), (8_000, 1), (1_000, 8))]
+    assert shapes[len(shapes) // 2 :] == shapes[: len(shapes) // 2][::-1]
 
 
 def test_links_together_carry_bytes_after_their_bandwidth():
