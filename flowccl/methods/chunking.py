@@ -6,6 +6,7 @@ side by side where there are two cores; they hear of each other only afterwards,
 result is the same with one.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of th
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
-_EARLY = 0.2  # the part of the time for the first rung
+_EARLY, _LONGER = 0.2, 0.15  # parts of the time for a few steps of each on the first rung, and for more of small problems
 _HOPEFUL, _CLOSE = 0.3, 1.001  # the part of it for what is good to become better, if it is not this close to the floor
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
@@ -169,14 +170,23 @@ class Chunking:
             alone = new[:1] if count == 1 else []  # so that there is an answer at once
             yield from self._pairs(alone)
             yield from self._pairs(new[len(alone) :])
-            for _ in range(self.first_steps - 1 if count == 1 else 0):
-                if self._early(_EARLY):
-                    yield from self._pairs([search for search in new if not search.over])
+            if count == 1:
+                yield from self._first_rung(new)
             self.on_first_rung = False
             for climber, search in zip(here, new, strict=True):
                 climber.climbed(count, search, self.best_ps)
             if count == 1:
                 yield from self._ahead(demand)
+
+    def _first_rung(self, new: list[_Search]) -> Iterator[list[_Search]]:
+        """More steps at one chunk: a few of each find out what works here, and a while longer may find what is best."""
+        longer = self.all_first and self.clock.steps is None and len(self.methods) > 1
+        for turn in itertools.count(1):
+            running = [search for search in new if not search.over]
+            part = _EARLY if turn < self.first_steps else _LONGER if longer else 0.0
+            if not running or not part or not self._early(part):
+                return
+            yield from self._pairs(running)
 
     def _ahead(self, demand: Demand) -> Iterator[list[_Search]]:
         """For sums that all want, trees far up the ladder: there they are good, and with all others they come late."""

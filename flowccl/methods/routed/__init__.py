@@ -66,6 +66,8 @@ class RoutedSearch:
             again = self.best is not None and random.random() < 0.3
             self.jobs = self.best[0] if again and self.best is not None else self._new_jobs()
             self.idle = 0
+            if self.jobs is None:
+                return None
         noise = 0.0 if self.idle == 0 else float(10 ** random.uniform(-2.5, -0.3))
         schedule = self.jobs.schedule(random, noise, self.best_ps)
         if schedule is None or schedule.finish_ps >= self.best_ps:
@@ -77,29 +79,33 @@ class RoutedSearch:
     @property
     def runs(self) -> int:
         """How many runs make a step that takes about as long as those of other searches."""
-        jobs = len(self.jobs.chunk) if self.jobs is not None else _JOBS
-        return min(max(_JOBS // max(jobs, 1), 1), _MOST_RUNS)
+        return min(max(_JOBS // len(self.demand.destination_rank), 1), _MOST_RUNS)
 
-    def _new_jobs(self) -> Jobs:
-        """Trees of another shape each time: from least cost to shortest ways, and with other ties."""
+    def _new_jobs(self) -> Jobs | None:
+        """Trees of another shape each time: from least cost to shortest ways, and with other ties.
+
+        None where they fill a link for so long that no order of them can be the best.
+        """
         random = self.random
         deep = float(random.choice([0.0, 0.1, 0.3, 1.0])) if self.copies else 0.0
-        return jobs_of(self.topology, self.demand, balanced_trees(self.topology, self.demand, random, deep))
+        trees = balanced_trees(self.topology, self.demand, random, deep)
+        carried = np.bincount(trees.link, np.repeat(self.demand.chunk_bytes, np.diff(trees.ptr)))
+        busy_ps = carried * 1000.0 / self.topology.link_GBps[: len(carried)]
+        return jobs_of(self.topology, self.demand, trees) if busy_ps.max() < self.best_ps else None
 
 
 def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generator, deep: float) -> Trees:
     """A tree per chunk: rip up and reroute, with prices that get steeper; the sweep with the least full link counts."""
     links, size = len(topology.links), demand.chunk_bytes
     hold = float(size.mean()) * 1000.0 / topology.link_GBps
-    noise = random.uniform(0.999, 1.001, links)
     latency = topology.link_latency_ps.astype(np.float64)
     graph = Graph(
         *topology.out_links,
         topology.link_src,
         topology.link_dst,
         topology.link_GBps,
-        hold * noise,
-        latency * noise,
+        hold,
+        latency,
         topology.stores,
         topology.copies,
     )
@@ -110,6 +116,8 @@ def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generat
     full = some_time = _while_it_takes(topology, latency)  # a load that is small beside that does not matter
     for steep in _STEEP:
         order = random.permutation(len(demand))
+        noise = random.uniform(0.999, 1.001, links)  # other ties in every sweep
+        graph = graph._replace(hold=hold * noise, latency=latency * noise)
         ranks = (demand.source, demand.destination_ptr, demand.destination_rank)
         trees = reroute(graph, *ranks, size, order, steep, deep, full, load, trees)
         full = max(float(load.max()), some_time)
