@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
-_TURNS = ((0, 1), (0, 2), (0, 1), (0, 3))  # which of the best searches make the next steps, side by side
+_NEAR = 1.05  # searches that are at most so much later than the best get their turn, however little they were tried
 _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of these may make steps side by side
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _TREES_AHEAD = (16, 48)  # numbers of chunks
@@ -143,14 +143,16 @@ class Chunking:
             running = sorted(fit, key=lambda s: s.best_ps)
             if not running:
                 return
-            first, second = _TURNS[turn % len(_TURNS)]
-            improvers = [search for search in running if search.name in IMPROVERS]
-            other = improvers[turn // 2 % min(2, len(improvers))] if turn % 2 and improvers else None
-            if other is None or other is running[first]:
-                yield from self._pairs([running[first], *running[second : second + 1]])
-            else:
-                yield from self._pairs([running[first], other])
+            yield from self._pairs([running[0], *self._partner(turn, running)])
             turn += 1
+
+    def _partner(self, turn: int, running: list[_Search]) -> list[_Search]:
+        """Who makes a step beside the best search: in turn the next best, one that needs many, the one least tried."""
+        best, others = running[0], running[1:]
+        improvers = [search for search in others if search.name in IMPROVERS][:_MOST_IMPROVED]
+        near = [search for search in others if search.best_ps <= _NEAR * best.best_ps]
+        some = (others[:1], improvers, near)[turn % 3] or others[:1]
+        return sorted(some, key=lambda search: search.taken)[:1]
 
     def _ladder(self) -> Iterator[list[_Search]]:
         """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
