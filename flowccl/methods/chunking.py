@@ -35,7 +35,7 @@ _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of th
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
-_EARLY, _LONGER = 0.2, 0.15  # parts of the time for a few steps of each on the first rung, and for more of small problems
+_EARLY, _LONGER = 0.2, 0.15  # parts of the time on the first rung: for a few steps of each, and for small problems
 _HOPEFUL, _CLOSE = 0.3, 1.001  # the part of it for what is good to become better, if it is not this close to the floor
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
