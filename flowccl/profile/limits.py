@@ -14,9 +14,9 @@ from flowccl.profile.flows import flow_s
 from flowccl.profile.groups import Shared, limits_of_pairs
 from flowccl.profile.measurements import Measured, middle
 from flowccl.profile.probes import BUSY, PAIR, Ends
-from flowccl.profile.work import SLOWER, AtWork
+from flowccl.profile.work import AtWork
 
-_UNEXPLAINED = 1.1  # so much longer than links and limits say, in all passes, is one limit more
+_CLEARLY = 1.1  # so much longer than links and limits say, in all passes, is one limit more; so much more is carried
 _IMPLIED = 0.9  # a limit is implied by a larger one of nearly its bandwidth
 
 
@@ -31,7 +31,7 @@ def find_limits(
     for probes in sets:
         most = max(one.probe.chunk_bytes for one in probes)
         if all(_is_unexplained(one, fits, limits, work) for one in probes if one.probe.chunk_bytes == most):
-            limits.append(_new_limit(probes, fits, work))
+            limits.append(_as_wide_as_seen(_new_limit(probes, fits, work), sets, fits, work))
     return _needed(limits, fits)
 
 
@@ -52,7 +52,7 @@ def _is_unexplained(one: Measured, fits: dict[Ends, LinkFit], limits: list[Share
     uses = np.array([[at == link for at in links] + [link in limit.links for limit in limits] for link in links])
     GBps = [fits[link].bandwidth_GBps for link in links] + [limit.bandwidth_GBps for limit in limits]
     flown = flow_s(uses, np.array(GBps) * 1e9, np.array(one.probe.link_bytes, dtype=np.float64))
-    return float(times.max()) > _UNEXPLAINED * (work.seconds(one.probe, fits) + float(flown.max()))
+    return float(times.max()) > _CLEARLY * (work.seconds(one.probe, fits) + float(flown.max()))
 
 
 def _new_limit(probes: list[Measured], fits: dict[Ends, LinkFit], work: AtWork) -> Shared:
@@ -88,7 +88,7 @@ def _as_wide_as_seen(limit: Shared, sets: list[list[Measured]], fits: dict[Ends,
     others need; then more links carry more.
     """
     most = max((_carried_GBps(probes, fits, work, limit.links) for probes in sets), default=0.0)
-    return limit if most <= SLOWER * limit.bandwidth_GBps else replace(limit, bandwidth_GBps=most)
+    return limit if most <= _CLEARLY * limit.bandwidth_GBps else replace(limit, bandwidth_GBps=most)
 
 
 def _needed(limits: list[Shared], fits: dict[Ends, LinkFit]) -> list[Shared]:

@@ -171,3 +171,18 @@ def test_a_limit_of_two_links_is_as_wide_as_many_links_show():
     profile = make_profile(replace(measured, probes=tuple(slower)))
     everything = [limit for limit in profile.limits if set(limit.links) == set(links)]
     assert [limit.bandwidth_GBps for limit in everything] == pytest.approx([18.0], rel=0.06)
+
+
+def test_a_limit_that_a_ring_shows_is_as_wide_as_all_links_show():
+    """Each rank to the next takes 1.5 times as long as it should; but all twelve links carry the whole 18 GB/s."""
+    links = all_links(4)
+    known = Known(("h",) * 4, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), [(frozenset(links), 18.0)])
+    measured = profile_of(known, 8)
+    slower = [
+        Measured(one.probe, 1.5 * one.seconds, 1.5 * one.wall_s)
+        if one.probe.name == "everything" and len(one.probe.links) == 4
+        else one
+        for one in measured.probes
+    ]
+    profile = make_profile(replace(measured, probes=tuple(slower)))
+    assert [limit.bandwidth_GBps for limit in profile.limits] == pytest.approx([18.0], rel=0.06)
