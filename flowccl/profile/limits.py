@@ -12,7 +12,7 @@ import numpy as np
 from flowccl.profile.fit import LinkFit
 from flowccl.profile.flows import flow_s
 from flowccl.profile.groups import Shared, limits_of_pairs
-from flowccl.profile.measurements import Measured, middle
+from flowccl.profile.measurements import Floats, Measured, middle
 from flowccl.profile.probes import BUSY, PAIR, Ends
 from flowccl.profile.work import AtWork
 
@@ -27,11 +27,11 @@ def find_limits(
     together = [one for one in measured if not one.probe.alone and all(link in fits for link in one.probe.links)]
     limits = limits_of_pairs(hosts, [one for one in together if one.probe.name == PAIR], fits)
     sets = _by_links([one for one in together if one.probe.name not in (PAIR, BUSY)])
-    limits = [_as_wide_as_seen(limit, sets, fits, work) for limit in limits]
+    limits = [_as_wide_as_seen(limit, sets) for limit in limits]
     for probes in sets:
         most = max(one.probe.chunk_bytes for one in probes)
         if all(_is_unexplained(one, fits, limits, work) for one in probes if one.probe.chunk_bytes == most):
-            limits.append(_as_wide_as_seen(_new_limit(probes, fits, work), sets, fits, work))
+            limits.append(_as_wide_as_seen(_new_limit(probes, fits, work), sets))
     return _needed(limits, fits)
 
 
@@ -56,39 +56,43 @@ def _is_unexplained(one: Measured, fits: dict[Ends, LinkFit], limits: list[Share
 
 
 def _new_limit(probes: list[Measured], fits: dict[Ends, LinkFit], work: AtWork) -> Shared:
-    """What a set of links shares, by its probes with more and with fewer bytes."""
-    probe = probes[0].probe
-    covered = tuple(link for link in probe.covers if link in fits)
-    return Shared(probe.name, covered, _carried_GBps(probes, fits, work, probe.links), len(probes))
+    """What a set of links shares: the bandwidth that explains how long it takes, whatever the number of bytes.
 
-
-def _carried_GBps(probes: list[Measured], fits: dict[Ends, LinkFit], work: AtWork, links: Iterable[Ends]) -> float:
-    """The bandwidth of some of the links of a set that explains how long the set takes, whatever the number of bytes.
-
-    Of each number of bytes the quickest pass counts, for what disturbs only slows; over all of them the relative errors
-    of the times are as small as can be, so that bytes count less where latencies are most of the time.
+    Relative errors of the times are as small as can be. Beside the bytes there is what fits best, between what links
+    alone take and what all ranks at work do: a set of some links may be anywhere between.
     """
-    quickest: dict[int, tuple[float, float]] = {}
-    for one in probes:
-        carried = dict(zip(one.probe.links, one.probe.link_bytes, strict=True))
-        times, load = middle(one), sum(carried.get(link, 0) for link in links)
-        if times is not None and load and (load not in quickest or float(times.max()) < quickest[load][0]):
-            quickest[load] = float(times.max()), work.seconds(one.probe, fits)
-    if not quickest:
-        return 0.0
-    took, wait = np.array(list(quickest.values())).T
-    per_s = np.array(list(quickest)) / took
-    return float(1e-9 / max((per_s * (1 - wait / took)).sum() / (per_s**2).sum(), 1e-15))
+    probe = probes[0].probe
+    took, load = _quickest(probes, probe.links)
+    rows = np.column_stack((1 / took, load / took))
+    (beside_s, _), *_ = np.linalg.lstsq(rows, np.ones(len(took)))
+    beside_s = np.clip(beside_s, *sorted((AtWork().seconds(probe, fits), work.seconds(probe, fits))))
+    per_byte = float(rows[:, 1] @ (1 - beside_s / took) / (rows[:, 1] @ rows[:, 1]))
+    covered = tuple(link for link in probe.covers if link in fits)
+    return Shared(probe.name, covered, 1e-9 / max(per_byte, 1e-15), len(probes))
 
 
-def _as_wide_as_seen(limit: Shared, sets: list[list[Measured]], fits: dict[Ends, LinkFit], work: AtWork) -> Shared:
+def _as_wide_as_seen(limit: Shared, sets: list[list[Measured]]) -> Shared:
     """A limit that a larger set has clearly exceeded is at least what that set has carried over it.
 
     Two links may slow each other down by what their ranks do meanwhile, as where ranks wait for messages on cores that
     others need; then more links carry more.
     """
-    most = max((_carried_GBps(probes, fits, work, limit.links) for probes in sets), default=0.0)
+    most = 0.0
+    for probes in sets:
+        took, load = _quickest(probes, limit.links)
+        most = max(most, float((load / took).max(initial=0.0)) / 1e9)
     return limit if most <= _CLEARLY * limit.bandwidth_GBps else replace(limit, bandwidth_GBps=most)
+
+
+def _quickest(probes: list[Measured], links: Iterable[Ends]) -> tuple[Floats, Floats]:
+    """Seconds and bytes over some links of a set, for each number of bytes in its quickest pass: disturbance slows."""
+    quickest: dict[int, float] = {}
+    for one in probes:
+        carried = dict(zip(one.probe.links, one.probe.link_bytes, strict=True))
+        times, load = middle(one), sum(carried.get(link, 0) for link in links)
+        if times is not None and load:
+            quickest[load] = min(float(times.max()), quickest.get(load, np.inf))
+    return np.array(list(quickest.values())), np.array(list(quickest), dtype=np.float64)
 
 
 def _needed(limits: list[Shared], fits: dict[Ends, LinkFit]) -> list[Shared]:

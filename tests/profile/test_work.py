@@ -74,6 +74,18 @@ def test_messages_may_cost_nothing_where_latencies_grow():
     assert profile.work.wait_us == pytest.approx(40, rel=0.15)
 
 
+def test_sets_that_wait_less_make_no_limit_wider():
+    """All links out of a rank, or into it, wait for nobody; they carry no more for that."""
+    slow = profile_of(replace(CORES, wait_us=200.0), 5)
+    quick = profile_of(replace(CORES, wait_us=0.0, setup_us=0.0), 5)
+    probes = [
+        b if a.probe.name.startswith(("out", "into")) else a for a, b in zip(slow.probes, quick.probes, strict=True)
+    ]
+    profile = make_profile(replace(slow, probes=tuple(probes)))
+    limits = {frozenset(limit.links): limit.bandwidth_GBps for limit in profile.limits}
+    assert limits[frozenset(LINKS)] == pytest.approx(10, rel=0.06)
+
+
 def test_latencies_of_links_alone_have_the_setups_in_them():
     """A message takes 8 us at each end and 2 us on the way: 18 us alone; at work, setups count by themselves."""
     known = replace(CORES, latency_us=dict.fromkeys(LINKS, 18.0), wait_us=-16.0)
