@@ -1,4 +1,6 @@
-"""The floor of the fluid in time: an allgather whose data flows without chunks, epoch by epoch, with all latencies.
+"""The floor of the fluid in time: data that flows without chunks, epoch by epoch, with all latencies.
+
+For allgather and alltoall, and what is one of them backwards.
 
 Bytes that enter a link in an epoch leave it not before its latency, rounded down to epochs, is over. So every schedule
 that is over in time is a solution of a linear program: per source and link, how much has entered by the end of each
@@ -13,6 +15,8 @@ the machine takes to each other are one variable each, since solutions can be av
     pass      a plain switch sends no more than has come
     once      nobody needs a block twice
     all       every destination gets the part `reached` of every block, which shall be as large as possible
+
+In an alltoall nothing is copied: every node passes on no more than has come, and keeps its part of each source's data.
 
 That `reached` stays below 1 is proved by the duals: any of them gives an upper bound, computed here, whatever the
 solver says. Only the room depends on the time, so the duals of one time prove the floor for others too.
@@ -38,6 +42,7 @@ F64 = NDArray[np.float64]
 _MOST_COLUMNS = 6_000  # of the program; beyond, it would take too long
 _EPOCHS = (6, 60)  # the fewest that are worth it, and the most that are sought
 _WORTH = 0.01  # a floor that is not better by such a part is not sought
+_EVEN = 1.01  # blocks that differ by more are not alike; the least counts for all
 _CLOSE = 0.003  # the floor is sought to such a part of itself
 
 
@@ -47,9 +52,12 @@ def timed_floor_ps(needs: Needs, floor_ps: float, finish_ps: float, seconds: flo
     About so many seconds are spent; a program that would be too large is not even begun.
     """
     topology = needs.topology
-    if not _is_allgather(needs) or topology.limits or topology.changes or finish_ps <= floor_ps:
+    copies = _is_allgather(needs)
+    even = needs.bytes.max() <= _EVEN * needs.bytes.min() and not (needs.ready_ps.any() or needs.rest_ps.any())
+    known = even and (copies or _is_alltoall(needs))
+    if not known or topology.limits or topology.changes or finish_ps <= floor_ps:
         return floor_ps
-    flow = _Flow(needs, automorphisms(topology), finish_ps)
+    flow = _Flow(needs, automorphisms(topology), finish_ps, copies)
     until, low, high = time.monotonic() + seconds, floor_ps, finish_ps
     guess = low * (1 + _WORTH)
     while flow.fits and guess < high and time.monotonic() < until:
@@ -62,16 +70,22 @@ def timed_floor_ps(needs: Needs, floor_ps: float, finish_ps: float, seconds: flo
 
 
 def _is_allgather(needs: Needs) -> bool:
-    """Whether every GPU has one block of the same size for all others, at once."""
+    """Whether every GPU has one block for all others."""
     count = needs.topology.num_gpus
     return (
         len(needs.bytes) == len(needs.source) == count > 2
         and len(np.unique(needs.source)) == count
         and bool(np.all(np.diff(needs.destination_ptr) == count - 1))
-        and bool(np.all(needs.bytes == needs.bytes[0]))
-        and not needs.ready_ps.any()
-        and not needs.rest_ps.any()
     )
+
+
+def _is_alltoall(needs: Needs) -> bool:
+    """Whether every GPU has one block for each other."""
+    count = needs.topology.num_gpus
+    pairs = count * (count - 1)
+    if not len(needs.bytes) == len(needs.source) == len(needs.destination) == pairs > 2:
+        return False
+    return len(np.unique(needs.source.astype(np.int64) * count + needs.destination)) == pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +129,8 @@ class _Proof:
 class _Flow:
     """The program of one machine and block, for any time up to `most_ps` in which it shall be over."""
 
-    def __init__(self, needs: Needs, group: Symmetry, most_ps: float) -> None:
-        self.needs, self.topology, self.group = needs, needs.topology, group
+    def __init__(self, needs: Needs, group: Symmetry, most_ps: float, copies: bool) -> None:
+        self.needs, self.topology, self.group, self.copies = needs, needs.topology, group, copies
         gpus = self.topology.num_gpus
         ranks, many = np.unique(group.node_orbits[:gpus], return_index=True, return_counts=True)[1:]
         self.sources = []
@@ -126,7 +140,8 @@ class _Flow:
         classes = sum(len(source.first_links) for source in self.sources)
         latency = self.topology.link_latency_ps[self.topology.link_latency_ps > 0].astype(np.float64)
         least = float(latency.min(initial=most_ps))
-        parts = max(np.floor(_EPOCHS[1] * least / most_ps), 1)  # so that most latencies are whole epochs
+        epochs = min(_EPOCHS[1], _MOST_COLUMNS / classes)
+        parts = max(np.floor(epochs * least / most_ps), 1)  # so that most latencies are whole epochs
         self.step = least / parts * (1 - 1e-12)
         self.epochs = int(np.ceil(most_ps / self.step - 1e-9))
         self.fits = _EPOCHS[0] <= self.epochs <= 2 * _EPOCHS[1] and classes * self.epochs <= _MOST_COLUMNS
@@ -180,9 +195,12 @@ class _Flow:
                 row[lag[link] :] = columns[source.link_class[link], : max(epochs - lag[link], 0)]
                 came = np.vstack((came, row))
             out = np.flatnonzero(topology.link_src == node)
-            if not (topology.stores[node] or topology.copies[node]):
-                rows = model.rows("pass", epochs, upper=0).add(columns[source.link_class[out]], sum_axis=0)
-                rows.add(came, times=-1, sum_axis=0)
+            if not (self.copies and (topology.stores[node] or topology.copies[node])):
+                went = columns[source.link_class[out]]
+                model.rows("pass", epochs, upper=0).add(went, sum_axis=0).add(came, times=-1, sum_axis=0)
+                if node < topology.num_gpus:
+                    kept = model.rows("all", lower=0).add(came[:, -1], sum_axis=0).add(part, times=-1)
+                    kept.add(went[:, -1], times=-1, sum_axis=0)
                 continue
             for kind in np.unique(source.link_class[out]).tolist():
                 times = self._times(source.first_links[kind])
@@ -192,10 +210,10 @@ class _Flow:
                 model.rows("all", lower=0).add(came[:, -1], sum_axis=0).add(part, times=-1)
 
     def _times(self, link: int) -> float:
-        """How often the same byte may go over a link."""
+        """How many blocks of a source may go over a link; of an allgather, how often the one."""
         end = self.topology.link_dst[link]
-        plain = not (self.topology.stores[end] or self.topology.copies[end])
-        return float(self.topology.num_gpus - 1) if plain else 1.0
+        once = self.copies and (self.topology.stores[end] or self.topology.copies[end])
+        return 1.0 if once else float(self.topology.num_gpus - 1)
 
     def _most(self, source: _Source) -> F64:
         """Bounds of what has entered each link: nothing before the first byte can be there, nothing that comes back."""
@@ -214,6 +232,6 @@ class _Flow:
         behind = topology.link_latency_ps[first] + latency[topology.link_dst[first], gpus].min(axis=1)
         begin = np.maximum(epoch * self.step, opens)
         end = np.minimum((epoch + 1) * self.step, (within_ps - behind)[:, None])
-        rate = topology.link_peak_GBps[first] / 1000.0 / float(self.needs.bytes[0])
+        rate = topology.link_peak_GBps[first] / 1000.0 / float(self.needs.bytes.min())
         number = np.bincount(self.group.link_orbits, minlength=len(orbit))
         return np.asarray(np.maximum(end - begin, 0.0) * (rate * number)[:, None] * (1 + 1e-9))
