@@ -1,19 +1,19 @@
 """Compiled loops of schedule/. Kept apart, because importing numba takes half a second."""
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
+
+from flowccl.kernels import I32, I64, compiled, heap_pop, heap_push
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def earliest_starts(
-    order: NDArray[np.int64],
-    ptr: NDArray[np.int64],
-    before: NDArray[np.int64],
-    lag: NDArray[np.int64],
-    latest: NDArray[np.int64],
-    soonest: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    order: I64,
+    ptr: I64,
+    before: I64,
+    lag: I64,
+    latest: I64,
+    soonest: I64,
+) -> I64:
     """Least start >= soonest with start[i] >= start[before] + lag for all of i's predecessors; never above `latest`.
 
     Sweeps in `order` until nothing changes: one sweep where predecessors come first, more where lags are negative.
@@ -33,44 +33,14 @@ def earliest_starts(
     return start
 
 
-@njit(cache=True, nogil=True)
-def _push(time, what, size, at, code):  # type: ignore[no-untyped-def]
-    """Add to a binary heap of events, earliest first; the arrays have room."""
-    i = size
-    while i > 0 and time[(i - 1) >> 1] > at:
-        time[i], what[i] = time[(i - 1) >> 1], what[(i - 1) >> 1]
-        i = (i - 1) >> 1
-    time[i], what[i] = at, code
-
-
-@njit(cache=True, nogil=True)
-def _pop(time, what, size):  # type: ignore[no-untyped-def]
-    """Remove the first of `size` events; returns its code."""
-    code = what[0]
-    at, last = time[size - 1], what[size - 1]
-    i, size = 0, size - 1
-    while True:
-        j = 2 * i + 1
-        if j >= size:
-            break
-        if j + 1 < size and time[j + 1] < time[j]:
-            j += 1
-        if time[j] >= at:
-            break
-        time[i], what[i] = time[j], what[j]
-        i = j
-    time[i], what[i] = at, last
-    return code
-
-
-@njit(cache=True, nogil=True)
+@compiled
 def longest_ways(
-    order: NDArray[np.int64],
-    ptr: NDArray[np.int64],
-    after: NDArray[np.int64],
-    lag: NDArray[np.int64],
-    takes: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    order: I64,
+    ptr: I64,
+    after: I64,
+    lag: I64,
+    takes: I64,
+) -> I64:
     """From the start of each transfer to the end of all that waits for it; `order` lists the last ones first."""
     tail = takes.copy()
     for i in order:
@@ -79,19 +49,19 @@ def longest_ways(
     return tail
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def in_order_of(
-    rank: NDArray[np.int64],
-    ptr: NDArray[np.int64],
-    after: NDArray[np.int64],
-    lag: NDArray[np.int64],
-    soonest: NDArray[np.int64],
-    hop_ptr: NDArray[np.int64],
-    hop_link: NDArray[np.int32],
-    hop_from: NDArray[np.int64],
-    hop_to: NDArray[np.int64],
+    rank: I64,
+    ptr: I64,
+    after: I64,
+    lag: I64,
+    soonest: I64,
+    hop_ptr: I64,
+    hop_link: I32,
+    hop_from: I64,
+    hop_to: I64,
     links: int,
-) -> tuple[bool, NDArray[np.int64]]:
+) -> tuple[bool, I64]:
     """List scheduling: whenever its links are free, the transfer with the least rank of those that wait goes.
 
     `after[ptr[i]:ptr[i + 1]]` wait for transfer i to start, and `lag` longer; hops are held from `hop_from` to `hop_to`
@@ -106,19 +76,19 @@ def in_order_of(
     size = 0
     for i in range(count):
         if missing[i] == 0:
-            _push(time, what, size, earliest[i], i)
+            heap_push(time, what, size, earliest[i], i)
             size += 1
     waiting, waits = np.empty(count, dtype=np.int64), 0
     free_at = np.zeros(links, dtype=np.int64)
-    retry = np.int64(-1)
+    retry = -1
     left = count
     while size > 0:
         now = time[0]
         while size > 0 and time[0] == now:
-            code = _pop(time, what, size)
+            code = heap_pop(time, what, size)
             size -= 1
             if code < 0:
-                retry = np.int64(-1)
+                retry = -1
                 continue
             j = waits
             while j > 0 and rank[waiting[j - 1]] > rank[code]:
@@ -127,7 +97,7 @@ def in_order_of(
             waiting[j] = code
             waits += 1
         kept = 0
-        again = np.int64(-1)
+        again = -1
         for w in range(waits):
             i = waiting[w]
             ready = now
@@ -148,13 +118,13 @@ def in_order_of(
                 earliest[j] = max(earliest[j], now + lag[k])
                 missing[j] -= 1
                 if missing[j] == 0:
-                    _push(time, what, size, max(earliest[j], now), j)
+                    heap_push(time, what, size, max(earliest[j], now), j)
                     size += 1
         waits = kept
         if again >= 0 and (retry < 0 or again < retry):
             retry = again
             if size + 2 >= len(time):
                 return False, start
-            _push(time, what, size, again, np.int64(-1))
+            heap_push(time, what, size, again, -1)
             size += 1
     return left == 0, start

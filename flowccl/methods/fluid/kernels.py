@@ -1,17 +1,13 @@
 """Compiled loops of fluid optima: maximum flows on a small network with fractions on its links."""
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from flowccl.kernels import F64, I64, Bool, compiled
 
 _NOTHING = 1e-12
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def narrow_sets(
     arc_ptr: I64, arc: I64, end: I64, use: F64, source: int, sinks: I64, least: float
 ) -> tuple[float, Bool]:
@@ -41,7 +37,7 @@ def narrow_sets(
     return weakest, found[:size]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _most(arc_ptr: I64, arc: I64, end: I64, room: F64, source: int, sink: int) -> float:
     """The largest flow from source to sink on shortest ways first; `room` is what is left."""
     total = 0.0
@@ -61,7 +57,7 @@ def _most(arc_ptr: I64, arc: I64, end: I64, room: F64, source: int, sink: int) -
         total += amount
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reached(arc_ptr: I64, arc: I64, end: I64, room: F64, source: int) -> I64:
     """By which arc each node is reached where there is room; -1 where it is not."""
     count = len(arc_ptr) - 1
@@ -79,7 +75,7 @@ def _reached(arc_ptr: I64, arc: I64, end: I64, room: F64, source: int) -> I64:
     return by
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _reaching(arc_ptr: I64, arc: I64, end: I64, room: F64, sink: int) -> Bool:
     """The nodes from which there is room to the sink."""
     count = len(arc_ptr) - 1

@@ -3,13 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from flowccl.kernels import F64, I32, I64, compiled, heap_pop, heap_push
 
 
 class Kinds(NamedTuple):
@@ -30,43 +25,13 @@ class Kinds(NamedTuple):
     orbits: int
 
 
-@njit(cache=True)
-def push(key, what, size, value, code):  # type: ignore[no-untyped-def]  # used for floats and for ints
-    """Add to a heap with this many entries."""
-    i = size
-    while i > 0 and key[(i - 1) >> 1] > value:
-        key[i], what[i] = key[(i - 1) >> 1], what[(i - 1) >> 1]
-        i = (i - 1) >> 1
-    key[i], what[i] = value, code
-
-
-@njit(cache=True)
-def pop(key, what, size):  # type: ignore[no-untyped-def]  # used for floats and for ints
-    """Take the first off a heap with this many entries."""
-    code = what[0]
-    value, last = key[size - 1], what[size - 1]
-    i, size = 0, size - 1
-    while True:
-        j = 2 * i + 1
-        if j >= size:
-            break
-        if j + 1 < size and key[j + 1] < key[j]:
-            j += 1
-        if key[j] >= value:
-            break
-        key[i], what[i] = key[j], what[j]
-        i = j
-    key[i], what[i] = value, last
-    return code
-
-
-@njit(cache=True)
+@compiled
 def _random() -> float:
     """From 0 to 1, after the seed of `spread`."""
     return np.random.random()  # noqa: NPY002
 
 
-@njit(cache=True)
+@compiled
 def _ready(kinds: Kinds, free: I64, kind: int) -> int:
     """When all orbits of a kind are free for its next transfer."""
     at = np.int64(0)
@@ -75,7 +40,7 @@ def _ready(kinds: Kinds, free: I64, kind: int) -> int:
     return int(at)
 
 
-@njit(cache=True)
+@compiled
 def _tell(kinds: Kinds, near: F64, first: int, node: int) -> None:
     """Let the neighbours of a node that has the chunk know."""
     for w in range(len(kinds.way_kind)):
@@ -85,7 +50,7 @@ def _tell(kinds: Kinds, near: F64, first: int, node: int) -> None:
                 near[k, first + kinds.end[w, node]] += 1
 
 
-@njit(cache=True)
+@compiled
 def spread(
     kinds: Kinds, chunks: int, noise: float, late: float, deadline: int, seed: int
 ) -> tuple[bool, int, I32, I32, I32, I64]:
@@ -121,13 +86,13 @@ def spread(
     for c in range(chunks):
         taken[c * count] = True
         _tell(kinds, near, c * count, 0)
-        push(q_time, q_code, q_size, np.int64(0), np.int64(c * count))
+        heap_push(q_time, q_code, q_size, 0, c * count)
         q_size += 1
     order = np.argsort(-kinds.hold)
     while q_size > 0 and done < total:
         now = q_time[0]
         while q_size > 0 and q_time[0] == now:
-            code = pop(q_time, q_code, q_size)
+            code = heap_pop(q_time, q_code, q_size)
             q_size -= 1
             if code < 0:
                 wakes[-code - 1] = False
@@ -139,7 +104,7 @@ def spread(
                     k = kinds.way_kind[w]
                     at = heap_ptr[k]
                     value = near[k, place] + noise * _random() + late * c
-                    push(heap_key[at:], heap_code[at:], heap_size[k], value, code * ways + w)
+                    heap_push(heap_key[at:], heap_code[at:], heap_size[k], value, code * ways + w)
                     heap_size[k] += 1
         for k in order:
             at = heap_ptr[k]
@@ -148,11 +113,11 @@ def spread(
                 if ready > now:
                     if not wakes[k]:
                         wakes[k] = True
-                        push(q_time, q_code, q_size, ready, np.int64(-k - 1))
+                        heap_push(q_time, q_code, q_size, ready, -k - 1)
                         q_size += 1
                     break
                 seen = heap_key[at]
-                code = pop(heap_key[at:], heap_code[at:], heap_size[k])
+                code = heap_pop(heap_key[at:], heap_code[at:], heap_size[k])
                 heap_size[k] -= 1
                 w = code % ways
                 c, u = code // ways // count, code // ways % count
@@ -161,7 +126,7 @@ def spread(
                     continue
                 value = near[k, place] + late * c
                 if value > seen:
-                    push(heap_key[at:], heap_code[at:], heap_size[k], value + noise * _random(), code)
+                    heap_push(heap_key[at:], heap_code[at:], heap_size[k], value + noise * _random(), code)
                     heap_size[k] += 1
                     continue
                 taken[place] = True
@@ -171,12 +136,12 @@ def spread(
                 out_chunk[done], out_root[done], out_way[done], out_start[done] = c, u, w, now
                 done += 1
                 finish = max(finish, now + kinds.arrive[k])
-                push(q_time, q_code, q_size, now + kinds.arrive[k], np.int64(place))
+                heap_push(q_time, q_code, q_size, now + kinds.arrive[k], place)
                 q_size += 1
     return done == total, int(finish), out_chunk[:done], out_root[:done], out_way[:done], out_start[:done]
 
 
-@njit(cache=True)
+@compiled
 def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64, rank: I64) -> tuple[int, I64]:
     """List scheduling of given transfers of GPU 0's data on orbits of links: the least rank goes first.
 
@@ -195,18 +160,18 @@ def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64
     q_size, finish = 0, np.int64(0)
     for j in range(jobs):
         if before[j] < 0:
-            push(q_time, q_code, q_size, np.int64(0), np.int64(j))
+            heap_push(q_time, q_code, q_size, 0, j)
             q_size += 1
     while q_size > 0:
         now = q_time[0]
         while q_size > 0 and q_time[0] == now:
-            code = pop(q_time, q_code, q_size)
+            code = heap_pop(q_time, q_code, q_size)
             q_size -= 1
             if code < 0:
                 wakes[-code - 1] = False
                 continue
             k = job_kind[code]
-            push(heap_key[heap_ptr[k] :], heap_job[heap_ptr[k] :], heap_size[k], rank[code], code)
+            heap_push(heap_key[heap_ptr[k] :], heap_job[heap_ptr[k] :], heap_size[k], rank[code], code)
             heap_size[k] += 1
         for k in range(num_kinds):
             at = heap_ptr[k]
@@ -215,16 +180,16 @@ def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64
                 if ready > now:
                     if not wakes[k]:
                         wakes[k] = True
-                        push(q_time, q_code, q_size, ready, np.int64(-k - 1))
+                        heap_push(q_time, q_code, q_size, ready, -k - 1)
                         q_size += 1
                     break
-                j = pop(heap_key[at:], heap_job[at:], heap_size[k])
+                j = heap_pop(heap_key[at:], heap_job[at:], heap_size[k])
                 heap_size[k] -= 1
                 start[j] = now
                 for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
                     free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.hold[k]
                 finish = max(finish, now + kinds.arrive[k])
                 for i in range(next_ptr[j], next_ptr[j + 1]):
-                    push(q_time, q_code, q_size, now + kinds.arrive[k], following[i])
+                    heap_push(q_time, q_code, q_size, now + kinds.arrive[k], following[i])
                     q_size += 1
     return int(finish), start

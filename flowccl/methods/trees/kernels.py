@@ -6,15 +6,13 @@ with the chunks that start there. By Edmonds' theorem trees pack exactly where s
 """
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from flowccl.kernels import I64, Bool, compiled
 
 _PARTS = 4  # in which the trees of each root are grown, in turn with those of the others
 
 
-@njit(cache=True)
+@compiled
 def push(room: I64, flow: I64, source: int, sink: int, most: int) -> int:
     """Add up to `most` units from source to sink to a flow, on shortest ways; returns how many it was."""
     count = len(room)
@@ -46,14 +44,14 @@ def push(room: I64, flow: I64, source: int, sink: int, most: int) -> int:
     return done
 
 
-@njit(cache=True)
+@compiled
 def _add(flow: I64, a: int, b: int, amount: int) -> None:
     back = min(amount, flow[b, a])
     flow[b, a] -= back
     flow[a, b] += amount - back
 
 
-@njit(cache=True)
+@compiled
 def all_reached(room: I64, members: I64, total: int) -> bool:
     """Whether every member can be reached by all chunks."""
     source = len(room) - 1
@@ -65,7 +63,7 @@ def all_reached(room: I64, members: I64, total: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def split_off(room: I64, members: I64, total: int, gone: I64) -> tuple[bool, I64]:
     """Lead ways past nodes: room from u to w and from w to t becomes room from u to t, for all w in `gone`.
 
@@ -105,7 +103,7 @@ def split_off(room: I64, members: I64, total: int, gone: I64) -> tuple[bool, I64
     return True, rows[:size]
 
 
-@njit(cache=True)
+@compiled
 def _split(room: I64, flows: I64, members: I64, u: int, w: int, t: int, most: int) -> int:
     """Split one pair of arcs by as much as keeps all flows; what a flow lacks after a trial is exactly too much."""
     source, amount = len(room) - 1, most
@@ -140,14 +138,14 @@ def _split(room: I64, flows: I64, members: I64, u: int, w: int, t: int, most: in
     return amount
 
 
-@njit(cache=True)
+@compiled
 def _move(room: I64, u: int, w: int, t: int, amount: int) -> None:
     room[u, w] -= amount
     room[w, t] -= amount
     room[u, t] += amount
 
 
-@njit(cache=True)
+@compiled
 def pack(room: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
     """Trees from every node to all others, as many from each as `roots` says, within the room; changes `room`.
 
@@ -174,7 +172,7 @@ def pack(room: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
     return True, tree_root[:trees], tree_times[:trees], tree_edges[:trees]
 
 
-@njit(cache=True)
+@compiled
 def _grow(room: I64, left: I64, root: int, most: int, edges: I64) -> int:
     """One tree, as often as its edges allow; shallow edges first. Takes its room and its roots; 0 where it got stuck.
 
@@ -200,8 +198,8 @@ def _grow(room: I64, left: I64, root: int, most: int, edges: I64) -> int:
     return int(times)
 
 
-@njit(cache=True)
-def _next_edge(room: I64, left: I64, depth: I64, times: int, full: NDArray[np.bool_]) -> tuple[int, int, int]:
+@compiled
+def _next_edge(room: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
     """Of the shallowest edges that may be taken the one with most room, and by how many copies it may.
 
     `full` remembers those that may not.
@@ -226,7 +224,7 @@ def _next_edge(room: I64, left: I64, depth: I64, times: int, full: NDArray[np.bo
     return 0, 0, 0
 
 
-@njit(cache=True)
+@compiled
 def _allowed(room: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
     """How many copies of a growing tree may take the edge from a to b: all sets with b in them must stay reachable."""
     count = len(room)

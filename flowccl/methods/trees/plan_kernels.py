@@ -1,13 +1,11 @@
 """Compiled loops of planning a round: routes of two links as an edge colouring."""
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from flowccl.kernels import I64, compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def colors(first: I64, second: I64, links: int, most: int) -> I64:
     """A color below `most` for each pair of links, such that no link has a color twice (König).
 
@@ -39,7 +37,7 @@ def colors(first: I64, second: I64, links: int, most: int) -> I64:
     return color
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _free(pairs: I64) -> int:
     for c in range(len(pairs)):
         if pairs[c] < 0:
