@@ -14,7 +14,8 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
-from flowccl.methods.kernels import Knobs, Net, Work, list_schedule
+from flowccl.methods.greedy.kernels import list_schedule
+from flowccl.methods.greedy.problem import Knobs, Net, Work
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.neighbours import Neighbours, neighbours
