@@ -18,7 +18,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.routed.jobs import jobs_of
-from flowccl.methods.routed.kernels import Graph, Trees, reroute
+from flowccl.methods.routed.tree_kernels import Graph, Trees, reroute
 from flowccl.schedule.relist import Relisting
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import join, reverse

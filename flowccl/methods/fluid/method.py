@@ -16,7 +16,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.fluid.optimum import FluidOptimum, fluid_optimum
 from flowccl.methods.fluid.paths import Path, paths_of
 from flowccl.methods.routed.jobs import Jobs, jobs_of
-from flowccl.methods.routed.kernels import Trees
+from flowccl.methods.routed.tree_kernels import Trees
 from flowccl.methods.trees import everybody, packed_jobs
 from flowccl.methods.trees.shop import worked_off
 from flowccl.schedule.schedule import Schedule

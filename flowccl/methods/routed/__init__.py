@@ -17,7 +17,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.routed.jobs import Jobs, jobs_of
-from flowccl.methods.routed.kernels import Graph, Trees, reroute
+from flowccl.methods.routed.tree_kernels import Graph, Trees, reroute
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 

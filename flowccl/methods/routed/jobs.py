@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.routed.kernels import Shop, Trees, tails, work_off
+from flowccl.methods.routed.shop_kernels import Shop, tails, work_off
+from flowccl.methods.routed.tree_kernels import Trees
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.routes import Routes, route_shape

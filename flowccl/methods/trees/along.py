@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.routed.jobs import Jobs, jobs_of
-from flowccl.methods.routed.kernels import Trees
+from flowccl.methods.routed.tree_kernels import Trees
 from flowccl.methods.trees.packing import Packing
 from flowccl.topology.topology import Topology
 
