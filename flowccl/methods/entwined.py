@@ -19,7 +19,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.woven import WovenSearch
-from flowccl.methods.woven.kernels import Table
+from flowccl.methods.woven.table_kernels import Table
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import retime, reverse
 from flowccl.topology.routes import Routes

@@ -21,7 +21,9 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.woven.fold import Fold
-from flowccl.methods.woven.kernels import Net, Table, Ways, Work, book_all, build, finish_ps, improve, new_table
+from flowccl.methods.woven.kernels import book_all, build, finish_ps, improve
+from flowccl.methods.woven.table_kernels import Net, Table, new_table
+from flowccl.methods.woven.weave_kernels import Ways, Work
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread as spread_rows
 from flowccl.schedule.transform import prune, retime
