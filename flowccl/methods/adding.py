@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.methods.better import each_better
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
 from flowccl.schedule.relist import Relisting, can_relist
@@ -26,17 +27,8 @@ def with_adding(method: Method, name: str) -> Method:
         if name == "exchange":
             raise DemandError("exchange is for gpus that add up in no time; use greedy or paired")
         nodes = tuple(replace(node, reduce_GBps=None) for node in topology.nodes)
-        best_ps: int | None = None
-        for found in method(replace(topology, nodes=nodes), demand, clock):
-            if found is None:
-                yield None
-                continue
-            better = _in_time(topology, found)
-            if best_ps is not None and better.finish_ps >= best_ps:
-                yield None
-                continue
-            best_ps = better.finish_ps
-            yield better
+        found = method(replace(topology, nodes=nodes), demand, clock)
+        yield from each_better(found, lambda schedule: _in_time(topology, schedule))
 
     return run
 

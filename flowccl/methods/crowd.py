@@ -7,6 +7,7 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.methods.better import each_better
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
 from flowccl.schedule.relist import relist
@@ -31,20 +32,14 @@ def with_crowds(method: Method, name: str, *, knows_late: bool = False, knows_gr
         late = demand.ready_ps is not None and (demand.reduces or not knows_late)
         tell = demand.ready_ps is not None and (not late or (demand.reduces and knows_groups))
         known = replace(demand, group=None, relays=None, tenants=(), ready_ps=demand.ready_ps if tell else None)
-        best_ps: int | None = None
-        for found in method(machine, known, clock):
-            if found is None:
-                yield None
-                continue
+
+        def on_all(found: Schedule) -> Schedule:
             routes = found.routes if kept is None else found.routes.renamed(kept)
             asked = _as_asked(found.demand, demand)
-            better = replace(found, topology=topology, routes=routes, demand=asked)
-            better = delayed(better) if late else better
-            if best_ps is not None and better.finish_ps >= best_ps:
-                yield None
-                continue
-            best_ps = better.finish_ps
-            yield better
+            whole = replace(found, topology=topology, routes=routes, demand=asked)
+            return delayed(whole) if late else whole
+
+        yield from each_better(method(machine, known, clock), on_all)
 
     return run
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.schedule.precedence import data_order, soonest_starts
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import data_order, soonest_starts
 from flowccl.topology.topology import Topology
 
 _MOST = 30_000  # transfers

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
+from flowccl.schedule.precedence import deliveries, feeding, precedences, soonest_starts
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.settle import fits, sequence, settle
 from flowccl.schedule.timing import Timing, spread
@@ -22,7 +23,7 @@ def prune(schedule: Schedule) -> Schedule:
     """
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
     summed = (np.diff(demand.source_ptr) > 1)[schedule.chunk]
-    order, keys, _ = _deliveries(schedule, timing)
+    order, keys, _ = deliveries(schedule, timing)
     first = np.ones(len(keys), dtype=np.bool_)
     first[1:] = keys[1:] != keys[:-1]
     wanted = demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank
@@ -30,7 +31,7 @@ def prune(schedule: Schedule) -> Schedule:
     rows = order[np.isin(keys, wanted) & (first | gives_away)]
 
     fed_by = np.full(len(schedule), -1, dtype=np.int64)  # the row with which the root of each transfer got the chunk
-    root, end = _feeding(schedule, timing)
+    root, end = feeding(schedule, timing)
     fed_by[timing.root_transfer[root]] = end
     useful = summed[timing.end_transfer]
     if schedule.has_messages:  # what travels with a sum stays, so that the sum comes when it came
@@ -121,7 +122,7 @@ def retime(schedule: Schedule) -> Schedule:
 
     if schedule.topology.changes or not len(schedule):
         return schedule
-    before, after, lag = _precedences(schedule)
+    before, after, lag = precedences(schedule)
     soonest, leader = soonest_starts(schedule), schedule.leader
     if schedule.has_messages:  # all start with their leader
         np.maximum.at(soonest, leader, soonest.copy())
@@ -133,219 +134,6 @@ def retime(schedule: Schedule) -> Schedule:
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)
     start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, soonest)
     return replace(schedule, start_ps=start[leader])
-
-
-def soonest_starts(schedule: Schedule) -> NDArray[np.int64]:
-    """When each transfer can start at all: not before the data of its roots is there, if it waited for it."""
-    soonest = np.zeros(len(schedule), dtype=np.int64)
-    if schedule.demand.ready_ps is None:
-        return soonest
-    timing, demand, nodes = schedule.timing, schedule.demand, len(schedule.topology.nodes)
-    owned = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
-    order = np.argsort(owned)
-    key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
-    place = np.minimum(np.searchsorted(owned[order], key), len(owned) - 1)
-    ready = np.where(owned[order][place] == key, demand.available_ps[order][place], 0)
-    waited = ready <= timing.root_from_ps
-    offset = timing.root_from_ps - schedule.start_ps[timing.root_transfer]
-    np.maximum.at(soonest, timing.root_transfer[waited], (ready - offset)[waited])
-    return soonest
-
-
-def _precedences(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Triples (before, after, lag): start[after] >= start[before] + lag."""
-    timing = schedule.timing
-    parts = [
-        _order_on_links(schedule, timing),
-        _order_of_adding(schedule, timing),
-        *_order_on_limits(schedule, timing),
-        *_order_in_buffers(schedule, timing),
-        data_order(schedule),
-    ]
-    before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return before, after, lag
-
-
-def data_order(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Triples (before, after, lag), only of what the data wants: a node sends what it has got, and sums stay sums."""
-    timing = schedule.timing
-    parts = [_hold_before_send(schedule, timing)]
-    if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
-        parts.append(_send_before_next_sum(schedule, timing))
-    before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return before, after, lag
-
-
-def _hop_edges(
-    schedule: Schedule, timing: Timing, x: NDArray[np.int64], y: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Hop y starts when hop x has ended."""
-    before, after = timing.hop_transfer[x], timing.hop_transfer[y]
-    lag = timing.hop_to_ps[x] - schedule.start_ps[before] - (timing.hop_from_ps[y] - schedule.start_ps[after])
-    other = before != after
-    return before[other], after[other], lag[other]
-
-
-def _order_on_links(
-    schedule: Schedule, timing: Timing
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    order = np.lexsort((timing.hop_from_ps, timing.hop_link))
-    same = timing.hop_link[order[1:]] == timing.hop_link[order[:-1]]
-    return _hop_edges(schedule, timing, order[:-1][same], order[1:][same])
-
-
-def _order_of_adding(
-    schedule: Schedule, timing: Timing
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """A node that takes time to add up adds one after the other, in the same order."""
-    rows = timing.adding
-    rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
-    same = timing.end_node[rows[1:]] == timing.end_node[rows[:-1]]
-    x, y = rows[:-1][same], rows[1:][same]
-    before, after = timing.end_transfer[x], timing.end_transfer[y]
-    lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_whole_ps[y] - schedule.start_ps[after])
-    return before, after, lag
-
-
-def _order_on_limits(
-    schedule: Schedule, timing: Timing
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Two transfers that did not overlap on a limit stay so, in their order.
-
-    Then any set that overlaps now overlapped pairwise before, and intervals that meet pairwise share an instant:
-    the limit held there, so it holds now.
-    """
-    result = []
-    for limit in schedule.topology.limits:
-        rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
-        x, y = _apart(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
-        result.append(_hop_edges(schedule, timing, rows[x], rows[y]))
-    return result
-
-
-def _apart(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of stretches of time, the one over when the other begins, without those that have a third in between."""
-    rows = np.argsort(end, kind="stable")
-    begin, end = begin[rows], end[rows]
-    done = np.searchsorted(end, begin, side="right")  # how many have ended when this one begins
-    first = np.iinfo(np.int64).min
-    latest = np.concatenate(([first], np.maximum.accumulate(begin)))
-    low = np.searchsorted(end, latest[done], side="right")  # those before have another that fits in between
-    size = np.maximum(done - low, 0)
-    owner = np.repeat(np.arange(len(rows)), size)
-    inside = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
-    return rows[low[owner] + inside], rows[owner]
-
-
-def _order_in_buffers(
-    schedule: Schedule, timing: Timing
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Two chunks that a node did not keep for others at the same time stay so, as with limits."""
-    demand, nodes, result = schedule.demand, len(schedule.topology.nodes), []
-    own = np.concatenate((demand.source_chunk, demand.destination_chunk)).astype(np.int64) * nodes
-    own += np.concatenate((demand.source_rank, demand.destination_rank))
-    for node in [n for n, what in enumerate(schedule.topology.nodes) if what.buffer_bytes is not None]:
-        came, left = np.flatnonzero(timing.end_node == node), np.flatnonzero(timing.root_node == node)
-        chunk = np.concatenate((schedule.chunk[timing.end_transfer[came]], schedule.chunk[timing.root_transfer[left]]))
-        transfer = np.concatenate((timing.end_transfer[came], timing.root_transfer[left]))
-        since = np.concatenate((timing.end_first_ps[came], timing.root_from_ps[left]))
-        until = np.concatenate((timing.end_arrival_ps[came], timing.root_to_ps[left]))
-        kept, stay = np.unique(chunk, return_inverse=True)
-        first, last = np.full(len(kept), np.iinfo(np.int64).max), np.zeros(len(kept), dtype=np.int64)
-        np.minimum.at(first, stay, since)
-        np.maximum.at(last, stay, until)
-        for x, y in zip(*_apart(first, last), strict=True):
-            if not np.isin([kept[x] * nodes + node, kept[y] * nodes + node], own).any():
-                a = np.repeat(np.flatnonzero(stay == x), np.sum(stay == y))
-                b = np.tile(np.flatnonzero(stay == y), np.sum(stay == x))
-                lag = until[a] - schedule.start_ps[transfer[a]] - (since[b] - schedule.start_ps[transfer[b]])
-                other = transfer[a] != transfer[b]
-                result.append((transfer[a][other], transfer[b][other], lag[other]))
-    return result
-
-
-def _deliveries(schedule: Schedule, timing: Timing) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """End rows in order of (chunk, node, arrival), their keys, and the keys of root rows."""
-    nodes = len(schedule.topology.nodes)
-    end_key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
-    order = np.lexsort((timing.end_arrival_ps, end_key))
-    root_key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
-    return order, end_key[order], root_key
-
-
-def _hold_before_send(
-    schedule: Schedule, timing: Timing
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """A root sends when it has what it sends."""
-    root, end = _feeding(schedule, timing)
-    before, after = timing.end_transfer[end], timing.root_transfer[root]
-    lag = (
-        timing.end_arrival_ps[end] - schedule.start_ps[before] - (timing.root_from_ps[root] - schedule.start_ps[after])
-    )
-    return before, after, lag
-
-
-def _feeding(schedule: Schedule, timing: Timing) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs (root row, end row): which deliveries a root needs for what it sends.
-
-    Of a sum, all that it had got before; else the first; a node that cannot copy, what it got first for what it sends
-    first, and so on.
-    """
-    order, end_key, root_key = _deliveries(schedule, timing)
-    low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
-    summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
-    source_key = (
-        schedule.demand.source_chunk.astype(np.int64) * len(schedule.topology.nodes) + schedule.demand.source_rank
-    )
-    owned = np.isin(root_key, source_key) & ~summed
-    gives_away = ~schedule.topology.copies[timing.root_node] & ~summed
-    turn = np.where(gives_away, _turns(root_key, timing.root_from_ps), 0) - owned
-    low = np.clip(low + turn, low, high)
-    high = np.where(turn < 0, low, np.where(summed, high, np.minimum(high, low + 1)))
-    size = high - low
-    root = np.repeat(np.arange(len(root_key)), size)
-    end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
-    in_time = timing.end_arrival_ps[end] <= timing.root_from_ps[root]
-    return root[in_time], end[in_time]
-
-
-def _turns(key: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many with the same key come before each."""
-    order = np.lexsort((time, key))
-    place = np.arange(len(key))
-    turn = np.empty(len(key), dtype=np.int64)
-    turn[order] = place - np.searchsorted(key[order], key[order], side="left")
-    return turn
-
-
-def _send_before_next_sum(
-    schedule: Schedule, timing: Timing
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What came after a partial sum or the only copy had left still does; sums and copies keep their order."""
-    order, end_key, root_key = _deliveries(schedule, timing)
-    low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
-    summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
-    size = np.where(summed | ~schedule.topology.copies[timing.root_node], high - low, 0)
-    root = np.repeat(np.arange(len(root_key)), size)
-    end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
-    later = timing.end_arrival_ps[end] > timing.root_from_ps[root]
-    root, end = root[later], end[later]
-    before, after = timing.root_transfer[root], timing.end_transfer[end]
-    sent, came = (
-        timing.root_from_ps[root] - schedule.start_ps[before],
-        timing.end_arrival_ps[end] - schedule.start_ps[after],
-    )
-    parts = [(before, after, sent + 1 - came)]
-    chain = np.flatnonzero(end_key[1:] == end_key[:-1])  # neighbours in the order of deliveries at one node
-    x, y = order[chain], order[chain + 1]
-    mixed = ~(schedule.reduce[timing.end_transfer[x]] & schedule.reduce[timing.end_transfer[y]])
-    x, y = x[mixed], y[mixed]
-    before, after = timing.end_transfer[x], timing.end_transfer[y]
-    lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_arrival_ps[y] - schedule.start_ps[after])
-    parts.append((before, after, lag + (x > y)))  # at one instant, the first row comes first
-    first, second, third = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    other = first != second
-    return first[other], second[other], third[other]
 
 
 def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
