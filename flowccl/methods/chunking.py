@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
+_TIRED = 2e-4  # a step without success counts as so much of the finish
 _NEAR = 1.05  # searches that are at most so much later than the best get their turn, however little they were tried
 _KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of these may make steps side by side
 _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
@@ -50,18 +51,25 @@ class _Search:
     best_ps: float = float("inf")
     seconds: float = 0.0
     taken: int = 0
+    idle: int = 0
     over: bool = False
+
+    @property
+    def standing(self) -> float:
+        """Its best finish, a little later for every step that has brought nothing since."""
+        return self.best_ps * (1 + _TIRED * self.idle)
 
     def step(self, clock: Clock) -> Schedule | None:
         began = clock.elapsed_s
         found = next(self.steps, "over")
         self.seconds = clock.elapsed_s - began
         self.taken += 1
+        self.idle += 1
         if isinstance(found, str):
             self.over = True
             return None
-        if found is not None:
-            self.best_ps = min(self.best_ps, found.finish_ps)
+        if found is not None and found.finish_ps < self.best_ps:
+            self.best_ps, self.idle = found.finish_ps, 0
         return found
 
 
@@ -93,7 +101,7 @@ class Chunking:
                 left = len(together) if self.clock.steps is None else self.clock.steps - self.steps
                 for found in self._steps(together[:left], pool):
                     if found is not None and found.finish_ps < self.best_ps and self._right(found):
-                        self.best_ps = found.finish_ps
+                        self.best_ps = self.clock.best_ps = found.finish_ps
                         yield found
                 self.steps += len(together)
                 if self._enough():
@@ -140,7 +148,7 @@ class Chunking:
         turn = 0
         while True:
             fit = (s for s in self.searches if not s.over and self._has_time(s.seconds))
-            running = sorted(fit, key=lambda s: s.best_ps)
+            running = sorted(fit, key=lambda s: s.standing)
             if not running:
                 return
             yield from self._pairs([running[0], *self._partner(turn, running)])

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
-from flowccl.methods.routed.jobs import Jobs, jobs_of
+from flowccl.methods.routed.jobs import Jobs, jobs_from, jobs_of
 from flowccl.methods.routed.tree_kernels import Graph, Trees, reroute
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -36,7 +36,8 @@ def routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     search = RoutedSearch(topology, demand, clock.seed)
     runs = 1  # the first answer comes at once
     while True:
-        found = next((one for one in (search.step() for _ in range(runs)) if one is not None), None)
+        search.hear(clock.told.get((topology, demand)))
+        found = next((one for one in (search.step(clock.best_ps) for _ in range(runs)) if one is not None), None)
         if found is not None:
             clock.tell(found)
         yield found
@@ -59,12 +60,19 @@ class RoutedSearch:
         self.jobs: Jobs | None = None
         self.idle = 0
 
-    def step(self) -> Schedule | None:
-        """One run: a schedule if it is the best so far."""
+    def hear(self, other: Schedule | None) -> None:
+        """Go on with the ways of a better schedule that another search found."""
+        if other is None or other.finish_ps >= self.best_ps or np.any(np.diff(other.shape.root_ptr) > 1):
+            return
+        self.jobs = replace(jobs_from(other), method="routed")
+        self.best, self.best_ps, self.idle = (self.jobs, 0.0), other.finish_ps, 0
+
+    def step(self, best_ps: float = float("inf")) -> Schedule | None:
+        """One run: a schedule if it is the best so far; others have one that takes `best_ps`."""
         random = self.random
         if self.jobs is None or self.idle >= _RUNS_PER_WAYS:
             again = self.best is not None and random.random() < 0.3
-            self.jobs = self.best[0] if again and self.best is not None else self._new_jobs()
+            self.jobs = self.best[0] if again and self.best is not None else self._new_jobs(best_ps)
             self.idle = 0
             if self.jobs is None:
                 return None
@@ -81,7 +89,7 @@ class RoutedSearch:
         """How many runs make a step that takes about as long as those of other searches."""
         return min(max(_JOBS // len(self.demand.destination_rank), 1), _MOST_RUNS)
 
-    def _new_jobs(self) -> Jobs | None:
+    def _new_jobs(self, best_ps: float) -> Jobs | None:
         """Trees of another shape each time: from least cost to shortest ways, and with other ties.
 
         None where they fill a link for so long that no order of them can be the best.
@@ -89,9 +97,10 @@ class RoutedSearch:
         random = self.random
         deep = float(random.choice([0.0, 0.1, 0.3, 1.0])) if self.copies else 0.0
         trees = balanced_trees(self.topology, self.demand, random, deep)
+        most_ps = min(self.best_ps, best_ps) if self.best is not None else float("inf")
         carried = np.bincount(trees.link, np.repeat(self.demand.chunk_bytes, np.diff(trees.ptr)))
         busy_ps = carried * 1000.0 / self.topology.link_GBps[: len(carried)]
-        return jobs_of(self.topology, self.demand, trees) if busy_ps.max() < self.best_ps else None
+        return jobs_of(self.topology, self.demand, trees) if busy_ps.max() < most_ps else None
 
 
 def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generator, deep: float) -> Trees:

@@ -63,9 +63,12 @@ def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
         raise DemandError("folded needs a symmetry of machine and demand that leaves no link in place; use woven")
     search = WovenSearch(topology, demand, clock.seed, fold)
     found = [search.step() for _ in range(_FIRST_STEPS)]
-    yield min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
+    best = min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
     while True:
-        yield search.step()
+        if best is not None:
+            clock.tell(best)
+        yield best
+        best = search.step()
 
 
 def _check(topology: Topology, demand: Demand, name: str) -> None:
