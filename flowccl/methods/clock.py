@@ -15,9 +15,10 @@ class Clock:
     """Time limit in seconds, number of steps, the finish that is good enough, and a question asked often.
 
     `best_ps` is the finish of the best schedule after the last round of steps, `floor_ps` the lower bound, `good_ps`
-    the finish at which to stop, the bound times (1 + gap). `steps` bounds the runs of a search as well, for results that
-    do not depend on the speed of the computer. `shared` is for searches to tell each other what works, `told` are their
-    best schedules. `options` are those of the method; what a method has to say beside its schedules goes to `notes`.
+    the finish at which to stop, the bound times (1 + gap). `steps` bounds the runs of a search as well, for results
+    that do not depend on the speed of the computer. `shared` is for searches to tell each other what works, `told` are
+    their best schedules. `options` are those of the method; what a method has to say beside its schedules goes to
+    `notes`.
     """
 
     time_limit_s: float
