@@ -241,7 +241,7 @@ class Chunking:
     def _worth(self, climber: "_Climber", count: int) -> bool:
         """Whether a method may take the next rung."""
         in_time = self._has_time(_SHARE * climber.seconds * count / climber.count)
-        return in_time and climber.idle < _PATIENCE and climber.best_ps <= 2 * self.best_ps
+        return in_time and climber.idle < _PATIENCE and climber.best_ps <= climber.may_be_behind * self.best_ps
 
     def _has_time(self, seconds: float) -> bool:
         """Whether so much time is left; always, where steps are counted."""
@@ -263,11 +263,13 @@ class _Climber:
     idle: int = 0
     count: int = 1
     seconds: float = 0.0
+    may_be_behind: float = 2.0  # so many times as late as the best of all
 
     def climbed(self, count: int, search: _Search, best_ps: float) -> None:
         """Take note of a rung; from who is far behind the best of all, more is expected."""
         helped = 1e-4 if search.best_ps <= 1.05 * best_ps else 1e-2
         self.idle = 0 if search.best_ps < self.best_ps * (1 - helped) else self.idle + 1
+        self.may_be_behind = 2.0 if search.best_ps < self.best_ps * 0.95 else 1.2
         self.best_ps = min(self.best_ps, search.best_ps)
         self.count, self.seconds = count, search.seconds
 

@@ -51,7 +51,9 @@ def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
         raise DemandError(f"woven keeps a table of chunks x nodes; {len(demand)} x {len(topology.nodes)} are too many")
     search = WovenSearch(topology, demand, clock.seed)
     while True:
-        yield search.step(clock.told.get((topology, demand)))
+        other = clock.told.get((topology, demand))
+        folds = other is not None and other.method == "folded"  # goes on itself, on the smaller problem
+        yield search.step(None if folds else other)
 
 
 def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
