@@ -193,7 +193,8 @@ class Chunking:
         longer = self.all_first and self.clock.steps is None and len(self.methods) > 1
         for turn in itertools.count(1):
             running = [search for search in new if not search.over]
-            part = _EARLY if turn < self.first_steps else _LONGER if longer else 0.0
+            hope = longer and min((search.idle for search in running), default=0) < _PATIENCE
+            part = _EARLY if turn < self.first_steps else _LONGER if hope else 0.0
             if not running or not part or not self._early(part):
                 return
             yield from self._pairs(running)
