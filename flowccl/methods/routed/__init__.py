@@ -36,11 +36,11 @@ def routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     search = RoutedSearch(topology, demand, clock.seed)
     runs = 1  # the first answer comes at once
     while True:
-        search.hear(clock.told.get((topology, demand)))
+        heard = search.hear(clock.told.get((topology, demand)))
         found = next((one for one in (search.step(clock.best_ps) for _ in range(runs)) if one is not None), None)
         if found is not None:
             clock.tell(found)
-        yield found
+        yield found if found is not None else heard
         runs = search.runs
 
 
@@ -60,12 +60,13 @@ class RoutedSearch:
         self.jobs: Jobs | None = None
         self.idle = 0
 
-    def hear(self, other: Schedule | None) -> None:
-        """Go on with the ways of a better schedule that another search found."""
+    def hear(self, other: Schedule | None) -> Schedule | None:
+        """Go on with the ways of a better schedule that another search found; it then counts as found here."""
         if other is None or other.finish_ps >= self.best_ps or np.any(np.diff(other.shape.root_ptr) > 1):
-            return
+            return None
         self.jobs = replace(jobs_from(other), method="routed")
         self.best, self.best_ps, self.idle = (self.jobs, 0.0), other.finish_ps, 0
+        return other
 
     def step(self, best_ps: float = float("inf")) -> Schedule | None:
         """One run: a schedule if it is the best so far; others have one that takes `best_ps`."""
