@@ -38,8 +38,7 @@ _MANY_ROUTES = 3_000  # beyond, only the two best routes of each pair are taken
 _OFFERS = 600_000  # about so many routes are looked at in one step of the neighbourhood search, in 5 to 200 tries
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
 _FEW_OFFERS = 200_000  # up to here, all first builds are made in one step
-_IDLE = 25  # steps of the folded search that may bring nothing before it starts anew
-_ASTRAY = 1.01  # a state that is so much later than the best is given up
+_IDLE = 25  # steps that may bring nothing before the search starts anew
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
 _FIRST_STEPS = 4  # of a folded search before it is compared with others: its first builds say little
 
