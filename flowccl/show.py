@@ -97,6 +97,15 @@ def _flow_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
+def _sketch_rows(result: Result) -> list[tuple[str, str]]:
+    """Connections of a sketch that the machine does not have."""
+    changes = result.details.get("relayed")
+    if not isinstance(changes, list):
+        return []
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return [("relayed", f"the machine lacks what the sketch names: {', '.join(changes[:3])}{more}")]
+
+
 def describe_result(result: Result, out: str | None = None) -> str:
     """The table that `synth` prints."""
     demand, metrics = result.schedule.demand, result.metrics
@@ -111,6 +120,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
         ("why", result.bound.witness),
         *_epoch_rows(result),
         *_flow_rows(result),
+        *_sketch_rows(result),
         ("algbw", format_GBps(metrics.algbw_GBps)),
         ("busbw", format_GBps(metrics.busbw_GBps)),
         ("transfers", f"{len(result.schedule)}, verified"),

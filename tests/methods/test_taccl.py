@@ -17,6 +17,7 @@ from flowccl.methods.clock import Clock
 from flowccl.published import published_us
 from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule
+from flowccl.show import describe_result
 from flowccl.synthesis import synthesize
 from flowccl.topology.builders import line, ring
 from flowccl.topology.files import read_machine
@@ -223,6 +224,36 @@ def test_data_leaves_its_host_through_its_sender():
             assert src == sketch.senders[int(schedule.demand.source[chunk])]
 
 
+def two_hosts() -> Topology:
+    """Hosts {0, 1} and {2, 3}; only 1 sends to 2, only 3 to 0. A KB takes a microsecond everywhere."""
+    ends = ((0, 1), (1, 0), (2, 3), (3, 2), (1, 2), (3, 0))
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in ends)
+    return Topology("two hosts", tuple(Node(name=f"gpu{i}", host=f"host{i // 2}") for i in range(4)), links)
+
+
+def test_a_connection_that_the_machine_lacks_goes_over_a_relay():
+    """A KB from 0 to 2 goes over 1, which is 0's sender then: 2 us."""
+    sketch = Sketch(between_hosts=((0, 2), (2, 0), (1, 3)), senders=(0, 1, 2, 3))
+    demand = Demand.from_chunks("custom", 4, [Chunk(bytes=1000, sources=(0,), destinations=(2,))])
+    result = taccl(two_hosts(), demand, sketch=sketch)
+    assert result.schedule.finish_us == 2.0
+    assert result.details["relayed"] == [
+        "gpu0 -> gpu2 over gpu1 -> gpu2",
+        "gpu2 -> gpu0 over gpu3 -> gpu0",
+        "gpu1 -> gpu3 over gpu1 -> gpu2",
+    ]
+    assert "relayed      the machine lacks what the sketch names: gpu0 -> gpu2 over" in describe_result(result)
+
+
+@pytest.mark.parametrize("name", ["allgather", "alltoall", "allreduce"])
+def test_taccls_second_sketch_on_a_machine_where_only_odd_gpus_send(name):
+    topology = machine("dgx2:2")
+    sketch = load_sketch(TACCL / "sk2-dgx2-n2.json", topology)
+    result = taccl(topology, name, 1_000_000, sketch=sketch, routing="fast")
+    assert verify(result.schedule) == []
+    assert len(result.details["relayed"]) == 32
+
+
 # -- random -----------------------------------------------------------------------------------------------------------
 
 
@@ -267,11 +298,11 @@ def test_a_sketch_that_disconnects_ranks_is_named():
         taccl(topology, "allgather", 1_000_000, sketch=Sketch(between_hosts=()))
 
 
-def test_a_connection_that_the_machine_does_not_have_is_named():
-    topology = machine("dgx2:2")
-    sketch = load_sketch(TACCL / "sk2-dgx2-n2.json", topology)
-    with pytest.raises(InputError, match=r"^between_hosts: dgx2:2 has no link or switch for gpu0 -> gpu16$"):
-        taccl(topology, "allgather", 1_000_000, sketch=sketch)
+def test_a_connection_that_nothing_can_stand_for_is_named():
+    topology = machine("ring:8")
+    words = r"^between_hosts: ring:8 has no link or switch for gpu0 -> gpu5, nor a way over other gpus of their hosts$"
+    with pytest.raises(InputError, match=words):
+        taccl(topology, "allgather", 1_000_000, sketch=Sketch(between_hosts=((0, 5),)))
 
 
 def test_a_machine_with_buffer_limits_is_refused():

@@ -15,6 +15,7 @@ from flowccl.methods.taccl.layout import Layout
 from flowccl.methods.taccl.logical import Logical
 from flowccl.methods.taccl.options import TacclOptions
 from flowccl.methods.taccl.ordering import Sends, orders
+from flowccl.methods.taccl.relays import relayed
 from flowccl.methods.taccl.routing import path_encoding
 from flowccl.methods.taccl.ways import Ways
 from flowccl.schedule.schedule import Schedule
@@ -47,8 +48,11 @@ def _run(topology: Topology, demand: Demand, clock: Clock, options: TacclOptions
         raise InputError(f"taccl knows no buffer limits, which {topology.name} has; use greedy or auto")
     if options.sketch is not None:
         check_sketch(options.sketch, topology)
-    sketch = options.sketch or default_sketch(topology)
-    logical = Logical.of(topology, sketch, int(demand.chunk_bytes.max(initial=1)), reduces=demand.reduces)
+    size = int(demand.chunk_bytes.max(initial=1))
+    sketch, changes = relayed(options.sketch or default_sketch(topology), topology, size)
+    if changes:
+        clock.notes |= {"relayed": changes}
+    logical = Logical.of(topology, sketch, size, reduces=demand.reduces)
     logical.check_reaches(demand)
     if demand.reduces and len(demand.destination_rank) > len(demand):
         yield from _joined(logical, demand, clock, options)
