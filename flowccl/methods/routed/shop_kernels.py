@@ -112,6 +112,7 @@ class Floor(NamedTuple):
     turn: I64  # one number: how many of these have had their turn
     route: I64  # these
     marked: Bool  # of each route: is it one of these
+    key: I64  # of these, to sort them by
     begin: I64  # of each hop of the job in hand, if that starts at 0
     until: I64
 
@@ -136,6 +137,7 @@ def new_floor(shop: Shop) -> Floor:
         np.zeros(1, dtype=np.int64),
         np.empty(routes, dtype=np.int64),
         np.zeros(routes, dtype=np.bool_),
+        np.empty(routes, dtype=np.int64),
         np.zeros(widest, dtype=np.int64),
         np.zeros(widest, dtype=np.int64),
     )
@@ -237,13 +239,11 @@ def _timing(shop: Shop, job: int, begin: I64, until: I64) -> None:
 @inner
 def _by_rank(shop: Shop, floor: Floor) -> None:
     """Order the routes that may be free by the rank of the first job that waits for each."""
-    for i in range(1, floor.size[0]):
-        route = floor.route[i]
-        key, j = _first_rank(shop, floor, route), i - 1
-        while j >= 0 and _first_rank(shop, floor, floor.route[j]) > key:
-            floor.route[j + 1] = floor.route[j]
-            j -= 1
-        floor.route[j + 1] = route
+    size = floor.size[0]
+    for i in range(size):
+        heap_push(floor.key, floor.route, i, -_first_rank(shop, floor, floor.route[i]), floor.route[i])
+    for i in range(size - 1, 0, -1):  # the last of all to the end
+        floor.route[i] = heap_pop(floor.key, floor.route, i + 1)
 
 
 @inner

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.kernels import F64, I64, compiled
+from flowccl.kernels import F64, I64, compiled, inner, maker
 from flowccl.methods.woven.table_kernels import Net, Table, first_after, with_space
 from flowccl.methods.woven.weave_kernels import Desk, Ways, Work, cut, new_desk, park_chunk, put_back, unweave, weave
 
@@ -40,7 +40,7 @@ def book_all(net: Net, work: Work, table: Table, ways: Ways) -> Table:
     return table
 
 
-@compiled
+@inner
 def _late(work: Work, ways: Ways, chunk: int, target_ps: int) -> float:
     """By how much a chunk comes after a time, summed over who wants it."""
     total = 0.0
@@ -49,7 +49,7 @@ def _late(work: Work, ways: Ways, chunk: int, target_ps: int) -> float:
     return total
 
 
-@compiled
+@maker
 def _victims(net: Net, work: Work, table: Table, ways: Ways, late: F64, random: np.random.Generator, out: I64) -> int:
     """A chunk that is late, then others: those that go before it on its way, or any. Returns how many."""
     chunks = len(late)
@@ -140,7 +140,7 @@ def improve(
     return table
 
 
-@compiled
+@maker
 def _tear_out(net: Net, table: Table, ways: Ways, victims: I64, random: np.random.Generator) -> None:
     """Tear chunks out, or some of their branches."""
     share = 1.0 if random.random() < 0.5 else 0.5 * random.random()
@@ -151,7 +151,7 @@ def _tear_out(net: Net, table: Table, ways: Ways, victims: I64, random: np.rando
             unweave(net, table, ways, chunk)
 
 
-@compiled
+@maker
 def _weave_again(
     net: Net,
     work: Work,

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.kernels import F64, I32, I64, Bool, compiled
+from flowccl.kernels import F64, I32, I64, Bool, compiled, inner, maker
 
 
 class Net(NamedTuple):
@@ -40,7 +40,7 @@ def new_table(links: int, space: int) -> Table:
     return Table(np.zeros(links, dtype=np.int64), begin, begin.copy(), np.zeros((links, space), dtype=np.int32))
 
 
-@compiled
+@maker
 def with_space(table: Table, more: int) -> Table:
     """The same table, wide enough for so many more holds on every link."""
     links, space = table.begin_ps.shape
@@ -57,7 +57,7 @@ def with_space(table: Table, more: int) -> Table:
     return wide
 
 
-@compiled
+@inner
 def first_after(table: Table, link: int, time: int) -> int:
     """The first hold of a link that is not over by a time."""
     low, high = 0, table.holds[link]
@@ -70,7 +70,7 @@ def first_after(table: Table, link: int, time: int) -> int:
     return low
 
 
-@compiled
+@inner
 def earliest(net: Net, table: Table, route: int, hold: int, time: int, limit: float) -> int:
     """The first start from `time` on with every link of a route free when its turn comes; any one from `limit` on."""
     while True:
@@ -87,7 +87,7 @@ def earliest(net: Net, table: Table, route: int, hold: int, time: int, limit: fl
             return time
 
 
-@compiled
+@inner
 def latest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
     """The last start up to `time` with every link of a route free when its turn comes; it may lie before zero."""
     while True:
@@ -104,7 +104,7 @@ def latest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
             return time
 
 
-@compiled
+@inner
 def book(net: Net, table: Table, route: int, hold: int, time: int, chunk: int) -> None:
     """Hold every link of a route for a chunk that starts then; it must be free."""
     for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
@@ -119,7 +119,7 @@ def book(net: Net, table: Table, route: int, hold: int, time: int, chunk: int) -
         table.holds[link] += 1
 
 
-@compiled
+@inner
 def release(net: Net, table: Table, route: int, time: int) -> None:
     """Take back what was booked for a start on a route."""
     for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
@@ -131,7 +131,7 @@ def release(net: Net, table: Table, route: int, time: int) -> None:
         table.holds[link] -= 1
 
 
-@compiled
+@inner
 def hold_ps(net: Net, route: int, size_bytes: int) -> int:
     """How long a chunk of so many bytes holds each link of a route."""
     return int(np.ceil(size_bytes * 1000.0 / net.GBps[route]))

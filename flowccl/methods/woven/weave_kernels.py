@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.kernels import F64, I32, I64, Bool, compiled, heap_pop, heap_push
+from flowccl.kernels import F64, I32, I64, Bool, heap_pop, heap_push, inner, maker
 from flowccl.methods.woven.table_kernels import Net, Table, book, earliest, hold_ps, latest, release
 
 
@@ -47,7 +47,7 @@ class One(NamedTuple):
     goal: int  # the only node that wants it, or -1
 
 
-@compiled
+@maker
 def new_desk(nodes: int, routes: int) -> Desk:
     """Fresh work space."""
     size = 4 * routes + 4 * nodes + 16
@@ -62,13 +62,13 @@ def new_desk(nodes: int, routes: int) -> Desk:
     )
 
 
-@compiled
+@inner
 def _ahead(net: Net, one: One, node: int) -> float:
     """How far the goal still is at least, so that the search goes towards it; 0 where there are several."""
     return net.ahead_ps[node, one.goal] if one.goal >= 0 else 0.0
 
 
-@compiled
+@inner
 def _try(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: One, route: int) -> int:
     """Offer a route to the node at its end, if that is better there; returns the size of the queue."""
     start, end = net.start[route], net.end[route]
@@ -90,7 +90,7 @@ def _try(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: One, ro
     return size + 1
 
 
-@compiled
+@inner
 def _offer(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: One, node: int) -> int:
     """Offer all that a node can reach next."""
     for route in range(net.node_ptr[node], net.node_ptr[node + 1]):
@@ -99,7 +99,7 @@ def _offer(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: One, 
     return size
 
 
-@compiled
+@inner
 def _look_again(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: One, node: int) -> int:
     """Offer anew all ways to a node whose best one was taken meanwhile by another branch of the tree."""
     before = net.start[ways.route[one.chunk, node]]
@@ -111,7 +111,7 @@ def _look_again(net: Net, table: Table, ways: Ways, desk: Desk, size: int, one: 
     return size
 
 
-@compiled
+@inner
 def _graft(net: Net, table: Table, ways: Ways, desk: Desk, one: One, node: int) -> int:
     """Book the way from the tree to a node; returns how many nodes have joined, the farthest last in `desk.path`."""
     steps, at = 0, node
@@ -133,17 +133,17 @@ def _graft(net: Net, table: Table, ways: Ways, desk: Desk, one: One, node: int) 
     return steps
 
 
-@compiled
+@inner
 def weave(net: Net, work: Work, table: Table, ways: Ways, desk: Desk, chunk: int, weight: float, salt: int) -> bool:
     """Weave one chunk in: always the node that can be there first joins the tree. Says whether all could be reached.
 
     Branches that are there already stay. A node counts as later by `weight` times all that its way holds of the links,
     so that quick ways that take much of the machine are left to those who need them.
     """
-    wanted = work.wanted[work.wanted_ptr[chunk] : work.wanted_ptr[chunk + 1]]
-    one = One(chunk, work.size_bytes[chunk], weight, salt, int(wanted[0]) if len(wanted) == 1 else -1)
-    for node in wanted:
-        desk.wanted[node] = True
+    first, after = work.wanted_ptr[chunk], work.wanted_ptr[chunk + 1]
+    one = One(chunk, work.size_bytes[chunk], weight, salt, int(work.wanted[first]) if after - first == 1 else -1)
+    for k in range(first, after):
+        desk.wanted[work.wanted[k]] = True
     ways.at_ps[chunk, work.source[chunk]] = work.ready_ps[chunk]
     left, size = 0, 0
     for node in range(len(desk.member)):
@@ -175,14 +175,14 @@ def weave(net: Net, work: Work, table: Table, ways: Ways, desk: Desk, chunk: int
                     desk.wanted[joined] = False
                     left -= 1
                 size = _offer(net, table, ways, desk, size, one, joined)
-    desk.wanted[wanted] = False
     for node in range(len(desk.member)):
+        desk.wanted[node] = False
         if not desk.member[node]:
             ways.route[chunk, node] = -1
     return left == 0
 
 
-@compiled
+@maker
 def park_chunk(net: Net, work: Work, table: Table, ways: Ways, chunk: int, target_ps: int) -> None:
     """Let every branch of a chunk's tree start as late as who wants it and its own branches allow.
 
@@ -203,7 +203,7 @@ def park_chunk(net: Net, work: Work, table: Table, ways: Ways, chunk: int, targe
         due[net.start[route]] = min(due[net.start[route]], start)
 
 
-@compiled
+@inner
 def unweave(net: Net, table: Table, ways: Ways, chunk: int) -> None:
     """Tear a chunk out, with all branches."""
     for node in range(ways.route.shape[1]):
@@ -212,7 +212,7 @@ def unweave(net: Net, table: Table, ways: Ways, chunk: int) -> None:
             ways.route[chunk, node] = -1
 
 
-@compiled
+@maker
 def cut(net: Net, table: Table, ways: Ways, chunk: int, share: float, random: np.random.Generator) -> None:
     """Tear out the branches above some of the nodes of a chunk's tree: that share of all, at random."""
     gone = np.zeros(ways.route.shape[1], dtype=np.bool_)
@@ -224,7 +224,7 @@ def cut(net: Net, table: Table, ways: Ways, chunk: int, share: float, random: np
             ways.route[chunk, node] = -1
 
 
-@compiled
+@inner
 def put_back(net: Net, work: Work, table: Table, ways: Ways, chunk: int, route: I32, start_ps: I64, at_ps: I64) -> None:
     """Weave a chunk in as it was."""
     for node in range(len(route)):
