@@ -63,6 +63,12 @@ def _lp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule |
     return lp(topology, demand, clock)
 
 
+def _lp_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.teccl.lp import lp_quick
+
+    return lp_quick(topology, demand, clock)
+
+
 def _astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     from flowccl.methods.teccl.astar import astar
 
@@ -139,6 +145,7 @@ _TABLE: dict[str, Method] = {
     "folded": with_reductions(_folded),
     "milp": with_reductions(_milp),
     "lp": with_reductions(_lp),
+    "lp-quick": _lp_quick,
     "astar": with_reductions(_astar),
     "greedy-weighted": with_reductions(_greedy, by_bandwidth=True),
     "routed-weighted": with_reductions(_routed, by_bandwidth=True),

@@ -25,6 +25,9 @@ IMPROVERS = ("folded", "woven", "entwined")
 GOES_ON = "woven"
 """The method that goes on from what others found."""
 
+LATE = ("lp-quick",)
+"""Methods that take long: they make their one step after the ladder, at one chunk."""
+
 log = logging.getLogger(__name__)
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
@@ -37,7 +40,7 @@ _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powe
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _EARLY, _LONGER = 0.2, 0.15  # parts of the time on the first rung: for a few steps of each, and for small problems
-_HOPEFUL, _CLOSE = 0.3, 1.001  # the part of it for what is good to become better, if it is not this close to the floor
+_HOPEFUL, _CLOSE = 0.6, 1.001  # the part of it for what is good to become better, if it is not this close to the floor
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
 
@@ -144,7 +147,7 @@ class Chunking:
     def _turns(self) -> Iterator[list[_Search]]:
         """Which searches make a step next."""
         yield from self._ladder()
-        yield from self._pairs(self._improvers())
+        yield from self._pairs([*self._improvers(), *self._late()])
         turn = 0
         while True:
             fit = (s for s in self.searches if not s.over and self._has_time(s.seconds))
@@ -164,7 +167,7 @@ class Chunking:
 
     def _ladder(self) -> Iterator[list[_Search]]:
         """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
-        climbers = [_Climber(name) for name in self.methods]
+        climbers = [_Climber(name) for name in self.methods if name not in LATE]
         for count in _counts(self.wanted):
             try:
                 demand = self.demand_of(count)
@@ -230,6 +233,11 @@ class Chunking:
         pace = max((seconds / count for count, seconds in have.items()), default=0.0)
         missing = [count for count in counts if count not in have and self._has_time(_SHARE * pace * count)]
         return [self._new(GOES_ON, count, self.demand_of(count)) for count in missing if GOES_ON in self.methods]
+
+    def _late(self) -> list[_Search]:
+        """Searches by methods that take long."""
+        names = [name for name in self.methods if name in LATE]
+        return [self._new(name, 1, self.demand_of(1)) for name in names]
 
     def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
         """Two and two; alone where both are of one method or of sums, if these tell each other what works."""

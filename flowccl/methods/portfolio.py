@@ -9,6 +9,7 @@ from flowccl.topology.topology import Topology
 _MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto leaves the classics out
 _MOST_FOR_SEARCHES = 200_000  # beyond, it has only mirrored, on machines that look alike from every GPU
 _QUICK_FIRST = 10_000  # beyond so many, routed has its first schedule much earlier than greedy
+_MOST_FOR_PROGRAMS = 5_000  # chunks for which a linear program over time is tried
 _LARGE = 64  # GPUs
 _MOST_FOR_TREES = 48  # gpus: packing trees grows with the cube of their number
 _APART, _EXCHANGE = 2.0, 20.0  # how long the bytes of an allreduce may take for these, in times of the latency
@@ -35,7 +36,14 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
     if _apart_from_each_other(topology, demand):
         return [*first, "entwined", *(name for name in extra if name in CLASSICS)]
     first = ["routed", *first] if len(demand.destination_rank) > _QUICK_FIRST else [*first, "routed"]
-    return [*first, *(_for_large_blocks(topology, demand) or [*_folded(topology), "woven"]), *extra]
+    late = ["lp-quick"] if _has_ways_only(demand) else []
+    return [*first, *(_for_large_blocks(topology, demand) or [*_folded(topology), "woven"]), *extra, *late]
+
+
+def _has_ways_only(demand: Demand) -> bool:
+    """Whether every chunk has one source and one destination, and there are few enough for a program with time."""
+    one_each = not demand.reduces and len(demand.destination_rank) == len(demand)
+    return one_each and len(demand) <= _MOST_FOR_PROGRAMS
 
 
 def _folded(topology: Topology) -> list[str]:

@@ -32,6 +32,7 @@ _COLUMNS_PER_S = 3000  # a program of more columns than that for each second lef
 _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
 _MOST_IN_PIECES = 4000  # chunks that the searches still get at once
+_QUICK_SHARE, _FROM_NOTHING = 0.25, {"warm_start": False}  # of the time, in auto
 _MOST_TO_SETTLE = 300  # where limits or changing bandwidths make placing slow
 
 
@@ -54,6 +55,17 @@ def lp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | 
             f"{demand.collective}: chunks have several destinations, and lp makes no copies; use milp, or --no-copy"
         )
     yield from _synthesize(topology, demand, clock, options, whole=False)
+
+
+def lp_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """The same in little time, from nothing: what auto takes beside its searches. No plan in that time is no answer."""
+    if clock.steps is not None:
+        raise DemandError("lp-quick is for a time limit: with a number of steps it would depend on the computer")
+    until_s = min(clock.elapsed_s + _QUICK_SHARE * clock.time_limit_s, clock.time_limit_s)
+    try:
+        yield from lp(topology, demand, replace(clock, time_limit_s=until_s, options=_FROM_NOTHING, notes={}))
+    except NothingFoundError as nothing:
+        raise DemandError(str(nothing)) from None
 
 
 def whole_chunks(topology: Topology, demand: Demand, clock: Clock, options: TecclOptions) -> Iterator[Schedule | None]:
