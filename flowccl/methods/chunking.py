@@ -40,7 +40,8 @@ _TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powe
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _EARLY, _LONGER = 0.2, 0.15  # parts of the time on the first rung: for a few steps of each, and for small problems
-_HOPEFUL, _CLOSE = 0.6, 1.001  # the part of it for what is good to become better, if it is not this close to the floor
+_HOPEFUL, _HOPEFUL_S = 0.9, 9.0  # the part of it, and the seconds, for what is good to become better
+_CLOSE, _DEMANDING = 1.001, 1.0051  # if it is not this close to the floor, and a gap of this at most was asked for
 _SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
 
 
@@ -112,10 +113,15 @@ class Chunking:
 
     def _enough(self) -> bool:
         """Whether to stop."""
-        hopes = self._early(_HOPEFUL) and self.best_ps > self.clock.floor_ps * _CLOSE
-        some_wait = self.all_first and (hopes or self.steps < len(self.methods))
+        some_wait = self.all_first and (self._hopes() or self.steps < len(self.methods))
         counted = self.clock.steps is not None and self.steps >= self.clock.steps
         return counted or self.clock.over(float("inf") if some_wait else self.best_ps)
+
+    def _hopes(self) -> bool:
+        """Whether what is within the gap may still become better in a few seconds."""
+        floor_ps = self.clock.floor_ps
+        more = self.best_ps > floor_ps * _CLOSE and self.clock.good_ps <= floor_ps * _DEMANDING
+        return more and self._early(_HOPEFUL) and (self.clock.steps is not None or self.clock.elapsed_s < _HOPEFUL_S)
 
     def _steps(self, together: list[_Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
         """One step of each; what they told each other counts from now on."""

@@ -2,11 +2,18 @@
 
 from collections.abc import Iterator
 
+import pytest
+
+from flowccl.check.bounds import lower_bound
+from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
+from flowccl.methods.portfolio import portfolio
+from flowccl.methods.routed import RoutedSearch
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Topology
@@ -36,3 +43,45 @@ def test_woven_says_what_it_goes_on_from() -> None:
     found = next(METHODS["woven"](topology, demand, clock))
     assert found is not None
     assert found.finish_ps <= other.finish_ps
+
+
+def test_what_is_good_goes_on_for_seconds_only_where_little_gap_was_asked_for() -> None:
+    topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
+    for gap, finish, enough in ((0.005, 1003, False), (0.005, 1000, True), (0.05, 1003, True)):
+        clock = Clock(60.0, floor_ps=1000.0, good_ps=1000.0 * (1 + gap))
+        run = Chunking(topology, lambda _: demand, {"greedy": METHODS["greedy"]}, clock, all_first=True, best_ps=finish)
+        run.steps = 1
+        assert run._enough() is enough
+        clock.started -= 9.0
+        assert run._enough()
+
+
+def test_routed_listens_only_when_it_has_ways_of_its_own() -> None:
+    topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
+    other = next(METHODS["woven"](topology, demand, Clock(60.0)))
+    assert other is not None
+    search = RoutedSearch(topology, demand, 0)
+    assert search.hear(other) is None
+    search.step()
+    search.best_ps = other.finish_ps + 1
+    assert search.hear(other) is other
+
+
+def test_the_program_over_time_is_for_few_chunks_with_one_destination() -> None:
+    topology = read_machine("dgx1")
+    assert "lp-quick" in portfolio(topology, collective("alltoall", 8, 10**6))
+    assert "lp-quick" not in portfolio(topology, collective("alltoall", 8, 10**6, 100))
+    assert "lp-quick" not in portfolio(topology, collective("allgather", 8, 10**6))
+    assert "lp-quick" not in portfolio(topology, collective("reduce_scatter", 8, 10**6))
+
+
+def test_the_program_over_time_knows_when_links_are_needed() -> None:
+    clock = Clock(60.0)
+    topology, demand = read_machine("ring:5"), collective("alltoall", 5, 5 * 10**6)
+    found = next(METHODS["lp-quick"](topology, demand, clock))
+    assert found is not None
+    assert verify(found) == []
+    assert found.finish_ps <= 1.1 * lower_bound(topology, demand).ps
+    assert clock.notes == {}  # auto has nothing to say of epochs
+    with pytest.raises(DemandError, match="lp-quick is for a time limit"):
+        next(METHODS["lp-quick"](topology, demand, Clock(60.0, steps=3)))

@@ -61,8 +61,13 @@ class RoutedSearch:
         self.idle = 0
 
     def hear(self, other: Schedule | None) -> Schedule | None:
-        """Go on with the ways of a better schedule that another search found; it then counts as found here."""
-        if other is None or other.finish_ps >= self.best_ps or np.any(np.diff(other.shape.root_ptr) > 1):
+        """Go on with the ways of a better schedule that another search found; it then counts as found here.
+
+        Not before there are ways of its own: to share the links well is what only this search does.
+        """
+        if other is None or self.best is None or other.finish_ps >= self.best_ps:
+            return None
+        if np.any(np.diff(other.shape.root_ptr) > 1):
             return None
         self.jobs = replace(jobs_from(other), method="routed")
         self.best, self.best_ps, self.idle = (self.jobs, 0.0), other.finish_ps, 0
