@@ -5,6 +5,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -73,45 +75,85 @@ def synthesize(
     all_first = len(first.destination_rank) <= _MOST_FOR_ALL
     clock = Clock(limit_s, seed, steps, should_stop=should_stop, options=options or {})
     clock.started -= chosen_s  # only loading is free
-    bound: Bound | None = None
+    floor = _Floor(topology, first, clock, gap)
     trace: list[Progress] = []
     best: Schedule | None = None
-    interrupted = sharp = False
+    interrupted = False
     try:
         wanted = _wanted(method, topology, first, gap, clock) if chunks is None and isinstance(collective, str) else 1
         first_steps = 1 if method == "taccl" else FIRST_STEPS  # its second step is a solver's, which takes long
         search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps, wanted)
         for best in search.run():  # each verified
             found_s = clock.elapsed_s
-            if bound is None:  # after the first schedule, which is there at once; from here on we know what is good
-                bound = lower_bound(topology, first)
-            elif not sharp and steps is None and clock.elapsed_s > _SHARPEN_AFTER * limit_s:
-                bound, sharp = _sharper(topology, first, bound, best, limit_s), True
-            clock.floor_ps, clock.good_ps = bound.ps, bound.ps * (1 + gap)
-            trace.append(Progress(best.finish_us, bound.us, best.method, found_s))
+            floor.begin()
+            trace.append(Progress(best.finish_us, floor.bound.us if floor.bound else None, best.method, found_s))
             log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
             if on_progress:
                 on_progress(trace[-1])
     except KeyboardInterrupt:
         interrupted = True
         log.warning("interrupted")
-    bound = bound or lower_bound(topology, first)
+    interrupted = interrupted or should_stop()
+    bound = floor.last(None if interrupted else best)
     if best is None:
         raise NothingFoundError(f"no schedule found in {clock.elapsed_s:.1f} s; the lower bound is {bound.us:g} us")
-    interrupted = interrupted or should_stop()
-    if not (sharp or interrupted):
-        bound = _sharper(topology, first, bound, best, limit_s)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = clock.notes | (_losses(best, metrics, clock.notes.get("optimum_us")) if best.method in BY_FLOWS else {})
     return Result(best, bound, metrics, clock.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
 
 
-def _sharper(topology: Topology, demand: Demand, bound: Bound, best: Schedule, limit_s: float) -> Bound:
-    """A floor that takes longer to find, where the gap is worth it."""
-    if best.finish_ps <= bound.ps * (1 + _WORTH_SHARPENING):
+class _Floor:
+    """The lower bound: sought beside the search, so that it does not wait; where steps are counted, before they go on.
+
+    After a while a sharper one, which takes longer to find, where the gap is worth it.
+    """
+
+    def __init__(self, topology: Topology, demand: Demand, clock: Clock, gap: float) -> None:
+        self.topology, self.demand, self.clock, self.gap = topology, demand, clock, gap
+        self.bound: Bound | None = None
+        self.sharp = False
+        self.ended = Event()
+        self.pool = ThreadPoolExecutor(1)
+        self.job: Future[None] | None = None
+
+    def begin(self) -> None:
+        """There is a first schedule."""
+        if self.job is None:
+            self.job = self.pool.submit(self._both)
+        if self.clock.steps is not None:
+            self.job.result()
+
+    def last(self, best: Schedule | None) -> Bound:
+        """The best bound found; sharper yet where there is a schedule to be judged by it and that was not tried."""
+        self.ended.set()
+        self.pool.shutdown()
+        if self.job is not None:
+            self.job.result()
+        bound = self.bound or self._plain()
+        return self._sharper(bound, best.finish_ps) if best is not None and not self.sharp else bound
+
+    def _both(self) -> None:
+        bound = self._plain()
+        limit_s = self.clock.time_limit_s
+        if self.clock.steps is None and not self.ended.wait(max(_SHARPEN_AFTER * limit_s - self.clock.elapsed_s, 0.0)):
+            self._sharper(bound, self.clock.best_ps)
+
+    def _plain(self) -> Bound:
+        return self._known(lower_bound(self.topology, self.demand))
+
+    def _sharper(self, bound: Bound, finish_ps: float) -> Bound:
+        self.sharp = True
+        if finish_ps <= bound.ps * (1 + _WORTH_SHARPENING):
+            return bound
+        limit_s = _SHARPEN_FOR * self.clock.time_limit_s
+        return self._known(sharpened(self.topology, self.demand, bound, int(finish_ps), limit_s))
+
+    def _known(self, bound: Bound) -> Bound:
+        """From now on we know what is good."""
+        self.bound = bound
+        self.clock.floor_ps, self.clock.good_ps = bound.ps, bound.ps * (1 + self.gap)
         return bound
-    return sharpened(topology, demand, bound, best.finish_ps, _SHARPEN_FOR * limit_s)
 
 
 def _wanted(method: str, topology: Topology, demand: Demand, gap: float, clock: Clock) -> int:

@@ -17,16 +17,9 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
+from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
-
-IMPROVERS = ("folded", "woven", "entwined")
-"""Methods that need many steps to be good: they get some even while they are behind."""
-GOES_ON = "woven"
-"""The method that goes on from what others found."""
-
-LATE = ("lp-quick",)
-"""Methods that take long: they make their one step after the ladder, at one chunk."""
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +28,16 @@ FIRST_STEPS = 5  # of each search on the first rung: they find out what works on
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
 _TIRED = 2e-4  # a step without success counts as so much of the finish
 _NEAR = 1.05  # searches that are at most so much later than the best get their turn, however little they were tried
-_KEEP_TO_THEMSELVES = ("folded", "routed", "woven")  # two searches of one of these may make steps side by side
-_TAKES_TWO_RUNGS = ("folded",)  # needs its time to improve: takes only the powers of two
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _EARLY, _LONGER = 0.2, 0.15  # parts of the time on the first rung: for a few steps of each, and for small problems
-_HOPEFUL, _HOPEFUL_S = 0.9, 9.0  # the part of it, and the seconds, for what is good to become better
+_HOPEFUL_S = 10.0  # for what is good to become better
 _CLOSE, _DEMANDING = 1.001, 1.0051  # if it is not this close to the floor, and a gap of this at most was asked for
-_SHARE = 5  # a rung that takes more than one of so many parts of the time left is not taken
+_SHARE, _SMALL_SHARE, _LAST_SHARE = 5, 20, 3  # a rung that takes one of so many parts of the time left is not taken
+_LEADS = 1.01  # who is at most so much later than the best, and whom the last rung helped, has the larger share
+_FEW = 2  # chunks, up to which all methods climb
+_MOST_AT_ONCE = 8  # steps of one search while another makes one
+_TURNS_PER_RUNG = 4  # after the ladder, the next rung for who is best is taken every so many turns
 
 
 @dataclass
@@ -54,6 +49,7 @@ class _Search:
     steps: Iterator[Schedule | None]
     best_ps: float = float("inf")
     seconds: float = 0.0
+    first_s: float = 0.0
     taken: int = 0
     idle: int = 0
     over: bool = False
@@ -67,6 +63,7 @@ class _Search:
         began = clock.elapsed_s
         found = next(self.steps, "over")
         self.seconds = clock.elapsed_s - began
+        self.first_s = self.first_s or self.seconds
         self.taken += 1
         self.idle += 1
         if isinstance(found, str):
@@ -121,16 +118,28 @@ class Chunking:
         """Whether what is within the gap may still become better in a few seconds."""
         floor_ps = self.clock.floor_ps
         more = self.best_ps > floor_ps * _CLOSE and self.clock.good_ps <= floor_ps * _DEMANDING
-        return more and self._early(_HOPEFUL) and (self.clock.steps is not None or self.clock.elapsed_s < _HOPEFUL_S)
+        return more and (self.on_first_rung if self.clock.steps is not None else self.clock.elapsed_s < _HOPEFUL_S)
 
     def _steps(self, together: list[_Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
-        """One step of each; what they told each other counts from now on."""
+        """One step of each, or more of the quicker one; what they told each other counts from now on."""
         if len(together) == 1 or self.workers == 1:
             found = [self._step(search) for search in together]
         else:
-            found = list(pool.map(self._step, together))
+            found = list(pool.map(self._several, together, self._times(together)))
         self.clock.settle()
         return found
+
+    def _times(self, together: list[_Search]) -> list[int]:
+        """How many steps each makes while the slowest makes one; one each where steps are counted, or none is known."""
+        slowest = max(search.seconds for search in together)
+        if self.clock.steps is not None or min(search.seconds for search in together) <= 0:
+            return [1] * len(together)
+        return [min(int(slowest / search.seconds), _MOST_AT_ONCE) for search in together]
+
+    def _several(self, search: _Search, times: int) -> Schedule | None:
+        """The best of so many steps."""
+        found = [self._step(search) for _ in range(times) if not search.over]
+        return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
 
     def _step(self, search: _Search) -> Schedule | None:
         """One step; of several methods, one that cannot have this problem is left out."""
@@ -153,7 +162,7 @@ class Chunking:
     def _turns(self) -> Iterator[list[_Search]]:
         """Which searches make a step next."""
         yield from self._ladder()
-        yield from self._pairs([*self._improvers(), *self._late()])
+        yield from self._pairs([*self._improvers(), *self._last()])
         turn = 0
         while True:
             fit = (s for s in self.searches if not s.over and self._has_time(s.seconds))
@@ -162,18 +171,20 @@ class Chunking:
                 return
             yield from self._pairs([running[0], *self._partner(turn, running)])
             turn += 1
+            more = self._next_rung() if turn % _TURNS_PER_RUNG == 0 else []
+            yield from self._pairs([*more, *self._improvers()])
 
     def _partner(self, turn: int, running: list[_Search]) -> list[_Search]:
         """Who makes a step beside the best search: in turn the next best, one that needs many, the one least tried."""
         best, others = running[0], running[1:]
-        improvers = [search for search in others if search.name in IMPROVERS][:_MOST_IMPROVED]
+        improvers = [search for search in others if traits_of(search.name).needs_steps][:_MOST_IMPROVED]
         near = [search for search in others if search.best_ps <= _NEAR * best.best_ps]
         some = (others[:1], improvers, near)[turn % 3] or others[:1]
         return sorted(some, key=lambda search: search.taken)[:1]
 
     def _ladder(self) -> Iterator[list[_Search]]:
         """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
-        climbers = [_Climber(name) for name in self.methods if name not in LATE]
+        climbers = [_Climber(name) for name in self.methods if not traits_of(name).comes_last]
         for count in _counts(self.wanted):
             try:
                 demand = self.demand_of(count)
@@ -184,7 +195,7 @@ class Chunking:
             climbers = [climber for climber in climbers if count in (1, self.wanted) or self._worth(climber, count)]
             if not climbers or (count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES):
                 return
-            here = [climber for climber in climbers if count & (count - 1) == 0 or climber.name not in _TAKES_TWO_RUNGS]
+            here = [climber for climber in climbers if _has_rung(climber.name, count)]
             new = [self._new(climber.name, count, demand) for climber in here]
             alone = new[:1] if count == 1 else []  # so that there is an answer at once
             yield from self._pairs(alone)
@@ -229,25 +240,55 @@ class Chunking:
         return self.searches[-1]
 
     def _improvers(self) -> list[_Search]:
-        """At the best numbers of chunks, searches by the method that goes on from others, where there are none.
+        """At the best numbers of chunks, searches by methods that go on from others, where there are none.
 
-        On the ladder it has too little time to be worth the next rung.
+        On the ladder they have too little time to be worth the next rung.
         """
         best = sorted((search for search in self.searches if not search.over), key=lambda search: search.best_ps)
         counts = list(dict.fromkeys(search.count for search in best))[:_MOST_IMPROVED]
-        have = {search.count: search.seconds for search in self.searches if search.name == GOES_ON}
-        pace = max((seconds / count for count, seconds in have.items()), default=0.0)
-        missing = [count for count in counts if count not in have and self._has_time(_SHARE * pace * count)]
-        return [self._new(GOES_ON, count, self.demand_of(count)) for count in missing if GOES_ON in self.methods]
+        names = [name for name in self.methods if traits_of(name).goes_on]
+        wanted = [(name, count) for name in names for count in self._missing(name, counts)]
+        return [self._new(name, count, self.demand_of(count)) for name, count in wanted]
 
-    def _late(self) -> list[_Search]:
-        """Searches by methods that take long."""
-        names = [name for name in self.methods if name in LATE]
+    def _next_rung(self) -> list[_Search]:
+        """One more number of chunks for the first of the best who has time for it, and whom the last few rungs helped.
+
+        The ladder may have ended early: there every method has one step on a rung, which may be an unlucky one.
+        """
+        for best in sorted(self.searches, key=lambda search: search.best_ps):
+            mine = [search for search in self.searches if search.name == best.name]
+            top = max(mine, key=lambda search: search.count)
+            if best.best_ps > _NEAR * self.best_ps:
+                break
+            traits, above = traits_of(best.name), sum(search.count > best.count for search in mine)
+            if traits.comes_last or (traits.has_one and best.best_ps > self.best_ps) or above > _PATIENCE:
+                continue
+            count = next(count for count in _counts() if count > top.count and _has_rung(best.name, count))
+            share = _LAST_SHARE if top.best_ps <= _NEAR * best.best_ps else _SMALL_SHARE
+            if top.over or not self._has_time(share * top.first_s * count / top.count):
+                continue
+            try:
+                demand = self.demand_of(count)
+            except DemandError:  # the chunks are given, or a block has fewer bytes
+                return []
+            if len(demand.destination_rank) <= _MOST_DELIVERIES:
+                return [self._new(best.name, count, demand)]
+        return []
+
+    def _missing(self, name: str, counts: list[int]) -> list[int]:
+        """Numbers of chunks at which a method has no search yet, and time for one."""
+        have = {search.count: search.first_s for search in self.searches if search.name == name}
+        pace = max((seconds / count for count, seconds in have.items()), default=0.0)
+        return [count for count in counts if count not in have and self._has_time(_SHARE * pace * count)]
+
+    def _last(self) -> list[_Search]:
+        """Searches by methods whose step takes long."""
+        names = [name for name in self.methods if traits_of(name).comes_last]
         return [self._new(name, 1, self.demand_of(1)) for name in names]
 
     def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
         """Two and two; alone where both are of one method or of sums, if these tell each other what works."""
-        names = [search.name for search in searches if search.name not in _KEEP_TO_THEMSELVES]
+        names = [search.name for search in searches if not traits_of(search.name).tells_late]
         alone = len(set(names)) < len(names) or self.demand_of(1).reduces
         size = 1 if alone else 2
         for i in range(0, len(searches), size):
@@ -255,7 +296,10 @@ class Chunking:
 
     def _worth(self, climber: "_Climber", count: int) -> bool:
         """Whether a method may take the next rung."""
-        in_time = self._has_time(_SHARE * climber.seconds * count / climber.count)
+        leads = climber.best_ps <= _LEADS * self.best_ps and climber.idle == 0
+        if traits_of(climber.name).has_one and climber.best_ps > self.best_ps and count > _FEW:
+            return False
+        in_time = self._has_time((_SHARE if leads else _SMALL_SHARE) * climber.seconds * count / climber.count)
         return in_time and climber.idle < _PATIENCE and climber.best_ps <= climber.may_be_behind * self.best_ps
 
     def _has_time(self, seconds: float) -> bool:
@@ -287,6 +331,11 @@ class _Climber:
         self.may_be_behind = 2.0 if search.best_ps < self.best_ps * 0.95 else 1.2
         self.best_ps = min(self.best_ps, search.best_ps)
         self.count, self.seconds = count, search.seconds
+
+
+def _has_rung(name: str, count: int) -> bool:
+    """Whether a method takes this number of chunks."""
+    return count & (count - 1) == 0 or not traits_of(name).few_rungs
 
 
 def _counts(wanted: int = 1) -> Iterator[int]:

@@ -7,6 +7,7 @@ from flowccl.methods import CLASSICS
 from flowccl.topology.topology import Topology
 
 _MOST_FOR_CLASSICS = 20_000  # beyond so many (chunk, destination) pairs, auto leaves the classics out
+_MOST_ROUND = 40_000  # transfers; a ring that takes more is hopeless beside the others
 _MOST_FOR_SEARCHES = 200_000  # beyond, it has only mirrored, on machines that look alike from every GPU
 _QUICK_FIRST = 10_000  # beyond so many, routed has its first schedule much earlier than greedy
 _MOST_FOR_PROGRAMS = 5_000  # chunks for which a linear program over time is tried
@@ -21,10 +22,12 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
     """Names of methods in the order of their first steps: searches, those for the occasion, classics where cheap."""
     powers = demand.num_gpus & (demand.num_gpus - 1) == 0
     small = len(demand.destination_rank) <= _MOST_FOR_CLASSICS
+    long_way = _goes_round(demand) > _MOST_ROUND
     roomy = all(node.buffer_bytes is None for node in topology.nodes)  # only greedy knows buffer limits
     plain = roomy and not (topology.limits or topology.changes)
     whole = demand.group is None  # the classics are for all gpus
-    extra = [name for name in CLASSICS if small and roomy and whole and (powers or name != "recursive-doubling")]
+    left_out = {name for name, out in (("recursive-doubling", not powers), ("ring", long_way)) if out}
+    extra = [name for name in CLASSICS if small and roomy and whole and name not in left_out]
     extra += _for_allreduce(topology, demand) if roomy else []
     if plain and _looks_alike(topology, demand):
         if len(demand.destination_rank) > _MOST_FOR_SEARCHES:
@@ -38,6 +41,12 @@ def portfolio(topology: Topology, demand: Demand) -> list[str]:
     first = ["routed", *first] if len(demand.destination_rank) > _QUICK_FIRST else [*first, "routed"]
     late = ["lp-quick"] if _has_ways_only(demand) else []
     return [*first, *(_for_large_blocks(topology, demand) or [*_folded(topology), "woven"]), *extra, *late]
+
+
+def _goes_round(demand: Demand) -> int:
+    """How many transfers the chunks take around a ring: on average half of it to one destination, all of it to many."""
+    one_each = len(demand.destination_rank) == len(demand)
+    return len(demand.destination_rank) * (demand.num_gpus // 2 if one_each else 1)
 
 
 def _has_ways_only(demand: Demand) -> bool:

@@ -143,6 +143,7 @@ class _Joining:
         self.demands, self.chunks = (halves[0][0], halves[1][0]), (halves[0][1], halves[1][1])
         self.searches = [self._search(half, topology, clock) for half in (0, 1)]
         self.best: list[Schedule | None] = [None, None]
+        self.alone_ps = [float("inf"), float("inf")]  # the best finish of each half alone
         self.joiner = _Joiner(demand, clock.shared, clock.seed)
         self.best_ps: int | None = None
         self.over = False
@@ -155,13 +156,23 @@ class _Joining:
         return _reduced(self.method, topology, demand, clock) if half == 0 else self.method(topology, demand, clock)
 
     def each_alone(self) -> Schedule | None:
-        """One step of both searches; the halves joined where one of them got better."""
+        """One step of both searches; the halves joined where one of them got better, here or by another method."""
         found = [next(search, "over") for search in self.searches]
         self.over = found == ["over", "over"]
-        for half, part in enumerate(found):
-            if isinstance(part, Schedule):
-                self.best[half] = self._of_all(half, part)
-        return self._join(self.best) if any(isinstance(part, Schedule) for part in found) else None
+        better = [self._take(half, part) for half, part in enumerate(found)]
+        return self._join(self.best) if any(better) else None
+
+    def _take(self, half: int, found: Schedule | str | None) -> bool:
+        """Keep the best of a half that was found here, which others hear of, or elsewhere."""
+        if isinstance(found, Schedule):
+            self.clock.tell(found)
+        heard = self.clock.told.get((self.topology, self.demands[half]))
+        parts = [part for part in (found, heard) if isinstance(part, Schedule)]
+        best = min(parts, key=lambda part: part.finish_ps, default=None)
+        if best is None or best.finish_ps >= self.alone_ps[half]:
+            return False
+        self.best[half], self.alone_ps[half] = self._of_all(half, best), best.finish_ps
+        return True
 
     def one_beside(self, half: int) -> Schedule | None:
         """A new plan of one half, on a machine where links are slower that the other half uses; None if no better."""

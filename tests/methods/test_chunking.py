@@ -1,6 +1,7 @@
 """Which searches get time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,9 @@ def test_methods_that_go_on_from_others_are_asked_where_those_are_best() -> None
     methods = {"greedy": METHODS["greedy"], "woven": improver}
     run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=60))
     last = list(run.run())[-1]
-    assert (asked[0], len(asked)) == (1, 4)
+    assert asked[0] == 1
+    assert len(asked) >= 4
+    assert len(set(asked)) == len(asked)
     assert last.demand.pieces in asked[1:]
 
 
@@ -52,7 +55,7 @@ def test_what_is_good_goes_on_for_seconds_only_where_little_gap_was_asked_for() 
         run = Chunking(topology, lambda _: demand, {"greedy": METHODS["greedy"]}, clock, all_first=True, best_ps=finish)
         run.steps = 1
         assert run._enough() is enough
-        clock.started -= 9.0
+        clock.started -= 10.0
         assert run._enough()
 
 
@@ -85,3 +88,30 @@ def test_the_program_over_time_knows_when_links_are_needed() -> None:
     assert clock.notes == {}  # auto has nothing to say of epochs
     with pytest.raises(DemandError, match="lp-quick is for a time limit"):
         next(METHODS["lp-quick"](topology, demand, Clock(60.0, steps=3)))
+
+
+def test_an_unlucky_rung_does_not_end_the_ladder_for_good() -> None:
+    """A method whose rungs 3, 4 and 6 are no better than 2 leaves the ladder; later 8 chunks are tried and are best."""
+    topology = read_machine("ring:4")
+    good = {count: schedule for count in (1, 2, 8) if (schedule := _greedy(count)) is not None}
+
+    def moody(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+        best = next(METHODS["greedy"](topology, demand, clock))
+        yield best if demand.pieces in good else _slowed(best)
+        while True:
+            yield None
+
+    methods = {"moody": moody, "direct": METHODS["direct"]}
+    run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=60))
+    assert list(run.run())[-1].demand.pieces == 8
+
+
+def _greedy(count: int) -> Schedule | None:
+    return next(METHODS["greedy"](read_machine("ring:4"), collective("broadcast", 4, 10**6, count), Clock(60.0)))
+
+
+def _slowed(schedule: Schedule | None) -> Schedule | None:
+    """The same, ten times as late."""
+    if schedule is None:
+        return None
+    return replace(schedule, start_ps=schedule.start_ps + 9 * schedule.finish_ps)

@@ -23,7 +23,7 @@ from flowccl.topology.topology import Topology
 
 _STEEP = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # how dear full links are, sweep by sweep
 _RUNS_PER_WAYS = 8
-_JOBS, _MOST_RUNS = 12_000, 16  # about so many jobs are worked off in a step, in at most so many runs
+_JOBS, _MOST_RUNS = 60_000, 16  # about so many jobs are worked off in a step, in at most so many runs
 _NEVER = np.iinfo(np.int64).max
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
+from flowccl.methods.traits import traits_of
 from flowccl.methods.woven.fold import Fold
 from flowccl.methods.woven.kernels import book_all, build, finish_ps, improve
 from flowccl.methods.woven.table_kernels import Net, Table, new_table
@@ -51,8 +52,8 @@ def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
     search = WovenSearch(topology, demand, clock.seed)
     while True:
         other = clock.told.get((topology, demand))
-        folds = other is not None and other.method == "folded"  # goes on itself, on the smaller problem
-        yield search.step(None if folds else other)
+        left = other is not None and traits_of(other.method).stays_ahead  # to who found it
+        yield search.step(None if left else other)
 
 
 def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
