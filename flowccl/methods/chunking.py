@@ -17,6 +17,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
+from flowccl.methods.rungs import Climber, Search, has_rung, numbers_of_chunks
 from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _PATIENCE = 3  # rungs of the ladder that may bring nothing
-_TIRED = 2e-4  # a step without success counts as so much of the finish
 _NEAR = 1.05  # searches that are at most so much later than the best get their turn, however little they were tried
 _TREES_AHEAD = (16, 48)  # numbers of chunks
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
@@ -38,40 +38,6 @@ _LEADS = 1.01  # who is at most so much later than the best, and whom the last r
 _FEW = 2  # chunks, up to which all methods climb
 _MOST_AT_ONCE = 8  # steps of one search while another makes one
 _TURNS_PER_RUNG = 4  # after the ladder, the next rung for who is best is taken every so many turns
-
-
-@dataclass
-class _Search:
-    """One method at one number of chunks."""
-
-    name: str
-    count: int
-    steps: Iterator[Schedule | None]
-    best_ps: float = float("inf")
-    seconds: float = 0.0
-    first_s: float = 0.0
-    taken: int = 0
-    idle: int = 0
-    over: bool = False
-
-    @property
-    def standing(self) -> float:
-        """Its best finish, a little later for every step that has brought nothing since."""
-        return self.best_ps * (1 + _TIRED * self.idle)
-
-    def step(self, clock: Clock) -> Schedule | None:
-        began = clock.elapsed_s
-        found = next(self.steps, "over")
-        self.seconds = clock.elapsed_s - began
-        self.first_s = self.first_s or self.seconds
-        self.taken += 1
-        self.idle += 1
-        if isinstance(found, str):
-            self.over = True
-            return None
-        if found is not None and found.finish_ps < self.best_ps:
-            self.best_ps, self.idle = found.finish_ps, 0
-        return found
 
 
 @dataclass
@@ -90,10 +56,11 @@ class Chunking:
     all_first: bool = False
     first_steps: int = FIRST_STEPS
     wanted: int = 1  # a number of chunks to go on from after the first
-    searches: list[_Search] = field(default_factory=list)
+    searches: list[Search] = field(default_factory=list)
     best_ps: float = float("inf")
     steps: int = 0
     on_first_rung: bool = True
+    lanes: int = 1  # on the ladder
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
@@ -120,7 +87,7 @@ class Chunking:
         more = self.best_ps > floor_ps * _CLOSE and self.clock.good_ps <= floor_ps * _DEMANDING
         return more and (self.on_first_rung if self.clock.steps is not None else self.clock.elapsed_s < _HOPEFUL_S)
 
-    def _steps(self, together: list[_Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
+    def _steps(self, together: list[Search], pool: ThreadPoolExecutor) -> list[Schedule | None]:
         """One step of each, or more of the quicker one; what they told each other counts from now on."""
         if len(together) == 1 or self.workers == 1:
             found = [self._step(search) for search in together]
@@ -129,19 +96,19 @@ class Chunking:
         self.clock.settle()
         return found
 
-    def _times(self, together: list[_Search]) -> list[int]:
+    def _times(self, together: list[Search]) -> list[int]:
         """How many steps each makes while the slowest makes one; one each where steps are counted, or none is known."""
         slowest = max(search.seconds for search in together)
         if self.clock.steps is not None or min(search.seconds for search in together) <= 0:
             return [1] * len(together)
         return [min(int(slowest / search.seconds), _MOST_AT_ONCE) for search in together]
 
-    def _several(self, search: _Search, times: int) -> Schedule | None:
+    def _several(self, search: Search, times: int) -> Schedule | None:
         """The best of so many steps."""
         found = [self._step(search) for _ in range(times) if not search.over]
         return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
 
-    def _step(self, search: _Search) -> Schedule | None:
+    def _step(self, search: Search) -> Schedule | None:
         """One step; of several methods, one that cannot have this problem is left out."""
         try:
             return search.step(self.clock)
@@ -159,7 +126,7 @@ class Chunking:
             log.warning("%s made a wrong schedule, which is left out: %s", found.method, violations[0])
         return not violations
 
-    def _turns(self) -> Iterator[list[_Search]]:
+    def _turns(self) -> Iterator[list[Search]]:
         """Which searches make a step next."""
         yield from self._ladder()
         yield from self._pairs([*self._improvers(), *self._last()])
@@ -174,7 +141,7 @@ class Chunking:
             more = self._next_rung() if turn % _TURNS_PER_RUNG == 0 else []
             yield from self._pairs([*more, *self._improvers()])
 
-    def _partner(self, turn: int, running: list[_Search]) -> list[_Search]:
+    def _partner(self, turn: int, running: list[Search]) -> list[Search]:
         """Who makes a step beside the best search: in turn the next best, one that needs many, the one least tried."""
         best, others = running[0], running[1:]
         improvers = [search for search in others if traits_of(search.name).needs_steps][:_MOST_IMPROVED]
@@ -182,33 +149,48 @@ class Chunking:
         some = (others[:1], improvers, near)[turn % 3] or others[:1]
         return sorted(some, key=lambda search: search.taken)[:1]
 
-    def _ladder(self) -> Iterator[list[_Search]]:
-        """First steps. A method leaves the ladder when a few rungs did not help it, or the next would take too long."""
-        climbers = [_Climber(name) for name in self.methods if not traits_of(name).comes_last]
-        for count in _counts(self.wanted):
+    def _ladder(self) -> Iterator[list[Search]]:
+        """First steps: all at one chunk; then up, a quick method on one core ahead of the others on the second."""
+        climbers = [Climber(name) for name in self.methods if not traits_of(name).comes_last]
+        demand = self.demand_of(1)
+        new = [self._new(climber.name, 1, demand) for climber in climbers]
+        yield from self._pairs(new[:1])  # so that there is an answer at once
+        yield from self._pairs(new[1:])
+        yield from self._first_rung(new)
+        self.on_first_rung = False
+        for climber, search in zip(climbers, new, strict=True):
+            climber.climbed(1, search, self.best_ps)
+        yield from self._ahead(demand)
+        quick = [climber for climber in climbers if traits_of(climber.name).climbs_ahead and not demand.reduces]
+        others = [climber for climber in climbers if climber not in quick]
+        lanes = [self._climb(lane) for lane in (quick, others) if lane]
+        while lanes:
+            self.lanes = len(lanes)
+            steps = [(lane, next(lane, None)) for lane in lanes]
+            lanes = [lane for lane, searches in steps if searches]
+            yield from self._pairs([search for _, searches in steps for search in searches or ()])
+
+    def _climb(self, climbers: list[Climber]) -> Iterator[list[Search]]:
+        """Up the ladder. A method leaves it when a few rungs did not help it, or the next would take too long."""
+        for count in itertools.islice(numbers_of_chunks(self.wanted), 1, None):
             try:
                 demand = self.demand_of(count)
-            except DemandError:
-                if count == 1:
-                    raise
+            except DemandError:  # the chunks are given, or a block has fewer bytes
                 return
-            climbers = [climber for climber in climbers if count in (1, self.wanted) or self._worth(climber, count)]
-            if not climbers or (count > 1 and len(demand.destination_rank) > _MOST_DELIVERIES):
+            climbers = [climber for climber in climbers if count == self.wanted or self._worth(climber, count)]
+            if not climbers or len(demand.destination_rank) > _MOST_DELIVERIES:
                 return
-            here = [climber for climber in climbers if _has_rung(climber.name, count)]
+            here = [climber for climber in climbers if has_rung(climber.name, count)]
             new = [self._new(climber.name, count, demand) for climber in here]
-            alone = new[:1] if count == 1 else []  # so that there is an answer at once
-            yield from self._pairs(alone)
-            yield from self._pairs(new[len(alone) :])
-            if count == 1:
-                yield from self._first_rung(new)
-            self.on_first_rung = False
+            done = 0
+            while done < len(new):
+                size = 1 if self.lanes > 1 else 2
+                yield new[done : done + size]
+                done += size
             for climber, search in zip(here, new, strict=True):
                 climber.climbed(count, search, self.best_ps)
-            if count == 1:
-                yield from self._ahead(demand)
 
-    def _first_rung(self, new: list[_Search]) -> Iterator[list[_Search]]:
+    def _first_rung(self, new: list[Search]) -> Iterator[list[Search]]:
         """More steps at one chunk: a few of each find out what works here, and a while longer may find what is best."""
         longer = self.all_first and self.clock.steps is None and len(self.methods) > 1
         for turn in itertools.count(1):
@@ -219,7 +201,7 @@ class Chunking:
                 return
             yield from self._pairs(running)
 
-    def _ahead(self, demand: Demand) -> Iterator[list[_Search]]:
+    def _ahead(self, demand: Demand) -> Iterator[list[Search]]:
         """For sums that all want, trees far up the ladder: there they are good, and with all others they come late."""
         to_all = demand.reduces and len(demand.destination_rank) > len(demand)
         for count in _TREES_AHEAD if to_all and "trees" in self.methods and len(self.methods) > 1 else ():
@@ -234,12 +216,12 @@ class Chunking:
             if not self._has_time(_SHARE * search.seconds):
                 return
 
-    def _new(self, name: str, count: int, demand: Demand) -> _Search:
+    def _new(self, name: str, count: int, demand: Demand) -> Search:
         """A search that takes part from now on."""
-        self.searches.append(_Search(name, count, self.methods[name](self.topology, demand, self.clock)))
+        self.searches.append(Search(name, count, self.methods[name](self.topology, demand, self.clock)))
         return self.searches[-1]
 
-    def _improvers(self) -> list[_Search]:
+    def _improvers(self) -> list[Search]:
         """At the best numbers of chunks, searches by methods that go on from others, where there are none.
 
         On the ladder they have too little time to be worth the next rung.
@@ -250,7 +232,7 @@ class Chunking:
         wanted = [(name, count) for name in names for count in self._missing(name, counts)]
         return [self._new(name, count, self.demand_of(count)) for name, count in wanted]
 
-    def _next_rung(self) -> list[_Search]:
+    def _next_rung(self) -> list[Search]:
         """One more number of chunks for the first of the best who has time for it, and whom the last few rungs helped.
 
         The ladder may have ended early: there every method has one step on a rung, which may be an unlucky one.
@@ -263,7 +245,7 @@ class Chunking:
             traits, above = traits_of(best.name), sum(search.count > best.count for search in mine)
             if traits.comes_last or (traits.has_one and best.best_ps > self.best_ps) or above > _PATIENCE:
                 continue
-            count = next(count for count in _counts() if count > top.count and _has_rung(best.name, count))
+            count = next(count for count in numbers_of_chunks() if count > top.count and has_rung(best.name, count))
             share = _LAST_SHARE if top.best_ps <= _NEAR * best.best_ps else _SMALL_SHARE
             if top.over or not self._has_time(share * top.first_s * count / top.count):
                 continue
@@ -281,12 +263,12 @@ class Chunking:
         pace = max((seconds / count for count, seconds in have.items()), default=0.0)
         return [count for count in counts if count not in have and self._has_time(_SHARE * pace * count)]
 
-    def _last(self) -> list[_Search]:
+    def _last(self) -> list[Search]:
         """Searches by methods whose step takes long."""
         names = [name for name in self.methods if traits_of(name).comes_last]
         return [self._new(name, 1, self.demand_of(1)) for name in names]
 
-    def _pairs(self, searches: list[_Search]) -> Iterator[list[_Search]]:
+    def _pairs(self, searches: list[Search]) -> Iterator[list[Search]]:
         """Two and two; alone where both are of one method or of sums, if these tell each other what works."""
         names = [search.name for search in searches if not traits_of(search.name).tells_late]
         alone = len(set(names)) < len(names) or self.demand_of(1).reduces
@@ -294,9 +276,9 @@ class Chunking:
         for i in range(0, len(searches), size):
             yield searches[i : i + size]
 
-    def _worth(self, climber: "_Climber", count: int) -> bool:
+    def _worth(self, climber: Climber, count: int) -> bool:
         """Whether a method may take the next rung."""
-        leads = climber.best_ps <= _LEADS * self.best_ps and climber.idle == 0
+        leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self.best_ps
         if traits_of(climber.name).has_one and climber.best_ps > self.best_ps and count > _FEW:
             return False
         in_time = self._has_time((_SHARE if leads else _SMALL_SHARE) * climber.seconds * count / climber.count)
@@ -311,41 +293,3 @@ class Chunking:
         if self.clock.steps is not None:
             return self.on_first_rung
         return self.clock.elapsed_s < part * self.clock.time_limit_s
-
-
-@dataclass
-class _Climber:
-    """A method on the ladder."""
-
-    name: str
-    best_ps: float = float("inf")
-    idle: int = 0
-    count: int = 1
-    seconds: float = 0.0
-    may_be_behind: float = 2.0  # so many times as late as the best of all
-
-    def climbed(self, count: int, search: _Search, best_ps: float) -> None:
-        """Take note of a rung; from who is far behind the best of all, more is expected."""
-        helped = 1e-4 if search.best_ps <= 1.05 * best_ps else 1e-2
-        self.idle = 0 if search.best_ps < self.best_ps * (1 - helped) else self.idle + 1
-        self.may_be_behind = 2.0 if search.best_ps < self.best_ps * 0.95 else 1.2
-        self.best_ps = min(self.best_ps, search.best_ps)
-        self.count, self.seconds = count, search.seconds
-
-
-def _has_rung(name: str, count: int) -> bool:
-    """Whether a method takes this number of chunks."""
-    return count & (count - 1) == 0 or not traits_of(name).few_rungs
-
-
-def _counts(wanted: int = 1) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...; without those between 1 and the one that is wanted."""
-    yield 1
-    if wanted > 1:
-        yield wanted
-    power = 2
-    while True:
-        for count in (power, power * 3 // 2):
-            if count > wanted:
-                yield count
-        power *= 2

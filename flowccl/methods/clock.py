@@ -34,13 +34,21 @@ class Clock:
     shared: dict[str, object] = field(default_factory=dict)
     told: dict[tuple[Topology, Demand], Schedule] = field(default_factory=dict)
     heard: list[Schedule] = field(default_factory=list)
+    hints: list[tuple[str, object, int]] = field(default_factory=list)
+
+    def share(self, what: str, value: object, finish_ps: int) -> None:
+        """Let other searches know what gave such a finish, once this round of steps is over."""
+        self.hints.append((what, value, finish_ps))
 
     def tell(self, schedule: Schedule) -> None:
         """Let other searches on the same problem start from this schedule, once this round of steps is over."""
         self.heard.append(schedule)
 
     def settle(self) -> None:
-        """What was told counts from now on: of each problem, the best schedule."""
+        """What was told counts from now on: of each problem the best schedule, of each hint that of the best finish."""
+        for what, value, _ in sorted(self.hints, key=lambda hint: (-hint[2], repr(hint[1]))):
+            self.shared[what] = value
+        self.hints.clear()
         for schedule in sorted(self.heard, key=lambda heard: (heard.finish_ps, heard.method)):
             problem = (schedule.topology, schedule.demand)
             if problem not in self.told or schedule.finish_ps < self.told[problem].finish_ps:

@@ -180,7 +180,7 @@ class _Joining:
         if self.best_ps is None or other is None:
             return None
         machine = _what_is_left(self.topology, other, self.best_ps)
-        clock = replace(self.clock, seed=int(self.joiner.random.integers(1 << 30)), told={}, heard=[])
+        clock = replace(self.clock, seed=int(self.joiner.random.integers(1 << 30)), told={}, heard=[], hints=[])
         part = None
         try:
             for _, found in zip(range(_STEPS_BESIDE), self._search(half, machine, clock), strict=False):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 class Traits:
     """What is special about a method.
 
+    climbs_ahead  its steps are quick: it goes up the ladder ahead of the others
     needs_steps   it is good after many steps: it gets some even while it is behind
     few_rungs     it needs its time to improve: it takes only the powers of two on the ladder
     goes_on       it goes on from what others found, so it is asked where they are best
@@ -16,6 +17,7 @@ class Traits:
     has_one       it has one schedule for each number of chunks: no higher on the ladder than it is the best
     """
 
+    climbs_ahead: bool = False
     needs_steps: bool = False
     few_rungs: bool = False
     goes_on: bool = False
@@ -27,6 +29,7 @@ class Traits:
 
 _NONE = Traits()
 _TRAITS = {
+    "greedy": Traits(climbs_ahead=True, tells_late=True),
     "folded": Traits(needs_steps=True, few_rungs=True, stays_ahead=True, tells_late=True),
     "woven": Traits(needs_steps=True, goes_on=True, tells_late=True),
     "entwined": Traits(needs_steps=True),

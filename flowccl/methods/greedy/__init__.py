@@ -7,7 +7,7 @@ way still to go, with noise; many runs with other weights and noise follow while
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class GreedySearch:
     topology: Topology
     demand: Demand
     seed: int = 0
-    shared: dict[str, object] = field(default_factory=dict)
+    told: object = None  # knobs that were good elsewhere
 
     def __post_init__(self) -> None:
         if self.demand.reduces:
@@ -61,9 +61,8 @@ class GreedySearch:
         )
         self.random = np.random.default_rng(self.seed)
         self.best: Schedule | None = None
-        told = self.shared.get("greedy")
         first = [Knobs(self.seed, *knobs, _NEVER) for knobs in _FIRST]
-        self.best_knobs = told if isinstance(told, Knobs) else first[0]
+        self.best_knobs = self.told if isinstance(self.told, Knobs) else first[0]
         self.first = [self.best_knobs, *(knobs for knobs in first if knobs[1:5] != self.best_knobs[1:5])]
         self.steps = 0
 
@@ -84,7 +83,6 @@ class GreedySearch:
         if schedule.finish_ps >= self.best_ps:
             return False
         self.best, self.best_knobs = schedule, knobs
-        self.shared["greedy"] = knobs
         return True
 
     def _next_knobs(self) -> Knobs:
@@ -112,14 +110,15 @@ class GreedySearch:
 
 def greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     """One run of the list scheduler after the other, for ever; whoever asks decides when it is enough."""
-    few = "greedy" in clock.shared and len(demand.destination_rank) <= _FEW_DELIVERIES
-    search = GreedySearch(topology, demand, clock.seed, clock.shared)
+    search = GreedySearch(topology, demand, clock.seed, clock.shared.get("greedy"))
+    few = search.told is not None and len(demand.destination_rank) <= _FEW_DELIVERIES
     runs = 2 if few else 1  # what was good elsewhere is not always good here
     while True:
         better = sum(search.step() for _ in range(runs)) > 0
         runs = 1
         if better and search.best is not None:
             clock.tell(search.best)
+            clock.share("greedy", search.best_knobs, search.best_ps)
         yield search.best if better else None
 
 
