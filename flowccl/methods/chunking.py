@@ -218,7 +218,8 @@ class Chunking:
 
     def _new(self, name: str, count: int, demand: Demand) -> Search:
         """A search that takes part from now on."""
-        self.searches.append(Search(name, count, self.methods[name](self.topology, demand, self.clock)))
+        steps = self.methods[name](self.topology, demand, self.clock)
+        self.searches.append(Search(name, count, steps, len(demand.destination_rank)))
         return self.searches[-1]
 
     def _improvers(self) -> list[Search]:

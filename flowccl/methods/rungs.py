@@ -7,7 +7,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
 
-_TIRED = 2e-4  # a step without success counts as so much of the finish
+_TIRED, _USUAL = 2e-4, 5_000  # a step without success on so many deliveries counts as so much of the finish
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Search:
     name: str
     count: int
     steps: Iterator[Schedule | None]
+    deliveries: int
     best_ps: float = float("inf")
     seconds: float = 0.0
     first_s: float = 0.0
@@ -26,8 +27,8 @@ class Search:
 
     @property
     def standing(self) -> float:
-        """Its best finish, a little later for every step that has brought nothing since."""
-        return self.best_ps * (1 + _TIRED * self.idle)
+        """Its best finish, a little later for every step that has brought nothing since; more so for long ones."""
+        return self.best_ps * (1 + _TIRED * self.idle * max(self.deliveries / _USUAL, 1.0))
 
     def step(self, clock: Clock) -> Schedule | None:
         """The next step: what it found, or None."""
