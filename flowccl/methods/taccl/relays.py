@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
@@ -11,8 +10,6 @@ from flowccl.errors import InputError
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.sketch import Pair, Sketch, check_sketch
 from flowccl.topology.topology import Topology
-
-Ints = NDArray[np.int64]
 
 
 def relayed(sketch: Sketch, topology: Topology, size_bytes: int) -> tuple[Sketch, list[str]]:
