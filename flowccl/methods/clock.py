@@ -46,14 +46,14 @@ class Clock:
 
     def settle(self) -> None:
         """What was told counts from now on: of each problem the best schedule, of each hint that of the best finish."""
-        for what, value, _ in sorted(self.hints, key=lambda hint: (-hint[2], repr(hint[1]))):
+        hints = [self.hints.pop() for _ in range(len(self.hints))]  # one by one: others may be added meanwhile
+        for what, value, _ in sorted(hints, key=lambda hint: (-hint[2], repr(hint[1]))):
             self.shared[what] = value
-        self.hints.clear()
-        for schedule in sorted(self.heard, key=lambda heard: (heard.finish_ps, heard.method)):
+        heard = [self.heard.pop() for _ in range(len(self.heard))]
+        for schedule in sorted(heard, key=lambda heard: (heard.finish_ps, heard.method)):
             problem = (schedule.topology, schedule.demand)
             if problem not in self.told or schedule.finish_ps < self.told[problem].finish_ps:
                 self.told[problem] = schedule
-        self.heard.clear()
 
     @property
     def elapsed_s(self) -> float:

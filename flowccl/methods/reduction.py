@@ -144,7 +144,7 @@ class _Joining:
         self.searches = [self._search(half, topology, clock) for half in (0, 1)]
         self.best: list[Schedule | None] = [None, None]
         self.alone_ps = [float("inf"), float("inf")]  # the best finish of each half alone
-        self.joiner = _Joiner(demand, clock.shared, clock.seed)
+        self.joiner = _Joiner(demand, clock)
         self.best_ps: int | None = None
         self.over = False
         self.idle_beside = 0
@@ -228,16 +228,15 @@ class _Joiner:
     The other orders are left out when they did not help a few times, in this search or in others on the same clock.
     """
 
-    def __init__(self, demand: Demand, shared: dict[str, object], seed: int) -> None:
-        self.demand = demand
-        self.shared = shared
-        self.random = np.random.default_rng(seed)
+    def __init__(self, demand: Demand, clock: Clock) -> None:
+        self.demand, self.clock = demand, clock
+        self.random = np.random.default_rng(clock.seed)
         self.joins = 0
 
     @property
     def idle(self) -> int:
         """How many times in a row the other orders did not help."""
-        told = self.shared.get("joins without help", 0)
+        told = self.clock.shared.get("joins without help", 0)
         return told if isinstance(told, int) else 0
 
     def join(self, first: Schedule, second: Schedule) -> Schedule:
@@ -245,11 +244,10 @@ class _Joiner:
         self.joins += 1
         joined = join(first, second, self.demand)
         mixed = self._mixed(joined) if self.idle < _PATIENCE and can_relist(joined) else None
-        if mixed is None or mixed.finish_ps >= joined.finish_ps:
-            self.shared["joins without help"] = self.idle + 1
-            return joined
-        self.shared["joins without help"] = 0
-        return mixed
+        helped = mixed is not None and mixed.finish_ps < joined.finish_ps
+        best = mixed if mixed is not None and helped else joined
+        self.clock.share("joins without help", 0 if helped else self.idle + 1, best.finish_ps)
+        return best
 
     def _mixed(self, joined: Schedule) -> Schedule | None:
         """The longest way first; after the first joins also with noise."""

@@ -1,7 +1,8 @@
 """Which searches get time."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import pytest
 
@@ -13,6 +14,7 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
+from flowccl.methods.method import Method
 from flowccl.methods.portfolio import portfolio
 from flowccl.methods.routed import RoutedSearch
 from flowccl.schedule.schedule import Schedule
@@ -30,7 +32,7 @@ def test_methods_that_go_on_from_others_are_asked_where_those_are_best() -> None
             yield None
 
     methods = {"greedy": METHODS["greedy"], "woven": improver}
-    run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=60))
+    run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=100))
     last = list(run.run())[-1]
     assert asked[0] == 1
     assert len(asked) >= 4
@@ -54,9 +56,9 @@ def test_what_is_good_goes_on_for_seconds_only_where_little_gap_was_asked_for() 
         clock = Clock(60.0, floor_ps=1000.0, good_ps=1000.0 * (1 + gap))
         run = Chunking(topology, lambda _: demand, {"greedy": METHODS["greedy"]}, clock, all_first=True, best_ps=finish)
         run.steps = 1
-        assert run._enough() is enough
+        assert run._enough(0) is enough
         clock.started -= 10.0
-        assert run._enough()
+        assert run._enough(0)
 
 
 def test_routed_listens_only_when_it_has_ways_of_its_own() -> None:
@@ -104,6 +106,45 @@ def test_an_unlucky_rung_does_not_end_the_ladder_for_good() -> None:
     methods = {"moody": moody, "direct": METHODS["direct"]}
     run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=60))
     assert list(run.run())[-1].demand.pieces == 8
+
+
+@dataclass
+class _Told(Clock):
+    """A clock that goes on when it is told to."""
+
+    now: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("cost_s", [0.01, 0.1, 0.4])
+def test_with_more_time_a_search_begins_as_with_less(cost_s: float) -> None:
+    """What is tried in the first half of the time does not depend on whether there is a second."""
+    less, more = _begun(10.0, cost_s), _begun(20.0, cost_s)
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(less, more, strict=False))))
+    assert same >= 0.8 * len(less)  # at the end nothing begins that would take too long
+    assert len({count for _, count in more}) > len({count for _, count in less}) > 3
+
+
+def _begun(limit_s: float, cost_s: float) -> list[tuple[str, int]]:
+    """Which searches make steps, if a step takes so long for each chunk."""
+    clock, begun = _Told(limit_s), list[tuple[str, int]]()
+
+    def method_of(name: str, slower: float) -> Method:
+        def steps(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+            while True:
+                begun.append((name, demand.pieces))
+                clock.now += slower * cost_s * demand.pieces  # type: ignore[attr-defined]
+                yield _greedy(demand.pieces)
+
+        return steps
+
+    methods = {"greedy": method_of("greedy", 1.0), "other": method_of("other", 1.3)}
+    run = Chunking(read_machine("ring:4"), lambda n: collective("broadcast", 4, 10**6, n), methods, clock, workers=1)
+    assert list(run.run())
+    return begun
 
 
 def _greedy(count: int) -> Schedule | None:
