@@ -53,8 +53,8 @@ def test_woven_says_what_it_goes_on_from() -> None:
 def test_what_is_good_goes_on_for_seconds_only_where_little_gap_was_asked_for() -> None:
     topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
     for gap, finish, enough in ((0.005, 1003, False), (0.005, 1000, True), (0.05, 1003, True)):
-        clock = Clock(60.0, floor_ps=1000.0, good_ps=1000.0 * (1 + gap))
-        run = Chunking(topology, lambda _: demand, {"greedy": METHODS["greedy"]}, clock, all_first=True, best_ps=finish)
+        clock = Clock(60.0, floor_ps=1000.0, good_ps=1000.0 * (1 + gap), best_ps=finish)
+        run = Chunking(topology, lambda _: demand, {"greedy": METHODS["greedy"]}, clock, all_first=True)
         run.steps = 1
         assert run._enough(0) is enough
         clock.started -= 10.0
