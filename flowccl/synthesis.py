@@ -28,7 +28,7 @@ from flowccl.topology.topology import Topology
 log = logging.getLogger(__name__)
 
 _MOST_FOR_ALL = 5_000  # up to so many (chunk, destination) pairs, auto asks all its methods before it stops
-_SHARPEN_AFTER, _SHARPEN_FOR = 0.1, 0.1  # parts of the time limit: when a better floor is sought, and for how long
+_SHARPEN_AFTER, _SHARPEN_FOR = 0.1, 0.2  # parts of the time limit: when a better floor is sought, and for how long
 _WORTH_SHARPENING = 0.02  # the gap above which that is done
 
 
