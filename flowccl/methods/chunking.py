@@ -194,7 +194,7 @@ class Chunking:
             best, top = min(mine, key=lambda search: search.best_ps), mine[-1]
             tried = traits_of(name).has_one and best.best_ps > self.clock.best_ps
             helpless = len(mine) - mine.index(best) - 1 > PATIENCE
-            asked = traits_of(name).comes_last or traits_of(name).goes_on  # elsewhere
+            asked = traits_of(name).comes_last or (traits_of(name).goes_on and best.best_ps > self.clock.best_ps)
             if name in on_ladder or asked or tried or helpless or top.over:
                 continue
             count = next_rung(name, top.count)

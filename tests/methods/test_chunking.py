@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+import numpy as np
 import pytest
 
+from flowccl import synthesize
 from flowccl.check.bounds import lower_bound
 from flowccl.check.verify import verify
-from flowccl.demand.collectives import collective
+from flowccl.demand.collectives import alltoallv, collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods import METHODS
@@ -38,6 +40,16 @@ def test_methods_that_go_on_from_others_are_asked_where_those_are_best() -> None
     assert len(asked) >= 4
     assert len(set(asked)) == len(asked)
     assert last.demand.pieces in asked[1:]
+
+
+def test_who_goes_on_from_others_and_leads_goes_on_up_the_ladder() -> None:
+    """100 MB for one of 32 GPUs: only many ways at once are near the floor, which greedy's ladder does not reach."""
+    matrix = np.zeros((32, 32), dtype=np.int64)
+    matrix[3, 17] = 10**8
+    topology = read_machine("dgx_h100:4")
+    found = synthesize(topology, lambda count: alltoallv(matrix, count), steps=400, time_limit_s=1000.0, gap=0.02)
+    assert found.schedule.method == "woven"
+    assert found.gap <= 0.02
 
 
 def test_woven_says_what_it_goes_on_from() -> None:
