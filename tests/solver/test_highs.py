@@ -353,6 +353,7 @@ INTERRUPT_ME = """
 import math, os, signal, threading, time
 from flowccl.solver import SolverOptions, solve
 from tests.solver.test_highs import market_split
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in its background ignore it
 sent = []
 def interrupt():
     sent.append(time.monotonic())
