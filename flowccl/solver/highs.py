@@ -93,24 +93,6 @@ def _with_exact_integers(
     return replace(solution, values=answer.values, objective=answer.objective)
 
 
-class _Gate:
-    """Opened once, by another thread. A wait in which Ctrl-C strikes leaves no lock behind, as one for an Event may."""
-
-    def __init__(self) -> None:
-        self._opened, self._lock = False, threading.Lock()
-        self._lock.acquire()
-
-    def open(self) -> None:
-        self._opened = True
-        self._lock.release()
-
-    def wait(self, seconds: float = -1) -> bool:
-        """Whether it is open, after so long at most."""
-        if not self._opened and self._lock.acquire(timeout=seconds):
-            self._lock.release()
-        return self._opened
-
-
 class HighsRun:
     """One HiGHS object with a program in it, and how to run it."""
 
@@ -150,7 +132,7 @@ class HighsRun:
         # HiGHS adds up the time of all runs of one object.
         self._set("time_limit", self.highs.getRunTime() + max(left, 0.0))
         errors: list[Exception] = []
-        done = _Gate()  # not Thread.join: Ctrl-C in it makes Python 3.11 believe that the thread has ended
+        done = threading.Event()  # not Thread.join: Ctrl-C in it makes Python 3.11 believe that the thread has ended
         threading.Thread(target=self._work, args=(errors, done), name="highs", daemon=True).start()
         while True:
             try:
@@ -245,14 +227,14 @@ class HighsRun:
         point.col_value = start.tolist()
         self.must(self.highs.setSolution(point), "take the start")
 
-    def _work(self, errors: list[Exception], done: _Gate) -> None:
+    def _work(self, errors: list[Exception], done: threading.Event) -> None:
         try:
             self.highs.run()
         except Exception as error:  # anything: it is raised in the caller's thread
             errors.append(error)
         finally:
             self.highs.resetGlobalScheduler(True)  # this thread's; frees its workers
-            done.open()
+            done.set()
 
     def _heard(self, kind: int, _message: str, heard: Any, answer: Any, _data: object) -> None:
         if int(kind) == self._mip_kind:
@@ -260,7 +242,7 @@ class HighsRun:
         if self._stop is not None:
             answer.user_interrupt = True
 
-    def _watch(self, done: _Gate) -> None:
+    def _watch(self, done: threading.Event) -> None:
         """Wait for HiGHS, and show, ask and measure meanwhile."""
         try:
             while not done.wait(_POLL_S):
