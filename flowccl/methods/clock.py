@@ -14,7 +14,7 @@ from flowccl.topology.topology import Topology
 class Clock:
     """Time limit in seconds, number of steps, the finish that is good enough, and a question asked often.
 
-    `best_ps` is the finish of the best schedule after the last round of steps, `floor_ps` the lower bound, `good_ps`
+    `best_ps` is the finish of the best schedule so far, `floor_ps` the lower bound, `good_ps`
     the finish at which to stop, the bound times (1 + gap). `steps` bounds the runs of a search as well, for results
     that do not depend on the speed of the computer. `shared` is for searches to tell each other what works, `told` are
     their best schedules. `options` are those of the method; what a method has to say beside its schedules goes to
@@ -37,11 +37,11 @@ class Clock:
     hints: list[tuple[str, object, int]] = field(default_factory=list)
 
     def share(self, what: str, value: object, finish_ps: int) -> None:
-        """Let other searches know what gave such a finish, once this round of steps is over."""
+        """Let other searches know what gave such a finish, once this step is over."""
         self.hints.append((what, value, finish_ps))
 
     def tell(self, schedule: Schedule) -> None:
-        """Let other searches on the same problem start from this schedule, once this round of steps is over."""
+        """Let other searches on the same problem start from this schedule, once this step is over."""
         self.heard.append(schedule)
 
     def settle(self) -> None:

@@ -81,8 +81,7 @@ class Ladder:
                 yield None
                 continue
             climber = min(due, key=lambda climber: climber.above(self.wanted))
-            count = climber.above(self.wanted)
-            search = self.searches.new(climber.name, count, climber.seconds * count / climber.count)
+            search = self.searches.new(climber.name, climber.above(self.wanted), climber.seconds_above(self.wanted))
             yield from self.searches.when_free([search])
             while search.busy:
                 yield None
@@ -90,29 +89,22 @@ class Ladder:
 
     def climbs(self, climber: Climber) -> bool:
         """Whether a method is on the ladder still, and not on its top."""
-        count = climber.above(self.wanted)
-        traits = traits_of(climber.name)
-        if self.searches.demand(count) is None or (traits.has_one and self._behind(climber, count)):
-            return False
-        if traits.goes_on and count > _FEW and len(self.climbers) > 1:
+        count, traits = climber.above(self.wanted), traits_of(climber.name)
+        behind = traits.has_one and climber.best_ps > self.clock.best_ps
+        asked = traits.goes_on and len(self.climbers) > 1  # where others are best
+        if self.searches.demand(count) is None or (count > _FEW and (behind or asked)):
             return False
         so_far_ps = min(search.best_ps for search in self.searches.all if search.count <= climber.count)
         near = climber.best_ps <= climber.may_be_behind * so_far_ps  # others may be further up
         return count == self.wanted or (climber.idle < PATIENCE and near)
 
-    def _behind(self, climber: Climber, count: int) -> bool:
-        """Whether another is better, beyond a few chunks."""
-        return climber.best_ps > self.clock.best_ps and count > _FEW
-
     def _due_for(self, climber: Climber) -> bool:
         """Whether the next rung is due for a method; sooner for who leads."""
-        count = climber.above(self.wanted)
         leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self.clock.best_ps
-        seconds = climber.seconds * count / climber.count
-        return count == self.wanted or self.searches.due(SHARE if leads else SMALL_SHARE, seconds)
+        share, seconds = SHARE if leads else SMALL_SHARE, climber.seconds_above(self.wanted)
+        return climber.above(self.wanted) == self.wanted or self.searches.due(share, seconds)
 
     def _early(self, part: float) -> bool:
-        """In the first part of the time; where steps are counted, on the first rung."""
-        if self.clock.steps is not None:
-            return self.on_first_rung
-        return self.clock.elapsed_s < part * min(self.clock.time_limit_s, _EARLY_OF_S)
+        """In the first part of the time; where steps are counted, always."""
+        limit_s = min(self.clock.time_limit_s, _EARLY_OF_S)
+        return self.clock.steps is not None or self.clock.elapsed_s < part * limit_s

@@ -244,9 +244,8 @@ class _Joiner:
         self.joins += 1
         joined = join(first, second, self.demand)
         mixed = self._mixed(joined) if self.idle < _PATIENCE and can_relist(joined) else None
-        helped = mixed is not None and mixed.finish_ps < joined.finish_ps
-        best = mixed if mixed is not None and helped else joined
-        self.clock.share("joins without help", 0 if helped else self.idle + 1, best.finish_ps)
+        best = joined if mixed is None or mixed.finish_ps >= joined.finish_ps else mixed
+        self.clock.share("joins without help", 0 if best is mixed else self.idle + 1, best.finish_ps)
         return best
 
     def _mixed(self, joined: Schedule) -> Schedule | None:

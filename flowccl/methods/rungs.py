@@ -8,7 +8,7 @@ from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
 
 _WHILE_S, _WHILE = 0.5, 10  # what was won in so many seconds or steps may be won again
-_MOST_WON = 0.05
+_MOST_WON = 0.05  # of its finish
 _TIRED, _USUAL = 2e-4, 5_000  # a step without success on so many deliveries counts as so much of the finish
 
 
@@ -24,7 +24,7 @@ class Search:
     seconds: float = 0.0
     first_s: float = 0.0
     spent: float = 0.0  # seconds; steps, where they are counted
-    pace: float = 0.0  # how much of its finish it won lately, by second or step
+    pace: float = 0.0  # how much of its finish it won lately
     taken: int = 0
     idle: int = 0
     over: bool = False
@@ -52,8 +52,8 @@ class Search:
         if found is not None and found.finish_ps < self.best_ps:
             won = 0.0 if self.taken == 1 else 1 - found.finish_ps / self.best_ps
             self.best_ps, self.idle = found.finish_ps, 0
-        while_s = self.seconds / max(_WHILE_S, _WHILE * self.seconds) if clock.steps is None else 1 / _WHILE
-        self.pace = self.pace * (1 - min(while_s, 1.0)) + won
+        part = min(self.seconds / _WHILE_S, 1 / _WHILE) if clock.steps is None else 1 / _WHILE
+        self.pace = self.pace * (1 - part) + won
         return found
 
 
@@ -71,6 +71,10 @@ class Climber:
     def above(self, wanted: int) -> int:
         """The next number of chunks; the one that is wanted follows the first."""
         return wanted if self.count < wanted else next_rung(self.name, self.count)
+
+    def seconds_above(self, wanted: int) -> float:
+        """How long a step takes there, if it takes longer as there are more chunks."""
+        return self.seconds * self.above(wanted) / self.count
 
     def climbed(self, search: Search, best_ps: float) -> None:
         """Take note of a rung; from who is far behind the best of all, more is expected."""

@@ -12,7 +12,7 @@ class Traits:
     few_rungs     it needs its time to improve: it takes only the powers of two on the ladder
     goes_on       it goes on from what others found, so it is asked where they are best
     stays_ahead   what it found it improves better than those who would go on from it
-    tells_late    what its searches tell counts after the round: two of them may make steps side by side
+    tells_late    what its searches tell counts after the step: two of them may make steps side by side
     comes_last    its one step takes long: after the ladder, at one chunk
     has_one       it has one schedule for each number of chunks: no higher on the ladder than it is the best
     """
