@@ -1,15 +1,15 @@
 """How many chunks: more of them fill the pipe, fewer pay less latency. All methods, one clock, two cores.
 
 A search is one method at one number of chunks. The ladder gives each a first step, at 1, 2, 3, 4, 6, 8, 12, ... chunks
-while more chunks help and as time passes; beside it and after it the best searches go on, until the clock is over. What
-is tried next depends on the time that has passed, not on what is left: with more of it all begins as with less. Two
-searches make steps side by side; where steps are counted, they hear of each other only when both are done, so that the
-result is the same on one core.
+while more chunks help and as work gets done; beside it and after it the best searches go on, until the clock is over.
+They go on in rounds: what is done in a round depends on what was known before it, and on work that is counted, not on
+seconds. So the rounds are the same on one core and on two, and with more time there are more of the same.
 """
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from flowccl.check.verify import verify
@@ -18,7 +18,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.ladder import PATIENCE, SHARE, SMALL_SHARE, Ladder
 from flowccl.methods.method import Method
-from flowccl.methods.rungs import Climber, Search, next_rung
+from flowccl.methods.rungs import Search, next_rung
 from flowccl.methods.searches import Searches
 from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
@@ -31,8 +31,12 @@ _NEAR = 1.05  # searches that are at most so much later than the best get their 
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _HOPEFUL_S = 10.0  # for what is good to become better
 _CLOSE, _DEMANDING = 1.001, 1.0051  # if it is not this close to the floor, and a gap of this at most was asked for
-_MOMENT_S = 0.005  # for quick steps
-_TURNS_PER_RUNG = 8  # after the ladder, the next rung for who is best is taken every so many turns
+_PLACES = 2  # searches side by side, for which rounds are made
+_BESIDE = 3  # searches that share a place beside the best
+_MOMENT_S = 0.005  # of work, the least that a search does in its turn
+_ROUNDS_PER_RUNG = 2  # after the ladder, the next rung for who is best is taken every so many rounds
+
+Turn = tuple[Search, int]  # a search and its steps in a round
 
 
 @dataclass
@@ -53,62 +57,71 @@ class Chunking:
     first_steps: int = FIRST_STEPS
     wanted: int = 1
     steps: int = 0
+    best_ps: float = float("inf")  # what the searches know of it is as old as the round
 
     def __post_init__(self) -> None:
         several = len(self.methods) > 1
         self.last = [name for name in self.methods if several and traits_of(name).comes_last]
-        self.searches = Searches(self.topology, self.demand_of, self.methods, self.clock)
-        climbers = [Climber(name) for name in self.methods if name not in self.last]
-        longer = self.all_first and self.clock.steps is None and several
-        self.ladder = Ladder(self.searches, self.clock, self.first_steps, longer, self.wanted, climbers)
-
-    @property
-    def places(self) -> int:
-        """How many searches make steps side by side."""
-        return self.workers if self.clock.steps is None else 2
+        names = [name for name in self.methods if name not in self.last]
+        self.places = _PLACES if self.clock.steps is not None else max(_PLACES, self.workers)
+        self.searches = Searches(self.topology, self.demand_of, self.methods, self.clock, self.places)
+        longer = self.all_first and several
+        self.ladder = Ladder(self.searches, self.clock, names, self.first_steps, longer, self.wanted)
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
-        turns, going = self._turns(), dict[Future[Schedule | None], Search]()
-        until = FIRST_COMPLETED if self.clock.steps is None else ALL_COMPLETED
         with ThreadPoolExecutor(self.workers) as pool:
-            while True:
-                while len(going) < self.places and not self._enough(len(going)) and (search := next(turns, None)):
-                    search.busy = True
-                    going[pool.submit(self._some, search)] = search
-                if not going:
+            for new in self._rounds():
+                turns = self._in_steps_left(self._beside(new) if new else self._turns())
+                if not turns or self._enough():
                     return
-                done = wait(going, return_when=until).done
-                ended = [future for future in going if future in done]
-                for future in ended:
-                    going.pop(future).busy = False
-                self.steps += len(ended)
-                self.clock.settle()
-                for found in (future.result() for future in ended):
-                    if found is not None and found.finish_ps < self.clock.best_ps and self._right(found):
-                        self.clock.best_ps = found.finish_ps
+                for found in self._found([pool.submit(self._some, *turn) for turn in turns]):
+                    if found.finish_ps < self.best_ps and _right(found):
+                        self.best_ps = found.finish_ps
+                        self.searches.learn(found)
                         yield found
+                self.steps = sum(search.taken for search in self.searches.all)
+                self.clock.best_ps = self.best_ps
+                self.clock.settle()
 
-    def _enough(self, going: int) -> bool:
-        """Whether no other step begins, beside so many."""
-        if self.clock.steps is not None and self.steps + going >= self.clock.steps:
-            return True
+    def _found(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
+        """What the searches of a round find, as soon as they do; where steps are counted, in their order."""
+        for future in as_completed(going) if self.clock.steps is None else going:
+            if (found := future.result()) is not None:
+                yield found
+
+    def _enough(self) -> bool:
+        """Whether nothing else begins."""
         some_wait = self.all_first and (self._hopes() or self.steps < len(self.methods))
-        return self.steps > 0 and self.clock.over(float("inf") if some_wait else self.clock.best_ps)
+        return self.steps > 0 and self.clock.over(float("inf") if some_wait else self.best_ps)
 
     def _hopes(self) -> bool:
         """Whether what is within the gap may still become better in a few seconds."""
         floor_ps = self.clock.floor_ps
-        more = self.clock.best_ps > floor_ps * _CLOSE and self.clock.good_ps <= floor_ps * _DEMANDING
+        more = self.best_ps > floor_ps * _CLOSE and self.clock.good_ps <= floor_ps * _DEMANDING
         early = self.ladder.on_first_rung if self.clock.steps is not None else self.clock.elapsed_s < _HOPEFUL_S
         return more and early
 
-    def _some(self, search: Search) -> Schedule | None:
-        """The best of the steps of a moment; where steps are counted, of one."""
-        began, found = self.clock.elapsed_s, [self._step(search)]
-        while self.clock.steps is None and not search.over and self.clock.elapsed_s < began + _MOMENT_S:
+    def _in_steps_left(self, turns: list[Turn]) -> list[Turn]:
+        """No more than the steps that are left, where they are counted."""
+        if self.clock.steps is None:
+            return turns
+        before = itertools.accumulate((steps for _, steps in turns), initial=self.steps)
+        cut = [
+            (search, min(steps, self.clock.steps - done)) for (search, steps), done in zip(turns, before, strict=False)
+        ]
+        return [(search, steps) for search, steps in cut if steps > 0]
+
+    def _some(self, search: Search, steps: int) -> Schedule | None:
+        """The best of so many steps, or of those for which there is time; the very first is made in any case."""
+        found = list[Schedule | None]()
+        while len(found) < steps and not search.over and self._may_begin(search):
             found.append(self._step(search))
         return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
+
+    def _may_begin(self, search: Search) -> bool:
+        in_time = self.steps == 0 or self.searches.has_time(search.seconds)
+        return self.clock.steps is not None or (in_time and not self._enough())
 
     def _step(self, search: Search) -> Schedule | None:
         """One step; of several methods, one that cannot have this problem is left out."""
@@ -121,53 +134,51 @@ class Chunking:
             search.over = True
             return None
 
-    def _right(self, found: Schedule) -> bool:
-        """The judge's word; what a method got wrong does not hide what another got right."""
-        violations = verify(found)
-        if violations:
-            log.warning("%s made a wrong schedule, which is left out: %s", found.method, violations[0])
-        return not violations
-
-    def _turns(self) -> Iterator[Search | None]:
-        """Which search makes a step next; None, where another has to end first."""
+    def _rounds(self) -> Iterator[list[Search]]:
+        """The new searches of each round, or those on the first rung; none, where the best go on."""
         yield from self.ladder.first_rung()
         yield from self.ladder.ahead()
-        lanes = self.ladder.lanes(self.places)
-        last, turn = self.last, 0
-        while True:
-            new = next((search for lane in lanes if (search := next(lane, None))), None)
-            if new is None and not self._climbing():
-                yield from self.searches.when_free([self.searches.new(name, 1) for name in last])
+        climb, last = self.ladder.climb(), self.last
+        for number in itertools.count():
+            new = next(climb, [])
+            if not new:
+                new = [self.searches.new(name, 1) for name in last]
+                new += self._next_rung() if number % _ROUNDS_PER_RUNG == 0 else []
+                new += self._improvers()
                 last = []
-                yield from self.searches.when_free(self._next_rung() if turn % _TURNS_PER_RUNG == 0 else [])
-            if new is None:
-                yield from self.searches.when_free(self._improvers())
-            search = new or self._turn(turn)
-            if search is None and not any(search.busy for search in self.searches.all):
+            if not new and not self.searches.running():
                 return
-            yield search
-            turn += new is None
+            yield new
 
-    def _climbing(self) -> bool:
-        """Whether somebody is on a new rung."""
-        new = [search for search in self.searches.all if search.busy and not search.taken]
-        return any(not traits_of(search.name).comes_last for search in new)
+    def _beside(self, new: list[Search]) -> list[Turn]:
+        """A step of each, and beside the longest what the best can do meanwhile."""
+        costs = [search.cost_s for search in new]
+        others = [search for search in self._by_standing() if search not in new]
+        free = self.searches.apart([*new, *others])[len(new) : len(new) + 1]
+        left_s = self.places * max(costs) - sum(costs)
+        beside = [(search, int(left_s / search.cost_s)) for search in free if left_s >= search.cost_s]
+        return [*((search, 1) for search in new), *beside]
 
-    def _turn(self, turn: int) -> Search | None:
-        """The best search, or beside it (in turn with it, where there is one place) another."""
-        running = sorted(self.searches.running(), key=lambda search: search.standing)
-        free = [search for search in running if self.searches.may(search)]
-        if free and free[0] is running[0] and (self.places > 1 or turn % 2 == 0):
-            return free[0]
-        others = [search for search in free if search is not running[0]]
-        return self._partner(turn // 2, running[0], others) if others else next(iter(free), None)
+    def _turns(self) -> list[Turn]:
+        """The best search, and beside it some others."""
+        running = self._by_standing()
+        others = [*self._partners(running), *running[1:]]
+        going = self.searches.apart([*running[:1], *others])[: 1 + _BESIDE * (self.places - 1)]
+        turn_s = max([_MOMENT_S, *(search.cost_s for search in going)])
+        steps = [max(int(turn_s / search.cost_s), 1) for search in going]
+        steps[:1] = [_BESIDE * many for many in steps[:1]]
+        return list(zip(going, steps, strict=True))
 
-    def _partner(self, turn: int, best: Search, others: list[Search]) -> Search:
-        """Who makes a step beside the best: in turn the next best, one that needs many, the one least tried."""
-        improvers = [search for search in others if traits_of(search.name).needs_steps][:_MOST_IMPROVED]
-        near = [search for search in others if search.best_ps <= _NEAR * best.best_ps]
-        some = (others[:1], improvers, near)[turn % 3] or others[:1]
-        return min(some, key=lambda search: search.spent)
+    def _by_standing(self) -> list[Search]:
+        return sorted(self.searches.running(), key=lambda search: search.standing)
+
+    def _partners(self, running: list[Search]) -> Iterable[Search]:
+        """Who makes steps beside the best: the next best, one that needs many, the least tried of those near."""
+        improvers = [search for search in running[1:] if traits_of(search.name).needs_steps][:_MOST_IMPROVED]
+        near = [search for search in running[1:] if search.best_ps <= _NEAR * running[0].best_ps]
+        for some in (running[1:2], improvers, near):
+            if some:
+                yield min(some, key=lambda search: search.spent_s)
 
     def _improvers(self) -> list[Search]:
         """At the best numbers of chunks, searches by methods that go on from others, where there are none.
@@ -199,14 +210,22 @@ class Chunking:
                 continue
             count = next_rung(name, top.count)
             share = SHARE if top.best_ps <= _NEAR * best.best_ps else SMALL_SHARE
-            seconds = top.first_s * count / top.count
-            if self.searches.demand(count) is not None and self.searches.due(share, seconds):
-                return [self.searches.new(name, count, seconds)]
+            if self.searches.demand(count) is not None and self.searches.due(share, top, count):
+                return [self.searches.new(name, count)]
         return []
 
     def _missing(self, name: str, counts: list[int]) -> list[int]:
         """Numbers of chunks at which a method has no search yet, and time for one."""
-        have = {search.count: search.first_s for search in self.searches.all if search.name == name}
-        most = max(have, default=1)
-        pace = have.get(most, 0.0) / most
-        return [count for count in counts if count not in have and self.searches.due(SHARE, pace * count)]
+        have = {search.count: search for search in self.searches.all if search.name == name}
+        if not have:
+            return []
+        top = have[max(have)]
+        return [count for count in counts if count not in have and self.searches.due(SHARE, top, count)]
+
+
+def _right(found: Schedule) -> bool:
+    """The judge's word; what a method got wrong does not hide what another got right."""
+    violations = verify(found)
+    if violations:
+        log.warning("%s made a wrong schedule, which is left out: %s", found.method, violations[0])
+    return not violations

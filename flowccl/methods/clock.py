@@ -50,7 +50,7 @@ class Clock:
         for what, value, _ in sorted(hints, key=lambda hint: (-hint[2], repr(hint[1]))):
             self.shared[what] = value
         heard = [self.heard.pop() for _ in range(len(self.heard))]
-        for schedule in sorted(heard, key=lambda heard: (heard.finish_ps, heard.method)):
+        for schedule in sorted(heard, key=lambda heard: (heard.finish_ps, heard.method, heard.start_ps.sum())):
             problem = (schedule.topology, schedule.demand)
             if problem not in self.told or schedule.finish_ps < self.told[problem].finish_ps:
                 self.told[problem] = schedule

@@ -1,8 +1,9 @@
-"""Up the numbers of chunks, as far as more of them help and as time passes."""
+"""Up the numbers of chunks, as far as more of them help and as work gets done."""
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowccl.methods.clock import Clock
 from flowccl.methods.rungs import Climber, Search
@@ -10,17 +11,17 @@ from flowccl.methods.searches import Searches
 from flowccl.methods.traits import traits_of
 
 PATIENCE = 3  # rungs that may bring nothing
-SHARE, SMALL_SHARE = 3, 6  # a rung is taken once so many times as long as it will take has passed
+SHARE, SMALL_SHARE = 3, 6  # a rung is taken once so many times as much work was done as it will take
 _LEADS = 1.01  # who is at most so much later than the best, and whom the last rung helped, has the larger share
 _FEW = 2  # chunks, up to which all methods climb
-_EARLY, _LONGER = 0.2, 0.15  # parts of the time on the first rung: for a few steps of each, and for small problems
-_EARLY_OF_S = 5.0  # of no more time than this
+_EARLY_S, _LONGER_S = 0.6, 0.6  # of work on the first rung: for a few steps of each, and for small problems
+_LATE_S = 2.0  # after which the first rung is over however little was done
 _TREES_AHEAD, _TREES_SHARE = (16, 48), 5  # numbers of chunks; the next if so many times its seconds are left
 
 
 @dataclass
 class Ladder:
-    """The methods on their way up: all at one chunk first, then the quick ones on one lane and the others on another.
+    """Methods on their way up, in rounds: all at one chunk first, then each at its next number when it is due.
 
     `first_steps` of each are on the first rung, and more while it is early where it is worth staying `longer`. `wanted`
     is a number of chunks to go on from after the first.
@@ -28,31 +29,32 @@ class Ladder:
 
     searches: Searches
     clock: Clock
+    names: list[str]
     first_steps: int
     longer: bool
     wanted: int
-    climbers: list[Climber]
+    climbers: list[Climber] = field(default_factory=list)
     on_first_rung: bool = True
 
-    def first_rung(self) -> Iterator[Search | None]:
+    def first_rung(self) -> Iterator[list[Search]]:
         """All at one chunk: a few steps of each find out what works here, and a while longer may find what is best."""
-        new = [self.searches.new(climber.name, 1) for climber in self.climbers]
-        yield new[0]  # alone, so that there is an answer at once
-        yield from self.searches.all_done()
-        yield from self.searches.when_free(new[1:])
+        new = [self.searches.new(self.names[0], 1)]
+        yield new  # alone, so that there is an answer at once
+        new += [self.searches.new(name, 1) for name in self.names[1:]]
+        yield new[1:]
         for turn in itertools.count(1):
             running = [search for search in new if not search.over]
             hope = self.longer and min((search.idle for search in running), default=0) < PATIENCE
-            part = _EARLY if turn < self.first_steps else _LONGER if hope else 0.0
-            if not running or not part or not self._early(part):
+            until_s = _EARLY_S if turn < self.first_steps else _LONGER_S if hope else 0.0
+            if not running or self.searches.worked_s >= until_s or self._late():
                 break
-            yield from self.searches.when_free(running)
-        yield from self.searches.all_done()
+            yield running
         self.on_first_rung = False
-        for climber, search in zip(self.climbers, new, strict=True):
-            climber.climbed(search, self.clock.best_ps)
+        self.climbers = [Climber(search.name, search) for search in new]
+        for climber in self.climbers:
+            climber.climbed(climber.rung, self.clock.best_ps)
 
-    def ahead(self) -> Iterator[Search | None]:
+    def ahead(self) -> Iterator[list[Search]]:
         """For sums that all want, trees far up the ladder: there they are good, and with all others they come late."""
         demand, methods = self.searches.demand_of(1), self.searches.methods
         to_all = demand.reduces and len(demand.destination_rank) > len(demand)
@@ -60,36 +62,27 @@ class Ladder:
             if self.searches.demand(count) is None or self.clock.best_ps <= self.clock.good_ps:
                 return
             search = self.searches.new("trees", count)
-            yield search
-            yield from self.searches.all_done()
+            yield [search]
             if not self.searches.has_time(_TREES_SHARE * search.seconds):
                 return
 
-    def lanes(self, places: int) -> list[Iterator[Search | None]]:
-        """Up side by side, where there are places: a quick method ahead of the others."""
-        quick = [climber for climber in self.climbers if traits_of(climber.name).climbs_ahead and places > 1]
-        return [self._climb(quick), self._climb([climber for climber in self.climbers if climber not in quick])]
+    def climb(self) -> Iterator[list[Search]]:
+        """The next rungs that are due, the lowest first, of no more work than was done; none, where work is to be done.
 
-    def _climb(self, climbers: list[Climber]) -> Iterator[Search | None]:
-        """Up the ladder, the lowest rung that is due; None, where time has to pass first, or a step to end.
-
-        A method leaves it when a few rungs did not help it.
+        A method leaves the ladder when a few rungs did not help it.
         """
-        while climbers := [climber for climber in climbers if self.climbs(climber)]:
-            due = [climber for climber in climbers if self._due_for(climber)]
-            if not due:
-                yield None
-                continue
-            climber = min(due, key=lambda climber: climber.above(self.wanted))
-            search = self.searches.new(climber.name, climber.above(self.wanted), climber.seconds_above(self.wanted))
-            yield from self.searches.when_free([search])
-            while search.busy:
-                yield None
-            climber.climbed(search, self.clock.best_ps)
+        while climbers := [climber for climber in self.climbers if self.climbs(climber)]:
+            due = sorted((climber for climber in climbers if self._due_for(climber)), key=self._above)
+            work = list(itertools.accumulate(self.searches.first_s(self._above(climber)) for climber in due))
+            due = due[: max(bisect_right(work, self.searches.worked_s), 1)]
+            rungs = [self.searches.new(climber.name, self._above(climber)) for climber in due]
+            yield rungs
+            for climber, rung in zip(due, rungs, strict=True):
+                climber.climbed(rung, self.clock.best_ps)
 
     def climbs(self, climber: Climber) -> bool:
         """Whether a method is on the ladder still, and not on its top."""
-        count, traits = climber.above(self.wanted), traits_of(climber.name)
+        count, traits = self._above(climber), traits_of(climber.name)
         behind = traits.has_one and climber.best_ps > self.clock.best_ps
         asked = traits.goes_on and len(self.climbers) > 1  # where others are best
         if self.searches.demand(count) is None or (count > _FEW and (behind or asked)):
@@ -101,10 +94,12 @@ class Ladder:
     def _due_for(self, climber: Climber) -> bool:
         """Whether the next rung is due for a method; sooner for who leads."""
         leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self.clock.best_ps
-        share, seconds = SHARE if leads else SMALL_SHARE, climber.seconds_above(self.wanted)
-        return climber.above(self.wanted) == self.wanted or self.searches.due(share, seconds)
+        count = self._above(climber)
+        return count == self.wanted or self.searches.due(SHARE if leads else SMALL_SHARE, climber.rung, count)
 
-    def _early(self, part: float) -> bool:
-        """In the first part of the time; where steps are counted, always."""
-        limit_s = min(self.clock.time_limit_s, _EARLY_OF_S)
-        return self.clock.steps is not None or self.clock.elapsed_s < part * limit_s
+    def _above(self, climber: Climber) -> int:
+        return climber.above(self.wanted)
+
+    def _late(self) -> bool:
+        """Whether the first rung takes far longer than its work says; never, where steps are counted."""
+        return self.clock.steps is None and self.clock.elapsed_s > _LATE_S

@@ -7,28 +7,42 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
 
-_WHILE_S, _WHILE = 0.5, 10  # what was won in so many seconds or steps may be won again
+_WHILE_S, _WHILE = 0.5, 10  # what was won in so many seconds of work or steps may be won again
 _MOST_WON = 0.05  # of its finish
 _TIRED, _USUAL = 2e-4, 5_000  # a step without success on so many deliveries counts as so much of the finish
+_STEP_S, _TRANSFER_S = 0.003, 4e-6  # the work of a step and of each transfer, as measured
+_FIRST = 5  # times as much for a first step
+_SLOW = 8  # a search that takes so many times as long as its work says is slow
+
+
+def work_s(transfers: float, first: bool) -> float:
+    """Seconds that a step takes on a usual computer: counted, so that they are the same on any and every time."""
+    return (_STEP_S + _TRANSFER_S * transfers) * (_FIRST if first else 1)
 
 
 @dataclass
 class Search:
-    """One method at one number of chunks."""
+    """One method at one number of chunks, whose schedules have so many transfers, or so."""
 
     name: str
     count: int
     steps: Iterator[Schedule | None]
     deliveries: int
+    transfers: float
     best_ps: float = float("inf")
-    seconds: float = 0.0
-    first_s: float = 0.0
-    spent: float = 0.0  # seconds; steps, where they are counted
+    slow: float = 1.0
+    seconds: float = 0.0  # that its last step took
+    first_s: float = 0.0  # and its first
+    spent_s: float = 0.0  # of work
     pace: float = 0.0  # how much of its finish it won lately
     taken: int = 0
     idle: int = 0
     over: bool = False
-    busy: bool = False  # it makes a step
+
+    @property
+    def cost_s(self) -> float:
+        """Of work, its next step."""
+        return work_s(self.transfers, first=self.taken == 0) * self.slow
 
     @property
     def standing(self) -> float:
@@ -38,13 +52,15 @@ class Search:
 
     def step(self, clock: Clock) -> Schedule | None:
         """The next step: what it found, or None."""
-        began = clock.elapsed_s
+        began, cost_s = clock.elapsed_s, self.cost_s
         found = next(self.steps, "over")
         self.seconds = clock.elapsed_s - began
-        self.first_s = self.first_s or self.seconds
-        self.spent += self.seconds if clock.steps is None else 1
+        slow = max(self.seconds / cost_s / _SLOW, 1.0) if clock.steps is None else 1.0
+        self.spent_s += slow * cost_s
         self.taken += 1
         self.idle += 1
+        if self.taken == 1:
+            self.first_s, self.slow = self.seconds, slow
         if isinstance(found, str):
             self.over = True
             return None
@@ -52,37 +68,36 @@ class Search:
         if found is not None and found.finish_ps < self.best_ps:
             won = 0.0 if self.taken == 1 else 1 - found.finish_ps / self.best_ps
             self.best_ps, self.idle = found.finish_ps, 0
-        part = min(self.seconds / _WHILE_S, 1 / _WHILE) if clock.steps is None else 1 / _WHILE
-        self.pace = self.pace * (1 - part) + won
+        self.pace = self.pace * (1 - min(cost_s / _WHILE_S, 1 / _WHILE)) + won
         return found
 
 
 @dataclass
 class Climber:
-    """A method on the ladder."""
+    """A method on the ladder, and its last rung."""
 
     name: str
+    rung: Search
     best_ps: float = float("inf")
     idle: int = 0
-    count: int = 1
-    seconds: float = 0.0
     may_be_behind: float = 2.0  # so many times as late as the best of all
+
+    @property
+    def count(self) -> int:
+        """How many chunks its last rung has."""
+        return self.rung.count
 
     def above(self, wanted: int) -> int:
         """The next number of chunks; the one that is wanted follows the first."""
         return wanted if self.count < wanted else next_rung(self.name, self.count)
 
-    def seconds_above(self, wanted: int) -> float:
-        """How long a step takes there, if it takes longer as there are more chunks."""
-        return self.seconds * self.above(wanted) / self.count
-
-    def climbed(self, search: Search, best_ps: float) -> None:
+    def climbed(self, rung: Search, best_ps: float) -> None:
         """Take note of a rung; from who is far behind the best of all, more is expected."""
-        helped = 1e-4 if search.best_ps <= 1.05 * best_ps else 1e-2
-        self.idle = 0 if search.best_ps < self.best_ps * (1 - helped) else self.idle + 1
-        self.may_be_behind = 2.0 if search.best_ps < self.best_ps * 0.95 else 1.2
-        self.best_ps = min(self.best_ps, search.best_ps)
-        self.count, self.seconds = search.count, search.seconds
+        helped = 1e-4 if rung.best_ps <= 1.05 * best_ps else 1e-2
+        self.idle = 0 if rung.best_ps < self.best_ps * (1 - helped) else self.idle + 1
+        self.may_be_behind = 2.0 if rung.best_ps < self.best_ps * 0.95 else 1.2
+        self.best_ps = min(self.best_ps, rung.best_ps)
+        self.rung = rung
 
 
 def next_rung(name: str, count: int) -> int:

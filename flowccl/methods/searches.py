@@ -1,14 +1,15 @@
 """All searches of a synthesis: one method at one number of chunks each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
-from flowccl.methods.rungs import Search
+from flowccl.methods.rungs import Search, work_s
 from flowccl.methods.traits import traits_of
+from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
@@ -17,14 +18,19 @@ _SURE = 2  # a first step is begun where so many times as long is left as it is 
 
 @dataclass
 class Searches:
-    """The searches so far, and which of them have time for a step."""
+    """The searches so far, how much they worked, and which of them have time for a step.
+
+    `worked_s` is the work of all steps, for each of so many `places` that go on side by side.
+    """
 
     topology: Topology
     demand_of: Callable[[int], Demand]
     methods: dict[str, Method]
     clock: Clock
+    places: int
     all: list[Search] = field(default_factory=list)
     demands: dict[int, Demand | None] = field(default_factory=dict)
+    hops: float = 1.0  # transfers for a delivery
 
     def demand(self, count: int) -> Demand | None:
         """In so many chunks, if it can be and they are not too many."""
@@ -38,44 +44,53 @@ class Searches:
                 self.demands[count] = demand if few else None
         return self.demands[count]
 
-    def new(self, name: str, count: int, seconds: float = 0.0) -> Search:
-        """A search that takes part from now on, whose first step is thought to take so long."""
-        demand = self.demand(count) or self.demand_of(count)
-        steps = self.methods[name](self.topology, demand, self.clock)
-        self.all.append(Search(name, count, steps, len(demand.destination_rank), seconds=seconds))
+    def new(self, name: str, count: int) -> Search:
+        """A search that takes part from now on."""
+        demand = self.demand(count)
+        assert demand is not None, f"{count} chunks were asked for before"
+        steps, deliveries = self.methods[name](self.topology, demand, self.clock), len(demand.destination_rank)
+        self.all.append(Search(name, count, steps, deliveries, self.hops * deliveries))
         return self.all[-1]
+
+    def learn(self, found: Schedule) -> None:
+        """How many transfers a schedule here has, from the first."""
+        if found.demand.pieces == 1 and self.hops == 1.0:
+            self.hops = len(found) / max(len(found.demand.destination_rank), 1)
+
+    @property
+    def worked_s(self) -> float:
+        """Work so far, side by side."""
+        return sum(search.spent_s for search in self.all) / self.places
 
     def running(self) -> list[Search]:
         """Searches that can go on in the time that is left."""
-        return [search for search in self.all if not search.over and self.has_time(search.seconds)]
+        return [search for search in self.all if not search.over and search.taken and self.has_time(search.seconds)]
 
-    def may(self, search: Search) -> bool:
-        """Whether it may make a step now: if it makes none, nor a search of its method to which it tells what works."""
-        at_once = not traits_of(search.name).tells_late
-        busy = [other for other in self.all if other.busy]
-        return not any(other is search or (at_once and other.name == search.name) for other in busy)
-
-    def when_free(self, searches: list[Search]) -> Iterator[Search | None]:
-        """Each as soon as it may."""
+    def apart(self, searches: Sequence[Search]) -> list[Search]:
+        """Of these, those who may make steps side by side: of methods that tell at once what works, the first."""
+        kept = list[Search]()
         for search in searches:
-            while not self.may(search):
-                yield None
-            yield search
-
-    def all_done(self) -> Iterator[None]:
-        """Wait for those who make a step."""
-        while any(search.busy for search in self.all):
-            yield None
+            at_once = not traits_of(search.name).tells_late
+            if not any(search is other or (at_once and search.name == other.name) for other in kept):
+                kept.append(search)
+        return kept
 
     def has_time(self, seconds: float) -> bool:
         """Whether so much time is left; always, where steps are counted."""
         return self.clock.steps is not None or seconds <= self.clock.left_s
 
-    def due(self, share: int, seconds: float) -> bool:
-        """Whether a search whose first step takes so long is due by now; where steps are counted, always.
+    def due(self, share: int, below: Search, count: int) -> bool:
+        """Whether it is time for so many chunks, by the first step with fewer; where steps are counted, always.
 
-        By the time that has passed, not by what is left: with more of it all begins as with less.
+        By the work that was done, not by the time that is left: with more of it all begins as with less.
         """
         if self.clock.steps is not None:
             return True
-        return self.has_time(_SURE * seconds) and (share * seconds <= self.clock.elapsed_s or not self.running())
+        more = count / below.count  # a step takes longer as there are more chunks
+        passed = share * self.first_s(count) * below.slow <= self.worked_s or not self.running()
+        return passed and self.has_time(_SURE * below.first_s * more)
+
+    def first_s(self, count: int) -> float:
+        """The work of a first step with so many chunks."""
+        demand = self.demand(count)
+        return 0.0 if demand is None else work_s(self.hops * len(demand.destination_rank), first=True)

@@ -32,7 +32,7 @@ _COLUMNS_PER_S = 3000  # a program of more columns than that for each second lef
 _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
 _MOST_IN_PIECES = 4000  # chunks that the searches still get at once
-_QUICK_SHARE, _FROM_NOTHING = 0.25, {"warm_start": False}  # of the time, in auto
+_QUICK_S, _FROM_NOTHING = (1.0, 2.5), {"warm_start": False}  # in auto: as long as has passed, within these
 _MOST_TO_SETTLE = 300  # where limits or changing bandwidths make placing slow
 
 
@@ -61,7 +61,8 @@ def lp_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
     """The same in little time, from nothing: what auto takes beside its searches. No plan in that time is no answer."""
     if clock.steps is not None:
         raise DemandError("lp-quick is for a time limit: with a number of steps it would depend on the computer")
-    until_s = min(clock.elapsed_s + _QUICK_SHARE * clock.time_limit_s, clock.time_limit_s)
+    began_s = clock.elapsed_s
+    until_s = min(began_s + min(max(began_s, _QUICK_S[0]), _QUICK_S[1]), clock.time_limit_s)
     try:
         yield from lp(topology, demand, replace(clock, time_limit_s=until_s, options=_FROM_NOTHING, notes={}))
     except NothingFoundError as nothing:
