@@ -3,11 +3,13 @@
 With one stage this is one-shot; with stages of two, recursive doubling. After a stage all of a group have the same
 sum: they are a block, and blocks are the members of the groups of the next stage. Blocks are runs of ranks, or of ranks
 put in an order in which neighbours are near each other; every way to write the number of ranks as a product is tried.
-Who has no link to all other blocks of its group gets the sum from one who has.
+Who has no link to all other blocks of its group gets the sum from one who has. Of a plan with several stages, chunks in
+turn may begin with another of them, so that the links of all stages are busy from the start.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -47,8 +49,11 @@ def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
             return
         order = ranks if turn == 0 else _paired(ranks, cost, random)
         better: Schedule | None = None
-        for sizes in _products(len(ranks))[:_MOST_PLANS]:
-            schedule = _plan(placing, cost, list(_groups(order, sizes)))
+        for sizes, turned in product(_products(len(ranks))[:_MOST_PLANS], (False, True)):
+            if turned and len(sizes) == 1:
+                continue
+            plans = [_turned(order, sizes, first) for first in range(len(sizes) if turned else 1)]
+            schedule = _placed(placing, cost, [list(_groups(*plan)) for plan in plans])
             if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
                 better, best_ps = schedule, schedule.finish_ps
             if clock.over():
@@ -57,15 +62,24 @@ def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
             yield better  # until there is one, go on with other orders
 
 
-def _plan(placing: "_Placing", cost: Cost, stages: list[list[list[list[int]]]]) -> Schedule | None:
-    """The schedule of a plan, or None where it cannot be or would be large."""
-    steps: list[list[list[Send]]] = []
-    for groups in stages:
-        rounds = _stage(cost, groups)
-        if rounds is None:
+def _turned(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int], list[int]]:
+    """The plan that begins with another stage: ranks in the order for it, and the sizes of its stages."""
+    stages = [*range(first, len(sizes)), *range(first)]
+    axes = [len(sizes) - 1 - stage for stage in reversed(stages)]
+    order: list[int] = np.array(ranks).reshape(sizes[::-1]).transpose(axes).ravel().tolist()
+    return order, [sizes[stage] for stage in stages]
+
+
+def _placed(placing: "_Placing", cost: Cost, plans: list[list[list[list[list[int]]]]]) -> Schedule | None:
+    """The schedule of plans that the chunks take in turn; None where one cannot be or they would be large."""
+    steps: list[list[list[list[Send]]]] = []
+    for stages in plans:
+        rounds = [_stage(cost, groups) for groups in stages]
+        known = [one for one in rounds if one is not None]
+        if len(known) < len(rounds):
             return None
-        steps.append(rounds)
-    count = sum(len(sends) for rounds in steps for sends in rounds)
+        steps.append(known)
+    count = max(sum(len(sends) for rounds in stages for sends in rounds) for stages in steps)
     return None if count * len(placing.demand) > _MOST_SENDS else placing.place(steps)
 
 
@@ -193,15 +207,16 @@ class _Placing:
         self.sizes, self.size_of = np.unique(self.demand.chunk_bytes, return_inverse=True)
         self.known: dict[tuple[int, int], tuple[list[tuple[int, int, int]], int]] = {}
 
-    def place(self, stages: list[list[list[Send]]]) -> Schedule | None:
-        """The schedule; None where a send would meet a sum that has grown already."""
+    def place(self, plans: list[list[list[list[Send]]]]) -> Schedule | None:
+        """The schedule, of plans in turn for the chunks; None where a send would meet a sum that has grown already."""
         self.free_at.clear()
         self.rows.clear()
         ready = dict.fromkeys(((c, r) for c in range(len(self.demand)) for r in self.demand.sources(c).tolist()), 0)
         self.over = dict.fromkeys(ready, -1)  # the last that a node did with a chunk in the stages before
-        for rounds in stages:
+        for stage in range(len(plans[0])):
             later = dict(ready)
             for chunk in range(len(self.demand)):
+                rounds = plans[chunk % len(plans)][stage]
                 first_in: dict[int, int] = {}
                 for sends in rounds:
                     for a, b, add in sends:

@@ -119,6 +119,16 @@ def test_exchange_takes_the_latency_of_the_farthest(machine: str, pencil_us: flo
     assert pencil_us <= best <= 1.05 * pencil_us
 
 
+def test_exchange_begins_with_another_stage_for_every_other_chunk() -> None:
+    """A square, four chunks of 0.4 us, two stages: in each, both links of a GPU carry two chunks and not one all four.
+
+    The second stage of the last chunk begins at 0.7 + 2 x 0.4 us. One order for all would take 4 x 0.4 until then.
+    """
+    topology, demand = read_machine("hypercube:2"), collective("allreduce", 4, 40_000)
+    best = min(s.finish_us for s in METHODS["exchange"](topology, demand, Clock(9.0)) if s is not None)
+    assert best == pytest.approx((0.7 + 2 * 0.4) + (0.7 + 0.4))
+
+
 @pytest.mark.parametrize(("machine", "hops"), [("ring:5", 2), ("line:4", 3), ("torus:3x3", 2)])
 def test_apart_takes_the_latency_of_the_farthest(machine: str, hops: int) -> None:
     """Where no plan of exchanges fits: every destination adds up on its own, and nobody waits for a whole sum."""
