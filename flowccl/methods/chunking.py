@@ -8,7 +8,7 @@ seconds. So the rounds are the same on one core and on two, and with more time t
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.ladder import PATIENCE, SHARE, SMALL_SHARE, Ladder
 from flowccl.methods.method import Method
 from flowccl.methods.rungs import Search, next_rung
-from flowccl.methods.searches import Searches
+from flowccl.methods.searches import SURE, Searches
 from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 FIRST_STEPS = 5  # of each search on the first rung: they find out what works on this machine
 _NEAR = 1.05  # searches that are at most so much later than the best get their turn, however little they were tried
+_AS_GOOD = 1.01  # what is at most so much later than the best with fewer chunks will do
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
 _HOPEFUL_S = 10.0  # for what is good to become better
 _CLOSE, _DEMANDING = 1.001, 1.0051  # if it is not this close to the floor, and a gap of this at most was asked for
@@ -66,19 +67,19 @@ class Chunking:
         self.places = _PLACES if self.clock.steps is not None else max(_PLACES, self.workers)
         self.searches = Searches(self.topology, self.demand_of, self.methods, self.clock, self.places)
         longer = self.all_first and several
-        self.ladder = Ladder(self.searches, self.clock, names, self.first_steps, longer, self.wanted)
+        self.ladder = Ladder(self.searches, names, self.first_steps, longer, self.wanted)
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
         with ThreadPoolExecutor(self.workers) as pool:
             for new in self._rounds():
                 turns = self._in_steps_left(self._beside(new) if new else self._turns())
+                turns.sort(key=lambda turn: -turn[0].cost_s * turn[1])  # the longest first, so that none waits for it
                 if not turns or self._enough():
                     return
                 for found in self._found([pool.submit(self._some, *turn) for turn in turns]):
                     if found.finish_ps < self.best_ps and _right(found):
                         self.best_ps = found.finish_ps
-                        self.searches.learn(found)
                         yield found
                 self.steps = sum(search.taken for search in self.searches.all)
                 self.clock.best_ps = self.best_ps
@@ -138,39 +139,39 @@ class Chunking:
         """The new searches of each round, or those on the first rung; none, where the best go on."""
         yield from self.ladder.first_rung()
         yield from self.ladder.ahead()
-        climb, last = self.ladder.climb(), self.last
+        climb, last = self.ladder.climb(), list(self.last)
         for number in itertools.count():
-            new = next(climb, [])
-            if not new:
-                new = [self.searches.new(name, 1) for name in last]
-                new += self._next_rung() if number % _ROUNDS_PER_RUNG == 0 else []
-                new += self._improvers()
-                last = []
+            rungs = next(climb, [])
+            new = rungs + self._improvers(1 if rungs else _MOST_IMPROVED)
+            if not rungs and number % _ROUNDS_PER_RUNG == 0:
+                new += self._next_rung()
+            if not new and last and self._as_long(last[0]):
+                new = [self.searches.new(last.pop(0), 1)]
             if not new and not self.searches.running():
                 return
             yield new
 
+    def _as_long(self, name: str) -> bool:
+        """Whether others have worked as long as a method that comes last will take, and there is time for it."""
+        seconds = self.searches.first_s(name, 1)
+        return self.searches.worked_s >= seconds and self.searches.has_time(SURE * seconds)
+
     def _beside(self, new: list[Search]) -> list[Turn]:
         """A step of each, and beside the longest what the best can do meanwhile."""
         costs = [search.cost_s for search in new]
-        others = [search for search in self._by_standing() if search not in new]
-        free = self.searches.apart([*new, *others])[len(new) : len(new) + 1]
         left_s = self.places * max(costs) - sum(costs)
-        beside = [(search, int(left_s / search.cost_s)) for search in free if left_s >= search.cost_s]
+        beside = [turn for turn in self._turns(new, left_s / 2 / _BESIDE) if turn[0].cost_s * turn[1] <= left_s]
         return [*((search, 1) for search in new), *beside]
 
-    def _turns(self) -> list[Turn]:
-        """The best search, and beside it some others."""
-        running = self._by_standing()
-        others = [*self._partners(running), *running[1:]]
-        going = self.searches.apart([*running[:1], *others])[: 1 + _BESIDE * (self.places - 1)]
-        turn_s = max([_MOMENT_S, *(search.cost_s for search in going)])
+    def _turns(self, new: Sequence[Search] = (), turn_s: float = 0.0) -> list[Turn]:
+        """The best search, and some others that work as much as it does, beside new ones; so long at least for each."""
+        running = sorted(self.searches.running(), key=lambda search: search.standing)
+        wanted = [*new, *running[:1], *self._partners(running), *running[1:]]
+        going = self.searches.apart(wanted)[len(new) : len(new) + 1 + _BESIDE * (self.places - 1)]
+        turn_s = turn_s or max([_MOMENT_S, *(search.cost_s for search in going)])
         steps = [max(int(turn_s / search.cost_s), 1) for search in going]
         steps[:1] = [_BESIDE * many for many in steps[:1]]
         return list(zip(going, steps, strict=True))
-
-    def _by_standing(self) -> list[Search]:
-        return sorted(self.searches.running(), key=lambda search: search.standing)
 
     def _partners(self, running: list[Search]) -> Iterable[Search]:
         """Who makes steps beside the best: the next best, one that needs many, the least tried of those near."""
@@ -180,13 +181,14 @@ class Chunking:
             if some:
                 yield min(some, key=lambda search: search.spent_s)
 
-    def _improvers(self) -> list[Search]:
-        """At the best numbers of chunks, searches by methods that go on from others, where there are none.
+    def _improvers(self, most: int) -> list[Search]:
+        """Searches by methods that go on from others, where there are none: with few chunks that do, and with the best.
 
         On the ladder they have too little time to be worth the next rung.
         """
         best = sorted((search for search in self.searches.all if not search.over), key=lambda search: search.best_ps)
-        counts = list(dict.fromkeys(search.count for search in best))[:_MOST_IMPROVED]
+        few = min((search.count for search in best if search.best_ps <= _AS_GOOD * best[0].best_ps), default=1)
+        counts = list(dict.fromkeys([few, *(search.count for search in best)]))[:most]
         names = [name for name in self.methods if traits_of(name).goes_on]
         wanted = [(name, count) for name in names for count in self._missing(name, counts)]
         return [self.searches.new(name, count) for name, count in wanted]

@@ -11,12 +11,12 @@ from flowccl.methods.searches import Searches
 from flowccl.methods.traits import traits_of
 
 PATIENCE = 3  # rungs that may bring nothing
-SHARE, SMALL_SHARE = 3, 6  # a rung is taken once so many times as much work was done as it will take
+SHARE, SMALL_SHARE = 2, 5  # a rung is taken once so many times as much work was done as it will take
 _LEADS = 1.01  # who is at most so much later than the best, and whom the last rung helped, has the larger share
 _FEW = 2  # chunks, up to which all methods climb
-_EARLY_S, _LONGER_S = 0.6, 0.6  # of work on the first rung: for a few steps of each, and for small problems
-_LATE_S = 2.0  # after which the first rung is over however little was done
-_TREES_AHEAD, _TREES_SHARE = (16, 48), 5  # numbers of chunks; the next if so many times its seconds are left
+_EARLY_S = 0.3  # of work on the first rung
+_LATE_S = 3.0  # after which the first rung is over however little was done
+_FAR_UP, _FAR_UP_SHARE = (16, 48), 5  # numbers of chunks; the next if so many times its seconds are left
 
 
 @dataclass
@@ -28,13 +28,17 @@ class Ladder:
     """
 
     searches: Searches
-    clock: Clock
     names: list[str]
     first_steps: int
     longer: bool
     wanted: int
     climbers: list[Climber] = field(default_factory=list)
     on_first_rung: bool = True
+
+    @property
+    def clock(self) -> Clock:
+        """The one of all searches."""
+        return self.searches.clock
 
     def first_rung(self) -> Iterator[list[Search]]:
         """All at one chunk: a few steps of each find out what works here, and a while longer may find what is best."""
@@ -45,8 +49,8 @@ class Ladder:
         for turn in itertools.count(1):
             running = [search for search in new if not search.over]
             hope = self.longer and min((search.idle for search in running), default=0) < PATIENCE
-            until_s = _EARLY_S if turn < self.first_steps else _LONGER_S if hope else 0.0
-            if not running or self.searches.worked_s >= until_s or self._late():
+            early = self.searches.worked_s < _EARLY_S and not self._late()
+            if not running or not early or not (hope or turn < self.first_steps):
                 break
             yield running
         self.on_first_rung = False
@@ -55,25 +59,28 @@ class Ladder:
             climber.climbed(climber.rung, self.clock.best_ps)
 
     def ahead(self) -> Iterator[list[Search]]:
-        """For sums that all want, trees far up the ladder: there they are good, and with all others they come late."""
-        demand, methods = self.searches.demand_of(1), self.searches.methods
+        """For sums that all want, who is good far up the ladder is tried there first: with all others it comes late."""
+        demand = self.searches.demand_of(1)
         to_all = demand.reduces and len(demand.destination_rank) > len(demand)
-        for count in _TREES_AHEAD if to_all and "trees" in methods and len(methods) > 1 else ():
+        names = [name for name in self.names if traits_of(name).good_far_up and to_all and len(self.names) > 1]
+        for name, count in itertools.product(names, _FAR_UP):
             if self.searches.demand(count) is None or self.clock.best_ps <= self.clock.good_ps:
                 return
-            search = self.searches.new("trees", count)
+            search = self.searches.new(name, count)
             yield [search]
-            if not self.searches.has_time(_TREES_SHARE * search.seconds):
+            if not self.searches.has_time(_FAR_UP_SHARE * search.seconds):
                 return
 
     def climb(self) -> Iterator[list[Search]]:
-        """The next rungs that are due, the lowest first, of no more work than was done; none, where work is to be done.
+        """The next rungs that are due, a few at once, the lowest first; none, where work is to be done first.
 
         A method leaves the ladder when a few rungs did not help it.
         """
         while climbers := [climber for climber in self.climbers if self.climbs(climber)]:
             due = sorted((climber for climber in climbers if self._due_for(climber)), key=self._above)
-            work = list(itertools.accumulate(self.searches.first_s(self._above(climber)) for climber in due))
+            work = list(
+                itertools.accumulate(self.searches.first_s(climber.name, self._above(climber)) for climber in due)
+            )
             due = due[: max(bisect_right(work, self.searches.worked_s), 1)]
             rungs = [self.searches.new(climber.name, self._above(climber)) for climber in due]
             yield rungs

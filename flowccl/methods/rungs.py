@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
 from flowccl.methods.traits import traits_of
 from flowccl.schedule.schedule import Schedule
@@ -10,25 +11,26 @@ from flowccl.schedule.schedule import Schedule
 _WHILE_S, _WHILE = 0.5, 10  # what was won in so many seconds of work or steps may be won again
 _MOST_WON = 0.05  # of its finish
 _TIRED, _USUAL = 2e-4, 5_000  # a step without success on so many deliveries counts as so much of the finish
-_STEP_S, _TRANSFER_S = 0.003, 4e-6  # the work of a step and of each transfer, as measured
+_STEP_S, _EACH_S = 0.003, 4e-6  # the work of a step, and for each delivery and contribution, as measured
 _FIRST = 5  # times as much for a first step
-_SLOW = 8  # a search that takes so many times as long as its work says is slow
+_SLOW = 30  # a search that takes so many times as long as its work says is slow
 
 
-def work_s(transfers: float, first: bool) -> float:
+def work_s(name: str, demand: Demand, first: bool) -> float:
     """Seconds that a step takes on a usual computer: counted, so that they are the same on any and every time."""
-    return (_STEP_S + _TRANSFER_S * transfers) * (_FIRST if first else 1)
+    each = len(demand.destination_rank) + len(demand.source_rank) - len(demand)
+    traits = traits_of(name)
+    return max((_STEP_S + _EACH_S * each) * (_FIRST * traits.begins if first else 1), traits.takes_s)
 
 
 @dataclass
 class Search:
-    """One method at one number of chunks, whose schedules have so many transfers, or so."""
+    """One method at one number of chunks."""
 
     name: str
     count: int
+    demand: Demand
     steps: Iterator[Schedule | None]
-    deliveries: int
-    transfers: float
     best_ps: float = float("inf")
     slow: float = 1.0
     seconds: float = 0.0  # that its last step took
@@ -42,12 +44,12 @@ class Search:
     @property
     def cost_s(self) -> float:
         """Of work, its next step."""
-        return work_s(self.transfers, first=self.taken == 0) * self.slow
+        return work_s(self.name, self.demand, first=self.taken == 0) * self.slow
 
     @property
     def standing(self) -> float:
         """Its best finish, earlier by what it wins in a while, later for every step that has brought nothing since."""
-        tired = _TIRED * self.idle * max(self.deliveries / _USUAL, 1.0)
+        tired = _TIRED * self.idle * max(len(self.demand.destination_rank) / _USUAL, 1.0)
         return self.best_ps * (1 + tired - min(self.pace, _MOST_WON))
 
     def step(self, clock: Clock) -> Schedule | None:

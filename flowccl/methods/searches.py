@@ -9,11 +9,10 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
 from flowccl.methods.rungs import Search, work_s
 from flowccl.methods.traits import traits_of
-from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
 _MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
-_SURE = 2  # a first step is begun where so many times as long is left as it is thought to take
+SURE = 1.5  # a first step is begun where so many times as long is left as it is thought to take
 
 
 @dataclass
@@ -30,7 +29,6 @@ class Searches:
     places: int
     all: list[Search] = field(default_factory=list)
     demands: dict[int, Demand | None] = field(default_factory=dict)
-    hops: float = 1.0  # transfers for a delivery
 
     def demand(self, count: int) -> Demand | None:
         """In so many chunks, if it can be and they are not too many."""
@@ -48,14 +46,8 @@ class Searches:
         """A search that takes part from now on."""
         demand = self.demand(count)
         assert demand is not None, f"{count} chunks were asked for before"
-        steps, deliveries = self.methods[name](self.topology, demand, self.clock), len(demand.destination_rank)
-        self.all.append(Search(name, count, steps, deliveries, self.hops * deliveries))
+        self.all.append(Search(name, count, demand, self.methods[name](self.topology, demand, self.clock)))
         return self.all[-1]
-
-    def learn(self, found: Schedule) -> None:
-        """How many transfers a schedule here has, from the first."""
-        if found.demand.pieces == 1 and self.hops == 1.0:
-            self.hops = len(found) / max(len(found.demand.destination_rank), 1)
 
     @property
     def worked_s(self) -> float:
@@ -87,10 +79,10 @@ class Searches:
         if self.clock.steps is not None:
             return True
         more = count / below.count  # a step takes longer as there are more chunks
-        passed = share * self.first_s(count) * below.slow <= self.worked_s or not self.running()
-        return passed and self.has_time(_SURE * below.first_s * more)
+        passed = share * self.first_s(below.name, count) * below.slow <= self.worked_s or not self.running()
+        return passed and self.has_time(SURE * below.first_s * more)
 
-    def first_s(self, count: int) -> float:
+    def first_s(self, name: str, count: int) -> float:
         """The work of a first step with so many chunks."""
         demand = self.demand(count)
-        return 0.0 if demand is None else work_s(self.hops * len(demand.destination_rank), first=True)
+        return 0.0 if demand is None else work_s(name, demand, first=True)

@@ -23,7 +23,7 @@ from flowccl.topology.topology import Topology
 
 _STEEP = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # how dear full links are, sweep by sweep
 _RUNS_PER_WAYS = 8
-_JOBS, _MOST_RUNS = 60_000, 16  # about so many jobs are worked off in a step, in at most so many runs
+_JOBS, _MOST_RUNS = 30_000, 16  # about so many jobs are worked off in a step, in at most so many runs
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -93,7 +93,8 @@ class RoutedSearch:
     @property
     def runs(self) -> int:
         """How many runs make a step that takes about as long as those of other searches."""
-        return min(max(_JOBS // len(self.demand.destination_rank), 1), _MOST_RUNS)
+        jobs = len(self.best[0].chunk) if self.best is not None else len(self.demand.destination_rank)
+        return min(max(_JOBS // jobs, 1), _MOST_RUNS)
 
     def _new_jobs(self, best_ps: float) -> Jobs | None:
         """Trees of another shape each time: from least cost to shortest ways, and with other ties.

@@ -22,6 +22,7 @@ from flowccl.methods.teccl.plan import GridPlan
 from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, refuse_too_few, solver_options
 from flowccl.methods.teccl.start import Start, greedy_start
+from flowccl.methods.traits import QUICK_S
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
 from flowccl.topology.topology import Topology
@@ -32,7 +33,7 @@ _COLUMNS_PER_S = 3000  # a program of more columns than that for each second lef
 _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
 _MOST_IN_PIECES = 4000  # chunks that the searches still get at once
-_QUICK_S, _FROM_NOTHING = (1.0, 2.5), {"warm_start": False}  # in auto: as long as has passed, within these
+_FROM_NOTHING = {"warm_start": False}  # in auto
 _MOST_TO_SETTLE = 300  # where limits or changing bandwidths make placing slow
 
 
@@ -61,8 +62,7 @@ def lp_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
     """The same in little time, from nothing: what auto takes beside its searches. No plan in that time is no answer."""
     if clock.steps is not None:
         raise DemandError("lp-quick is for a time limit: with a number of steps it would depend on the computer")
-    began_s = clock.elapsed_s
-    until_s = min(began_s + min(max(began_s, _QUICK_S[0]), _QUICK_S[1]), clock.time_limit_s)
+    until_s = min(clock.elapsed_s + QUICK_S, clock.time_limit_s)
     try:
         yield from lp(topology, demand, replace(clock, time_limit_s=until_s, options=_FROM_NOTHING, notes={}))
     except NothingFoundError as nothing:
