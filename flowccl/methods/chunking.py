@@ -71,7 +71,8 @@ class Chunking:
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
-        with ThreadPoolExecutor(self.workers) as pool:
+        pool = ThreadPoolExecutor(self.workers)
+        try:
             for new in self._rounds():
                 turns = self._in_steps_left(self._beside(new) if new else self._turns())
                 turns.sort(key=lambda turn: -turn[0].cost_s * turn[1])  # the longest first, so that none waits for it
@@ -84,6 +85,8 @@ class Chunking:
                 self.steps = sum(search.taken for search in self.searches.all)
                 self.clock.best_ps = self.best_ps
                 self.clock.settle()
+        finally:
+            pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for the rest of a round
 
     def _found(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
         """What the searches of a round find, as soon as they do; where steps are counted, in their order."""
