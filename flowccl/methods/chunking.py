@@ -156,7 +156,7 @@ class Chunking:
 
     def _as_long(self, name: str) -> bool:
         """Whether others have worked as long as a method that comes last will take, and there is time for it."""
-        seconds = self.searches.first_s(name, 1)
+        seconds = self.searches.first_work_s(name, 1)
         return self.searches.worked_s >= seconds and self.searches.has_time(SURE * seconds)
 
     def _beside(self, new: list[Search]) -> list[Turn]:
@@ -182,7 +182,7 @@ class Chunking:
         near = [search for search in running[1:] if search.best_ps <= _NEAR * running[0].best_ps]
         for some in (running[1:2], improvers, near):
             if some:
-                yield min(some, key=lambda search: search.spent_s)
+                yield min(some, key=lambda search: search.worked_s)
 
     def _improvers(self, most: int) -> list[Search]:
         """Searches by methods that go on from others, where there are none: with few chunks that do, and with the best.

@@ -9,7 +9,6 @@ turn may begin with another of them, so that the links of all stages are busy fr
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -28,6 +27,7 @@ _MOST_PLANS = 32
 _ORDERS = 12
 
 Send = tuple[int, int, bool]  # from rank, to rank, add
+Groups = list[list[list[int]]]  # of a stage: groups of blocks of ranks
 Cost = dict[tuple[int, int], float]  # of a chunk from one node to a neighbour
 
 
@@ -49,10 +49,9 @@ def exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sched
             return
         order = ranks if turn == 0 else _paired(ranks, cost, random)
         better: Schedule | None = None
-        for sizes, turned in product(_products(len(ranks))[:_MOST_PLANS], (False, True)):
-            if turned and len(sizes) == 1:
-                continue
-            plans = [_turned(order, sizes, first) for first in range(len(sizes) if turned else 1)]
+        products = _products(len(ranks))[:_MOST_PLANS]
+        for sizes, turns in ((factors, turns) for factors in products for turns in sorted({1, len(factors)})):
+            plans = [_turned(order, sizes, first) for first in range(turns)]
             schedule = _placed(placing, cost, [list(_groups(*plan)) for plan in plans])
             if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
                 better, best_ps = schedule, schedule.finish_ps
@@ -70,7 +69,7 @@ def _turned(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int], 
     return order, [sizes[stage] for stage in stages]
 
 
-def _placed(placing: "_Placing", cost: Cost, plans: list[list[list[list[list[int]]]]]) -> Schedule | None:
+def _placed(placing: "_Placing", cost: Cost, plans: list[list[Groups]]) -> Schedule | None:
     """The schedule of plans that the chunks take in turn; None where one cannot be or they would be large."""
     steps: list[list[list[list[Send]]]] = []
     for stages in plans:
@@ -131,7 +130,7 @@ def _products(number: int) -> list[list[int]]:
     return sorted(found, key=len)
 
 
-def _groups(ranks: list[int], sizes: Sequence[int]) -> Iterator[list[list[list[int]]]]:
+def _groups(ranks: list[int], sizes: Sequence[int]) -> Iterator[Groups]:
     """Stage by stage: the groups, each a list of blocks, each a list of ranks."""
     for stage, size in enumerate(sizes):
         width = prod(sizes[:stage])
@@ -139,7 +138,7 @@ def _groups(ranks: list[int], sizes: Sequence[int]) -> Iterator[list[list[list[i
         yield [blocks[at : at + size] for at in range(0, len(blocks), size)]
 
 
-def _stage(cost: Cost, groups: list[list[list[int]]]) -> list[list[Send]] | None:
+def _stage(cost: Cost, groups: Groups) -> list[list[Send]] | None:
     """Rounds of sends of one stage: first those that add up, by turns, then those that spread; None if impossible."""
     rounds: dict[int, list[Send]] = {}
     for blocks in groups:

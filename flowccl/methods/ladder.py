@@ -79,7 +79,7 @@ class Ladder:
         while climbers := [climber for climber in self.climbers if self.climbs(climber)]:
             due = sorted((climber for climber in climbers if self._due_for(climber)), key=self._above)
             work = list(
-                itertools.accumulate(self.searches.first_s(climber.name, self._above(climber)) for climber in due)
+                itertools.accumulate(self.searches.first_work_s(climber.name, self._above(climber)) for climber in due)
             )
             due = due[: max(bisect_right(work, self.searches.worked_s), 1)]
             rungs = [self.searches.new(climber.name, self._above(climber)) for climber in due]

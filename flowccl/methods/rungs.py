@@ -35,7 +35,7 @@ class Search:
     slow: float = 1.0
     seconds: float = 0.0  # that its last step took
     first_s: float = 0.0  # and its first
-    spent_s: float = 0.0  # of work
+    worked_s: float = 0.0
     pace: float = 0.0  # how much of its finish it won lately
     taken: int = 0
     idle: int = 0
@@ -58,7 +58,7 @@ class Search:
         found = next(self.steps, "over")
         self.seconds = clock.elapsed_s - began
         slow = max(self.seconds / cost_s / _SLOW, 1.0) if clock.steps is None else 1.0
-        self.spent_s += slow * cost_s
+        self.worked_s += slow * cost_s
         self.taken += 1
         self.idle += 1
         if self.taken == 1:

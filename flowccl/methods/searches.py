@@ -52,7 +52,7 @@ class Searches:
     @property
     def worked_s(self) -> float:
         """Work so far, side by side."""
-        return sum(search.spent_s for search in self.all) / self.places
+        return sum(search.worked_s for search in self.all) / self.places
 
     def running(self) -> list[Search]:
         """Searches that can go on in the time that is left."""
@@ -79,10 +79,10 @@ class Searches:
         if self.clock.steps is not None:
             return True
         more = count / below.count  # a step takes longer as there are more chunks
-        passed = share * self.first_s(below.name, count) * below.slow <= self.worked_s or not self.running()
+        passed = share * self.first_work_s(below.name, count) * below.slow <= self.worked_s or not self.running()
         return passed and self.has_time(SURE * below.first_s * more)
 
-    def first_s(self, name: str, count: int) -> float:
+    def first_work_s(self, name: str, count: int) -> float:
         """The work of a first step with so many chunks."""
         demand = self.demand(count)
         return 0.0 if demand is None else work_s(name, demand, first=True)

@@ -13,7 +13,7 @@ class Traits:
     few_rungs     it needs its time to improve: it takes only the powers of two on the ladder
     goes_on       it goes on from what others found, so it is asked where they are best
     stays_ahead   what it found it improves better than those who would go on from it
-    tells_late    what its searches tell counts after the step: two of them may make steps side by side
+    tells_late    what its searches tell counts after the round: two of them may make steps side by side
     comes_last    its one step takes long: at one chunk, when others have worked as long
     begins        how many times as much work its first step is as those of others
     takes_s       the work of a step, where that does not depend on what is asked
