@@ -16,6 +16,7 @@ from flowccl.check.verify import verify
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
+from flowccl.methods.cuts import Cuts
 from flowccl.methods.ladder import PATIENCE, SHARE, SMALL_SHARE, Ladder
 from flowccl.methods.method import Method
 from flowccl.methods.rungs import Search, next_rung
@@ -68,13 +69,15 @@ class Chunking:
         self.searches = Searches(self.topology, self.demand_of, self.methods, self.clock, self.places)
         longer = self.all_first and several
         self.ladder = Ladder(self.searches, names, self.first_steps, longer, self.wanted)
+        self.cuts = Cuts(self.searches)
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
         pool = ThreadPoolExecutor(self.workers)
         try:
             for new in self._rounds():
-                turns = self._in_steps_left(self._beside(new) if new else self._turns())
+                turns = self._beside(new) if new else self._turns()
+                turns = self._in_steps_left([*turns, *self._cut()])
                 turns.sort(key=lambda turn: -turn[0].cost_s * turn[1])  # the longest first, so that none waits for it
                 if not turns or self._enough():
                     return
@@ -82,11 +85,16 @@ class Chunking:
                     if found.finish_ps < self.best_ps and _right(found):
                         self.best_ps = found.finish_ps
                         yield found
-                self.steps = sum(search.taken for search in self.searches.all)
-                self.clock.best_ps = self.best_ps
+                self.steps = sum(search.taken for search in [*self.searches.all, *self.cuts.made])
+                self.clock.best_ps = min(search.best_ps for search in self.searches.all)
                 self.clock.settle()
         finally:
             pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for the rest of a round
+
+    def _cut(self) -> list[Turn]:
+        """Something to cut finer, where methods work together and it is worth it."""
+        cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 else None
+        return [] if cut is None else [(cut, 1)]
 
     def _found(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
         """What the searches of a round find, as soon as they do; where steps are counted, in their order."""

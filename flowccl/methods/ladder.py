@@ -13,6 +13,7 @@ from flowccl.methods.traits import traits_of
 PATIENCE = 3  # rungs that may bring nothing
 SHARE, SMALL_SHARE = 2, 5  # a rung is taken once so many times as much work was done as it will take
 _LEADS = 1.01  # who is at most so much later than the best, and whom the last rung helped, has the larger share
+_MOST_BEHIND = 4  # rungs in a row on which a method may be later than that
 _FEW = 2  # chunks, up to which all methods climb
 _EARLY_S = 0.3  # of work on the first rung
 _LATE_S = 3.0  # after which the first rung is over however little was done
@@ -86,6 +87,7 @@ class Ladder:
             yield rungs
             for climber, rung in zip(due, rungs, strict=True):
                 climber.climbed(rung, self.clock.best_ps)
+                climber.behind = climber.behind + 1 if climber.best_ps > _LEADS * self._so_far_ps(climber) else 0
 
     def climbs(self, climber: Climber) -> bool:
         """Whether a method is on the ladder still, and not on its top."""
@@ -94,15 +96,18 @@ class Ladder:
         asked = traits.goes_on and len(self.climbers) > 1  # where others are best
         if self.searches.demand(count) is None or (count > _FEW and (behind or asked)):
             return False
-        so_far_ps = min(search.best_ps for search in self.searches.all if search.count <= climber.count)
-        near = climber.best_ps <= climber.may_be_behind * so_far_ps  # others may be further up
+        near = climber.best_ps <= climber.may_be_behind * self._so_far_ps(climber) and climber.behind < _MOST_BEHIND
         return count == self.wanted or (climber.idle < PATIENCE and near)
 
     def _due_for(self, climber: Climber) -> bool:
         """Whether the next rung is due for a method; sooner for who leads."""
-        leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self.clock.best_ps
+        leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self._so_far_ps(climber)
         count = self._above(climber)
         return count == self.wanted or self.searches.due(SHARE if leads else SMALL_SHARE, climber.rung, count)
+
+    def _so_far_ps(self, climber: Climber) -> float:
+        """The best finish with no more chunks than a method has tried; others may be further up."""
+        return min(search.best_ps for search in self.searches.all if search.count <= climber.count)
 
     def _above(self, climber: Climber) -> int:
         return climber.above(self.wanted)

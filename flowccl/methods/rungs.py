@@ -31,6 +31,7 @@ class Search:
     count: int
     demand: Demand
     steps: Iterator[Schedule | None]
+    best: Schedule | None = None
     best_ps: float = float("inf")
     slow: float = 1.0
     seconds: float = 0.0  # that its last step took
@@ -69,7 +70,7 @@ class Search:
         won = 0.0
         if found is not None and found.finish_ps < self.best_ps:
             won = 0.0 if self.taken == 1 else 1 - found.finish_ps / self.best_ps
-            self.best_ps, self.idle = found.finish_ps, 0
+            self.best, self.best_ps, self.idle = found, found.finish_ps, 0
         self.pace = self.pace * (1 - min(cost_s / _WHILE_S, 1 / _WHILE)) + won
         return found
 
@@ -82,6 +83,7 @@ class Climber:
     rung: Search
     best_ps: float = float("inf")
     idle: int = 0
+    behind: int = 0
     may_be_behind: float = 2.0  # so many times as late as the best of all
 
     @property

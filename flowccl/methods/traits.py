@@ -41,6 +41,7 @@ _TRAITS = {
     "woven": Traits(needs_steps=True, goes_on=True, tells_late=True),
     "entwined": Traits(needs_steps=True),
     "routed": Traits(tells_late=True),
+    "cut": Traits(begins=0.2),
     "lp-quick": Traits(comes_last=True, takes_s=QUICK_S),
     **dict.fromkeys(("ring", "recursive-doubling", "direct", "tree", "mirrored"), Traits(has_one=True)),
 }

@@ -134,7 +134,7 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
 
 def _hold_before_send(schedule: Schedule, timing: Timing) -> Triples:
     """A root sends when it has what it sends."""
-    root, end = feeding(schedule, timing)
+    root, end = feeding(schedule)
     before, after = timing.end_transfer[end], timing.root_transfer[root]
     lag = (
         timing.end_arrival_ps[end] - schedule.start_ps[before] - (timing.root_from_ps[root] - schedule.start_ps[after])
@@ -144,8 +144,8 @@ def _hold_before_send(schedule: Schedule, timing: Timing) -> Triples:
 
 def _send_before_next_sum(schedule: Schedule, timing: Timing) -> Triples:
     """What came after a partial sum or the only copy had left still does; sums and copies keep their order."""
-    order, end_key, root_key = deliveries(schedule, timing)
-    low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
+    order, end_key, root_key = deliveries(schedule)
+    low, high = _range(end_key, root_key)
     summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
     size = np.where(summed | ~schedule.topology.copies[timing.root_node], high - low, 0)
     root = np.repeat(np.arange(len(root_key)), size)
@@ -170,21 +170,27 @@ def _send_before_next_sum(schedule: Schedule, timing: Timing) -> Triples:
     return first[other], second[other], third[other]
 
 
-def feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
+def feeding(schedule: Schedule) -> tuple[I64, I64]:
     """Pairs (root row, end row): which deliveries a root needs for what it sends.
 
     Of a sum, all that it had got before; else the first; a node that cannot copy, what it got first for what it sends
-    first, and so on.
+    first, and so on. The schedule remembers them: who prunes asks, and who retimes asks again.
     """
-    order, end_key, root_key = deliveries(schedule, timing)
-    low, high = np.searchsorted(end_key, root_key, side="left"), np.searchsorted(end_key, root_key, side="right")
-    summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
-    source_key = (
-        schedule.demand.source_chunk.astype(np.int64) * len(schedule.topology.nodes) + schedule.demand.source_rank
-    )
-    owned = np.isin(root_key, source_key) & ~summed
-    gives_away = ~schedule.topology.copies[timing.root_node] & ~summed
-    turn = np.where(gives_away, _turns(root_key, timing.root_from_ps), 0) - owned
+    if "feeding" not in schedule.remembered:
+        schedule.remembered["feeding"] = _feeding(schedule, schedule.timing)
+    pairs: tuple[I64, I64] = schedule.remembered["feeding"]
+    return pairs
+
+
+def _feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
+    order, end_key, root_key = deliveries(schedule)
+    low, high = _range(end_key, root_key)
+    chunk, demand = schedule.chunk[timing.root_transfer], schedule.demand
+    summed = (np.diff(demand.source_ptr) > 1)[chunk]
+    owned = (demand.source_rank[demand.source_ptr[chunk]] == timing.root_node) & ~summed
+    turn = -owned.astype(np.int64)
+    gives_away = np.flatnonzero(~schedule.topology.copies[timing.root_node] & ~summed)
+    turn[gives_away] += _turns(root_key[gives_away], timing.root_from_ps[gives_away])
     low = np.clip(low + turn, low, high)
     high = np.where(turn < 0, low, np.where(summed, high, np.minimum(high, low + 1)))
     size = high - low
@@ -194,13 +200,30 @@ def feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
     return root[in_time], end[in_time]
 
 
-def deliveries(schedule: Schedule, timing: Timing) -> Triples:
-    """End rows in order of (chunk, node, arrival), their keys, and the keys of root rows."""
+def deliveries(schedule: Schedule) -> Triples:
+    """End rows in order of (chunk, node, arrival), their keys, and the keys of root rows; remembered too."""
+    if "deliveries" not in schedule.remembered:
+        schedule.remembered["deliveries"] = _deliveries(schedule, schedule.timing)
+    rows: Triples = schedule.remembered["deliveries"]
+    return rows
+
+
+def _deliveries(schedule: Schedule, timing: Timing) -> Triples:
     nodes = len(schedule.topology.nodes)
     end_key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
     order = np.lexsort((timing.end_arrival_ps, end_key))
     root_key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
     return order, end_key[order], root_key
+
+
+def _range(keys: I64, asked: I64) -> tuple[I64, I64]:
+    """For each that is asked, where its like are in keys that are in order: from, until."""
+    low = np.searchsorted(keys, asked)
+    if not len(keys):
+        return low, low
+    last = np.searchsorted(keys, keys, side="right")  # quick, since what is asked is in order too
+    place = np.minimum(low, len(keys) - 1)
+    return low, np.where(keys[place] == asked, last[place], low)
 
 
 def _turns(key: I64, time: I64) -> I64:

@@ -117,6 +117,11 @@ class Schedule:
         return shape_on(self.topology, self.routes)
 
     @cached_property
+    def remembered(self) -> dict[str, Any]:
+        """What functions of a schedule found out about it, by their names."""
+        return {}
+
+    @cached_property
     def has_messages(self) -> bool:
         """Whether some transfers travel together."""
         return bool(self.message.max(initial=-1) >= 0)

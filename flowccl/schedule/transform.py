@@ -23,25 +23,29 @@ def prune(schedule: Schedule) -> Schedule:
     """
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
     summed = (np.diff(demand.source_ptr) > 1)[schedule.chunk]
-    order, keys, _ = deliveries(schedule, timing)
+    order, keys, _ = deliveries(schedule)
     first = np.ones(len(keys), dtype=np.bool_)
     first[1:] = keys[1:] != keys[:-1]
-    wanted = demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank
+    wanted = np.sort(demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank)
     gives_away = ~schedule.topology.copies[timing.end_node[order]]
-    rows = order[np.isin(keys, wanted) & (first | gives_away)]
+    is_wanted = wanted[np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)] == keys
+    rows = order[is_wanted & (first | gives_away)]
 
     fed_by = np.full(len(schedule), -1, dtype=np.int64)  # the row with which the root of each transfer got the chunk
-    root, end = feeding(schedule, timing)
+    root, end = feeding(schedule)
     fed_by[timing.root_transfer[root]] = end
     useful = summed[timing.end_transfer]
     if schedule.has_messages:  # what travels with a sum stays, so that the sum comes when it came
         with_sum = np.isin(schedule.leader, schedule.leader[summed])
         rows = np.union1d(rows, np.flatnonzero(with_sum[timing.end_transfer]))
     rows = rows[~useful[rows]]
+    last = np.empty(len(useful), dtype=np.int64)
     while len(rows):
         useful[rows] = True
-        rows = np.unique(fed_by[timing.end_transfer[rows]])
+        rows = fed_by[timing.end_transfer[rows]]
         rows = rows[(rows >= 0) & ~useful[rows]]
+        last[rows] = np.arange(len(rows))
+        rows = rows[last[rows] == np.arange(len(rows))]  # each once
     return _only_ends(schedule, _same_ends(schedule, useful) if schedule.has_messages else useful)
 
 
@@ -61,7 +65,7 @@ def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
     kept = np.bincount(end_transfer[useful], minlength=len(schedule))
     whole, part = np.flatnonzero((kept == ends) & (kept > 0)), np.flatnonzero((kept < ends) & (kept > 0))
     if not len(part):
-        return _subset(schedule, whole)
+        return schedule if len(whole) == len(schedule) else _subset(schedule, whole)
     first = np.concatenate(([0], np.cumsum(ends)))
     links: dict[int, list[int]] = {}
     for i in part.tolist():
@@ -134,6 +138,57 @@ def retime(schedule: Schedule) -> Schedule:
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)
     start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, soonest)
     return replace(schedule, start_ps=start[leader])
+
+
+def finer(schedule: Schedule, demand: Demand) -> Schedule | None:
+    """The same ways with every chunk in pieces that follow one another, as early as they can.
+
+    `demand` has the same blocks in so many times as many chunks. A piece goes on as soon as it is there, so the finish
+    is earlier or the same, but for bytes that do not divide. None where messages, changing links or store-and-forward
+    switches do not let it be done so.
+    """
+    times, count = len(demand) // len(schedule.demand), len(schedule)
+    if schedule.has_messages or schedule.topology.changes or not _is_finer(demand, schedule.demand, times):
+        return None
+    chunk = np.repeat(schedule.chunk, times) * times + np.tile(np.arange(times, dtype=np.int32), count)
+    route, reduce = np.repeat(schedule.route, times), np.repeat(schedule.reduce, times)
+    none = np.zeros(len(chunk), dtype=np.int64)
+    pieces = replace(
+        schedule,
+        demand=demand,
+        chunk=chunk,
+        route=route,
+        start_ps=none,
+        reduce=reduce,
+        message=none[:0].astype(np.int32),
+    )
+    hold = _longest_holds(pieces).reshape(count, times)
+    whole, together = _longest_holds(schedule), hold.sum(axis=1)
+    more = together > whole  # where bytes do not divide: all starts a little later
+    longer = float(((together + 2) / whole)[more].max(initial=1.0))
+    start = np.ceil(schedule.start_ps * longer).astype(np.int64)[:, None] + np.cumsum(hold, axis=1) - hold
+    placed = replace(pieces, start_ps=start.reshape(-1))
+    return retime(placed) if fits(placed) else None
+
+
+def _is_finer(fine: Demand, coarse: Demand, times: int) -> bool:
+    """Whether each chunk of one demand is so many chunks of the other, one after another."""
+    of = np.repeat(np.arange(len(coarse), dtype=np.int32), times)
+    return len(fine) == len(of) and all(
+        np.array_equal(np.diff(pointer), np.diff(other)[of]) and np.array_equal(rank, other_rank[spread(other, of)[1]])
+        for pointer, rank, other, other_rank in (
+            (fine.source_ptr, fine.source_rank, coarse.source_ptr, coarse.source_rank),
+            (fine.destination_ptr, fine.destination_rank, coarse.destination_ptr, coarse.destination_rank),
+        )
+    )
+
+
+def _longest_holds(schedule: Schedule) -> NDArray[np.int64]:
+    """How long each transfer holds the link that it holds longest."""
+    timing = schedule.timing
+    hold = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(hold, timing.hop_transfer, timing.hop_to_ps - timing.hop_from_ps)
+    return hold
 
 
 def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:

@@ -6,10 +6,10 @@ a merge one that reduces. Links joined by cut-through switches form a segment: t
 slowest; a store-and-forward switch starts a new segment when the chunk is whole there.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,23 +57,32 @@ class Routes:
 
     def distinct(self) -> tuple["Routes", NDArray[np.int32]]:
         """Each route once, in order of first appearance, and for every route its place there."""
-        size = np.diff(self.ptr)
-        if len(size) and size.min() == size.max():
-            width = int(size[0])
-            rows = self.link.reshape(-1, width)
-            _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-            rank = np.argsort(np.argsort(first, kind="stable"), kind="stable")
-            chosen = rows[np.sort(first)]
-            ptr = np.arange(len(chosen) + 1, dtype=np.int64) * width
-            return Routes(ptr, chosen.reshape(-1)), rank[inverse.reshape(-1)].astype(np.int32)
-        place: dict[bytes, int] = {}
-        raw, width = self.link.tobytes(), self.link.itemsize
-        bounds = (self.ptr * width).tolist()
-        which = [place.setdefault(raw[a:b], len(place)) for a, b in pairwise(bounds)]
-        chosen_routes = [np.frombuffer(key, dtype=np.int32) for key in place]
-        ptr = np.concatenate(([0], np.cumsum([len(route) for route in chosen_routes]))).astype(np.int64)
-        link = np.concatenate(chosen_routes) if chosen_routes else np.zeros(0, dtype=np.int32)
-        return Routes(ptr, link), np.array(which, dtype=np.int32)
+        for seed in itertools.count():
+            _, first, inverse = np.unique(self._hashes(seed), return_index=True, return_inverse=True)
+            order = np.argsort(first)
+            place = np.empty(len(order), dtype=np.int32)
+            place[order] = np.arange(len(order))
+            once, which = self._only(first[order]), place[inverse.reshape(-1)]
+            again = once._only(which)
+            if np.array_equal(again.ptr, self.ptr) and np.array_equal(again.link, self.link):
+                break  # else two routes have one number
+        return once, which
+
+    def _only(self, which: NDArray[np.int32] | NDArray[np.int64]) -> "Routes":
+        """Some of the routes, in this order."""
+        size = np.diff(self.ptr)[which]
+        ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+        return Routes(ptr, self.link[np.repeat(self.ptr[which] - ptr[:-1], size) + np.arange(ptr[-1])])
+
+    def _hashes(self, seed: int) -> NDArray[np.uint64]:
+        """A number for each route, nearly always another for another route."""
+        size, link = np.diff(self.ptr), self.link - self.link.min(initial=0)
+        noise = np.random.default_rng(seed).integers(
+            2**64, size=(2, int(max(link.max(initial=0), size.max(initial=0))) + 1), dtype=np.uint64
+        )
+        hop = noise[0][link] * (noise[1][np.arange(len(link)) - np.repeat(self.ptr[:-1], size)] | np.uint64(1))
+        before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(hop)))
+        return np.asarray(before[self.ptr[1:]] - before[self.ptr[:-1]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from flowccl.methods.clock import Clock
 from flowccl.methods.greedy import GreedySearch
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.settle import sequence, settle
-from flowccl.schedule.transform import join, prune, retime, reverse
+from flowccl.schedule.transform import finer, join, prune, retime, reverse
 from flowccl.topology.builders import line, ring, star
 from flowccl.topology.topology import Limit, Link, Node, Topology
 from tests.cases import gpus, link, memory_star, send
@@ -200,6 +200,48 @@ def test_retime_leaves_links_that_change_alone():
     topology = Topology("change", tuple(gpus(2)), (link(0, 1, changes=((5.0, 5.0),)),))
     schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (1,)), gpus=2), [(0, (0,), 9 * US)])
     assert retime(schedule) == schedule
+
+
+# -- finer ------------------------------------------------------------------------------------------------------------
+
+
+def test_pieces_go_on_as_soon_as_they_are_there():
+    """20 KB over two links of 10 GB/s: 4 us whole, 3 us in two pieces, 2.5 us in four."""
+    topology = line(3, bandwidth_GBps=10, latency_us=0)
+    whole = greedy(topology, collective("broadcast", 3, 20 * KB))
+    assert whole.finish_ps == 4 * US
+    for times, finish_ps in ((2, 3 * US), (4, 5 * US // 2)):
+        cut = finer(whole, collective("broadcast", 3, 20 * KB, times))
+        assert cut.finish_ps == finish_ps
+        assert verify(cut) == []
+
+
+def test_finer_gives_up_where_it_cannot_be():
+    topology = line(3, bandwidth_GBps=10, latency_us=0)
+    whole = greedy(topology, collective("broadcast", 3, 20 * KB))
+    two = collective("broadcast", 3, 20 * KB, 2)
+    assert finer(whole, two) is not None
+    assert finer(whole, collective("broadcast", 3, 20 * KB, 2, 1)) is None  # from another source
+    assert finer(whole, collective("allgather", 3, 20 * KB, 2)) is None
+    assert finer(replace(whole, message=np.zeros(len(whole), dtype=np.int32)), two) is None
+    changing = replace(topology.links[0], changes=((1.0, 5.0),))
+    slower = replace(topology, links=(changing, *topology.links[1:]))
+    assert finer(replace(whole, topology=slower), two) is None
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_cut_schedules_are_valid_and_hardly_later(data):
+    """Later by no more than bytes and picoseconds that do not divide."""
+    topology = data.draw(topologies(max_gpus=4, changes=False, buffers=True))
+    kind = data.draw(st.sampled_from(("allgather", "alltoall", "broadcast", "allreduce")))
+    size, chunks = data.draw(st.sampled_from((144_000, 100_003))), data.draw(st.integers(1, 2))
+    schedule = by("greedy", topology, collective(kind, topology.num_gpus, size, chunks))
+    assume(schedule is not None)  # buffers may be too small
+    cut = finer(schedule, collective(kind, topology.num_gpus, size, chunks * data.draw(st.integers(2, 5))))
+    assume(cut is not None)
+    assert verify(cut) == []
+    assert cut.finish_ps <= schedule.finish_ps * 1.01
 
 
 # -- reverse ----------------------------------------------------------------------------------------------------------

@@ -114,6 +114,15 @@ def _shop(
     )
 
 
+def can_be_jobs(schedule: Schedule) -> bool:
+    """Chunks with one source that is not late, on machines of which the shop knows all."""
+    topology, demand = schedule.topology, schedule.demand
+    known = not (topology.limits or topology.changes or topology.has_setups)
+    known &= all(node.buffer_bytes is None for node in topology.nodes)
+    alone = not schedule.has_messages and not np.any(np.diff(schedule.shape.root_ptr) > 1)
+    return known and alone and not demand.reduces and demand.ready_ps is None
+
+
 def jobs_from(schedule: Schedule) -> Jobs:
     """The transfers of a schedule as jobs, so that they can be worked off in another order.
 

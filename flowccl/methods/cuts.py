@@ -1,0 +1,151 @@
+"""What was found with few chunks, cut finer: every chunk in pieces that follow one another on its way.
+
+A cut takes no search, and what it gives is hardly ever later. So the best for each number of chunks may be cut, and
+what promises most is, into as many pieces as there is time for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from flowccl.demand.demand import Demand
+from flowccl.methods.clock import Clock
+from flowccl.methods.rungs import Search
+from flowccl.methods.searches import Searches
+from flowccl.schedule.relist import can_relist, relist
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import finer
+
+_MAY_WIN, _LEAST = 0.02, 0.002  # of its finish, what is cut first of all, and what was never cut
+_SOME = 8  # pieces
+_WORTH = 1e-4  # of the best finish, for which something is cut
+_SHARE = 3  # a cut is made once so many times as much work was done as all cuts take, more after some for nothing
+_SURE = 2  # it is begun where so many times as long is left as it is thought to take
+_REST = 0.2  # of the time, in which any is made
+_HOP_S = 2e-6  # the work for each hop, and as much again for another order
+_FEW, _FEW_SUMS = 100_000, 10_000  # transfers, up to which they are put in another order as well
+
+
+@dataclass
+class _Cut:
+    """The last cut of a search: into how many pieces, and what it was cut from."""
+
+    made: Search
+    times: int
+    from_ps: float
+    before: tuple[int, float, float] = (1, 1.0, 0.0)  # pieces, part and what was left of the one before
+
+    @property
+    def part(self) -> float:
+        """What it gave, as a part of what was cut."""
+        return self.made.best_ps / self.from_ps
+
+    @property
+    def left(self) -> float:
+        """What more pieces may still win, if twice as many always win half as much; with some, another order may."""
+        times, part, left = self.before
+        more = left if self.times == times else (part - self.part) / (self.times / times - 1)
+        return max(more, _LEAST if self.times < _SOME else 0.0)
+
+    @property
+    def hope(self) -> float:
+        """What any number of pieces may give, as a part of what is cut."""
+        return self.part - self.left
+
+
+@dataclass
+class Cuts:
+    """All cuts so far, each a search of one step, and the last one for each number of chunks that was cut."""
+
+    searches: Searches
+    made: list[Search] = field(default_factory=list)
+    last: dict[int, _Cut] = field(default_factory=dict)
+    idle: int = 0  # cuts since one was the best of all
+
+    def next(self, best_ps: float) -> Search | None:
+        """The cut that promises most of those that are due, if it may be better than the best."""
+        if self.made and self.made[-1].best is not None:
+            self.idle = 0 if self.made[-1].best_ps <= best_ps else self.idle + 1
+            self.made[-1].best = None  # who wants it has it
+        options = [(*self._hope(base), base) for base in self._bases()]
+        for hope_ps, most, base in sorted(options, key=lambda option: option[0]):
+            if hope_ps >= best_ps * (1 - _WORTH):
+                break
+            for times in self._pieces(base, most):
+                if (made := self._cut(base, times)) is not None:
+                    return made
+        return None
+
+    def _bases(self) -> list[Schedule]:
+        """The best schedule with each number of chunks."""
+        found = [search.best for search in self.searches.all if search.best is not None]
+        found.sort(key=lambda schedule: -schedule.finish_ps)
+        return list({schedule.demand.pieces: schedule for schedule in found}.values())
+
+    def _hope(self, base: Schedule) -> tuple[float, float]:
+        """What may come of a schedule if it is cut, and how many pieces are worth it."""
+        last = self.last.get(base.demand.pieces)
+        if last is not None:
+            return base.finish_ps * last.hope, last.times * last.left / _WORTH
+        win = self._may_win(base.demand.pieces)
+        return base.finish_ps * (1 - max(win, _LEAST)), win / _WORTH
+
+    def _may_win(self, count: int) -> float:
+        """Of a finish with so many chunks: as much as the nearest that was cut, but less where chunks are smaller."""
+        known = [
+            (max(other / count, count / other), (1 - last.hope) * other / count)
+            for other, last in self.last.items()
+            if last.part < float("inf")
+        ]
+        return min(known)[1] if known else _MAY_WIN
+
+    def _pieces(self, base: Schedule, most: float) -> list[int]:
+        """Into how many pieces a schedule may be cut next, many first."""
+        last = self.last.get(base.demand.pieces)
+        times = [2]
+        if last is not None:
+            times = [last.times if base.finish_ps < last.from_ps else 2 * last.times]
+        while 2 * times[-1] <= most and self.last:
+            times.append(2 * times[-1])
+        return times[::-1]
+
+    def _cut(self, base: Schedule, times: int) -> Search | None:
+        """A search that cuts a schedule, if that can be and is due."""
+        count, last = base.demand.pieces * times, self.last.get(base.demand.pieces)
+        demand = self.searches.demand(count)
+        if demand is None:
+            return None
+        made = Search("cut", count, demand, _cut_finer(base, demand, self.searches.clock))
+        each_s = _HOP_S * (2 if len(base) * times <= _FEW else 1)
+        made.slow = max(each_s * len(base.timing.hop_link) * times / made.cost_s, 1.0)
+        worked_s, seconds = sum(one.worked_s for one in self.made), sum(one.seconds for one in self.made)
+        slow = max(seconds / worked_s, 1.0) if worked_s else 1.0
+        due = _SHARE * (1 + self.idle) * (worked_s + made.cost_s) <= self.searches.worked_s * self.searches.places
+        if not (due or self._late()) or not self.searches.has_time(_SURE * slow * made.cost_s):
+            return None
+        self.made.append(made)
+        before = () if last is None else ((last.times, last.part, last.left),)
+        self.last[base.demand.pieces] = _Cut(made, times, base.finish_ps, *before)
+        return made
+
+    def _late(self) -> bool:
+        """Whether the rest of the time is for cuts; never, where steps are counted."""
+        clock = self.searches.clock
+        return clock.steps is None and clock.left_s < _REST * clock.time_limit_s
+
+
+def _cut_finer(schedule: Schedule, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    """The schedule in pieces, in the order of the whole or another; once."""
+    cut = finer(schedule, demand)
+    if cut is not None and len(cut) <= _FEW:
+        cut = min((one for one in (cut, _other_order(cut)) if one is not None), key=lambda one: one.finish_ps)
+        clock.tell(cut)
+    yield cut
+
+
+def _other_order(cut: Schedule) -> Schedule | None:
+    """The same transfers with gaps filled, or of sums those with the longest way to go first."""
+    from flowccl.methods.routed.jobs import can_be_jobs, jobs_from
+
+    if can_be_jobs(cut):
+        return jobs_from(cut).in_order(cut.start_ps, cut.finish_ps)
+    return relist(cut) if len(cut) <= _FEW_SUMS and can_relist(cut) else None
