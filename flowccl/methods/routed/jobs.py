@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.methods.routed.shop_kernels import Shop, tails, work_off
 from flowccl.methods.routed.tree_kernels import Trees
+from flowccl.schedule.precedence import feeding
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import prune, retime
 from flowccl.topology.routes import Routes, route_shape
@@ -129,21 +130,11 @@ def jobs_from(schedule: Schedule) -> Jobs:
     Each is fed by the first delivery of its chunk to the node where it starts; transfers that leave several nodes at
     once cannot be jobs.
     """
-    timing, nodes = schedule.timing, len(schedule.topology.nodes)
-    end_key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
-    order = np.lexsort((timing.end_arrival_ps, end_key))
-    keys, first = np.unique(end_key[order], return_index=True)
-    root_key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
-    place = np.minimum(np.searchsorted(keys, root_key), max(len(keys) - 1, 0))
-    owned = schedule.demand.source[schedule.chunk[timing.root_transfer]] == timing.root_node
-    fed = ~owned & (keys[place] == root_key)
-    delivery = order[first[place]]
-
-    jobs = len(schedule)
+    timing, jobs = schedule.timing, len(schedule)
+    fed, end_of = feeding(schedule)
     parent_job = np.full(jobs, -1, dtype=np.int64)
     feeding_hop = np.full(jobs, -1, dtype=np.int64)
-    parent_job[timing.root_transfer[fed]] = timing.end_transfer[delivery[fed]]
-    end_of = delivery[fed]
+    parent_job[timing.root_transfer[fed]] = timing.end_transfer[end_of]
     ends_before = np.concatenate(([0], np.cumsum(np.diff(schedule.shape.end_ptr)[schedule.route])))
     route = schedule.route[timing.end_transfer[end_of]]
     which = schedule.shape.end_ptr[route] + end_of - ends_before[timing.end_transfer[end_of]]
