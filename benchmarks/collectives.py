@@ -15,7 +15,7 @@ import numpy as np
 from flowccl.check.verify import verify
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.errors import FlowcclError
+from flowccl.errors import DemandError, FlowcclError
 from flowccl.methods import CLASSICS, METHODS
 from flowccl.methods.clock import Clock
 from flowccl.synthesis import synthesize
@@ -92,10 +92,12 @@ def demand_of(name: str, gpus: int, size_bytes: int, chunks: int) -> Demand:
     if name == "alltoallv":
         return alltoallv(zipf_matrix(gpus, size_bytes), chunks)
     if name == "custom":
-        part = max(size_bytes // gpus // chunks, 1)
-        every = tuple(range(gpus))
-        rows = [Chunk(bytes=part, sources=(0,), destinations=every[1:]) for _ in range(chunks)]
-        rows += [Chunk(bytes=part, sources=every, destinations=(gpus - 1,)) for _ in range(chunks)]
+        block, every = size_bytes // gpus, tuple(range(gpus))
+        if chunks > block:
+            raise DemandError(f"custom: {chunks} chunks do not fit in a block of {block} bytes")
+        parts = [block // chunks + (i < block % chunks) for i in range(chunks)]
+        rows = [Chunk(bytes=part, sources=(0,), destinations=every[1:]) for part in parts]
+        rows += [Chunk(bytes=part, sources=every, destinations=(gpus - 1,)) for part in parts]
         return Demand.from_chunks("custom", gpus, rows, pieces=chunks)
     return collective(name, gpus, size_bytes, chunks)
 

@@ -38,6 +38,7 @@ class Searches:
             except DemandError:  # the chunks are given, or a block has fewer bytes
                 self.demands[count] = None
             else:
+                _check_bytes(demand, (self.demand(1) if count > 1 else None) or demand)
                 few = count == 1 or len(demand.destination_rank) <= _MOST_DELIVERIES
                 self.demands[count] = demand if few else None
         return self.demands[count]
@@ -86,3 +87,11 @@ class Searches:
         """The work of a first step with so many chunks."""
         demand = self.demand(count)
         return 0.0 if demand is None else work_s(name, demand, first=True)
+
+
+def _check_bytes(demand: Demand, whole: Demand) -> None:
+    """A demand is the same in any number of chunks: floors hold for all of them."""
+    parts, total = int(demand.chunk_bytes.sum()), int(whole.chunk_bytes.sum())
+    if parts != total:
+        what = f"{demand.collective}: in {demand.pieces} chunks per block it has {parts} bytes"
+        raise DemandError(f"{what}, in {whole.pieces} it has {total}; all must have the same")
