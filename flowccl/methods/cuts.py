@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
 from flowccl.methods.rungs import Search
-from flowccl.methods.searches import Searches
+from flowccl.methods.searches import MOST_DELIVERIES, Searches
 from flowccl.schedule.relist import can_relist, relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import finer
@@ -106,22 +106,25 @@ class Cuts:
             times = [last.times if base.finish_ps < last.from_ps else 2 * last.times]
         while 2 * times[-1] <= most and self.last:
             times.append(2 * times[-1])
-        return times[::-1]
+        room = MOST_DELIVERIES / len(base.demand.destination_rank)
+        return [many for many in times[::-1] if many <= room and self._due(base, many)]
+
+    def _due(self, base: Schedule, times: int) -> bool:
+        """Whether enough was done, and there is time, to cut a schedule into so many pieces."""
+        cost_s = _work_s(base, times)
+        worked_s, seconds = sum(one.worked_s for one in self.made), sum(one.seconds for one in self.made)
+        slow = max(seconds / worked_s, 1.0) if worked_s else 1.0
+        due = _SHARE * (1 + self.idle) * (worked_s + cost_s) <= self.searches.worked_s * self.searches.places
+        return (due or self._late()) and self.searches.has_time(_SURE * slow * cost_s)
 
     def _cut(self, base: Schedule, times: int) -> Search | None:
-        """A search that cuts a schedule, if that can be and is due."""
+        """A search that cuts a schedule, if that can be."""
         count, last = base.demand.pieces * times, self.last.get(base.demand.pieces)
         demand = self.searches.demand(count)
         if demand is None:
             return None
         made = Search("cut", count, demand, _cut_finer(base, demand, self.searches.clock))
-        each_s = _HOP_S * (2 if len(base) * times <= _FEW else 1)
-        made.slow = max(each_s * len(base.timing.hop_link) * times / made.cost_s, 1.0)
-        worked_s, seconds = sum(one.worked_s for one in self.made), sum(one.seconds for one in self.made)
-        slow = max(seconds / worked_s, 1.0) if worked_s else 1.0
-        due = _SHARE * (1 + self.idle) * (worked_s + made.cost_s) <= self.searches.worked_s * self.searches.places
-        if not (due or self._late()) or not self.searches.has_time(_SURE * slow * made.cost_s):
-            return None
+        made.slow = max(_work_s(base, times) / made.cost_s, 1.0)
         self.made.append(made)
         before = () if last is None else ((last.times, last.part, last.left),)
         self.last[base.demand.pieces] = _Cut(made, times, base.finish_ps, *before)
@@ -131,6 +134,12 @@ class Cuts:
         """Whether the rest of the time is for cuts; never, where steps are counted."""
         clock = self.searches.clock
         return clock.steps is None and clock.left_s < _REST * clock.time_limit_s
+
+
+def _work_s(base: Schedule, times: int) -> float:
+    """The work of a cut."""
+    twice = 2 if len(base) * times <= _FEW else 1
+    return _HOP_S * twice * len(base.timing.hop_link) * times
 
 
 def _cut_finer(schedule: Schedule, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:

@@ -11,7 +11,7 @@ from flowccl.methods.rungs import Search, work_s
 from flowccl.methods.traits import traits_of
 from flowccl.topology.topology import Topology
 
-_MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
+MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
 SURE = 1.5  # a first step is begun where so many times as long is left as it is thought to take
 
 
@@ -39,7 +39,7 @@ class Searches:
                 self.demands[count] = None
             else:
                 _check_bytes(demand, (self.demand(1) if count > 1 else None) or demand)
-                few = count == 1 or len(demand.destination_rank) <= _MOST_DELIVERIES
+                few = count == 1 or len(demand.destination_rank) <= MOST_DELIVERIES
                 self.demands[count] = demand if few else None
         return self.demands[count]
 
