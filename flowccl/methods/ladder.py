@@ -96,8 +96,9 @@ class Ladder:
         asked = traits.goes_on and len(self.climbers) > 1  # where others are best
         if self.searches.demand(count) is None or (count > _FEW and (behind or asked)):
             return False
-        near = climber.best_ps <= climber.may_be_behind * self._so_far_ps(climber) and climber.behind < _MOST_BEHIND
-        return count == self.wanted or (climber.idle < PATIENCE and near)
+        near = climber.best_ps <= climber.may_be_behind * self._so_far_ps(climber)
+        late = climber.behind >= _MOST_BEHIND and not climber.rung.demand.reduces  # sums may want many chunks
+        return count == self.wanted or (climber.idle < PATIENCE and near and not late)
 
     def _due_for(self, climber: Climber) -> bool:
         """Whether the next rung is due for a method; sooner for who leads."""
