@@ -27,7 +27,7 @@ _FEW, _FEW_SUMS = 100_000, 10_000  # transfers, up to which they are put in anot
 
 @dataclass
 class _Cut:
-    """The last cut of a search: into how many pieces, and what it was cut from."""
+    """The last cut of the best with some number of chunks: into how many pieces, and from which finish."""
 
     made: Search
     times: int

@@ -104,11 +104,9 @@ def _branches(schedule: Schedule, links: tuple[int, ...], ends: list[int]) -> li
 def _subset(schedule: Schedule, keep: NDArray[np.int64]) -> Schedule:
     """Some of the transfers, and only the routes that they use."""
     used, route = np.unique(schedule.route[keep], return_inverse=True)
-    _, hops = spread(schedule.routes.ptr, used.astype(np.int32))
-    ptr = np.concatenate(([0], np.cumsum(np.diff(schedule.routes.ptr)[used]))).astype(np.int64)
     return replace(
         schedule,
-        routes=Routes(ptr, schedule.routes.link[hops]),
+        routes=schedule.routes.only(used),
         chunk=schedule.chunk[keep],
         route=route.reshape(-1).astype(np.int32),
         start_ps=schedule.start_ps[keep],

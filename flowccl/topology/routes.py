@@ -62,13 +62,13 @@ class Routes:
             order = np.argsort(first)
             place = np.empty(len(order), dtype=np.int32)
             place[order] = np.arange(len(order))
-            once, which = self._only(first[order]), place[inverse.reshape(-1)]
-            again = once._only(which)
+            once, which = self.only(first[order]), place[inverse.reshape(-1)]
+            again = once.only(which)
             if np.array_equal(again.ptr, self.ptr) and np.array_equal(again.link, self.link):
                 break  # else two routes have one number
         return once, which
 
-    def _only(self, which: NDArray[np.int32] | NDArray[np.int64]) -> "Routes":
+    def only(self, which: NDArray[np.int32] | NDArray[np.int64]) -> "Routes":
         """Some of the routes, in this order."""
         size = np.diff(self.ptr)[which]
         ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
