@@ -211,7 +211,9 @@ class Chunking:
         """
         on_ladder = {climber.name for climber in self.ladder.climbers if self.ladder.climbs(climber)}
         near = [search for search in self.searches.all if search.best_ps <= _NEAR * self.clock.best_ps]
-        for name in dict.fromkeys(search.name for search in sorted(near, key=lambda search: search.best_ps)):
+        near.sort(key=lambda search: (traits_of(search.name).goes_on, search.best_ps))
+        waits = False
+        for name in dict.fromkeys(search.name for search in near):
             mine = sorted(
                 (search for search in self.searches.all if search.name == name), key=lambda search: search.count
             )
@@ -219,12 +221,15 @@ class Chunking:
             tried = traits_of(name).has_one and best.best_ps > self.clock.best_ps
             helpless = len(mine) - mine.index(best) - 1 > PATIENCE
             asked = traits_of(name).comes_last or (traits_of(name).goes_on and best.best_ps > self.clock.best_ps)
-            if name in on_ladder or asked or tried or helpless or top.over:
+            if name in on_ladder or asked or tried or helpless or top.over or (waits and traits_of(name).goes_on):
                 continue
             count = next_rung(name, top.count)
             share = SHARE if top.best_ps <= _NEAR * best.best_ps else SMALL_SHARE
-            if self.searches.demand(count) is not None and self.searches.due(share, top, count):
+            if self.searches.demand(count) is None:
+                continue
+            if self.searches.due(share, top, count):
                 return [self.searches.new(name, count)]
+            waits = True
         return []
 
     def _missing(self, name: str, counts: list[int]) -> list[int]:

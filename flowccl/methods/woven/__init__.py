@@ -22,7 +22,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.traits import traits_of
 from flowccl.methods.woven.fold import Fold
-from flowccl.methods.woven.kernels import book_all, build, finish_ps, improve
+from flowccl.methods.woven.kernels import book_all, build, improve, last_ps
 from flowccl.methods.woven.table_kernels import Net, Table, new_table
 from flowccl.methods.woven.weave_kernels import Ways, Work
 from flowccl.schedule.schedule import Schedule
@@ -40,6 +40,10 @@ _OFFERS = 600_000  # about so many routes are looked at in one step of the neigh
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
 _FEW_OFFERS = 200_000  # up to here, all first builds are made in one step
 _IDLE = 25  # steps that may bring nothing before the search starts anew
+_FRESH = 5  # rounds
+_REPAIRED = 5_000
+_FEW_LATE = (1, 2, 4, 8, 16, 32)
+_LEAST = 1e-5  # of the finish, by which it shall come down
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
 _FIRST_STEPS = 4  # of a folded search before it is compared with others: its first builds say little
 
@@ -116,6 +120,7 @@ class WovenSearch:
         self.builds = offers <= _MOST_OFFERS
         self.weights: tuple[float, ...] = _WEIGHTS
         self.builds_per_step = len(_WEIGHTS) if offers <= _FEW_OFFERS else 1
+        self.fresh = 0
         self.seen: Schedule | None = None
         self.best: Schedule | None = None
 
@@ -177,7 +182,9 @@ class WovenSearch:
             self._start_from(other)
             if other.finish_ps < self.best_ps:
                 self.best, self.best_ps = other, other.finish_ps
-        if self.builds and self.weights:
+        if self.fresh and self.state is not None:
+            self._repair(self.state)
+        elif self.builds and self.weights:
             for weight in self.weights[: self.builds_per_step]:
                 self._build(weight)
             self.weights = self.weights[self.builds_per_step :]
@@ -220,12 +227,12 @@ class WovenSearch:
         if np.count_nonzero(ways.route >= 0) < len(other):  # a chunk comes twice to a node
             return
         self.state = (book_all(self.net, self.work, self._table(), ways), ways)
-        self.state_ps = other.finish_ps
+        self.state_ps, self.fresh = other.finish_ps, _FRESH
 
     def _build(self, weight: float) -> None:
         order = self.random.permutation(len(self.work.source))
         done, table, ways = build(self.net, self.work, self._table(), order, weight)
-        last = finish_ps(self.work, ways) if done else _NEVER
+        last = int(last_ps(self.work, ways).max()) if done else _NEVER
         if last < self.state_ps:
             self.state, self.state_ps, self.weight = (table, ways), last, weight
 
@@ -234,20 +241,41 @@ class WovenSearch:
         self.state_ps, self.idle, self.bold = _NEVER, 0, 0.03
         self._build(self.weight * float(np.exp(self.random.normal(0, 0.5))))
 
+    def _repair(self, state: tuple[Table, Ways]) -> None:
+        """A schedule that is new here may be late for a few chunks only: they shall come a little earlier, then others.
+
+        For many chunks that takes far less than to improve all of it.
+        """
+        table, ways = state
+        for _ in range(1 + len(self.work.wanted) // _REPAIRED):
+            last = np.sort(last_ps(self.work, ways))
+            few = last[-1 - min(int(self.random.choice(_FEW_LATE)), len(last) - 1)]
+            target = min(int(few), int(last[-1] * (1 - _LEAST)))
+            most, weight = int(self.random.choice([2, 4])), self.weight * float(np.exp(self.random.normal(0, 0.5)))
+            tries = self._tries(most)
+            table = improve(self.net, self.work, table, ways, target, weight, tries, most, False, self.random)
+            self.state, self.state_ps = (table, ways), int(last_ps(self.work, ways).max())
+            self.fresh = _FRESH if self.state_ps < last[-1] else self.fresh - 1
+            if not self.fresh:
+                break
+
     def _improve(self, state: tuple[Table, Ways]) -> None:
         table, ways = state
         target = int(self.state_ps * (1 - self.bold))
         weight = self.weight * float(np.exp(self.random.normal(0, 0.5)))
         most = int(self.random.choice([2, 4, 8, 16]))
         park = bool(self.random.random() < 0.3)
-        torn = min(most, len(self.work.source))
-        tries = min(max(_OFFERS // (len(self.net.end) * torn), 5), 200)
+        tries = self._tries(most)
         table = improve(self.net, self.work, table, ways, target, weight, tries, most, park, self.random)
-        self.state, last = (table, ways), finish_ps(self.work, ways)
+        self.state, last = (table, ways), int(last_ps(self.work, ways).max())
         better = last < self.state_ps
         self.state_ps = last
         self.idle = 0 if better else self.idle + 1
         self.bold = min(self.bold * 1.5, 0.1) if better else max(self.bold * 0.8, 0.001)
+
+    def _tries(self, most: int) -> int:
+        """So many that a step takes about as long on any machine."""
+        return min(max(_OFFERS // (len(self.net.end) * min(most, len(self.work.source))), 5), 200)
 
     def _schedule(self, ways: Ways) -> Schedule:
         chunk, node = np.nonzero(ways.route >= 0)

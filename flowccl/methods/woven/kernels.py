@@ -8,12 +8,12 @@ from flowccl.methods.woven.weave_kernels import Desk, Ways, Work, cut, new_desk,
 
 
 @compiled
-def finish_ps(work: Work, ways: Ways) -> int:
-    """The last arrival."""
-    last = 0
+def last_ps(work: Work, ways: Ways) -> I64:
+    """The last arrival of each chunk."""
+    last = np.zeros(len(work.source), dtype=np.int64)
     for chunk in range(len(work.source)):
         for k in range(work.wanted_ptr[chunk], work.wanted_ptr[chunk + 1]):
-            last = max(last, ways.at_ps[chunk, work.wanted[k]])
+            last[chunk] = max(last[chunk], ways.at_ps[chunk, work.wanted[k]])
     return last
 
 
