@@ -207,30 +207,32 @@ class Chunking:
     def _next_rung(self) -> list[Search]:
         """One more number of chunks for the first of the best who has time for it, and whom the last few rungs helped.
 
-        The ladder may have ended early: there every method has one step on a rung, which may be an unlucky one.
+        The ladder may have ended early: there every method has one step on a rung, which may be an unlucky one. Who
+        goes on from others lets them go first.
         """
-        on_ladder = {climber.name for climber in self.ladder.climbers if self.ladder.climbs(climber)}
         near = [search for search in self.searches.all if search.best_ps <= _NEAR * self.clock.best_ps]
-        near.sort(key=lambda search: (traits_of(search.name).goes_on, search.best_ps))
-        waits = False
-        for name in dict.fromkeys(search.name for search in near):
-            mine = sorted(
-                (search for search in self.searches.all if search.name == name), key=lambda search: search.count
-            )
-            best, top = min(mine, key=lambda search: search.best_ps), mine[-1]
-            tried = traits_of(name).has_one and best.best_ps > self.clock.best_ps
-            helpless = len(mine) - mine.index(best) - 1 > PATIENCE
-            asked = traits_of(name).comes_last or (traits_of(name).goes_on and best.best_ps > self.clock.best_ps)
-            if name in on_ladder or asked or tried or helpless or top.over or (waits and traits_of(name).goes_on):
-                continue
-            count = next_rung(name, top.count)
-            share = SHARE if top.best_ps <= _NEAR * best.best_ps else SMALL_SHARE
-            if self.searches.demand(count) is None:
-                continue
+        near.sort(key=lambda search: search.best_ps)
+        names = dict.fromkeys(search.name for search in near)
+        tops = [found for name in names if (found := self._top(name)) is not None]
+        for top, share in [found for found in tops if not traits_of(found[0].name).goes_on] or tops:
+            count = next_rung(top.name, top.count)
             if self.searches.due(share, top, count):
-                return [self.searches.new(name, count)]
-            waits = True
+                return [self.searches.new(top.name, count)]
         return []
+
+    def _top(self, name: str) -> tuple[Search, int] | None:
+        """A method's last rung, and how much work the next one waits for; none where it shall take no other."""
+        mine = sorted((search for search in self.searches.all if search.name == name), key=lambda search: search.count)
+        best, top = min(mine, key=lambda search: search.best_ps), mine[-1]
+        tried = traits_of(name).has_one and best.best_ps > self.clock.best_ps
+        helpless = len(mine) - mine.index(best) - 1 > PATIENCE
+        asked = traits_of(name).comes_last or (traits_of(name).goes_on and best.best_ps > self.clock.best_ps)
+        climbs = any(climber.name == name and self.ladder.climbs(climber) for climber in self.ladder.climbers)
+        if climbs or asked or tried or helpless or top.over:
+            return None
+        if self.searches.demand(next_rung(name, top.count)) is None:
+            return None
+        return top, SHARE if top.best_ps <= _NEAR * best.best_ps else SMALL_SHARE
 
     def _missing(self, name: str, counts: list[int]) -> list[int]:
         """Numbers of chunks at which a method has no search yet, and time for one."""

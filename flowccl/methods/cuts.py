@@ -5,7 +5,7 @@ what promises most is, into as many pieces as there is time for.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
@@ -15,6 +15,7 @@ from flowccl.schedule.relist import can_relist, relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import finer
 
+_CUT = ", cut finer"  # behind the name of the method that found the ways
 _MAY_WIN, _LEAST = 0.02, 0.002  # of its finish, what is cut first of all, and what was never cut
 _SOME = 8  # pieces
 _WORTH = 1e-4  # of the best finish, for which something is cut
@@ -144,7 +145,7 @@ def _work_s(base: Schedule, times: int) -> float:
 
 def _cut_finer(schedule: Schedule, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
     """The schedule in pieces, in the order of the whole or another; once."""
-    cut = finer(schedule, demand)
+    cut = finer(replace(schedule, method=schedule.method.removesuffix(_CUT) + _CUT), demand)
     if cut is not None and len(cut) <= _FEW:
         cut = min((one for one in (cut, _other_order(cut)) if one is not None), key=lambda one: one.finish_ps)
         clock.tell(cut)

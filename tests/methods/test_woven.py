@@ -80,6 +80,32 @@ def test_it_goes_on_from_what_another_method_found():
     assert found[-1].finish_ps < other.finish_ps
 
 
+def test_where_a_few_of_many_chunks_are_late_they_are_repaired_in_one_step():
+    """Of 512 chunks a list scheduler leaves some for the end; to improve all of them takes many steps."""
+    topology, demand = machine("hypercube:5"), collective("allgather", 32, 1_000_000, 16)
+    other = next(METHODS["greedy"](topology, demand, Clock(60.0)))
+    found = WovenSearch(topology, demand, seed=0).step(other)
+    assert verify(found) == []
+    floor_ps = lower_bound(topology, demand).ps
+    assert found.finish_ps - floor_ps < 0.7 * (other.finish_ps - floor_ps)
+
+
+@given(problems())
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+def test_what_is_repaired_is_right_and_never_later(problem):
+    topology, demand = problem
+    other = next(METHODS["greedy"](topology, demand, Clock(60.0)))
+    search = WovenSearch(topology, demand, seed=1)
+    search.builds = False
+    last_ps = other.finish_ps + 1
+    for found in (search.step(other) for _ in range(6)):
+        if found is not None:
+            assert verify(found) == []
+            assert found.finish_ps < last_ps
+            last_ps = found.finish_ps
+    assert last_ps <= other.finish_ps
+
+
 def test_chunks_far_shorter_than_latency_find_the_gaps_between_switches():
     """A list scheduler that books a link only behind its last hold needs 14 us here."""
     topology = dragonfly(4, 2, 1)

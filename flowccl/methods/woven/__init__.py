@@ -6,7 +6,8 @@ its good schedules are good ones for all.
 
 1. Chunk by chunk: a tree from its source to all who want it, always the node next that can have it first, between all
    that is booked already. Ways that hold much of the links count as later, so that scarce links carry a chunk once.
-2. A large-neighbourhood search: the finish shall come down by a little; a chunk that is late then and some that go
+2. What another method found and is better is taken over. Of many chunks a few are the last: they are repaired first.
+3. A large-neighbourhood search: the finish shall come down by a little; a chunk that is late then and some that go
    before it on its way are torn out of the timetable and woven in again, in another order, with another weight. That
    stays unless they are later than before.
 """
@@ -40,10 +41,9 @@ _OFFERS = 600_000  # about so many routes are looked at in one step of the neigh
 _MOST_OFFERS = 1_000_000  # chunks x routes: beyond, nothing is built here, but what others found is improved
 _FEW_OFFERS = 200_000  # up to here, all first builds are made in one step
 _IDLE = 25  # steps that may bring nothing before the search starts anew
-_FRESH = 5  # rounds
-_REPAIRED = 5_000
-_FEW_LATE = (1, 2, 4, 8, 16, 32)
-_LEAST = 1e-5  # of the finish, by which it shall come down
+_FRESH = 5  # rounds that may bring nothing before what others found is repaired
+_REPAIRED = 5_000  # for so many deliveries, one more round of repair in a step
+_FEW_LATE, _LEAST = (1, 2, 4, 8, 16, 32), 1e-5  # chunks that are late in such a round; by this part of the finish
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
 _FIRST_STEPS = 4  # of a folded search before it is compared with others: its first builds say little
 
@@ -120,7 +120,7 @@ class WovenSearch:
         self.builds = offers <= _MOST_OFFERS
         self.weights: tuple[float, ...] = _WEIGHTS
         self.builds_per_step = len(_WEIGHTS) if offers <= _FEW_OFFERS else 1
-        self.fresh = 0
+        self.fresh = 0  # rounds of repair to come, if they bring nothing
         self.seen: Schedule | None = None
         self.best: Schedule | None = None
 
@@ -182,8 +182,8 @@ class WovenSearch:
             self._start_from(other)
             if other.finish_ps < self.best_ps:
                 self.best, self.best_ps = other, other.finish_ps
-        if self.fresh and self.state is not None:
-            self._repair(self.state)
+        if self.fresh:
+            self._repair()
         elif self.builds and self.weights:
             for weight in self.weights[: self.builds_per_step]:
                 self._build(weight)
@@ -195,7 +195,7 @@ class WovenSearch:
                     self.idle = 0
                 else:
                     self._start_anew()
-            self._improve(self.state)
+            self._improve()
         if self.state is None or self.state_ps >= self.best_ps:
             return self.best if self.best_ps < before_ps else None
         self.best = self._schedule(self.state[1])
@@ -239,43 +239,46 @@ class WovenSearch:
     def _start_anew(self) -> None:
         """Another build, from which the search may come to another end."""
         self.state_ps, self.idle, self.bold = _NEVER, 0, 0.03
-        self._build(self.weight * float(np.exp(self.random.normal(0, 0.5))))
+        self._build(self._other_weight())
 
-    def _repair(self, state: tuple[Table, Ways]) -> None:
-        """A schedule that is new here may be late for a few chunks only: they shall come a little earlier, then others.
+    def _repair(self) -> None:
+        """What is new here may be late for a few chunks only: they shall come a little earlier, then others.
 
-        For many chunks that takes far less than to improve all of it.
+        Of many chunks that asks for much less work than to improve all of them.
         """
-        table, ways = state
         for _ in range(1 + len(self.work.wanted) // _REPAIRED):
-            last = np.sort(last_ps(self.work, ways))
+            last = np.sort(self._last_ps())
             few = last[-1 - min(int(self.random.choice(_FEW_LATE)), len(last) - 1)]
-            target = min(int(few), int(last[-1] * (1 - _LEAST)))
-            most, weight = int(self.random.choice([2, 4])), self.weight * float(np.exp(self.random.normal(0, 0.5)))
-            tries = self._tries(most)
-            table = improve(self.net, self.work, table, ways, target, weight, tries, most, False, self.random)
-            self.state, self.state_ps = (table, ways), int(last_ps(self.work, ways).max())
-            self.fresh = _FRESH if self.state_ps < last[-1] else self.fresh - 1
+            most, weight = int(self.random.choice([2, 4])), self._other_weight()
+            better = self._tear(min(int(few), int(last[-1] * (1 - _LEAST))), weight, most, park=False)
+            self.fresh = _FRESH if better else self.fresh - 1
             if not self.fresh:
                 break
 
-    def _improve(self, state: tuple[Table, Ways]) -> None:
-        table, ways = state
-        target = int(self.state_ps * (1 - self.bold))
-        weight = self.weight * float(np.exp(self.random.normal(0, 0.5)))
+    def _improve(self) -> None:
+        target, weight = int(self.state_ps * (1 - self.bold)), self._other_weight()
         most = int(self.random.choice([2, 4, 8, 16]))
-        park = bool(self.random.random() < 0.3)
-        tries = self._tries(most)
-        table = improve(self.net, self.work, table, ways, target, weight, tries, most, park, self.random)
-        self.state, last = (table, ways), int(last_ps(self.work, ways).max())
-        better = last < self.state_ps
-        self.state_ps = last
+        better = self._tear(target, weight, most, park=bool(self.random.random() < 0.3))
         self.idle = 0 if better else self.idle + 1
         self.bold = min(self.bold * 1.5, 0.1) if better else max(self.bold * 0.8, 0.001)
 
-    def _tries(self, most: int) -> int:
-        """So many that a step takes about as long on any machine."""
-        return min(max(_OFFERS // (len(self.net.end) * min(most, len(self.work.source))), 5), 200)
+    def _tear(self, target_ps: int, weight: float, most: int, park: bool) -> bool:
+        """Tear chunks out and weave them in again, some at a time; whether the finish is earlier then."""
+        assert self.state is not None
+        table, ways = self.state
+        tries = min(max(_OFFERS // (len(self.net.end) * min(most, len(self.work.source))), 5), 200)
+        table = improve(self.net, self.work, table, ways, target_ps, weight, tries, most, park, self.random)
+        before_ps, self.state = self.state_ps, (table, ways)
+        self.state_ps = int(self._last_ps().max())
+        return self.state_ps < before_ps
+
+    def _last_ps(self) -> NDArray[np.int64]:
+        """When each chunk is everywhere."""
+        assert self.state is not None
+        return last_ps(self.work, self.state[1])
+
+    def _other_weight(self) -> float:
+        return self.weight * float(np.exp(self.random.normal(0, 0.5)))
 
     def _schedule(self, ways: Ways) -> Schedule:
         chunk, node = np.nonzero(ways.route >= 0)
