@@ -226,7 +226,9 @@ class WovenSearch:
         ways.at_ps[chunk, node] = other.timing.end_arrival_ps  # one end each
         if np.count_nonzero(ways.route >= 0) < len(other):  # a chunk comes twice to a node
             return
-        self.state = (book_all(self.net, self.work, self._table(), ways), ways)
+        order = np.argsort(other.start_ps, kind="stable")
+        starts = (chunk[order], route[order], other.start_ps[order])
+        self.state = (book_all(self.net, self.work, self._table(), *starts), ways)
         self.state_ps, self.fresh = other.finish_ps, _FRESH
 
     def _build(self, weight: float) -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flowccl.kernels import F64, I64, compiled, inner, maker
-from flowccl.methods.woven.table_kernels import Net, Table, first_after, with_space
+from flowccl.kernels import F64, I32, I64, compiled, inner, maker
+from flowccl.methods.woven.table_kernels import Net, Table, book, first_after, hold_ps, with_space
 from flowccl.methods.woven.weave_kernels import Desk, Ways, Work, cut, new_desk, park_chunk, put_back, unweave, weave
 
 
@@ -32,11 +32,15 @@ def build(net: Net, work: Work, table: Table, order: I64, weight: float) -> tupl
 
 
 @compiled
-def book_all(net: Net, work: Work, table: Table, ways: Ways) -> Table:
-    """The table with ways that are given."""
-    for chunk in range(len(work.source)):
-        table = with_space(table, ways.route.shape[1])
-        put_back(net, work, table, ways, chunk, ways.route[chunk], ways.start_ps[chunk], ways.at_ps[chunk])
+def book_all(net: Net, work: Work, table: Table, chunk: I32, route: I32, start_ps: I64) -> Table:
+    """The table with transfers that are given, in the order of their starts: so each comes behind those before it."""
+    holds = np.zeros(len(table.holds), dtype=np.int64)
+    for k in range(len(chunk)):
+        for h in range(net.hop_ptr[route[k]], net.hop_ptr[route[k] + 1]):
+            holds[net.hop_link[h]] += 1
+    table = with_space(table, holds.max())
+    for k in range(len(chunk)):
+        book(net, table, route[k], hold_ps(net, route[k], work.size_bytes[chunk[k]]), start_ps[k], chunk[k])
     return table
 
 
