@@ -45,7 +45,7 @@ _FRESH = 5  # rounds that may bring nothing before what others found is repaired
 _REPAIRED = 5_000  # for so many deliveries, one more round of repair in a step
 _FEW_LATE, _LEAST = (1, 2, 4, 8, 16, 32), 1e-5  # chunks that are late in such a round; by this part of the finish
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
-_FIRST_STEPS = 4  # of a folded search before it is compared with others: its first builds say little
+_FIRST_STEPS = 16  # of a folded search before it is compared with others: its first builds say little, and take long
 
 
 def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
