@@ -15,6 +15,7 @@ from flowccl.methods.crowd import with_crowds
 from flowccl.methods.method import Method
 from flowccl.methods.reduction import summed_apart, with_reductions
 from flowccl.methods.setups import with_setups
+from flowccl.schedule.relist import relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Link, Node, Topology
 
@@ -186,5 +187,9 @@ def warm_up(names: Iterable[str]) -> None:
     wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
     wanted |= {"woven"} if wanted & {"folded", "entwined"} else set()
     for name in wanted & {"greedy", "routed", "woven", *KNOWS_SETUPS, *BY_FLOWS}:
-        for _ in islice(METHODS[name](topology, demand, Clock(1.0)), 2):  # woven builds first, then improves
-            pass
+        clock = Clock(1.0)
+        for _ in range(2):  # woven builds and improves, then goes on from what was found
+            for found in filter(None, islice(METHODS[name](topology, demand, clock), 2)):
+                relist(found)  # as cuts of sums do
+                clock.tell(found)
+            clock.settle()

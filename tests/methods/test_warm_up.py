@@ -1,0 +1,36 @@
+"""No clock pays for compiling: what the searches of auto run is loaded before it starts."""
+
+import subprocess
+import sys
+
+import pytest
+
+_LATE = """
+import sys
+from numba.core.registry import CPUDispatcher
+import flowccl.synthesis
+from flowccl.topology.machines import machine
+
+def loaded():
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("flowccl")]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, CPUDispatcher)]
+    return {(one.py_func.__name__, str(args)) for one in found for args in one.overloads}
+
+before, warm = [], flowccl.synthesis.warm_up
+
+def and_look(names):
+    warm(names)
+    before.append(loaded())
+
+flowccl.synthesis.warm_up = and_look
+flowccl.synthesis.synthesize(machine(sys.argv[1]), sys.argv[2], 64_000, steps=150, gap=0.0)
+assert before[0]
+print(sorted(name for name, args in loaded() - before[0]))
+"""
+
+
+@pytest.mark.parametrize("collective", ["allgather", "alltoall", "allreduce"])
+def test_nothing_is_compiled_after_the_clock_has_started(collective):
+    """A process of its own, in which nothing was loaded before."""
+    run = subprocess.run([sys.executable, "-c", _LATE, "dgx1", collective], capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stdout + run.stderr
