@@ -21,8 +21,7 @@ _SOME = 8  # pieces
 _WORTH = 1e-4  # of the best finish, for which something is cut
 _SHARE = 3  # a cut is made once so many times as much work was done as all cuts take, more after some for nothing
 _SURE = 2  # it is begun where so many times as long is left as it is thought to take
-_REST = 0.2  # of the time, and of a half, a quarter, ... of it, in which any is made
-_LEAST_S = 1.0  # for such a part
+_REST = 0.2  # of the time, in which any is made
 _HOP_S = 2e-6  # the work for each hop, and as much again for another order
 _FEW, _FEW_SUMS = 100_000, 10_000  # transfers, up to which they are put in another order as well
 
@@ -117,8 +116,7 @@ class Cuts:
         worked_s, seconds = sum(one.worked_s for one in self.made), sum(one.seconds for one in self.made)
         slow = max(seconds / worked_s, 1.0) if worked_s else 1.0
         due = _SHARE * (1 + self.idle) * (worked_s + cost_s) <= self.searches.worked_s * self.searches.places
-        takes_s = _SURE * slow * cost_s
-        return (due or takes_s <= self._rest_s()) and self.searches.has_time(takes_s)
+        return (due or self._late()) and self.searches.has_time(_SURE * slow * cost_s)
 
     def _cut(self, base: Schedule, times: int) -> Search | None:
         """A search that cuts a schedule, if that can be."""
@@ -133,17 +131,10 @@ class Cuts:
         self.last[base.demand.pieces] = _Cut(made, times, base.finish_ps, *before)
         return made
 
-    def _rest_s(self) -> float:
-        """What is left of the time, or of a half, a quarter, ... of it, in the last fifth of that; else, nothing.
-
-        So what is cut at the end is cut with twice the time as well.
-        """
+    def _late(self) -> bool:
+        """Whether the rest of the time is for cuts; never, where steps are counted."""
         clock = self.searches.clock
-        part_s, elapsed_s = clock.time_limit_s, clock.elapsed_s
-        while part_s / 2 > max(elapsed_s, _LEAST_S):
-            part_s /= 2
-        rest_s = part_s - elapsed_s
-        return rest_s if clock.steps is None and rest_s < _REST * part_s else 0.0
+        return clock.steps is None and clock.left_s < _REST * clock.time_limit_s
 
 
 def _work_s(base: Schedule, times: int) -> float:
