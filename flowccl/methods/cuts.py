@@ -4,8 +4,11 @@ A cut takes no search, and what it gives is hardly ever later. So the best for e
 what promises most is, into as many pieces as there is time for.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
@@ -20,8 +23,9 @@ _MAY_WIN, _LEAST = 0.02, 0.002  # of its finish, what is cut first of all, and w
 _SOME = 8  # pieces
 _WORTH = 1e-4  # of the best finish, for which something is cut
 _SHARE = 3  # a cut is made once so many times as much work was done as all cuts take, more after some for nothing
+_APART, _REST, _LEAST_S = 1.3, 0.15, 0.5  # or at the end of so many times as much work as before, from some seconds on:
+_EACH = 10  # then once so many times as much was done as this one takes
 _SURE = 2  # it is begun where so many times as long is left as it is thought to take
-_REST = 0.2  # of the time, in which any is made
 _HOP_S = 2e-6  # the work for each hop, and as much again for another order
 _FEW, _FEW_SUMS = 100_000, 10_000  # transfers, up to which they are put in another order as well
 
@@ -108,15 +112,17 @@ class Cuts:
         while 2 * times[-1] <= most and self.last:
             times.append(2 * times[-1])
         room = MOST_DELIVERIES / len(base.demand.destination_rank)
-        return [many for many in times[::-1] if many <= room and self._due(base, many)]
+        return [many for one in times[::-1] if (many := _alike(base, one)) <= room and self._due(base, many)]
 
     def _due(self, base: Schedule, times: int) -> bool:
         """Whether enough was done, and there is time, to cut a schedule into so many pieces."""
         cost_s = _work_s(base, times)
         worked_s, seconds = sum(one.worked_s for one in self.made), sum(one.seconds for one in self.made)
         slow = max(seconds / worked_s, 1.0) if worked_s else 1.0
-        due = _SHARE * (1 + self.idle) * (worked_s + cost_s) <= self.searches.worked_s * self.searches.places
-        return (due or self._late()) and self.searches.has_time(_SURE * slow * cost_s)
+        others_s = self.searches.worked_s * self.searches.places
+        due = _SHARE * (1 + self.idle) * (worked_s + cost_s) <= others_s
+        at_times = self._at_times() and _EACH * cost_s <= others_s
+        return (due or at_times) and self.searches.has_time(_SURE * slow * cost_s)
 
     def _cut(self, base: Schedule, times: int) -> Search | None:
         """A search that cuts a schedule, if that can be."""
@@ -131,10 +137,20 @@ class Cuts:
         self.last[base.demand.pieces] = _Cut(made, times, base.finish_ps, *before)
         return made
 
-    def _late(self) -> bool:
-        """Whether the rest of the time is for cuts; never, where steps are counted."""
-        clock = self.searches.clock
-        return clock.steps is None and clock.left_s < _REST * clock.time_limit_s
+    def _at_times(self) -> bool:
+        """Whether it is a time for cuts, ever farther apart: by the work that was done, so with any limit the same."""
+        worked_s = max(self.searches.worked_s, _LEAST_S)
+        until_s = _APART ** math.ceil(math.log(worked_s, _APART))
+        return self.searches.clock.steps is None and worked_s > (1 - _REST) * until_s
+
+
+def _alike(base: Schedule, times: int) -> int:
+    """About so many pieces, such that they are alike: the largest piece says how long all take."""
+    sizes = np.unique(base.demand.chunk_bytes)
+    near = np.arange(math.ceil(times / 1.4), math.floor(times * 1.4) + 1)
+    near = near[np.argsort(np.abs(np.log(near / times)), kind="stable")]  # as many as asked for, where that is as good
+    largest = -(-sizes[:, None] // near) * near / sizes[:, None]
+    return int(near[np.argmin(largest.max(axis=0))])
 
 
 def _work_s(base: Schedule, times: int) -> float:
