@@ -112,7 +112,7 @@ class Cuts:
         while 2 * times[-1] <= most and self.last:
             times.append(2 * times[-1])
         room = MOST_DELIVERIES / len(base.demand.destination_rank)
-        return [many for one in times[::-1] if (many := _alike(base, one)) <= room and self._due(base, many)]
+        return [many for one in times[::-1] if (many := alike_pieces(base, one)) <= room and self._due(base, many)]
 
     def _due(self, base: Schedule, times: int) -> bool:
         """Whether enough was done, and there is time, to cut a schedule into so many pieces."""
@@ -144,7 +144,7 @@ class Cuts:
         return self.searches.clock.steps is None and worked_s > (1 - _REST) * until_s
 
 
-def _alike(base: Schedule, times: int) -> int:
+def alike_pieces(base: Schedule, times: int) -> int:
     """About so many pieces, such that they are alike: the largest piece says how long all take."""
     sizes = np.unique(base.demand.chunk_bytes)
     near = np.arange(math.ceil(times / 1.4), math.floor(times * 1.4) + 1)

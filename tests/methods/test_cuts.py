@@ -9,6 +9,7 @@ from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.chunking import Chunking
 from flowccl.methods.clock import Clock
+from flowccl.methods.cuts import alike_pieces
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.builders import line, star
 from flowccl.topology.topology import Topology
@@ -36,8 +37,18 @@ def test_auto_cuts_what_is_found_with_one_chunk() -> None:
     assert found[0].finish_us == 6.0
     assert found[-1].finish_us < 2.1
     assert found[-1].demand.pieces >= 32
+    assert (found[0].method, found[-1].method) == ("greedy", "greedy, cut finer")
     assert verify(found[-1]) == []
     assert all(cut.best is None for cut in run.cuts.made[:-1])  # no memory for what is not the best
+
+
+def test_pieces_are_alike_where_the_bytes_allow_it() -> None:
+    """250 B in 8 pieces hold a link as long as 256; in 10 as long as 250."""
+    topology = line(2, bandwidth_GBps=10, latency_us=0)
+    for size_bytes, asked, alike in ((1000, 8, 10), (1024, 8, 8), (1000, 2, 2), (4 * 251, 8, 9), (4, 2, 2)):
+        whole = next(METHODS["greedy"](topology, collective("broadcast", 2, size_bytes, 4), Clock(60.0)))
+        assert whole is not None
+        assert alike_pieces(whole, asked) == alike
 
 
 def test_little_is_cut_where_it_brings_nothing() -> None:
