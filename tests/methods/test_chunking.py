@@ -187,12 +187,12 @@ def _slowed(schedule: Schedule | None) -> Schedule | None:
 
 
 def test_a_demand_that_loses_bytes_in_more_chunks_is_refused() -> None:
-    """100 bytes in 32 chunks of 3 are 96: the floor of the one would not hold for the other."""
+    """97 bytes in 2 chunks of 48 are 96: the floor of the one would not hold for the other."""
 
     def loses(count: int) -> Demand:
-        rows = [Chunk(bytes=100 // count, sources=(0,), destinations=(1,)) for _ in range(count)]
+        rows = [Chunk(bytes=97 // count, sources=(0,), destinations=(1,)) for _ in range(count)]
         return Demand.from_chunks("custom", 4, rows, pieces=count)
 
-    words = "custom: in [0-9]+ chunks per block it has 9[0-9] bytes, in 1 it has 100; all must have the same"
+    words = "custom: in [0-9]+ chunks per block it has 9[0-9] bytes, in 1 it has 97; all must have the same"
     with pytest.raises(DemandError, match=words):
         synthesize(read_machine("ring:4"), loses, steps=200, time_limit_s=60.0, gap=0.0)
