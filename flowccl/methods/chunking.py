@@ -31,8 +31,9 @@ FIRST_STEPS = 5  # of each search on the first rung: they find out what works on
 _NEAR = 1.05  # searches that are at most so much later than the best get their turn, however little they were tried
 _AS_GOOD = 1.01  # what is at most so much later than the best with fewer chunks will do
 _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from others get a search
-_HOPEFUL_S = 10.0  # for what is good to become better
-_CLOSE, _DEMANDING = 1.001, 1.0051  # if it is not this close to the floor, and a gap of this at most was asked for
+_HOPEFUL_S = 10.0  # for what is good to become better, if a gap of this at most was asked for
+_DEMANDING, _CLOSE = 1.0051, 1.001  # and it is not this close to the floor, or still gets better:
+_PATIENT_S, _PATIENT, _BETTER = 2.0, 1.5, 1e-5  # in so much work, or times as much as until it was so much better
 _PLACES = 2  # searches side by side, for which rounds are made
 _BESIDE = 3  # searches that share a place beside the best
 _MOMENT_S = 0.005  # of work, the least that a search does in its turn
@@ -60,6 +61,7 @@ class Chunking:
     wanted: int = 1
     steps: int = 0
     best_ps: float = float("inf")  # what the searches know of it is as old as the round
+    better_s: float = 0.0  # the work after which it last became better
 
     def __post_init__(self) -> None:
         several = len(self.methods) > 1
@@ -81,6 +83,7 @@ class Chunking:
                 turns.sort(key=lambda turn: -turn[0].cost_s * turn[1])  # the longest first, so that none waits for it
                 if not turns or self._enough():
                     return
+                before_ps = self.best_ps
                 for found in self._found([pool.submit(self._some, *turn) for turn in turns]):
                     if found.finish_ps < self.best_ps and _right(found):
                         self.best_ps = found.finish_ps
@@ -88,12 +91,15 @@ class Chunking:
                 self.steps = sum(search.taken for search in [*self.searches.all, *self.cuts.made])
                 self.clock.best_ps = min(search.best_ps for search in self.searches.all)
                 self.clock.settle()
+                if self.best_ps < before_ps * (1 - _BETTER):
+                    self.better_s = self.searches.worked_s
         finally:
             pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for the rest of a round
 
     def _cut(self) -> list[Turn]:
-        """Something to cut finer, where methods work together and it is worth it."""
-        cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 else None
+        """Something to cut finer, where methods work together and it is worth more chunks."""
+        enough_ps = min(self.clock.good_ps, self.clock.floor_ps * _CLOSE)
+        cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 and self.best_ps > enough_ps else None
         return [] if cut is None else [(cut, 1)]
 
     def _found(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
@@ -110,9 +116,13 @@ class Chunking:
     def _hopes(self) -> bool:
         """Whether what is within the gap may still become better in a few seconds."""
         floor_ps = self.clock.floor_ps
-        more = self.best_ps > floor_ps * _CLOSE and self.clock.good_ps <= floor_ps * _DEMANDING
-        early = self.ladder.on_first_rung if self.clock.steps is not None else self.clock.elapsed_s < _HOPEFUL_S
-        return more and early
+        if self.clock.good_ps > floor_ps * _DEMANDING or self.best_ps <= floor_ps:
+            return False
+        far = self.best_ps > floor_ps * _CLOSE
+        if self.clock.steps is not None:
+            return far and self.ladder.on_first_rung
+        lately = self.searches.worked_s < max(self.better_s + _PATIENT_S, self.better_s * _PATIENT)
+        return self.clock.elapsed_s < _HOPEFUL_S and (far or (lately and len(self.methods) > 1))
 
     def _in_steps_left(self, turns: list[Turn]) -> list[Turn]:
         """No more than the steps that are left, where they are counted."""

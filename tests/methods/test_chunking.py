@@ -1,5 +1,6 @@
 """Which searches get time."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -71,6 +72,39 @@ def test_what_is_good_goes_on_for_seconds_only_where_little_gap_was_asked_for() 
         assert run._enough() is enough
         clock.started -= 10.0
         assert run._enough()
+
+
+def test_what_is_close_goes_on_while_it_gets_better() -> None:
+    """Two methods: it is enough after two seconds of work, or half as much as until then, that brought nothing."""
+    topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
+    cases = ((0.5, 2.4, False), (0.5, 2.6, True), (6.0, 8.9, False), (6.0, 9.1, True))
+    for (better_s, worked_s, enough), finish in itertools.product(cases, (1000.5, 1000.0)):
+        clock = Clock(60.0, floor_ps=1000.0, good_ps=1005.0, best_ps=finish)
+        methods = {name: METHODS[name] for name in ("greedy", "routed")}
+        run = Chunking(topology, lambda _: demand, methods, clock, all_first=True)
+        run.steps, run.best_ps, run.better_s = 2, finish, better_s
+        run.searches.new("greedy", 1).worked_s = worked_s * run.places
+        assert run._enough() is (enough or finish == 1000.0)
+        clock.started -= 10.0
+        assert run._enough()
+
+
+def test_for_a_hair_nothing_is_cut() -> None:
+    """Where 0.1 % was asked for it is worth a cut, where 0.5 % was asked for it is not."""
+    topology = read_machine("ring:4")
+    for gap, cuts in ((0.005, 0), (0.0, 1)):
+        run = Chunking(
+            topology,
+            lambda count: collective("broadcast", 4, 10**6, count),
+            {name: METHODS[name] for name in ("greedy", "direct")},
+            Clock(60.0, steps=40),
+        )
+        first = next(run.run())
+        run.clock.floor_ps = run.best_ps / 1.0005
+        run.clock.good_ps = run.clock.floor_ps * (1 + gap)
+        run.searches.all[0].worked_s = 100.0
+        assert first.finish_ps == run.best_ps
+        assert len(run._cut()) == cuts
 
 
 def test_routed_listens_only_when_it_has_ways_of_its_own() -> None:
@@ -187,12 +221,12 @@ def _slowed(schedule: Schedule | None) -> Schedule | None:
 
 
 def test_a_demand_that_loses_bytes_in_more_chunks_is_refused() -> None:
-    """97 bytes in 2 chunks of 48 are 96: the floor of the one would not hold for the other."""
+    """99,999 bytes in 2 chunks of 49,999: the floor of the one would not hold for the other."""
 
     def loses(count: int) -> Demand:
-        rows = [Chunk(bytes=97 // count, sources=(0,), destinations=(1,)) for _ in range(count)]
+        rows = [Chunk(bytes=99_999 // count, sources=(0,), destinations=(2,)) for _ in range(count)]
         return Demand.from_chunks("custom", 4, rows, pieces=count)
 
-    words = "custom: in [0-9]+ chunks per block it has 9[0-9] bytes, in 1 it has 97; all must have the same"
+    words = "custom: in [0-9]+ chunks per block it has [0-9]+ bytes, in 1 it has 99999; all must have the same"
     with pytest.raises(DemandError, match=words):
         synthesize(read_machine("ring:4"), loses, steps=200, time_limit_s=60.0, gap=0.0)
