@@ -53,8 +53,9 @@ def synthesize(
 
     `collective` is a name with `size_bytes` (as nccl-tests counts), a Demand, or a function that makes the Demand for a
     number of chunks. `chunks` is the number of pieces of each block; None tries several. Stops when the finish is
-    within `gap` of the bound, after `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true;
-    the best so far is returned, always verified. The clock starts when the compiled loops are loaded; a new
+    within `gap` of the bound (of 0.5 % or less: small problems go on for seconds while they get better), after
+    `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true; the best so far is returned,
+    always verified. The clock starts when the compiled loops are loaded; a new
     installation compiles them first, once. `workers` searches make steps side by side; with `steps` the result does not
     depend on them. `options` are those of the method: `TecclOptions` for milp, lp and astar, which take one chunk
     unless `chunks` says otherwise; `TacclOptions` for taccl, which tries multiples of what its sketch says.

@@ -12,7 +12,6 @@ from flowccl.commands.synth_options import add_synth, epoch_options, taccl_optio
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    from flowccl.demand.asked import Asked
     from flowccl.demand.demand import Demand
     from flowccl.topology.topology import Topology
 
@@ -23,50 +22,38 @@ def add(commands: Commands) -> None:
 
 
 def _synth(options: argparse.Namespace) -> int:
-    from flowccl.demand.asked import demand_asked
-    from flowccl.methods import ON_EPOCHS
-    from flowccl.schedule.files import save_schedule
-    from flowccl.show import describe_result
-    from flowccl.synthesis import synthesize
-    from flowccl.topology.buffers import with_buffers
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
 
+    given = epoch_options(options)
     if options.tenants is not None:
         return _synth_tenants(options)
-    given, size = epoch_options(options), None
-    asked: Asked
-    demand: Demand | None
     if options.from_teccl is not None:
         topology, demand, given = _from_teccl(options, given)
-    else:
-        if options.machine is None or options.collective is None:
-            raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
-        topology = read_machine(options.machine)
-        size = None if options.size is None else parse_bytes(options.size)
-        demand = _demand_file(options.collective, size)
-        if demand is None and _is_compact(options, topology):
-            return _synth_compact(options, topology, size)
-    asked = demand_asked(
-        topology,
-        options.collective if demand is None else demand,
-        size,
-        root=options.root,
-        group=options.group,
-        relay=options.relay,
-        late=options.late,
-        matrix=options.matrix,
-    )
-    told = taccl_options(options)
-    if options.method == "taccl":
-        given = _for_taccl(topology, given, told)
-    elif told:
-        raise InputError(f"{', '.join(told)}: only method taccl takes it; choose it with --method taccl")
-    elif given and options.method not in ON_EPOCHS:
-        raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
-    topology = _adding(topology, options)
-    if options.buffer_limit is not None:
-        topology = with_buffers(topology, parse_bytes(options.buffer_limit))
+        return _synth_one(options, topology, demand, None, given)
+    if options.machine is None or options.collective is None:
+        raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
+    topology = read_machine(options.machine)
+    size = None if options.size is None else parse_bytes(options.size)
+    wanted = _demand_file(options.collective, size)
+    if wanted is None and _is_compact(options, topology):
+        return _synth_compact(options, topology, size)
+    return _synth_one(options, topology, options.collective if wanted is None else wanted, size, given)
+
+
+def _synth_one(
+    options: argparse.Namespace, topology: "Topology", wanted: "str | Demand", size: int | None, given: dict[str, Any]
+) -> int:
+    """One collective or demand, with the options of its method that were `given`."""
+    from flowccl.demand.asked import demand_asked
+    from flowccl.schedule.files import save_schedule
+    from flowccl.show import describe_result
+    from flowccl.synthesis import synthesize
+
+    who = {"root": options.root, "group": options.group, "relay": options.relay, "late": options.late}
+    asked = demand_asked(topology, wanted, size, **who, matrix=options.matrix)
+    given = _of_method(options, topology, given)
+    topology = _limited(_adding(topology, options), options)
     if options.out is not None:
         check_writable(Path(options.out))
     stop = StopSignal()
@@ -94,6 +81,20 @@ def _synth(options: argparse.Namespace) -> int:
         save_schedule(result.schedule, options.out)
     print(json.dumps(result.to_json()) if options.json else describe_result(result, options.out))
     return 0
+
+
+def _of_method(options: argparse.Namespace, topology: "Topology", given: dict[str, Any]) -> dict[str, Any]:
+    """The options that the method takes; an error for those that are another's."""
+    from flowccl.methods import ON_EPOCHS
+
+    told = taccl_options(options)
+    if options.method == "taccl":
+        return _for_taccl(topology, given, told)
+    if told:
+        raise InputError(f"{', '.join(told)}: only method taccl takes it; choose it with --method taccl")
+    if given and options.method not in ON_EPOCHS:
+        raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
+    return given
 
 
 def _for_taccl(topology: "Topology", given: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
@@ -198,6 +199,14 @@ def _adding(topology: "Topology", options: argparse.Namespace) -> "Topology":
     if options.reduce_GBps is None:
         return topology
     return adding_at(topology, parse_GBps(options.reduce_GBps, "--reduce-GBps"))
+
+
+def _limited(topology: "Topology", options: argparse.Namespace) -> "Topology":
+    """The machine whose GPUs have room for as many bytes as asked for."""
+    from flowccl.topology.buffers import with_buffers
+    from flowccl.units import parse_bytes
+
+    return topology if options.buffer_limit is None else with_buffers(topology, parse_bytes(options.buffer_limit))
 
 
 def _demand_file(text: str, size: int | None) -> "Demand | None":

@@ -46,7 +46,11 @@ def add_synth(commands: Commands) -> Parser:
     synth.add_argument("--root", metavar="RANK", type=int, default=0, help="of broadcast, scatter, gather, reduce")
     synth.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="default: 10")
     synth.add_argument(
-        "--gap", type=float, default=0.005, help="stop when the finish is so close to the floor (default: 0.005)"
+        "--gap",
+        type=float,
+        default=0.005,
+        help="stop when the finish is so close to the floor (default: 0.005; a small problem goes on for seconds "
+        "while it gets better, unless more than that is given)",
     )
     synth.add_argument("--seed", type=natural, default=0, help="of all random choices (default: 0)")
     synth.add_argument("--steps", metavar="N", type=positive, help="stop after N runs of the search (repeatable)")
