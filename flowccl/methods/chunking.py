@@ -18,6 +18,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.cuts import Cuts
 from flowccl.methods.ladder import PATIENCE, SHARE, SMALL_SHARE, Ladder
+from flowccl.methods.level import can_level, levelled
 from flowccl.methods.method import Method
 from flowccl.methods.rungs import Search, next_rung
 from flowccl.methods.searches import SURE, Searches
@@ -60,6 +61,7 @@ class Chunking:
     first_steps: int = FIRST_STEPS
     wanted: int = 1
     steps: int = 0
+    best: Schedule | None = None
     best_ps: float = float("inf")  # what the searches know of it is as old as the round
     better_s: float = 0.0  # the work after which it last became better
 
@@ -72,6 +74,7 @@ class Chunking:
         longer = self.all_first and several
         self.ladder = Ladder(self.searches, names, self.first_steps, longer, self.wanted)
         self.cuts = Cuts(self.searches)
+        self.levels: list[tuple[Schedule, Search]] = []  # what was levelled
 
     def run(self) -> Iterator[Schedule]:
         """Better and better schedules, until the clock is over."""
@@ -79,16 +82,17 @@ class Chunking:
         try:
             for new in self._rounds():
                 turns = self._beside(new) if new else self._turns()
-                turns = self._in_steps_left([*turns, *self._cut()])
+                turns = self._in_steps_left([*turns, *self._cut(), *self._level()])
                 turns.sort(key=lambda turn: -turn[0].cost_s * turn[1])  # the longest first, so that none waits for it
                 if not turns or self._enough():
                     return
                 before_ps = self.best_ps
                 for found in self._found([pool.submit(self._some, *turn) for turn in turns]):
                     if found.finish_ps < self.best_ps and _right(found):
-                        self.best_ps = found.finish_ps
+                        self.best, self.best_ps = found, found.finish_ps
                         yield found
-                self.steps = sum(search.taken for search in [*self.searches.all, *self.cuts.made])
+                levels = [search for _, search in self.levels]
+                self.steps = sum(search.taken for search in [*self.searches.all, *self.cuts.made, *levels])
                 self.clock.best_ps = min(search.best_ps for search in self.searches.all)
                 self.clock.settle()
                 if self.best_ps < before_ps * (1 - _BETTER):
@@ -96,11 +100,38 @@ class Chunking:
         finally:
             pool.shutdown(cancel_futures=True)  # who is interrupted does not wait for the rest of a round
 
+    @property
+    def _close(self) -> bool:
+        """Whether there is only a hair left to be won."""
+        return self.best_ps <= self.clock.floor_ps * _CLOSE
+
     def _cut(self) -> list[Turn]:
         """Something to cut finer, where methods work together and it is worth more chunks."""
-        enough_ps = min(self.clock.good_ps, self.clock.floor_ps * _CLOSE)
-        cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 and self.best_ps > enough_ps else None
+        worth = not self._close or self.best_ps > self.clock.good_ps
+        cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 and worth else None
         return [] if cut is None else [(cut, 1)]
+
+    @property
+    def _lately(self) -> bool:
+        """Whether it got better not long ago, by the work that was done; where steps are counted, that is not asked."""
+        until_s = max(self.better_s + _PATIENT_S, self.better_s * _PATIENT)
+        return self.clock.steps is None and self.searches.worked_s < until_s
+
+    def _level(self) -> list[Turn]:
+        """The best with pieces of other lengths, where a few bytes are all that is left to be won."""
+        if self.best is None or not self._waits_for_level():
+            return []
+        demand = self.best.demand
+        search = Search("level", demand.pieces, demand, levelled(self.best, self.clock))
+        self.levels.append((self.best, search))
+        return [(search, 1)]
+
+    def _waits_for_level(self) -> bool:
+        """Each that is the best for a while is levelled once, where methods work together."""
+        if self.best is None or not self._close or self._lately or len(self.methods) == 1:
+            return False
+        done = any(search.taken and self.best in (level_of, search.best) for level_of, search in self.levels)
+        return not done and can_level(self.best)
 
     def _found(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
         """What the searches of a round find, as soon as they do; where steps are counted, in their order."""
@@ -118,11 +149,10 @@ class Chunking:
         floor_ps = self.clock.floor_ps
         if self.clock.good_ps > floor_ps * _DEMANDING or self.best_ps <= floor_ps:
             return False
-        far = self.best_ps > floor_ps * _CLOSE
         if self.clock.steps is not None:
-            return far and self.ladder.on_first_rung
-        lately = self.searches.worked_s < max(self.better_s + _PATIENT_S, self.better_s * _PATIENT)
-        return self.clock.elapsed_s < _HOPEFUL_S and (far or (lately and len(self.methods) > 1))
+            return self.ladder.on_first_rung and not self._close
+        more = (self._lately and len(self.methods) > 1) or self._waits_for_level()
+        return self.clock.elapsed_s < _HOPEFUL_S and (not self._close or more)
 
     def _in_steps_left(self, turns: list[Turn]) -> list[Turn]:
         """No more than the steps that are left, where they are counted."""

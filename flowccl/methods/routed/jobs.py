@@ -1,6 +1,6 @@
 """Trees as jobs for the shop: each job is one chunk on one route, from one storing node to the next ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,11 @@ class Jobs:
 
     def in_order(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
         """One run of the shop: of the jobs that wait for a link, the one with the least key goes first."""
+        raw = self.worked_off(key, give_up_ps)
+        return None if raw is None else retime(prune(raw))
+
+    def worked_off(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
+        """The same with all jobs, needed or not, each where the shop put it."""
         rank = np.empty(len(key), dtype=np.int64)
         rank[np.argsort(key, kind="stable")] = np.arange(len(key))
         done, _, start = work_off(self.shop, rank, len(self.topology.links), give_up_ps)
@@ -41,8 +46,11 @@ class Jobs:
             return None
         flags = np.zeros(len(self.chunk), dtype=np.bool_)
         route = self.shop.job_route.astype(np.int32)
-        raw = Schedule(self.topology, self.demand, self.routes, self.chunk, route, start, flags, self.method)
-        return retime(prune(raw))
+        return Schedule(self.topology, self.demand, self.routes, self.chunk, route, start, flags, self.method)
+
+    def of_chunks(self, chunk: NDArray[np.int32]) -> "Jobs":
+        """The same jobs, but each moves another chunk; tails stay as they are."""
+        return replace(self, chunk=chunk, shop=self.shop._replace(job_bytes=self.demand.chunk_bytes[chunk]))
 
 
 def jobs_of(topology: Topology, demand: Demand, trees: Trees) -> Jobs:
