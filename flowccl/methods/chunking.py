@@ -128,7 +128,8 @@ class Chunking:
 
     def _waits_for_level(self) -> bool:
         """Each that is the best for a while is levelled once, where methods work together."""
-        if self.best is None or not self._close or self._lately or len(self.methods) == 1:
+        nothing = self.best_ps <= self.clock.floor_ps or not self._close or self._lately
+        if self.best is None or nothing or len(self.methods) == 1:
             return False
         done = any(search.taken and self.best in (level_of, search.best) for level_of, search in self.levels)
         return not done and can_level(self.best)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
@@ -19,30 +20,28 @@ from flowccl.schedule.transform import prune, retime
 _MOST = 20_000  # transfers
 _WORK = 300_000  # transfers in all exchanges that are tried
 
-Exchange = tuple[int, int]  # two chunks
-
 
 def can_level(schedule: Schedule) -> bool:
     """Whether it has pieces of different lengths, and is small enough for that."""
-    return len(schedule) <= _MOST and bool(np.ptp(schedule.demand.chunk_bytes)) and can_be_jobs(schedule)
+    return 0 < len(schedule) <= _MOST and bool(np.ptp(schedule.demand.chunk_bytes)) and can_be_jobs(schedule)
 
 
 def levelled(schedule: Schedule, clock: Clock) -> Iterator[Schedule | None]:
     """The schedule with exchanged pieces, where it is earlier then; once."""
-    found = level(schedule)
+    found = level(schedule, clock)
     if found is not None:
         clock.tell(found)
     yield found
 
 
-def level(schedule: Schedule) -> Schedule | None:
+def level(schedule: Schedule, clock: Clock) -> Schedule | None:
     """Exchange after exchange, as long as the finish is earlier, or fewer arrive that late."""
     shorter = _shorter(schedule.demand)
     best, jobs = schedule, jobs_from(schedule)
     exchanges = _exchanges(best, shorter)
     for _ in range(_WORK // len(schedule)):
         exchange = next(exchanges, None)
-        if exchange is None:
+        if exchange is None or clock.over():
             break
         other = jobs.of_chunks(_exchanged(best, *exchange))
         found = other.worked_off(best.start_ps, best.finish_ps + 1)
@@ -60,7 +59,7 @@ def _shorter(demand: Demand) -> dict[int, list[int]]:
     return {chunk: [o for o in block if size[o] < size[chunk]] for block in alike.values() for chunk in block}
 
 
-def _exchanges(schedule: Schedule, shorter: dict[int, list[int]]) -> Iterator[Exchange]:
+def _exchanges(schedule: Schedule, shorter: dict[int, list[int]]) -> Iterator[tuple[int, int]]:
     """Chunks on the links of what arrives last, with shorter ones."""
     timing = schedule.timing
     last = timing.end_transfer[timing.end_arrival_ps == schedule.finish_ps]
@@ -69,7 +68,7 @@ def _exchanges(schedule: Schedule, shorter: dict[int, list[int]]) -> Iterator[Ex
     return ((chunk, other) for chunk in np.unique(there).tolist() for other in shorter[chunk])
 
 
-def _exchanged(schedule: Schedule, one: int, other: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _exchanged(schedule: Schedule, one: int, other: int) -> NDArray[np.int32]:
     """The chunk of each transfer, after two changed places."""
     chunk = schedule.chunk.copy()
     chunk[schedule.chunk == one], chunk[schedule.chunk == other] = other, one

@@ -1,5 +1,7 @@
 """Which piece of a block is on the full link."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,17 +44,21 @@ def test_two_long_pieces_on_one_way_change_places_with_short_ones() -> None:
     """On two hops 3 and then 3 bytes take 2 us and 3 + 3 + 3 ns; 2 and then 3, with the order as it was, 2 + 3 + 3."""
     before = _lopsided()
     assert verify(before) == []
-    after = level(before)
+    after = level(before, Clock(60.0))
     assert after is not None
     assert verify(after) == []
     assert (before.finish_ps, after.finish_ps) == (2_009_000, 2_008_000)
     assert sorted(after.demand.chunk_bytes[after.chunk[after.route == 0]]) == [2, 3]
 
 
+def test_without_time_nothing_is_exchanged() -> None:
+    assert level(_lopsided(), Clock(0.0)) is None
+
+
 def test_what_is_level_stays_as_it_is() -> None:
-    once = level(_lopsided())
+    once = level(_lopsided(), Clock(60.0))
     assert once is not None
-    assert level(once) is None
+    assert level(once, Clock(60.0)) is None
 
 
 @pytest.mark.parametrize("size", [10**6, 64 * 10**6, 10**9])
@@ -61,7 +67,7 @@ def test_the_last_bytes_of_an_alltoall(size: int) -> None:
     topology, demand = read_machine("dgx1"), collective("alltoall", 8, size, 3)
     before = next(METHODS["routed"](topology, demand, Clock(60.0)))
     assert before is not None
-    after = level(before)
+    after = level(before, Clock(60.0))
     assert after is not None
     assert verify(after) == []
     floor_ps = lower_bound(topology, demand).ps
@@ -80,6 +86,10 @@ def test_nothing_to_exchange() -> None:
     sums = collective("reduce_scatter", 4, 4 * 1001, 2)
     found = [next(METHODS["greedy"](topology, demand, clock)) for demand in (even, odd, sums)]
     assert [one is not None and can_level(one) for one in found] == [False, True, False]
+    assert found[1] is not None
+    assert not can_level(
+        replace(found[1], chunk=np.zeros(0), route=np.zeros(0), start_ps=np.zeros(0), reduce=np.zeros(0))
+    )
 
 
 @given(topologies(), st.sampled_from(["allgather", "alltoall"]), st.integers(7, 5000), st.integers(2, 4))
@@ -90,7 +100,7 @@ def test_on_random_machines_it_is_earlier_or_nothing(topology: Topology, name: s
     assert before is not None
     if not can_level(before):
         return
-    after = level(before)
+    after = level(before, Clock(60.0))
     if after is not None:
         assert verify(after) == []
         assert after.finish_ps < before.finish_ps
