@@ -90,7 +90,7 @@ def test_what_is_close_goes_on_while_it_gets_better() -> None:
 
 
 def test_for_a_hair_nothing_is_cut() -> None:
-    """Where 0.1 % was asked for it is worth a cut, where 0.5 % was asked for it is not."""
+    """At 0.05 % something is cut where no gap was asked for, and nothing where 0.5 % was."""
     topology = read_machine("ring:4")
     for gap, cuts in ((0.005, 0), (0.0, 1)):
         run = Chunking(
