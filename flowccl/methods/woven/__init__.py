@@ -44,6 +44,8 @@ _IDLE = 25  # steps that may bring nothing before the search starts anew
 _FRESH = 5  # rounds that may bring nothing before what others found is repaired
 _REPAIRED = 5_000  # for so many deliveries, one more round of repair in a step
 _FEW_LATE, _LEAST = (1, 2, 4, 8, 16, 32), 1e-5  # chunks that are late in such a round; by this part of the finish
+_LEAST_BOLD, _MOST_BOLD = 0.001, 0.1  # parts of the finish by which it shall be earlier
+_PARKS, _MOST_ASIDE = 0.3, 3e7  # how often the chunks that are early are parked, and holds that are moved for it
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
 _FIRST_STEPS = 16  # of a folded search before it is compared with others: its first builds say little, and take long
 
@@ -57,7 +59,7 @@ def woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
     while True:
         other = clock.told.get((topology, demand))
         left = other is not None and traits_of(other.method).stays_ahead  # to who found it
-        yield search.step(None if left else other)
+        yield search.step(None if left else other, clock.floor_ps)
 
 
 def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -74,7 +76,7 @@ def folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
         if best is not None:
             clock.tell(best)
         yield best
-        best = search.step()
+        best = search.step(floor_ps=clock.floor_ps)
 
 
 def _check(topology: Topology, demand: Demand, name: str) -> None:
@@ -116,6 +118,7 @@ class WovenSearch:
         self.state: tuple[Table, Ways] | None = None
         self.state_ps: int = _NEVER
         self.weight, self.bold, self.steps, self.idle = 1.0, 0.03, 0, 0
+        self.floor_ps: float = 0.0
         offers = len(self.work.source) * len(self.net.end)
         self.builds = offers <= _MOST_OFFERS
         self.weights: tuple[float, ...] = _WEIGHTS
@@ -171,12 +174,14 @@ class WovenSearch:
         wanted = demand.destination_rank[rows]
         return Work(demand.chunk_bytes[chunks], demand.source[chunks], demand.available_ps[chunks], ptr, wanted)
 
-    def step(self, other: Schedule | None = None) -> Schedule | None:
+    def step(self, other: Schedule | None = None, floor_ps: float = 0.0) -> Schedule | None:
         """One build or one round of the neighbourhood search: a schedule if it is the best so far.
 
-        Goes on from `other` where that is better than what is here; it then counts as found.
+        Goes on from `other` where that is better than what is here; it then counts as found. Nothing can be earlier
+        than `floor_ps`.
         """
         self.steps += 1
+        self.floor_ps = floor_ps
         before_ps = self.best_ps
         if other is not None and other.finish_ps < self.state_ps and other is not self.seen:
             self._start_from(other)
@@ -258,11 +263,23 @@ class WovenSearch:
                 break
 
     def _improve(self) -> None:
-        target, weight = int(self.state_ps * (1 - self.bold)), self._other_weight()
+        target, weight = self._target_ps(), self._other_weight()
         most = int(self.random.choice([2, 4, 8, 16]))
-        better = self._tear(target, weight, most, park=bool(self.random.random() < 0.3))
+        parks = bool(self.random.random() < _PARKS)
+        better = self._tear(target, weight, most, parks and self._few_holds())
         self.idle = 0 if better else self.idle + 1
-        self.bold = min(self.bold * 1.5, 0.1) if better else max(self.bold * 0.8, 0.001)
+        self.bold = min(self.bold * 1.5, _MOST_BOLD) if better else max(self.bold * 0.8, _LEAST_BOLD)
+
+    def _few_holds(self) -> bool:
+        """Whether all chunks can be parked in a moment: each moves the holds of its links aside."""
+        assert self.state is not None
+        return float(np.square(self.state[0].holds.astype(np.float64)).sum()) <= _MOST_ASIDE
+
+    def _target_ps(self) -> int:
+        """Earlier by a part of the finish; near the floor by a part of what is left, for else all would be late."""
+        left_ps = self.state_ps - self.floor_ps
+        near = left_ps <= self.state_ps * _LEAST_BOLD
+        return int(self.state_ps - (left_ps * self.bold / _MOST_BOLD if near else self.state_ps * self.bold))
 
     def _tear(self, target_ps: int, weight: float, most: int, park: bool) -> bool:
         """Tear chunks out and weave them in again, some at a time; whether the finish is earlier then."""

@@ -94,10 +94,12 @@ def latest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
         free = True
         for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
             link, begin = net.hop_link[h], time + net.hop_offset_ps[h]
-            place = first_after(table, link, begin)
-            while place < table.holds[link] and table.begin_ps[link, place] < begin + hold:
+            place = first_after(table, link, begin + hold - 1)  # the last that begins before its end, or the one behind
+            if place == table.holds[link] or table.begin_ps[link, place] >= begin + hold:
+                place -= 1
+            while place >= 0 and table.until_ps[link, place] > begin:
                 begin = table.begin_ps[link, place] - hold
-                place = first_after(table, link, begin)
+                place -= 1
                 free = False
             time = begin - net.hop_offset_ps[h]
         if free:
