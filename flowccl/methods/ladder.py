@@ -14,6 +14,7 @@ PATIENCE = 3  # rungs that may bring nothing
 SHARE, SMALL_SHARE = 2, 5  # a rung is taken once so many times as much work was done as it will take
 _LEADS = 1.01  # who is at most so much later than the best, and whom the last rung helped, has the larger share
 _MOST_BEHIND = 4  # rungs in a row on which a method may be later than that
+_HELPED = 6  # rungs in a row that helped
 _FEW = 2  # chunks, up to which all methods climb
 _EARLY_S = 0.3  # of work on the first rung
 _LATE_S = 3.0  # after which the first rung is over however little was done
@@ -104,14 +105,19 @@ class Ladder:
         """Whether the next rung is due for a method; sooner for who leads."""
         leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self._so_far_ps(climber)
         count = self._above(climber)
-        return count == self.wanted or self.searches.due(SHARE if leads else SMALL_SHARE, climber.rung, count)
+        share = (1 if self._hurries(climber) else SHARE) if leads else SMALL_SHARE
+        return count == self.wanted or self.searches.due(share, climber.rung, count)
+
+    def _hurries(self, climber: Climber) -> bool:
+        """Whether more chunks are what a method wants: every rung so far helped, and others need their time too."""
+        return len(self.climbers) > 1 and climber.helped >= _HELPED
 
     def _so_far_ps(self, climber: Climber) -> float:
         """The best finish with no more chunks than a method has tried; others may be further up."""
         return min(search.best_ps for search in self.searches.all if search.count <= climber.count)
 
     def _above(self, climber: Climber) -> int:
-        return climber.above(self.wanted)
+        return climber.above(self.wanted, self._hurries(climber))
 
     def _late(self) -> bool:
         """Whether the first rung takes far longer than its work says; never, where steps are counted."""

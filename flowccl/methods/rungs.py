@@ -83,6 +83,7 @@ class Climber:
     rung: Search
     best_ps: float = float("inf")
     idle: int = 0
+    helped: int = 0
     behind: int = 0
     may_be_behind: float = 2.0  # so many times as late as the best of all
 
@@ -91,21 +92,23 @@ class Climber:
         """How many chunks its last rung has."""
         return self.rung.count
 
-    def above(self, wanted: int) -> int:
-        """The next number of chunks; the one that is wanted follows the first."""
-        return wanted if self.count < wanted else next_rung(self.name, self.count)
+    def above(self, wanted: int, hurries: bool) -> int:
+        """The next number of chunks; the one that is wanted follows the first. Who hurries leaves some out."""
+        return wanted if self.count < wanted else next_rung(self.name, self.count, few=hurries)
 
     def climbed(self, rung: Search, best_ps: float) -> None:
         """Take note of a rung; from who is far behind the best of all, more is expected."""
         helped = 1e-4 if rung.best_ps <= 1.05 * best_ps else 1e-2
         self.idle = 0 if rung.best_ps < self.best_ps * (1 - helped) else self.idle + 1
+        self.helped = self.helped + 1 if self.idle == 0 else 0
         self.may_be_behind = 2.0 if rung.best_ps < self.best_ps * 0.95 else 1.2
         self.best_ps = min(self.best_ps, rung.best_ps)
         self.rung = rung
 
 
-def next_rung(name: str, count: int) -> int:
-    """The number of chunks after this one, of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...; some methods take few of them."""
+def next_rung(name: str, count: int, few: bool = False) -> int:
+    """The number of chunks after this one, of 1, 2, 3, 4, 6, 8, 12, 16, ...; of a few, or for some methods, powers."""
     power = 1 << (count.bit_length() - 1)
     between = power * 3 // 2
-    return between if power > 1 and count < between and not traits_of(name).few_rungs else 2 * power
+    few = few or traits_of(name).few_rungs
+    return between if power > 1 and count < between and not few else 2 * power
