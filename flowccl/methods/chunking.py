@@ -35,6 +35,7 @@ _MOST_IMPROVED = 3  # numbers of chunks at which the methods that go on from oth
 _HOPEFUL_S = 10.0  # for what is good to become better, if a gap of this at most was asked for
 _DEMANDING, _CLOSE = 1.0051, 1.001  # and it is not this close to the floor, or still gets better:
 _PATIENT_S, _PATIENT, _BETTER = 2.0, 1.5, 1e-5  # in so much work, or times as much as until it was so much better
+_FINE = 1.0005  # so close to the floor nothing is cut finer, unless a smaller gap was asked for
 _PLACES = 2  # searches side by side, for which rounds are made
 _BESIDE = 3  # searches that share a place beside the best
 _MOMENT_S = 0.005  # of work, the least that a search does in its turn
@@ -107,7 +108,7 @@ class Chunking:
 
     def _cut(self) -> list[Turn]:
         """Something to cut finer, where methods work together and it is worth more chunks."""
-        worth = not self._close or self.best_ps > self.clock.good_ps
+        worth = self.best_ps > min(self.clock.floor_ps * _FINE, self.clock.good_ps)
         cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 and worth else None
         return [] if cut is None else [(cut, 1)]
 
