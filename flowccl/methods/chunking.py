@@ -39,6 +39,7 @@ _FINE = 1.0005  # so close to the floor nothing is cut finer, unless a smaller g
 _PLACES = 2  # searches side by side, for which rounds are made
 _BESIDE = 3  # searches that share a place beside the best
 _MOMENT_S = 0.005  # of work, the least that a search does in its turn
+_NO_WAIT = 0.4  # of that beside who hurries, that it need not wait
 _ROUNDS_PER_RUNG = 2  # after the ladder, the next rung for who is best is taken every so many rounds
 
 Turn = tuple[Search, int]  # a search and its steps in a round
@@ -108,7 +109,7 @@ class Chunking:
 
     def _cut(self) -> list[Turn]:
         """Something to cut finer, where methods work together and it is worth more chunks."""
-        worth = self.best_ps > min(self.clock.floor_ps * _FINE, self.clock.good_ps)
+        worth = self.best_ps > min(self.clock.floor_ps * _FINE, self.clock.good_ps) and not self.ladder.hurried
         cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 and worth else None
         return [] if cut is None else [(cut, 1)]
 
@@ -195,7 +196,7 @@ class Chunking:
         climb, last = self.ladder.climb(), list(self.last)
         for number in itertools.count():
             rungs = next(climb, [])
-            new = rungs + self._improvers(1 if rungs else _MOST_IMPROVED)
+            new = rungs if self.ladder.hurried else rungs + self._improvers(1 if rungs else _MOST_IMPROVED)
             if not rungs and number % _ROUNDS_PER_RUNG == 0:
                 new += self._next_rung()
             if not new and last and self._as_long(last[0]):
@@ -212,7 +213,7 @@ class Chunking:
     def _beside(self, new: list[Search]) -> list[Turn]:
         """A step of each, and beside the longest what the best can do meanwhile."""
         costs = [search.cost_s for search in new]
-        left_s = self.places * max(costs) - sum(costs)
+        left_s = (self.places * max(costs) - sum(costs)) * (_NO_WAIT if self.ladder.hurried else 1.0)
         beside = [turn for turn in self._turns(new, left_s / 2 / _BESIDE) if turn[0].cost_s * turn[1] <= left_s]
         return [*((search, 1) for search in new), *beside]
 

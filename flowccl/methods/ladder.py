@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from flowccl.methods.clock import Clock
 from flowccl.methods.rungs import Climber, Search
-from flowccl.methods.searches import Searches
+from flowccl.methods.searches import SURE, Searches
 from flowccl.methods.traits import traits_of
 
 PATIENCE = 3  # rungs that may bring nothing
 SHARE, SMALL_SHARE = 2, 5  # a rung is taken once so many times as much work was done as it will take
 _LEADS = 1.01  # who is at most so much later than the best, and whom the last rung helped, has the larger share
 _MOST_BEHIND = 4  # rungs in a row on which a method may be later than that
-_HELPED = 6  # rungs in a row that helped
+_HELPED, _NEAR_FLOOR = 4, 1.005  # rungs in a row that helped, and a finish, with which a method hurries
 _FEW = 2  # chunks, up to which all methods climb
 _EARLY_S = 0.3  # of work on the first rung
 _LATE_S = 3.0  # after which the first rung is over however little was done
@@ -36,6 +36,7 @@ class Ladder:
     wanted: int
     climbers: list[Climber] = field(default_factory=list)
     on_first_rung: bool = True
+    hurried: bool = False  # the last rungs
 
     @property
     def clock(self) -> Clock:
@@ -76,10 +77,12 @@ class Ladder:
     def climb(self) -> Iterator[list[Search]]:
         """The next rungs that are due, a few at once, the lowest first; none, where work is to be done first.
 
-        A method leaves the ladder when a few rungs did not help it.
+        A method leaves the ladder when a few rungs did not help it. All others wait for who hurries.
         """
         while climbers := [climber for climber in self.climbers if self.climbs(climber)]:
             due = sorted((climber for climber in climbers if self._due_for(climber)), key=self._above)
+            hurried = [climber for climber in due if self._hurries(climber)]
+            self.hurried, due = bool(hurried), hurried or due
             work = list(
                 itertools.accumulate(self.searches.first_work_s(climber.name, self._above(climber)) for climber in due)
             )
@@ -89,6 +92,7 @@ class Ladder:
             for climber, rung in zip(due, rungs, strict=True):
                 climber.climbed(rung, self.clock.best_ps)
                 climber.behind = climber.behind + 1 if climber.best_ps > _LEADS * self._so_far_ps(climber) else 0
+        self.hurried = False
 
     def climbs(self, climber: Climber) -> bool:
         """Whether a method is on the ladder still, and not on its top."""
@@ -105,12 +109,17 @@ class Ladder:
         """Whether the next rung is due for a method; sooner for who leads."""
         leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self._so_far_ps(climber)
         count = self._above(climber)
-        share = (1 if self._hurries(climber) else SHARE) if leads else SMALL_SHARE
+        share = (0 if self._hurries(climber) else SHARE) if leads else SMALL_SHARE
         return count == self.wanted or self.searches.due(share, climber.rung, count)
 
     def _hurries(self, climber: Climber) -> bool:
-        """Whether more chunks are what a method wants: every rung so far helped, and others need their time too."""
-        return len(self.climbers) > 1 and climber.helped >= _HELPED
+        """Whether more chunks are all that a method wants: near the floor, where one rung after the other helped.
+
+        One that is alone has its time, and where little is left it does not leave out what can be had.
+        """
+        near = climber.best_ps <= self.clock.floor_ps * _NEAR_FLOOR
+        in_time = self.searches.has_time(2 * SURE * climber.rung.first_s)  # for twice as many chunks
+        return len(self.climbers) > 1 and near and in_time and climber.helped >= _HELPED
 
     def _so_far_ps(self, climber: Climber) -> float:
         """The best finish with no more chunks than a method has tried; others may be further up."""

@@ -35,7 +35,7 @@ class Traits:
 
 _NONE = Traits()
 _TRAITS = {
-    "greedy": Traits(begins=0.5, tells_late=True),
+    "greedy": Traits(tells_late=True),
     "trees": Traits(good_far_up=True),
     "folded": Traits(begins=3.0, needs_steps=True, few_rungs=True, stays_ahead=True, tells_late=True),
     "woven": Traits(needs_steps=True, goes_on=True, tells_late=True),

@@ -90,9 +90,9 @@ def test_what_is_close_goes_on_while_it_gets_better() -> None:
 
 
 def test_for_a_hair_nothing_is_cut() -> None:
-    """At 0.05 % something is cut where no gap was asked for, and nothing where 0.5 % was."""
+    """At 0.04 % something is cut where no gap was asked for, and nothing where 0.5 % was; at 0.06 % it is."""
     topology = read_machine("ring:4")
-    for gap, cuts in ((0.005, 0), (0.0, 1)):
+    for above, gap, cuts in ((1.0004, 0.005, 0), (1.0004, 0.0, 1), (1.0006, 0.005, 1)):
         run = Chunking(
             topology,
             lambda count: collective("broadcast", 4, 10**6, count),
@@ -100,7 +100,7 @@ def test_for_a_hair_nothing_is_cut() -> None:
             Clock(60.0, steps=40),
         )
         first = next(run.run())
-        run.clock.floor_ps = run.best_ps / 1.0005
+        run.clock.floor_ps = run.best_ps / above
         run.clock.good_ps = run.clock.floor_ps * (1 + gap)
         run.searches.all[0].worked_s = 100.0
         assert first.finish_ps == run.best_ps
@@ -173,6 +173,16 @@ def test_with_more_time_a_search_begins_as_with_less(cost_s: float) -> None:
     assert len({count for _, count in more}) > len({count for _, count in less}) > 3
 
 
+def test_near_the_floor_whom_every_rung_helps_leaves_some_out() -> None:
+    """Four rungs in a row help up to 32 chunks: then it goes on with powers of two, but not one that is alone."""
+    both, alone = ("greedy", "other"), ("greedy",)
+    cases = ((both, 1e12), (both, 0.0), (alone, 1e12))
+    near, far, one = ({n for _, n in _begun(4.0, 0.002, names=names, floor_ps=floor)} for names, floor in cases)
+    assert near & {48, 64, 96, 128} == {64, 128}
+    assert far >= {48, 64, 96}
+    assert one >= {48, 64, 96}
+
+
 def test_a_slower_computer_tries_the_same_but_less_of_it() -> None:
     slower, faster = _begun(2.0, 0.003), _begun(2.0, 0.001)
     assert _same(slower, faster) >= 0.8 * len(slower)
@@ -189,9 +199,15 @@ def _same(some: list[tuple[str, int]], others: list[tuple[str, int]]) -> int:
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False))))
 
 
-def _begun(limit_s: float, cost_s: float, moods: tuple[float, ...] = (1.0,)) -> list[tuple[str, int]]:
+def _begun(
+    limit_s: float,
+    cost_s: float,
+    moods: tuple[float, ...] = (1.0,),
+    names: tuple[str, ...] = ("greedy", "other"),
+    floor_ps: float = 0.0,
+) -> list[tuple[str, int]]:
     """Which searches make steps, if a step takes so long for each chunk, longer or shorter by the computer's mood."""
-    clock, begun = _Told(limit_s), list[tuple[str, int]]()
+    clock, begun = _Told(limit_s, floor_ps=floor_ps), list[tuple[str, int]]()
 
     def method_of(name: str, slower: float) -> Method:
         def steps(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -203,7 +219,7 @@ def _begun(limit_s: float, cost_s: float, moods: tuple[float, ...] = (1.0,)) -> 
 
         return steps
 
-    methods = {"greedy": method_of("greedy", 1.0), "other": method_of("other", 1.3)}
+    methods = {name: method_of(name, slower) for name, slower in zip(names, (1.0, 1.3), strict=False)}
     run = Chunking(read_machine("ring:4"), lambda n: collective("broadcast", 4, 10**6, n), methods, clock, workers=1)
     assert list(run.run())
     return begun

@@ -1,7 +1,10 @@
 """The woven method: right on random machines, better step by step, the same for the same seed, at the pencil's best."""
 
 from itertools import islice
+from types import SimpleNamespace
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,7 +15,8 @@ from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
-from flowccl.methods.woven import WovenSearch
+from flowccl.methods.woven import WovenSearch, table_kernels
+from flowccl.methods.woven.table_kernels import Table
 from flowccl.synthesis import synthesize
 from flowccl.topology.builders import dragonfly, ring, star
 from flowccl.topology.machines import machine
@@ -125,3 +129,35 @@ def test_what_it_does_not_know_is_said():
 def test_auto_goes_on_without_it_where_it_does_not_apply():
     topology = star(4, bandwidth_GBps=10, crossing="store-and-forward")
     assert synthesize(topology, "allgather", 4_000, steps=12).schedule.method != "woven"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5)), max_size=8), st.integers(1, 6), st.integers(0, 60)
+)  # gaps and lengths of what is booked
+def test_the_last_free_start_is_that_of_trying_all(booked, hold, time):
+    begin = np.cumsum([gap for gap, _ in booked]) + np.cumsum([0, *(length for _, length in booked)])[:-1]
+    until = begin + [length for _, length in booked]
+    rows = (np.array([len(booked)]), begin.astype(np.int64)[None], until.astype(np.int64)[None])
+    net = SimpleNamespace(hop_ptr=[0, 1], hop_link=[0], hop_offset_ps=[3])
+    with patch.object(table_kernels, "first_after", table_kernels.first_after.py_func):
+        found = table_kernels.latest.py_func(net, Table(*rows, np.zeros((1, 8), np.int32)), 0, hold, time)
+    free = (t for t in range(time, -20, -1) if np.all((until <= t + 3) | (begin >= t + 3 + hold)))
+    assert found == next(free)
+
+
+def test_near_the_floor_the_target_is_above_it():
+    search = WovenSearch(ring(4), collective("allgather", 4, 4000), seed=0)
+    search.state_ps, search.floor_ps = 1_000_100, 1_000_000.0
+    for search.bold in (0.001, 0.03, 0.1):
+        assert 1_000_000 <= search._target_ps() <= 1_000_100
+    search.floor_ps = 900_000.0  # far from it, a part of the finish
+    assert search._target_ps() == 900_090
+
+
+def test_chunks_on_full_links_are_not_parked():
+    search = WovenSearch(ring(4), collective("allgather", 4, 4000), seed=0)
+    search.step()
+    table, ways = search.state
+    assert search._few_holds()
+    search.state = (table._replace(holds=np.full_like(table.holds, 16_384)), ways)
+    assert not search._few_holds()  # on ndv2:2 that took 13 s
