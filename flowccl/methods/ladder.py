@@ -79,9 +79,9 @@ class Ladder:
 
         A method leaves the ladder when a few rungs did not help it. All others wait for who hurries.
         """
-        while climbers := [climber for climber in self.climbers if self.climbs(climber)]:
+        while climbers := self._on_their_way():
             due = sorted((climber for climber in climbers if self._due_for(climber)), key=self._above)
-            hurried = [climber for climber in due if self._hurries(climber)]
+            hurried = [climber for climber in due if climber.hurries]
             self.hurried, due = bool(hurried), hurried or due
             work = list(
                 itertools.accumulate(self.searches.first_work_s(climber.name, self._above(climber)) for climber in due)
@@ -93,6 +93,12 @@ class Ladder:
                 climber.climbed(rung, self.clock.best_ps)
                 climber.behind = climber.behind + 1 if climber.best_ps > _LEADS * self._so_far_ps(climber) else 0
         self.hurried = False
+
+    def _on_their_way(self) -> list[Climber]:
+        """Who climbs; and who hurries, which is asked once, since time goes on and the floor may come meanwhile."""
+        for climber in self.climbers:
+            climber.hurries = self._hurries(climber)
+        return [climber for climber in self.climbers if self.climbs(climber)]
 
     def climbs(self, climber: Climber) -> bool:
         """Whether a method is on the ladder still, and not on its top."""
@@ -109,7 +115,7 @@ class Ladder:
         """Whether the next rung is due for a method; sooner for who leads."""
         leads = climber.best_ps <= (_LEADS if climber.idle == 0 else 1.0) * self._so_far_ps(climber)
         count = self._above(climber)
-        share = (0 if self._hurries(climber) else SHARE) if leads else SMALL_SHARE
+        share = (0 if climber.hurries else SHARE) if leads else SMALL_SHARE
         return count == self.wanted or self.searches.due(share, climber.rung, count)
 
     def _hurries(self, climber: Climber) -> bool:
@@ -126,7 +132,7 @@ class Ladder:
         return min(search.best_ps for search in self.searches.all if search.count <= climber.count)
 
     def _above(self, climber: Climber) -> int:
-        return climber.above(self.wanted, self._hurries(climber))
+        return climber.above(self.wanted)
 
     def _late(self) -> bool:
         """Whether the first rung takes far longer than its work says; never, where steps are counted."""

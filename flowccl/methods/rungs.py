@@ -84,6 +84,7 @@ class Climber:
     best_ps: float = float("inf")
     idle: int = 0
     helped: int = 0
+    hurries: bool = False  # takes powers of two only
     behind: int = 0
     may_be_behind: float = 2.0  # so many times as late as the best of all
 
@@ -92,9 +93,9 @@ class Climber:
         """How many chunks its last rung has."""
         return self.rung.count
 
-    def above(self, wanted: int, hurries: bool) -> int:
+    def above(self, wanted: int) -> int:
         """The next number of chunks; the one that is wanted follows the first. Who hurries leaves some out."""
-        return wanted if self.count < wanted else next_rung(self.name, self.count, few=hurries)
+        return wanted if self.count < wanted else next_rung(self.name, self.count, self.hurries)
 
     def climbed(self, rung: Search, best_ps: float) -> None:
         """Take note of a rung; from who is far behind the best of all, more is expected."""
