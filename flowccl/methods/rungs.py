@@ -83,7 +83,7 @@ class Climber:
     rung: Search
     best_ps: float = float("inf")
     idle: int = 0
-    helped: int = 0
+    helped: int = 0  # rungs in a row
     hurries: bool = False  # takes powers of two only
     behind: int = 0
     may_be_behind: float = 2.0  # so many times as late as the best of all
@@ -99,8 +99,8 @@ class Climber:
 
     def climbed(self, rung: Search, best_ps: float) -> None:
         """Take note of a rung; from who is far behind the best of all, more is expected."""
-        helped = 1e-4 if rung.best_ps <= 1.05 * best_ps else 1e-2
-        self.idle = 0 if rung.best_ps < self.best_ps * (1 - helped) else self.idle + 1
+        expected = 1e-4 if rung.best_ps <= 1.05 * best_ps else 1e-2
+        self.idle = 0 if rung.best_ps < self.best_ps * (1 - expected) else self.idle + 1
         self.helped = self.helped + 1 if self.idle == 0 else 0
         self.may_be_behind = 2.0 if rung.best_ps < self.best_ps * 0.95 else 1.2
         self.best_ps = min(self.best_ps, rung.best_ps)
