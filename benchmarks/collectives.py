@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from flowccl.check.verify import verify
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, FlowcclError
-from flowccl.methods import CLASSICS, METHODS
+from flowccl.methods import BASELINES, METHODS
 from flowccl.methods.clock import Clock
 from flowccl.synthesis import synthesize
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.units import format_bytes, parse_bytes
+from flowccl.verifier.verify import verify
 from flowccl.version import VERSION
 
 MACHINES = ("dgx1", "ndv2:2", "dgx2:2", "mi250:1", "dgx_a100:2", "torus:4x4", "random")
@@ -127,7 +127,7 @@ def _row(topology: Topology, machine: str, name: str, size_bytes: int, limit_s: 
 def _best_classic_us(topology: Topology, demand: Demand) -> float | None:
     """The earliest of ring, tree, recursive doubling and direct, one chunk per block, verified."""
     finishes = []
-    for name in CLASSICS:
+    for name in BASELINES:
         try:
             schedule = next(METHODS[name](topology, demand, Clock(1.0)))
         except FlowcclError:  # for example no power of two

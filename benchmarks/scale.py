@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import store
-from flowccl.check.bounds import lower_bound
-from flowccl.check.verify import verify
+from flowccl.auto.portfolio import portfolio
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import allgather
 from flowccl.methods import METHODS, warm_up
 from flowccl.methods.clock import Clock
-from flowccl.methods.portfolio import portfolio
 from flowccl.topology.builders import mesh
 from flowccl.topology.topology import Link, Topology
+from flowccl.verifier.verify import verify
 
 
 def uneven_mesh(side: int, seed: int) -> Topology:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--method", default="auto", help="auto is the method that auto begins with")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     options = parser.parse_args(arguments)
-    warm_up(["greedy", "routed"] if options.method == "auto" else [options.method])
+    warm_up(["greedy", "reroute"] if options.method == "auto" else [options.method])
     rows: list[dict[str, Any]] = []
     print("  gpus  transfers    first   verify       finish        floor  ratio    memory")
     for side in map(int, options.sides.split(",")):

@@ -12,27 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowccl.check.bounds import Bound, lower_bound
-    from flowccl.check.metrics import Metrics, measure
-    from flowccl.check.verify import Violation, verify
+    from flowccl.bounds.lower_bound import Bound, lower_bound
     from flowccl.demand.collectives import collective
     from flowccl.demand.demand import Chunk, Demand
     from flowccl.demand.files import load_demand
     from flowccl.errors import FlowcclError
     from flowccl.result import Progress, Result
     from flowccl.schedule.files import load_schedule, save_schedule
+    from flowccl.schedule.metrics import Metrics, measure
     from flowccl.schedule.schedule import Schedule
-    from flowccl.schedule.transform import join, prune, retime, reverse
+    from flowccl.schedule.transform import concatenate, left_shift, prune, reverse
     from flowccl.synthesis import synthesize
     from flowccl.topology.files import load_topology, read_machine, save_topology
     from flowccl.topology.machines import machine
     from flowccl.topology.topology import Limit, Link, Node, Topology
+    from flowccl.verifier.verify import Violation, verify
     from flowccl.version import VERSION
 
-_ROOMS = {
-    "check.bounds": "Bound lower_bound",
-    "check.metrics": "Metrics measure",
-    "check.verify": "Violation verify",
+_MODULES = {
+    "bounds.lower_bound": "Bound lower_bound",
+    "schedule.metrics": "Metrics measure",
+    "verifier.verify": "Violation verify",
     "demand.collectives": "collective",
     "demand.demand": "Chunk Demand",
     "demand.files": "load_demand",
@@ -40,14 +40,14 @@ _ROOMS = {
     "result": "Progress Result",
     "schedule.files": "load_schedule save_schedule",
     "schedule.schedule": "Schedule",
-    "schedule.transform": "join prune retime reverse",
+    "schedule.transform": "concatenate left_shift prune reverse",
     "synthesis": "synthesize",
     "topology.files": "load_topology read_machine save_topology",
     "topology.machines": "machine",
     "topology.topology": "Limit Link Node Topology",
     "version": "VERSION",
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "VERSION",
@@ -65,7 +65,8 @@ __all__ = [
     "Topology",
     "Violation",
     "collective",
-    "join",
+    "concatenate",
+    "left_shift",
     "load_demand",
     "load_schedule",
     "load_topology",
@@ -74,7 +75,6 @@ __all__ = [
     "measure",
     "prune",
     "read_machine",
-    "retime",
     "reverse",
     "save_schedule",
     "save_topology",
@@ -85,9 +85,9 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """The public names, each imported when it is first asked for: `import flowccl` itself is immediate."""
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum
-from flowccl.topology.automorphisms import known_symmetry
-from flowccl.topology.symmetry import Symmetry
+from flowccl.topology.symmetry.automorphisms import known_symmetry
+from flowccl.topology.symmetry.permutations import Symmetry
 from flowccl.topology.topology import Topology
 from flowccl.units import format_GBps, format_us
 
@@ -39,7 +39,7 @@ class Advice:
     collective: str
     size_bytes: int
     optimum_us: float
-    floor_us: float
+    bound_us: float
     proved: bool
     proof: str
     bottlenecks: tuple[Bottleneck, ...]
@@ -47,7 +47,7 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """One object, for scripts."""
-        names = ("machine", "collective", "size_bytes", "optimum_us", "floor_us", "proved", "proof")
+        names = ("machine", "collective", "size_bytes", "optimum_us", "bound_us", "proved", "proof")
         rows = [{key: getattr(b, key) for key in Bottleneck.__slots__} for b in self.bottlenecks]
         sweep = [{"bandwidth_GBps": GBps, "optimum_us": us} for GBps, us in self.sweep]
         return {name: getattr(self, name) for name in names} | {"bottlenecks": rows, "sweep": sweep}
@@ -76,14 +76,14 @@ def advise(
         alike = cables == cables[_link(topology, link)]
         for GBps in bandwidths_GBps:
             other = fluid_optimum(_with(topology, alike, GBps), name, root=root)
-            sweep.append((float(GBps), other.floor_s_per_GB * GB * 1e6))
+            sweep.append((float(GBps), other.bound_s_per_GB * GB * 1e6))
     us = 1e6 * GB
     return Advice(
         topology.name,
         name,
         size_bytes,
         optimum.seconds_per_GB * us,
-        optimum.floor_s_per_GB * us,
+        optimum.bound_s_per_GB * us,
         optimum.proved,
         optimum.proof,
         tuple(_bottlenecks(optimum, cables, root, us)),
@@ -123,12 +123,12 @@ def _bottlenecks(optimum: FluidOptimum, cables: NDArray[np.int64], root: int, us
     Where several kinds bind together, the duals are not unique, and more of one alone may save nothing. So what is full
     is widened a little, and the optimum found again.
     """
-    topology, floor = optimum.topology, optimum.floor_s_per_GB
+    topology, floor = optimum.topology, optimum.bound_s_per_GB
     busy = optimum.link_GB / topology.link_GBps / floor
     result = []
 
     def saved(other: Topology, more_GBps: float) -> float:
-        found = fluid_optimum(other, optimum.collective, root=root).floor_s_per_GB
+        found = fluid_optimum(other, optimum.collective, root=root).bound_s_per_GB
         return max(floor - found, 0.0) / more_GBps * us
 
     for first in np.unique(cables, return_index=True)[1].tolist():

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowccl.check.bounds import Bound
-from flowccl.check.compact import alike_bound, verify_whole
+from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.methods import warm_up
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
+from flowccl.verifier.compact import alike_bound, verify_whole
 
 if TYPE_CHECKING:
-    from flowccl.methods.mirrored.one import OneSource
-    from flowccl.methods.mirrored.ways import Ways
+    from flowccl.methods.symmetric.one_source import OneSource
+    from flowccl.methods.symmetric.paths import Ways
 
 _MOST_WRITTEN_OUT = 4_000_000  # (chunk, destination) pairs; beyond, the compact form is the answer
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -106,16 +106,16 @@ def synthesize_compact(
     seed: int = 0,
 ) -> CompactResult:
     """A verified compact schedule; stops when the finish is within `gap` of the floor or the time is over."""
-    from flowccl.methods.mirrored import mirrored_ways
+    from flowccl.methods.symmetric import symmetric_paths
 
     kind = collective_name(name)
     if kind not in COMPACT:
         raise DemandError(f"the compact form is for {' and '.join(COMPACT)}, not for {kind}")
     if size_bytes < topology.num_gpus * (chunks or 1):
         raise InputError(f"{kind}: {size_bytes} bytes are too few for {topology.num_gpus} blocks")
-    warm_up(["mirrored"])
+    warm_up(["symmetric"])
     began = time.monotonic()
-    ways = mirrored_ways(topology)
+    ways = symmetric_paths(topology)
     if ways is None:
         raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
     bound = alike_bound(topology, kind, size_bytes)
@@ -140,7 +140,7 @@ def _block(size_bytes: int, topology: Topology) -> int:
 
 def _runs(ways: "Ways", kind: str, size_bytes: int, chunks: int | None, seed: int) -> "Iterator[OneSource]":
     """The best so far after each run: a few runs at each number of pieces, while more pieces help."""
-    from flowccl.methods.mirrored.one import deliver_one, spread_one
+    from flowccl.methods.symmetric.one_source import deliver_one, spread_one
 
     topology, random = ways.group.topology, np.random.default_rng(seed)
     best: OneSource | None = None

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowccl.check.bounds import Bound
-from flowccl.check.metrics import Metrics
+from flowccl.bounds.lower_bound import Bound
+from flowccl.schedule.metrics import Metrics
 from flowccl.schedule.schedule import Schedule
 
 

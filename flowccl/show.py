@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flowccl.check.metrics import measure
 from flowccl.result import Result
+from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
@@ -35,10 +35,12 @@ def describe_topology(topology: Topology) -> str:
     classes: Counter[tuple[str, float, float, float]] = Counter()
     for link in topology.links:
         way = f"{topology.nodes[link.src].kind} -> {topology.nodes[link.dst].kind}"
-        classes[way, link.bandwidth_GBps, link.latency_us, link.setup_us] += 1
+        classes[way, link.bandwidth_GBps, link.latency_us, link.overhead_us] += 1
     lines.append(f"links        {len(topology.links)} directed")
-    for (way, bandwidth, latency, setup), count in sorted(classes.items(), key=lambda item: (item[0][0], -item[0][1])):
-        held = f", setup {format_us(setup)}" if setup else ""
+    for (way, bandwidth, latency, overhead), count in sorted(
+        classes.items(), key=lambda item: (item[0][0], -item[0][1])
+    ):
+        held = f", setup {format_us(overhead)}" if overhead else ""
         lines.append(f"             {count:>6} x {way:<16} {format_GBps(bandwidth):>10}, {format_us(latency)}{held}")
     lines += [
         f"limit        {limit.name}: {format_GBps(limit.bandwidth_GBps)} over {len(limit.links)} links"
@@ -75,10 +77,10 @@ def _epoch_rows(result: Result) -> list[tuple[str, str]]:
     gap = float(str(facts["grid_gap"]))
     proof = "fewest on this grid" if gap == 0 else f"gap on the grid {gap:.2%}"
     rows = [("epochs", f"{facts['epochs']} of {length:.6g} us, {finish:.6g} us on the grid; {proof}")]
-    if "epochs_floor" in facts:
-        rows.append(("at least", f"{facts['epochs_floor']} epochs: {facts['epochs_floor_reason']}"))
-    retimed = float(str(facts["plan_finish_us"]))
-    rows.append(("plan", f"retimed {retimed:.6g} us; schedule by the {facts['schedule_by']}"))
+    if "epochs_bound" in facts:
+        rows.append(("at least", f"{facts['epochs_bound']} epochs: {facts['epochs_bound_reason']}"))
+    left_shifted = float(str(facts["plan_finish_us"]))
+    rows.append(("plan", f"retimed {left_shifted:.6g} us; schedule by the {facts['schedule_by']}"))
     rows.append(("solver", f"{facts['solver_s']} s, {facts['grid_status']}"))
     return rows
 
@@ -140,6 +142,6 @@ def describe_tenants(tenants: "TenantsResult", out: str | None = None) -> str:
     for tenant in tenants.tenants:
         finish, floor = (format_us(part[tenant.name]) for part in (tenants.finish_us, tenants.lower_bound_us))
         lines.append(f"{tenant.name:<{width}}  weight {tenant.weight:g}, finish {finish}, alone at least {floor}")
-    floor = f"proved floor {format_us(tenants.weighted_floor_us)}"
+    floor = f"proved floor {format_us(tenants.weighted_bound_us)}"
     lines.append(f"weighted sum of finishes {format_us(tenants.weighted_sum_us)}, {floor}")
     return "\n".join(lines)

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from flowccl.check.bounds import Bound, lower_bound, sharpened
-from flowccl.check.metrics import Metrics, measure
+from flowccl.auto.portfolio import portfolio
+from flowccl.auto.search import FIRST_STEPS, Chunking
+from flowccl.bounds.lower_bound import Bound, lower_bound, sharpened
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.methods import BY_FLOWS, METHODS, ON_EPOCHS, warm_up
-from flowccl.methods.chunking import FIRST_STEPS, Chunking
 from flowccl.methods.clock import Clock
 from flowccl.methods.method import Method
-from flowccl.methods.portfolio import portfolio
 from flowccl.result import Progress, Result
+from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
@@ -153,7 +153,7 @@ class _Floor:
     def _known(self, bound: Bound) -> Bound:
         """From now on we know what is good."""
         self.bound = bound
-        self.clock.floor_ps, self.clock.good_ps = bound.ps, bound.ps * (1 + self.gap)
+        self.clock.bound_ps, self.clock.good_ps = bound.ps, bound.ps * (1 + self.gap)
         return bound
 
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from flowccl.check.bounds import lower_bound
-from flowccl.check.metrics import measure
-from flowccl.check.verify import verify
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.demand import Demand
 from flowccl.demand.tenants import Tenant, together
 from flowccl.errors import DemandError, InvalidScheduleError
 from flowccl.result import Result
+from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule, stacked_messages
-from flowccl.schedule.settle import sequence, settle
-from flowccl.schedule.transform import retime
+from flowccl.schedule.transform import left_shift
 from flowccl.synthesis import synthesize
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
+from flowccl.verifier.verify import verify
 
 _MOST_TO_FILL = 20_000  # transfers that are put into gaps one by one
 _FEW = 3  # tenants for which every order is tried
@@ -40,7 +40,7 @@ class TenantsResult:
     tenants: tuple[Tenant, ...]
     finish_us: Mapping[str, float]
     lower_bound_us: Mapping[str, float]
-    weighted_floor_us: float = 0.0
+    weighted_bound_us: float = 0.0
 
     @property
     def weighted_sum_us(self) -> float:
@@ -62,7 +62,7 @@ class TenantsResult:
         return (
             self.result.to_json()
             | {"tenants": rows, "weighted_sum_us": self.weighted_sum_us}
-            | {"weighted_floor_us": self.weighted_floor_us}
+            | {"weighted_bound_us": self.weighted_bound_us}
         )
 
 
@@ -107,9 +107,9 @@ def synthesize_tenants(
     bound = bound or lower_bound(topology, together(first))
     whole = replace(results[-1], schedule=best, bound=bound, metrics=measure(best), synthesis_s=seconds)
     ends = zip([share.name for share in best.demand.tenants], finishes_ps(best), strict=True)
-    floors = {tenant.name: part.bound.us for tenant, part in zip(first, alone, strict=True)}
-    weighted = _weighted_floor_us(topology, first, alone)
-    return TenantsResult(whole, first, {name: ps_to_us(ps) for name, ps in ends}, floors, weighted)
+    bounds = {tenant.name: part.bound.us for tenant, part in zip(first, alone, strict=True)}
+    weighted = _weighted_bound_us(topology, first, alone)
+    return TenantsResult(whole, first, {name: ps_to_us(ps) for name, ps in ends}, bounds, weighted)
 
 
 def _can_do_without(topology: Topology, tenant: Tenant) -> bool:
@@ -144,7 +144,7 @@ def _in_orders(tenants: Sequence[Tenant], parts: Sequence[Result]) -> list[Sched
     ]
 
 
-def _weighted_floor_us(topology: Topology, tenants: Sequence[Tenant], alone: Sequence[Result]) -> float:
+def _weighted_bound_us(topology: Topology, tenants: Sequence[Tenant], alone: Sequence[Result]) -> float:
     """No schedule has a smaller weighted sum of finishes.
 
     Whoever is over last of some tenants is not over before the floor of all their chunks; so for every order in which
@@ -202,8 +202,8 @@ def one_after_another(parts: Sequence[Schedule], tenants: Sequence[Tenant]) -> S
     if both.topology.changes or (roomy and len(both) <= _MOST_TO_FILL):  # later tenants fill what the first leave free
         starts = np.cumsum([0, *(len(part) for part in parts)])
         order = [sequence(part) + base for part, base in zip(parts, starts, strict=False)]
-        return settle(both, np.concatenate(order))
-    return retime(both)
+        return generate_serial(both, np.concatenate(order))
+    return left_shift(both)
 
 
 def _orders(tenants: Sequence[Tenant], alone: Sequence[Result]) -> list[tuple[int, ...]]:

@@ -88,21 +88,21 @@ def ps_to_us(ps: float) -> float:
     return ps / PS_PER_US
 
 
-def hold_ps(size_bytes: int, bandwidth_GBps: float) -> int:
+def busy_ps(size_bytes: int, bandwidth_GBps: float) -> int:
     """How long a link is busy with so many bytes: ceil(bytes * 1000 / GBps) picoseconds."""
     return math.ceil(size_bytes * 1000.0 / bandwidth_GBps)
 
 
-def holds_ps(size_bytes: NDArray[np.int64], bandwidth_GBps: NDArray[np.float64]) -> NDArray[np.int64]:
+def busy_times_ps(size_bytes: NDArray[np.int64], bandwidth_GBps: NDArray[np.float64]) -> NDArray[np.int64]:
     """`hold_ps` on whole arrays."""
     return np.ceil(size_bytes * 1000.0 / bandwidth_GBps).astype(np.int64)
 
 
-def with_setup_GBps(size_bytes: int, bandwidth_GBps: float, setup_ps: int) -> float:
+def with_overhead_GBps(size_bytes: int, bandwidth_GBps: float, overhead_ps: int) -> float:
     """The bandwidth at which so many bytes take as long as a setup and then the bytes at the link's own."""
-    if not setup_ps:
+    if not overhead_ps:
         return bandwidth_GBps
-    return size_bytes * 1000.0 / (setup_ps + hold_ps(size_bytes, bandwidth_GBps))
+    return size_bytes * 1000.0 / (overhead_ps + busy_ps(size_bytes, bandwidth_GBps))
 
 
 def format_bytes(size_bytes: float) -> str:

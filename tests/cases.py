@@ -25,7 +25,7 @@ class Case:
     demand: Demand
     best_us: float
     why: str
-    floor_us: float | None = None
+    bound_us: float | None = None
     greedy_us: float | Literal["nothing"] | None = None
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ def two_switches(crossing: str, best_us: float) -> Case:
     return Case(f"two {crossing} switches in a row", machine, send((10 * KB, 0, (1,)), gpus=2), best_us, why, 3.5)
 
 
-def shared_limit(GBps: float, best_us: float, floor_us: float) -> Case:
+def shared_limit(GBps: float, best_us: float, bound_us: float) -> Case:
     limits = (Limit(name="shared", links=(0, 1), bandwidth_GBps=GBps),)
     machine = Topology("shared", tuple(gpus(3)), (link(0, 2), link(1, 2)), limits)
     return Case(
@@ -122,7 +122,7 @@ def shared_limit(GBps: float, best_us: float, floor_us: float) -> Case:
         send((10 * KB, 0, (2,)), (10 * KB, 1, (2,)), gpus=3),
         best_us,
         "a transfer runs at full speed or waits, so two fit side by side only in 20",
-        floor_us,
+        bound_us,
     )
 
 

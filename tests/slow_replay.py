@@ -142,7 +142,7 @@ def _is_fed(topology: Topology, links: tuple[int, ...], link: int) -> bool:
 
 
 def _setup_ps(topology: Topology, link: int) -> int:
-    return math.ceil(round(topology.links[link].setup_us * PS_PER_US, 3))
+    return math.ceil(round(topology.links[link].overhead_us * PS_PER_US, 3))
 
 
 def _latency_ps(topology: Topology, link: int) -> int:
@@ -193,7 +193,7 @@ def _travel(topology: Topology, links: tuple[int, ...], size: int, start: int, j
             if longer <= hold:
                 break
             hold = longer
-        if any(link.setup_us for link in topology.links):  # then the rate is that of setup and bytes together
+        if any(link.overhead_us for link in topology.links):  # then the rate is that of setup and bytes together
             GBps = size * 1000.0 / hold
         for k in segment:
             end[k], rate[k] = begin[k] + hold, GBps

@@ -29,7 +29,7 @@ def topologies(
     limits: bool = True,
     changes: bool = True,
     buffers: bool = False,
-    setups: bool = False,
+    overheads: bool = False,
 ) -> Topology:
     """A small random machine in which every GPU can reach every other, directly or through one switch at a time.
 
@@ -38,7 +38,7 @@ def topologies(
     """
     nodes = _nodes(draw, draw(st.integers(min_gpus, max_gpus)), draw(st.integers(0, max_switches)), memory, buffers)
     change = _changes() if changes else st.just(())
-    setup = latencies if setups and draw(st.booleans()) else st.just(0.0)
+    overhead = latencies if overheads and draw(st.booleans()) else st.just(0.0)
     links = [
         Link(
             src=a,
@@ -46,7 +46,7 @@ def topologies(
             bandwidth_GBps=draw(bandwidths),
             latency_us=draw(latencies),
             changes=draw(change),
-            setup_us=draw(setup),
+            overhead_us=draw(overhead),
         )
         for a, b in draw(st.permutations(_pairs(draw, nodes)))
     ]

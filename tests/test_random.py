@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowccl.check.bounds import lower_bound
-from flowccl.check.verify import verify
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import retime
+from flowccl.schedule.transform import left_shift
 from flowccl.topology.topology import Topology
+from flowccl.verifier.verify import verify
 from tests.strategies import demands, topologies
 
 EACH = settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
@@ -44,7 +44,7 @@ def check(schedule: Schedule, problem: tuple[Topology, Demand]) -> None:
     assert verify(schedule) == []
     assert (schedule.topology, schedule.demand) == (topology, demand)
     assert lower_bound(topology, demand).ps <= schedule.finish_ps
-    early = retime(schedule)
+    early = left_shift(schedule)
     assert np.all(early.start_ps <= schedule.start_ps)
     assert verify(early) == []
     value = json.loads(json.dumps(schedule_to_json(schedule)))

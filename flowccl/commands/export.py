@@ -10,7 +10,7 @@ from flowccl.commands.parts import Commands, natural, positive
 from flowccl.errors import InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
-    from flowccl.export.program import Finding, Program
+    from flowccl.export.proof.program import Finding, Program
 
 _ORDERS = 3  # runs of `--numbers`
 EXPORT_TARGETS = ("msccl", "executor", "rccl", "mscclpp", "chakra", "teccl", "msccl-json")
@@ -58,10 +58,10 @@ def add(commands: Commands) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from flowccl.check.verify import verify
     from flowccl.export import Options, export, export_directory
     from flowccl.schedule.files import load_schedule
     from flowccl.units import parse_bytes
+    from flowccl.verifier.verify import verify
 
     low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
     chosen = Options(options.inplace, options.instances, options.proto, low, high)
@@ -90,7 +90,7 @@ def _together(target: str) -> str:
 
 def _check_export(options: argparse.Namespace) -> int:
     from flowccl.export import LISTINGS, check
-    from flowccl.export.estimate import estimate_ps
+    from flowccl.export.proof.estimate import estimate_ps
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes, ps_to_us
 

@@ -50,7 +50,7 @@ def _import(options: argparse.Namespace) -> int:
         sketch=None if options.sketch is None else Path(options.sketch),
         scale=options.scale,
         pcie=options.pcie,
-        setups=options.setups,
+        overheads=options.overheads,
     )
     imported = import_machine(options.file, options.kind, told, options.hosts, options.network)
     save_topology(imported.topology, options.out)

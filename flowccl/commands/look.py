@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from flowccl.commands.parts import Commands, schedule_file
 
 if TYPE_CHECKING:
-    from flowccl.check.violation import Violation
     from flowccl.schedule.compact import CompactSchedule
+    from flowccl.verifier.violation import Violation
 
 
 def add(commands: Commands) -> None:
@@ -32,12 +32,12 @@ def add(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from flowccl.check.bounds import lower_bound
-    from flowccl.check.verify import verify
+    from flowccl.bounds.lower_bound import lower_bound
     from flowccl.files import json_format
     from flowccl.schedule.compact import FORMAT, load_compact
     from flowccl.schedule.files import load_schedule
     from flowccl.topology.files import read_machine
+    from flowccl.verifier.verify import verify
 
     wanted = read_machine(options.machine) if options.machine else None
     if json_format(options.schedule) == FORMAT:
@@ -66,7 +66,7 @@ def _say(violations: "list[Violation]", as_json: bool, where: str) -> None:
 
 
 def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
-    from flowccl.check.compact import alike_bound, verify_whole
+    from flowccl.verifier.compact import alike_bound, verify_whole
 
     violations = verify_whole(compact)
     _say(violations, as_json, "in compact form")
@@ -106,7 +106,7 @@ def _machines(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from flowccl.check.bounds import lower_bound
+    from flowccl.bounds.lower_bound import lower_bound
     from flowccl.plot.machine import plot_topology
     from flowccl.plot.timeline import plot_timeline
     from flowccl.topology.files import read_machine

@@ -105,12 +105,12 @@ def _write(options: argparse.Namespace, measured: "Measurements") -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from flowccl.check.verify import verify
     from flowccl.errors import InvalidScheduleError
     from flowccl.profile.check import check_profile, table
     from flowccl.schedule.files import load_schedule
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
+    from flowccl.verifier.verify import verify
 
     machine, name = options.check
     schedule = load_schedule(name)

@@ -31,11 +31,11 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from flowccl.check.verify import verify
     from flowccl.run.measure import Options, table
     from flowccl.run.processes import run_schedule
     from flowccl.schedule.files import load_schedule
     from flowccl.units import parse_bytes
+    from flowccl.verifier.verify import verify
 
     schedule = load_schedule(options.schedule)
     violations = verify(schedule)

@@ -113,7 +113,7 @@ def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
     """Whether the schedule is to be in compact form: asked for, or because it would be too large."""
     from flowccl.compact import too_large
 
-    plain = options.method in ("auto", "mirrored") and options.group is None and options.matrix is None
+    plain = options.method in ("auto", "symmetric") and options.group is None and options.matrix is None
     return options.compact or (plain and not options.late and too_large(topology, options.collective))
 
 
@@ -123,7 +123,7 @@ def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int 
 
     if size is None:
         raise InputError(f"{options.collective} needs a size, for example --size 1GB")
-    if options.method not in ("auto", "mirrored"):
+    if options.method not in ("auto", "symmetric"):
         raise InputError(f"--compact is the form of mirrored; leave --method {options.method} out")
     if options.out is not None:
         check_writable(Path(options.out))
@@ -193,12 +193,12 @@ def _synth_tenants(options: argparse.Namespace) -> int:
 
 def _adding(topology: "Topology", options: argparse.Namespace) -> "Topology":
     """The machine whose GPUs add up at the rate asked for."""
-    from flowccl.topology.view import adding_at
+    from flowccl.topology.variants import reducing_at
     from flowccl.units import parse_GBps
 
     if options.reduce_GBps is None:
         return topology
-    return adding_at(topology, parse_GBps(options.reduce_GBps, "--reduce-GBps"))
+    return reducing_at(topology, parse_GBps(options.reduce_GBps, "--reduce-GBps"))
 
 
 def _limited(topology: "Topology", options: argparse.Namespace) -> "Topology":

@@ -7,10 +7,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.demand.share import Share, check_shares, outsiders
+from flowccl.demand.share import Share, check_partial_reductions, outsiders
 from flowccl.errors import DemandError
 from flowccl.topology.topology import Topology
-from flowccl.topology.view import without
+from flowccl.topology.variants import without
 
 COLLECTIVES = (
     "allgather",
@@ -72,7 +72,7 @@ class Demand:
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         _check(self)
-        check_shares(self.tenants, len(self))
+        check_partial_reductions(self.tenants, len(self))
         if self.group is not None or self.relays is not None:
             _check_group(self)
         if self.ready_ps is not None:
@@ -200,7 +200,7 @@ class Demand:
         return self._with_ranks(self.destination_ptr, self.destination_rank, *table)
 
     @cached_property
-    def apart(self) -> "Demand":
+    def per_destination(self) -> "Demand":
         """The same where every destination adds up on its own: each block once for each destination of its chunks.
 
         More bytes, but no sum has to come together before it spreads: the quickest way for few bytes. Block b for its

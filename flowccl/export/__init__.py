@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError, InvalidScheduleError
-from flowccl.export.chakra import chakra_traces
-from flowccl.export.interpret import interpret
-from flowccl.export.layout import layout_of
-from flowccl.export.listings import LISTINGS, check_listing, prove_listing
-from flowccl.export.msccl_json import msccl_json
-from flowccl.export.msccl_xml import msccl_xml
-from flowccl.export.mscclpp_json import mscclpp_plan
-from flowccl.export.program import Finding, Program
-from flowccl.export.read_chakra import parse_chakra, read_chakra
-from flowccl.export.read_mscclpp import parse_mscclpp, read_mscclpp
-from flowccl.export.read_xml import parse_xml, read_xml
-from flowccl.export.teccl import teccl_json
+from flowccl.export.formats.chakra import chakra_traces
+from flowccl.export.formats.listings import LISTINGS, check_listing, prove_listing
+from flowccl.export.formats.msccl_json import msccl_json
+from flowccl.export.formats.msccl_xml import msccl_xml
+from flowccl.export.formats.mscclpp_json import mscclpp_plan
+from flowccl.export.formats.read_chakra import parse_chakra, read_chakra
+from flowccl.export.formats.read_mscclpp import parse_mscclpp, read_mscclpp
+from flowccl.export.formats.read_xml import parse_xml, read_xml
+from flowccl.export.formats.teccl import teccl_json
+from flowccl.export.lowering.buffers import layout_of
+from flowccl.export.proof.interpreter import interpret
+from flowccl.export.proof.program import Finding, Program
 from flowccl.files import write_bytes
 from flowccl.schedule.schedule import Schedule
 

@@ -7,22 +7,22 @@ half a second (numba), so the table imports them on first use.
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from flowccl.adapters.groups import with_crowds
+from flowccl.adapters.message_overheads import with_message_overheads
+from flowccl.adapters.reduce_rate import with_reduce_rate
+from flowccl.adapters.reduction import reduced_per_destination, with_reductions
 from flowccl.demand.collectives import allgather
 from flowccl.demand.demand import Demand
-from flowccl.methods.adding import with_adding
 from flowccl.methods.clock import Clock
-from flowccl.methods.crowd import with_crowds
 from flowccl.methods.method import Method
-from flowccl.methods.reduction import summed_apart, with_reductions
-from flowccl.methods.setups import with_setups
-from flowccl.schedule.relist import relist
+from flowccl.schedule.generation.list_scheduling import relist
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Link, Node, Topology
 
-CLASSICS = ("ring", "recursive-doubling", "direct", "tree")
+BASELINES = ("ring", "recursive-doubling", "direct", "tree")
 ON_EPOCHS = ("milp", "lp", "astar")
 """Methods on a grid of epochs: they take the number of chunks as it is given, 1 by default."""
-BY_FLOWS = ("mirrored", "trees", "fluid")
+BY_FLOWS = ("symmetric", "trees", "fluid")
 """Methods that start from a fluid optimum: of their schedules the loss by whole chunks and by the pipeline is told."""
 KNOWS_SETUPS = ("taccl", "taccl-quick")
 """Methods that decide what travels together; for all others the setups are in the bandwidth."""
@@ -34,22 +34,22 @@ def _greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedu
     return greedy(topology, demand, clock)
 
 
-def _routed(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.routed import routed
+def _reroute(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.reroute import reroute
 
-    return routed(topology, demand, clock)
-
-
-def _woven(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.woven import woven
-
-    return woven(topology, demand, clock)
+    return reroute(topology, demand, clock)
 
 
-def _folded(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.woven import folded
+def _lns(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.lns import lns
 
-    return folded(topology, demand, clock)
+    return lns(topology, demand, clock)
+
+
+def _lns_quotient(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.lns import lns_quotient
+
+    return lns_quotient(topology, demand, clock)
 
 
 def _milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -88,10 +88,10 @@ def _taccl_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[S
     return taccl_quick(topology, demand, clock)
 
 
-def _mirrored(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.mirrored import mirrored
+def _symmetric(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.symmetric import symmetric
 
-    return mirrored(topology, demand, clock)
+    return symmetric(topology, demand, clock)
 
 
 def _trees(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
@@ -106,68 +106,68 @@ def _fluid(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedul
     return fluid(topology, demand, clock)
 
 
-def _exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.exchange import exchange
+def _staged_exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.staged_exchange import staged_exchange
 
-    return exchange(topology, demand, clock)
-
-
-def _paired(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.paired import paired
-
-    return paired(topology, demand, clock)
+    return staged_exchange(topology, demand, clock)
 
 
-def _entwined(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.entwined import entwined
+def _joint_trees(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.joint_trees import joint_trees
 
-    return entwined(topology, demand, clock)
-
-
-def _in_switch(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-    from flowccl.methods.in_switch import in_switch
-
-    return in_switch(topology, demand, clock)
+    return joint_trees(topology, demand, clock)
 
 
-def _classic(name: str) -> Method:
+def _phase_insertion(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.phase_insertion import phase_insertion
+
+    return phase_insertion(topology, demand, clock)
+
+
+def _in_network(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    from flowccl.methods.in_network import in_network
+
+    return in_network(topology, demand, clock)
+
+
+def _baseline(name: str) -> Method:
     def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-        from flowccl.methods import classics
+        from flowccl.methods import baselines
 
-        yield classics.CLASSICS[name](topology, demand)
+        yield baselines.BASELINES[name](topology, demand)
 
     return run
 
 
 _TABLE: dict[str, Method] = {
     "greedy": with_reductions(_greedy),
-    "routed": with_reductions(_routed),
-    "woven": with_reductions(_woven),
-    "folded": with_reductions(_folded),
+    "reroute": with_reductions(_reroute),
+    "lns": with_reductions(_lns),
+    "lns-quotient": with_reductions(_lns_quotient),
     "milp": with_reductions(_milp),
     "lp": with_reductions(_lp),
     "lp-quick": _lp_quick,
     "astar": with_reductions(_astar),
     "greedy-weighted": with_reductions(_greedy, by_bandwidth=True),
-    "routed-weighted": with_reductions(_routed, by_bandwidth=True),
-    "mirrored": with_reductions(_mirrored),
+    "reroute-weighted": with_reductions(_reroute, by_bandwidth=True),
+    "symmetric": with_reductions(_symmetric),
     "trees": with_reductions(_trees),
     "fluid": with_reductions(_fluid),
     "taccl": _taccl,
-    "paired": _paired,
-    "entwined": _entwined,
+    "joint-trees": _joint_trees,
+    "phase-insertion": _phase_insertion,
     "taccl-quick": _taccl_quick,
-    "exchange": _exchange,
-    "apart": summed_apart(_greedy),
-    "in-switch": _in_switch,
-    **{name: with_reductions(_classic(name)) for name in CLASSICS},
+    "staged-exchange": _staged_exchange,
+    "one-shot": reduced_per_destination(_greedy),
+    "in-network": _in_network,
+    **{name: with_reductions(_baseline(name)) for name in BASELINES},
 }
 
 
 def _made_for_all(name: str, method: Method) -> Method:
     """The method, made to take groups, late data, setups and gpus that take time to add up."""
-    able = with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in CLASSICS)
-    return with_adding(able if name in KNOWS_SETUPS else with_setups(able), name)
+    able = with_crowds(method, name, knows_late=name == "greedy", knows_groups=name not in BASELINES)
+    return with_reduce_rate(able if name in KNOWS_SETUPS else with_message_overheads(able), name)
 
 
 METHODS: dict[str, Method] = {name: _made_for_all(name, method) for name, method in _TABLE.items()}
@@ -184,12 +184,12 @@ def warm_up(names: Iterable[str]) -> None:
     topology = Topology("warm-up", ends, tuple(pair))
     demand = allgather(2, 8)
     wanted = set(names)
-    wanted |= {"greedy", "routed"} if wanted & set(ON_EPOCHS) else set()
-    wanted |= {"woven"} if wanted & {"folded", "entwined"} else set()
-    for name in wanted & {"greedy", "routed", "woven", *KNOWS_SETUPS, *BY_FLOWS}:
+    wanted |= {"greedy", "reroute"} if wanted & set(ON_EPOCHS) else set()
+    wanted |= {"lns"} if wanted & {"lns-quotient", "phase-insertion"} else set()
+    for name in wanted & {"greedy", "reroute", "lns", *KNOWS_SETUPS, *BY_FLOWS}:
         clock = Clock(1.0)
         for _ in range(2):  # woven builds and improves, then goes on from what was found
             for found in filter(None, islice(METHODS[name](topology, demand, clock), 2)):
                 relist(found)  # as cuts of sums do
                 clock.tell(found)
-            clock.settle()
+            clock.generate_serial()

@@ -25,7 +25,7 @@ class Clock:
     seed: int = 0
     steps: int | None = None
     good_ps: float = 0.0
-    floor_ps: float = 0.0
+    bound_ps: float = 0.0
     best_ps: float = float("inf")
     should_stop: Callable[[], bool] = lambda: False
     started: float = field(default_factory=time.monotonic)
@@ -44,7 +44,7 @@ class Clock:
         """Let other searches on the same problem start from this schedule, once this step is over."""
         self.heard.append(schedule)
 
-    def settle(self) -> None:
+    def generate_serial(self) -> None:
         """What was told counts from now on: of each problem the best schedule, of each hint that of the best finish."""
         hints = [self.hints.pop() for _ in range(len(self.hints))]  # one by one: others may be added meanwhile
         for what, value, _ in sorted(hints, key=lambda hint: (-hint[2], repr(hint[1]))):

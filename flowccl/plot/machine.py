@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.plot.layout import Layout, layout
+from flowccl.plot.node_positions import Layout, layout
 from flowccl.plot.picture import INK, SOFT, check_suffix, missing_glyphs_ignored, new_figure, save_figure
 from flowccl.topology.topology import Kind, Topology
 from flowccl.units import format_GBps

@@ -8,11 +8,11 @@ import numpy as np
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
 from flowccl.profile.predict import predict_us
-from flowccl.run.layout import named_root
-from flowccl.run.measure import Options, Timed
+from flowccl.run.buffer_layout import named_root
+from flowccl.run.measure import Options, TimeExpanded
 from flowccl.run.processes import run_schedule
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import retime
+from flowccl.schedule.transform import left_shift
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_us
 
@@ -73,7 +73,7 @@ def check_profile(
     ]
 
 
-def _quicker(passes: tuple[Timed, Timed]) -> Timed:
+def _quicker(passes: tuple[TimeExpanded, TimeExpanded]) -> TimeExpanded:
     """The pass with the lesser median, as with probes: what disturbs a while only slows. All that is wrong counts."""
     return replace(min(passes, key=lambda one: one.median_us), wrong=sum(one.wrong for one in passes))
 
@@ -89,7 +89,7 @@ def resize(schedule: Schedule, size_bytes: int) -> Schedule:
     larger = collective(demand.collective, demand.num_gpus, size_bytes, demand.pieces, max(root, 0))
     stretch = max(1.0, float((larger.chunk_bytes / demand.chunk_bytes).max()) * (1 + 1e-9))
     start = np.ceil(schedule.start_ps * stretch).astype(np.int64)
-    return retime(replace(schedule, demand=larger, start_ps=start))
+    return left_shift(replace(schedule, demand=larger, start_ps=start))
 
 
 def table(rows: Sequence[Checked]) -> str:

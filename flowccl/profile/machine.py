@@ -51,7 +51,7 @@ def make_profile(measurements: Measurements, name: str = "profiled") -> Profile:
     limits = find_limits(measurements.hosts, measurements.probes, fits, work)
     hosts = find_hosts(measurements.hosts, fits)
     at_work = {link: replace(fit, latency_us=max(fit.latency_us + work.wait_us, 0.0)) for link, fit in fits.items()}
-    topology = with_setup(make_topology(name, hosts, at_work, limits), work.setup_us)
+    topology = with_overhead(make_topology(name, hosts, at_work, limits), work.overhead_us)
     return Profile(topology, fits, tuple(limits), work, missing, tuple(clock_jumps(measurements)))
 
 
@@ -81,9 +81,9 @@ def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], li
     return Topology(name, tuple(nodes), tuple(links), tuple(_limits(limits, used, place, inside, links)))
 
 
-def with_setup(topology: Topology, setup_us: float) -> Topology:
+def with_overhead(topology: Topology, overhead_us: float) -> Topology:
     """The machine in which every message takes so much of its processes."""
-    return replace(topology, links=tuple(replace(k, setup_us=_rounded(setup_us)) for k in topology.links))
+    return replace(topology, links=tuple(replace(k, overhead_us=_rounded(overhead_us)) for k in topology.links))
 
 
 def _link(src: int, dst: int, bandwidth_GBps: float, latency_us: float) -> Link:

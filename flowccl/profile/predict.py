@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flowccl.profile.flows import Floats, Uses, fair_rates
-from flowccl.run.layout import make_layout
+from flowccl.run.buffer_layout import make_layout
 from flowccl.run.program import Message, Program, make_program
 from flowccl.schedule.schedule import Schedule
 
@@ -51,7 +51,7 @@ class _Run:
                     end[process] = self.now_s
                     if self.at[process] < len(levels):
                         self.waits[process] = set(levels[self.at[process]])
-                        self.ready_s[process] = self.now_s + float(machine.setup_s[levels[self.at[process]]].sum())
+                        self.ready_s[process] = self.now_s + float(machine.overhead_s[levels[self.at[process]]].sum())
             self._begin()
             if not self.flows and not self.lands and max(self.ready_s) <= self.now_s:
                 return float(np.mean(end))
@@ -103,7 +103,7 @@ class _Machine:
 
     uses: Uses
     room: Floats
-    setup_s: Floats
+    overhead_s: Floats
     latency_s: Floats
 
 
@@ -117,11 +117,11 @@ def _machine(program: Program) -> _Machine:
     for number, limit in enumerate(topology.limits):
         member[list(limit.links), links + number] = True
     uses = np.zeros((len(program.messages), links + len(limits)), dtype=np.bool_)
-    setup_ps, latency_ps = np.zeros(len(uses)), np.zeros(len(uses))
+    overhead_ps, latency_ps = np.zeros(len(uses)), np.zeros(len(uses))
     for message in program.messages:
         on = list(schedule.routes.links(int(schedule.route[message.transfer])))
         uses[message.tag] = member[on].any(axis=0)
-        setup_ps[message.tag] = topology.link_setup_ps[on].max(initial=0)
+        overhead_ps[message.tag] = topology.link_overhead_ps[on].max(initial=0)
         latency_ps[message.tag] = topology.link_latency_ps[on].sum()
     room = np.concatenate((topology.link_GBps, limits)) * 1e9
-    return _Machine(uses, room, setup_ps * 1e-12, latency_ps * 1e-12)
+    return _Machine(uses, room, overhead_ps * 1e-12, latency_ps * 1e-12)

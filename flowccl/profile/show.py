@@ -27,9 +27,9 @@ def describe_profile(profile: Profile, measurements: Measurements) -> str:
     lines.append(f"links        {len(profile.fits)} measured; ± is 95 %")
     lines += _some([_link_line(fit) for fit in profile.fits.values()])
     if profile.work != AtWork():
-        wait, setup = format_us(abs(profile.work.wait_us)), format_us(profile.work.setup_us)
+        wait, overhead = format_us(abs(profile.work.wait_us)), format_us(profile.work.overhead_us)
         sign = "-" if profile.work.wait_us < 0 else "+"
-        words = f"latencies {sign} {wait}, and {setup} of both ranks for each message; the machine has that"
+        words = f"latencies {sign} {wait}, and {overhead} of both ranks for each message; the machine has that"
         lines.append(f"at work      {words}")
     lines.append(f"limits       {len(profile.limits)}")
     lines += _some([f"{k.name}: {format_GBps(k.bandwidth_GBps)} over {len(k.links)} links" for k in profile.limits])

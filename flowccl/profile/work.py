@@ -26,13 +26,13 @@ class AtWork:
     """
 
     wait_us: float = 0.0
-    setup_us: float = 0.0
+    overhead_us: float = 0.0
 
     def seconds(self, probe: Probe, fits: dict[Ends, LinkFit]) -> float:
         """How long a probe of many links takes beside its bytes: latencies, and the messages of the busiest rank."""
         latency_us = max(fits[link].latency_us for link in probe.links) + self.wait_us
         messages = (probe.chunks + 1) * _most_links(probe)  # each link's chunks, and an answer
-        return (probe.latencies * latency_us + messages * self.setup_us) * 1e-6
+        return (probe.latencies * latency_us + messages * self.overhead_us) * 1e-6
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Few:
     few_s: float
     bytes_s: float
     many_s: float
-    setup_s: float
+    overhead_s: float
 
 
 def find_work(measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> AtWork:
@@ -59,13 +59,13 @@ def find_work(measured: Iterable[Measured], fits: dict[Ends, LinkFit]) -> AtWork
     if not sets:
         return AtWork()
     told = all(few.many_s > SLOWER * few.few_s for few in sets)
-    work = AtWork(0.0, float(np.mean([few.setup_s for few in sets])) * 1e6 if told else 0.0)
+    work = AtWork(0.0, float(np.mean([few.overhead_s for few in sets])) * 1e6 if told else 0.0)
     expected = [few.bytes_s + work.seconds(few.probe, fits) for few in sets]
     slower = all(few.few_s > SLOWER * said for few, said in zip(sets, expected, strict=True))
     if not told and not slower:
         return AtWork()
     rest = [(few.few_s - said) / few.probe.latencies for few, said in zip(sets, expected, strict=True)]
-    return replace(work, wait_us=max(float(np.mean(rest)) * 1e6, -2 * work.setup_us))
+    return replace(work, wait_us=max(float(np.mean(rest)) * 1e6, -2 * work.overhead_us))
 
 
 def _few(probes: list[Measured]) -> _Few | None:
@@ -82,8 +82,8 @@ def _few(probes: list[Measured]) -> _Few | None:
     few, more, cut = single[0], single[-1], many[0]
     growth = sum(more.link_bytes) / sum(few.link_bytes) - 1
     bytes_s = max((took[more] - took[few]) / growth, 0.0) if growth else 0.0
-    setup_s = (took[cut] - took[few]) / ((cut.chunks - 1) * _most_links(few))
-    return _Few(few, took[few], bytes_s, took[cut], setup_s)
+    overhead_s = (took[cut] - took[few]) / ((cut.chunks - 1) * _most_links(few))
+    return _Few(few, took[few], bytes_s, took[cut], overhead_s)
 
 
 def _most_links(probe: Probe) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.collectives import busbw_factor
 from flowccl.errors import InputError
-from flowccl.run.layout import Layout, make_layout
+from flowccl.run.buffer_layout import Layout, make_layout
 from flowccl.run.program import Program, run_process
 from flowccl.run.reference import execute_into
 from flowccl.run.values import Dtype, Inputs, find_dtype, numpy_dtype
@@ -39,7 +39,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimeExpanded:
     """One measurement: mean time of a call, the elements of all ranks that were wrong in any call, the median time."""
 
     time_us: float
@@ -56,8 +56,8 @@ class Row:
     dtype: str
     collective: str
     root: int
-    out_of_place: Timed
-    in_place: Timed | None
+    out_of_place: TimeExpanded
+    in_place: TimeExpanded | None
 
 
 class Backend(Protocol):
@@ -131,7 +131,7 @@ class _Room:
         return self.made[self.used - 1]
 
 
-def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> Timed:
+def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> TimeExpanded:
     """One warm-up call and so many timed ones, on the same buffers, filled anew for each, and each checked.
 
     New buffers for each call would be new memory, which no program has that calls a collective again and again. All
@@ -158,8 +158,8 @@ def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int
     return _timed(np.array(seconds) / program.processes, int(total))
 
 
-def _timed(seconds: NDArray[Any], wrong: int) -> Timed:
-    return Timed(float(np.mean(seconds)) * 1e6, wrong, float(np.median(seconds)) * 1e6)
+def _timed(seconds: NDArray[Any], wrong: int) -> TimeExpanded:
+    return TimeExpanded(float(np.mean(seconds)) * 1e6, wrong, float(np.median(seconds)) * 1e6)
 
 
 def _buffers(layout: Layout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]) -> tuple[Any, Any]:
@@ -194,7 +194,7 @@ def _run_numpy_case(
     expected: list[NDArray[Any]],
     iterations: int,
     inplace: bool,
-) -> Timed:
+) -> TimeExpanded:
     def empty(count: int) -> NDArray[Any]:
         return np.ones(count, dtype=given[0].dtype)
 
@@ -208,7 +208,7 @@ def _run_numpy_case(
     return _timed(np.array(elapsed[1:]), wrong)
 
 
-def _row(layout: Layout, dtype: Dtype, timed: list[Timed]) -> Row:
+def _row(layout: Layout, dtype: Dtype, timed: list[TimeExpanded]) -> Row:
     inside = timed[1] if len(timed) > 1 else None
     name = layout.demand.collective
     return Row(layout.count, layout.call_count, dtype.name, name, layout.root, timed[0], inside)

@@ -18,7 +18,7 @@ from pathlib import Path
 from flowccl.errors import FlowcclError, InputError
 from flowccl.files import read_json, write_json
 from flowccl.run.launch import find_mpiexec, last_words, mpi_environment, need_extra, under_mpiexec, under_torchrun
-from flowccl.run.measure import Options, Row, Timed, run_numpy
+from flowccl.run.measure import Options, Row, TimeExpanded, run_numpy
 from flowccl.run.program import make_program
 from flowccl.run.values import find_dtype, numpy_dtype
 from flowccl.schedule.files import load_schedule, save_schedule
@@ -137,5 +137,5 @@ def _read_rows(path: Path) -> list[Row]:
     rows = json.loads(path.read_text())
     for row in rows:
         for key in ("out_of_place", "in_place"):
-            row[key] = None if row[key] is None else Timed(**row[key])
+            row[key] = None if row[key] is None else TimeExpanded(**row[key])
     return [Row(**row) for row in rows]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowccl.errors import InputError, ScheduleError
-from flowccl.run.layout import Layout
+from flowccl.run.buffer_layout import Layout
 from flowccl.run.reference import events
 from flowccl.schedule.schedule import Schedule
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import ScheduleError
-from flowccl.run.layout import Layout, count_of_inputs, make_layout
+from flowccl.run.buffer_layout import Layout, count_of_inputs, make_layout
 from flowccl.schedule.schedule import Schedule
 
 Array = NDArray[Any]

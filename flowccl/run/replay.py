@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from flowccl.demand.collectives import ROOTED, collective
 from flowccl.errors import ScheduleError
-from flowccl.export.program import Cell, Finding, Operation, Program
-from flowccl.run.layout import make_layout
+from flowccl.export.proof.program import Cell, Finding, Operation, Program
+from flowccl.run.buffer_layout import make_layout
 from flowccl.run.values import Inputs, find_dtype, numpy_dtype
 
 Array = NDArray[Any]

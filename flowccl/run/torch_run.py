@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.run.layout import Layout, make_layout
+from flowccl.run.buffer_layout import Layout, make_layout
 from flowccl.run.measure import Options, Row, run_cases
 from flowccl.run.processes import leave_rows, read_job
 from flowccl.run.program import Exchange, Program, make_program, run_process

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.run.layout import Layout, bound
+from flowccl.run.buffer_layout import Layout, bound
 
 Ints = NDArray[np.int32]
 

@@ -19,8 +19,8 @@ from flowccl.files import read_json, write_json
 from flowccl.schedule.files import MAX_FILE_BYTES, schedule_from_json, schedule_to_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show
-from flowccl.topology.regular import Regular, turned_group
 from flowccl.topology.routes import Routes
+from flowccl.topology.symmetry.regular_groups import Regular, turned_group
 from flowccl.topology.topology import Topology
 
 FORMAT = "flowccl-compact-schedule"

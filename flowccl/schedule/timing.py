@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.topology.routes import RouteShape
 from flowccl.topology.topology import Topology
-from flowccl.units import hold_ps, holds_ps
+from flowccl.units import busy_ps, busy_times_ps
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +64,9 @@ def replay(
 
     link = shape.routes.link[hop]
     row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]
-    duration = holds_ps(size_bytes[segment_transfer], shape.segment_GBps[segment])
-    if topology.has_setups:
-        own = topology.link_setup_ps[link] + holds_ps(size_bytes[hop_transfer], topology.link_GBps[link])
+    duration = busy_times_ps(size_bytes[segment_transfer], shape.segment_GBps[segment])
+    if topology.has_overheads:
+        own = topology.link_overhead_ps[link] + busy_times_ps(size_bytes[hop_transfer], topology.link_GBps[link])
         np.maximum.at(duration, row, own)
     delay = np.zeros(len(segment), dtype=np.int64)  # from the transfer's start to the segment's, less latency
     parent = shape.segment_parent[segment]
@@ -77,7 +77,7 @@ def replay(
 
     begin = start_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
     GBps = shape.segment_GBps[shape.hop_segment[hop]]
-    if topology.has_setups:
+    if topology.has_overheads:
         GBps = size_bytes[hop_transfer] * 1000.0 / duration[row]
     if topology.changes:
         begin, duration, GBps = _with_changes(topology, shape, size_bytes, route, start_ps, hop_ptr, first_segment)
@@ -91,10 +91,10 @@ def replay(
     kept = slice(None) if leader is None else np.flatnonzero(leader[hop_transfer] == hop_transfer)
     end_node = shape.end_node[end]
     whole = arrival = until[end_row] + latency
-    if adds is not None and topology.adds_slowly:
+    if adds is not None and topology.has_reduce_rate:
         busy = np.flatnonzero(adds[end_transfer] & np.isfinite(topology.reduce_GBps[end_node]))
         arrival = whole.copy()
-        arrival[busy] += holds_ps(size_bytes[end_transfer[busy]], topology.reduce_GBps[end_node[busy]])
+        arrival[busy] += busy_times_ps(size_bytes[end_transfer[busy]], topology.reduce_GBps[end_node[busy]])
         if leader is not None:
             whole = np.where(leader[end_transfer] == end_transfer, whole, arrival)
     return Timing(
@@ -153,7 +153,7 @@ def _with_changes(
             held, slowest = _longest_hold(topology, links, starts, int(size_bytes[i]), share)
             duration[first_segment[i] + s - base] = held
             rows = hop_ptr[i] + np.array(hops) - shape.routes.ptr[r]
-            begin[rows], rate[rows] = starts, slowest if not topology.has_setups else size_bytes[i] * 1000.0 / held
+            begin[rows], rate[rows] = starts, slowest if not topology.has_overheads else size_bytes[i] * 1000.0 / held
     return begin, duration, rate
 
 
@@ -173,7 +173,7 @@ def _longest_hold(
     `rate` is what limits leave.
     """
     pointer, since, GBps = topology.link_changes
-    held = hold_ps(size_bytes, rate) if np.isfinite(rate) else 1
+    held = busy_ps(size_bytes, rate) if np.isfinite(rate) else 1
     while True:
         longest = held
         for link, start in zip(links, starts, strict=True):
@@ -182,7 +182,7 @@ def _longest_hold(
             last = max(int(np.searchsorted(since[rows], start + held, side="left")), now + 1)
             slowest = float(GBps[rows][now:last].min())
             rate = min(rate, slowest)
-            longest = max(longest, int(topology.link_setup_ps[link]) + hold_ps(size_bytes, slowest))
+            longest = max(longest, int(topology.link_overhead_ps[link]) + busy_ps(size_bytes, slowest))
         if longest <= held:
             return held, rate
         held = longest

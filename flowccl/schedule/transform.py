@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
-from flowccl.schedule.precedence import deliveries, feeding, precedences, soonest_starts
+from flowccl.schedule.generation.precedence import deliveries, feeding, precedences, soonest_starts
+from flowccl.schedule.generation.serial import fits, generate_serial, sequence
 from flowccl.schedule.schedule import Schedule, stacked_messages
-from flowccl.schedule.settle import fits, sequence, settle
 from flowccl.schedule.timing import Timing, spread
 from flowccl.topology.routes import Routes
 
@@ -115,12 +115,12 @@ def _subset(schedule: Schedule, keep: NDArray[np.int64]) -> Schedule:
     )
 
 
-def retime(schedule: Schedule) -> Schedule:
+def left_shift(schedule: Schedule) -> Schedule:
     """Start everything as early as it can: every link and limit keeps its order, so nothing gets later.
 
     Links whose bandwidth changes over time keep their starts: there, earlier may be slower.
     """
-    from flowccl.schedule.kernels import earliest_starts
+    from flowccl.schedule.generation.generation_kernels import earliest_starts
 
     if schedule.topology.changes or not len(schedule):
         return schedule
@@ -138,7 +138,7 @@ def retime(schedule: Schedule) -> Schedule:
     return replace(schedule, start_ps=start[leader])
 
 
-def finer(schedule: Schedule, demand: Demand) -> Schedule | None:
+def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
     """The same ways with every chunk in pieces that follow one another, as early as they can.
 
     `demand` has the same blocks in so many times as many chunks. A piece goes on as soon as it is there, so the finish
@@ -166,7 +166,7 @@ def finer(schedule: Schedule, demand: Demand) -> Schedule | None:
     longer = float(((together + 2) / whole)[more].max(initial=1.0))
     start = np.ceil(schedule.start_ps * longer).astype(np.int64)[:, None] + np.cumsum(hold, axis=1) - hold
     placed = replace(pieces, start_ps=start.reshape(-1))
-    return retime(placed) if fits(placed) else None
+    return left_shift(placed) if fits(placed) else None
 
 
 def _is_finer(fine: Demand, coarse: Demand, times: int) -> bool:
@@ -215,13 +215,13 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
     if not len(schedule):
         return back
     if schedule.topology.changes:
-        return settle(back, sequence(schedule)[::-1])
-    start = _mirrored(schedule.timing, back.timing, schedule.leader, schedule.topology.link_latency_ps)
-    mirrored = replace(back, start_ps=start - min(start.min(), 0))
-    return mirrored if not schedule.topology.limits or fits(mirrored) else settle(back, sequence(schedule)[::-1])
+        return generate_serial(back, sequence(schedule)[::-1])
+    start = _reversed_starts(schedule.timing, back.timing, schedule.leader, schedule.topology.link_latency_ps)
+    turned = replace(back, start_ps=start - min(start.min(), 0))
+    return turned if not schedule.topology.limits or fits(turned) else generate_serial(back, sequence(schedule)[::-1])
 
 
-def _mirrored(
+def _reversed_starts(
     forward: Timing, back: Timing, leader: NDArray[np.int64], latency_ps: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Starts with which every hop, now from zero as in `back`, is held when its mirror image arrived."""
@@ -231,7 +231,7 @@ def _mirrored(
     return np.asarray(whole.max() - whole[last] - back.hop_from_ps[first])
 
 
-def join(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
+def concatenate(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
     """Two schedules, one after the other chunk by chunk: chunk i of the second goes on where the first leaves it.
 
     Both must be for the same machine and the same chunk sizes as `demand`. The second starts as early as its data
@@ -258,5 +258,5 @@ def join(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
         stacked_messages((first, second)),
     )
     if both.topology.changes:  # later, links have other bandwidths, and the second half takes other times
-        return settle(both, np.concatenate((sequence(first), sequence(second) + len(first))))
-    return retime(both)
+        return generate_serial(both, np.concatenate((sequence(first), sequence(second) + len(first))))
+    return left_shift(both)

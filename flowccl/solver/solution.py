@@ -246,9 +246,9 @@ def _check_duals(program: LinearProgram, duals: FloatArray, values: FloatArray) 
     return _worst(columns, DUALITY, program.column_name, what) + _worst(rows, DUALITY, program.row_name, what)
 
 
-def _mispriced(prices: FloatArray, numbers: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+def _mispriced(dual_prices: FloatArray, numbers: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
     """How much of a price (when minimizing, > 0 is of the lower bound and < 0 of the upper) is on a bound not met."""
-    return np.maximum(np.where(numbers > lower, prices, 0.0), np.where(numbers < upper, -prices, 0.0))
+    return np.maximum(np.where(numbers > lower, dual_prices, 0.0), np.where(numbers < upper, -dual_prices, 0.0))
 
 
 def _worst(miss: NDArray[np.float64], tolerance: float, name_of: Callable[[int], str], what: str) -> list[str]:

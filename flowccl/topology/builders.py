@@ -18,28 +18,28 @@ MAX_GPUS = 1_000_000
 MAX_LINKS = 10_000_000
 
 
-def ring(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0) -> Topology:
+def ring(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
     """A ring: gpu i and gpu i + 1, last and first. Two GPUs have one pair of links, not two."""
     check_whole("ring", "gpus", gpus, 2)
     count = gpus if gpus > 2 else 1
-    links = [k for i in range(count) for k in both(i, (i + 1) % gpus, bandwidth_GBps, latency_us, setup_us)]
+    links = [k for i in range(count) for k in both(i, (i + 1) % gpus, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(ring, f"ring:{gpus}", locals())
     return Topology(name, tuple(gpu_nodes(gpus)), tuple(links))
 
 
-def line(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0) -> Topology:
+def line(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
     """A line: gpu i and gpu i + 1."""
     check_whole("line", "gpus", gpus, 2)
-    links = [k for i in range(gpus - 1) for k in both(i, i + 1, bandwidth_GBps, latency_us, setup_us)]
+    links = [k for i in range(gpus - 1) for k in both(i, i + 1, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(line, f"line:{gpus}", locals())
     return Topology(name, tuple(gpu_nodes(gpus)), tuple(links))
 
 
-def full(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0) -> Topology:
+def full(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
     """Every GPU linked with every other: (0, 1), (0, 2), ... (1, 2), ..."""
     check_whole("full", "gpus", gpus, 2)
     _check_links("full", gpus * (gpus - 1))
-    links = [k for a, b in combinations(range(gpus), 2) for k in both(a, b, bandwidth_GBps, latency_us, setup_us)]
+    links = [k for a, b in combinations(range(gpus), 2) for k in both(a, b, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(full, f"full:{gpus}", locals())
     return Topology(name, tuple(gpu_nodes(gpus)), tuple(links))
 
@@ -49,7 +49,7 @@ def star(
     *,
     bandwidth_GBps: float = 25.0,
     latency_us: float = 0.7,
-    setup_us: float = 0.0,
+    overhead_us: float = 0.0,
     copies: bool = False,
     reduces: bool = False,
     crossing: Crossing = "cut-through",
@@ -60,23 +60,23 @@ def star(
     """
     check_whole("star", "gpus", gpus, 2)
     switch = Node(name="switch", kind="switch", copies=copies, reduces=reduces, crossing=crossing)
-    links = [k for i in range(gpus) for k in both(i, gpus, bandwidth_GBps, latency_us, setup_us)]
+    links = [k for i in range(gpus) for k in both(i, gpus, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(star, f"star:{gpus}", locals())
     return Topology(name, (*gpu_nodes(gpus), switch), tuple(links))
 
 
-def mesh(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0) -> Topology:
+def mesh(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
     """A grid A x B or A x B x C; ranks count the last dimension first.
 
     For each GPU in rank order and each dimension in order: the link with the next GPU of that dimension, if any.
     """
     _check_grid("mesh", sizes)
-    links = _grid_links(sizes, False, bandwidth_GBps, latency_us, setup_us)
+    links = _grid_links(sizes, False, bandwidth_GBps, latency_us, overhead_us)
     name = machine_name(mesh, f"mesh:{'x'.join(map(str, sizes))}", locals())
     return Topology(name, tuple(gpu_nodes(prod(sizes))), tuple(links))
 
 
-def torus(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0) -> Topology:
+def torus(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
     """A grid A x B or A x B x C closed in every dimension; ranks count the last dimension first.
 
     For each GPU in rank order and each dimension in order: the link with the next GPU of that dimension, where the
@@ -84,13 +84,13 @@ def torus(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, se
     they are merged into one pair of links of the normal bandwidth. A dimension of size 1 adds no links.
     """
     _check_grid("torus", sizes)
-    links = _grid_links(sizes, True, bandwidth_GBps, latency_us, setup_us)
+    links = _grid_links(sizes, True, bandwidth_GBps, latency_us, overhead_us)
     name = machine_name(torus, f"torus:{'x'.join(map(str, sizes))}", locals())
     return Topology(name, tuple(gpu_nodes(prod(sizes))), tuple(links))
 
 
 def hypercube(
-    dimensions: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0
+    dimensions: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0
 ) -> Topology:
     """2^dimensions GPUs, linked where their ranks differ in one bit.
 
@@ -105,13 +105,15 @@ def hypercube(
         for rank in range(gpus)
         for bit in range(dimensions)
         if not rank >> bit & 1
-        for k in both(rank, rank | 1 << bit, bandwidth_GBps, latency_us, setup_us)
+        for k in both(rank, rank | 1 << bit, bandwidth_GBps, latency_us, overhead_us)
     ]
     name = machine_name(hypercube, f"hypercube:{dimensions}", locals())
     return Topology(name, tuple(gpu_nodes(gpus)), tuple(links))
 
 
-def fat_tree(ports: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, setup_us: float = 0.0) -> Topology:
+def fat_tree(
+    ports: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0
+) -> Topology:
     """The three-level fat tree of switches with `ports` ports each (even): ports^3 / 4 GPUs, full bisection.
 
     There are `ports` pods. Pod p has ports / 2 leaf switches leaf{p}.0, ... with ports / 2 GPUs each, and ports / 2
@@ -132,7 +134,7 @@ def fat_tree(ports: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.
     pairs = [(rank, leaf + rank // half) for rank in range(gpus)]
     pairs += [(leaf + pod * half + i, aggregation + pod * half + j) for pod, i in pods for j in range(half)]
     pairs += [(aggregation + pod * half + j, core + j * half + c) for pod, j in pods for c in range(half)]
-    links = [k for a, b in pairs for k in both(a, b, bandwidth_GBps, latency_us, setup_us)]
+    links = [k for a, b in pairs for k in both(a, b, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(fat_tree, f"fat_tree:{ports}", locals())
     return Topology(name, (*gpu_nodes(gpus), *_switches(names)), tuple(links))
 
@@ -144,7 +146,7 @@ def dragonfly(
     *,
     bandwidth_GBps: float = 25.0,
     latency_us: float = 0.7,
-    setup_us: float = 0.0,
+    overhead_us: float = 0.0,
 ) -> Topology:
     """A dragonfly (Kim et al. 2008, their a, p, h): groups of switches, every two groups joined by one link pair.
 
@@ -167,7 +169,7 @@ def dragonfly(
     for a, b in combinations(range(groups), 2):  # b is number b - 1 among the others of a; a is number a for b
         from_a = total + a * switches + (b - 1) // global_links
         pairs.append((from_a, total + b * switches + a // global_links))
-    links = [k for a, b in pairs for k in both(a, b, bandwidth_GBps, latency_us, setup_us)]
+    links = [k for a, b in pairs for k in both(a, b, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(dragonfly, f"dragonfly:{switches}:{gpus}:{global_links}", locals())
     return Topology(name, (*gpu_nodes(total), *_switches(names)), tuple(links))
 
@@ -178,10 +180,10 @@ def rail(
     *,
     bandwidth_GBps: float = 25.0,
     latency_us: float = 0.7,
-    setup_us: float = 0.0,
+    overhead_us: float = 0.0,
     network_GBps: float = 12.5,
     network_latency_us: float = 1.3,
-    network_setup_us: float = 0.0,
+    network_overhead_us: float = 0.0,
 ) -> Topology:
     """A cluster of `hosts` hosts with `gpus` GPUs each: one switch inside each host, one rail switch per GPU index.
 
@@ -195,7 +197,7 @@ def rail(
         raise TopologyError("rail: needs at least 2 gpus in all, got 1 host with 1 gpu; try rail:2x1 or rail:1x2")
     name = machine_name(rail, f"rail:{hosts}x{gpus}", locals())
     switches = [Node(name=f"switch{h}", kind="switch", host=f"host{h}") for h in range(hosts)] if gpus > 1 else []
-    inside, network = (bandwidth_GBps, latency_us, setup_us), (network_GBps, network_latency_us, network_setup_us)
+    inside, network = (bandwidth_GBps, latency_us, overhead_us), (network_GBps, network_latency_us, network_overhead_us)
     return rail_cluster(name, hosts, gpus, switches, inside, network)
 
 
@@ -220,12 +222,12 @@ def rail_cluster(
     return Topology(name, (*gpu_nodes(total, gpus), *switches, *rails), tuple(links))
 
 
-def both(a: int, b: int, bandwidth_GBps: float, latency_us: float, setup_us: float = 0.0) -> tuple[Link, Link]:
+def both(a: int, b: int, bandwidth_GBps: float, latency_us: float, overhead_us: float = 0.0) -> tuple[Link, Link]:
     """Two links between nodes `a` and `b`: a -> b, then b -> a."""
-    bandwidth, latency, setup = float(bandwidth_GBps), float(latency_us), float(setup_us)
+    bandwidth, latency, overhead = float(bandwidth_GBps), float(latency_us), float(overhead_us)
     return (
-        Link(src=a, dst=b, bandwidth_GBps=bandwidth, latency_us=latency, setup_us=setup),
-        Link(src=b, dst=a, bandwidth_GBps=bandwidth, latency_us=latency, setup_us=setup),
+        Link(src=a, dst=b, bandwidth_GBps=bandwidth, latency_us=latency, overhead_us=overhead),
+        Link(src=b, dst=a, bandwidth_GBps=bandwidth, latency_us=latency, overhead_us=overhead),
     )
 
 

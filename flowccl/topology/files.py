@@ -29,7 +29,7 @@ MAX_FILE_BYTES = 256_000_000
 
 _TOP = ("format", "version", "name", "nodes", "links", "limits", "$schema")
 _NODE = ("name", "kind", "host", "stores", "copies", "reduces", "crossing", "buffer", "reduce", "count")
-_LINK = ("src", "dst", "bandwidth", "latency", "setup", "both", "changes", "name", "count")
+_LINK = ("src", "dst", "bandwidth", "latency", "overhead", "both", "changes", "name", "count")
 _CHANGE = ("at", "bandwidth")
 _LIMIT = ("name", "bandwidth", "links")
 
@@ -110,8 +110,8 @@ def _link_to_json(link: Link, names: list[str]) -> dict[str, Any]:
         "bandwidth": float(link.bandwidth_GBps),
         "latency": float(link.latency_us),
     }
-    if link.setup_us:
-        result["setup"] = float(link.setup_us)
+    if link.overhead_us:
+        result["overhead"] = float(link.overhead_us)
     if link.changes:
         result["changes"] = [{"at": float(at), "bandwidth": float(bandwidth)} for at, bandwidth in link.changes]
     return result
@@ -223,7 +223,7 @@ def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
     """Bandwidth, latency, setup and changes of a link, as keyword arguments."""
     check_keys(entry, place, _LINK, {"bandwidth": '"25GB/s"'})
     bandwidth = quantity_field(parse_GBps, entry["bandwidth"], place, "bandwidth")
-    latency, setup = (quantity_field(parse_us, entry.get(key, 0.0), place, key) for key in ("latency", "setup"))
+    latency, overhead = (quantity_field(parse_us, entry.get(key, 0.0), place, key) for key in ("latency", "overhead"))
     entries = entry.get("changes", [])
     if not isinstance(entries, list):
         raise TopologyError(f"{place}: changes must be a list, got {show(entries)}")
@@ -236,7 +236,7 @@ def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
         if us_to_ps(at) <= us_to_ps(before):
             raise TopologyError(f"{where}: times must rise from above 0, got {at:g} us after {before:g} us")
         changes.append((at, quantity_field(parse_GBps, change["bandwidth"], where, "bandwidth")))
-    return {"bandwidth_GBps": bandwidth, "latency_us": latency, "setup_us": setup, "changes": tuple(changes)}
+    return {"bandwidth_GBps": bandwidth, "latency_us": latency, "overhead_us": overhead, "changes": tuple(changes)}
 
 
 def _read_limits(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.topology.symmetry import Verifier
+from flowccl.topology.symmetry.permutations import Verifier
 from flowccl.topology.topology import Topology
 
 Inclination = Literal["uc-min", "uc-max", "none"]

@@ -80,12 +80,12 @@ class Link:
     bandwidth_GBps: float
     latency_us: float = 0.0
     changes: tuple[tuple[float, float], ...] = ()
-    setup_us: float = 0.0
+    overhead_us: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth_GBps", float(self.bandwidth_GBps))
         object.__setattr__(self, "latency_us", float(self.latency_us))
-        object.__setattr__(self, "setup_us", float(self.setup_us))
+        object.__setattr__(self, "overhead_us", float(self.overhead_us))
         object.__setattr__(self, "changes", tuple((float(at), float(bandwidth)) for at, bandwidth in self.changes))
 
 
@@ -175,20 +175,20 @@ class Topology:
         return np.array([us_to_ps(link.latency_us) for link in self.links], dtype=np.int64)
 
     @cached_property
-    def link_setup_ps(self) -> NDArray[np.int64]:
+    def link_overhead_ps(self) -> NDArray[np.int64]:
         """For how long each send holds each link before its bytes flow."""
-        return np.array([us_to_ps(link.setup_us) for link in self.links], dtype=np.int64)
+        return np.array([us_to_ps(link.overhead_us) for link in self.links], dtype=np.int64)
 
     @cached_property
-    def has_setups(self) -> bool:
+    def has_overheads(self) -> bool:
         """Whether any link has a setup."""
-        return bool(self.link_setup_ps.any())
+        return bool(self.link_overhead_ps.any())
 
     @cached_property
     def link_delay_ps(self) -> NDArray[np.int64]:
         """What each link adds to any way: its latency, and its setup where no switch lets it overlap with others'."""
         alone = self.stores[self.link_src] & self.stores[self.link_dst]
-        return np.where(alone, self.link_latency_ps + self.link_setup_ps, self.link_latency_ps)
+        return np.where(alone, self.link_latency_ps + self.link_overhead_ps, self.link_latency_ps)
 
     @cached_property
     def link_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
@@ -240,7 +240,7 @@ class Topology:
         return np.array([np.inf if node.reduce_GBps is None else node.reduce_GBps for node in self.nodes])
 
     @cached_property
-    def adds_slowly(self) -> bool:
+    def has_reduce_rate(self) -> bool:
         """Whether it takes any node time to add up."""
         return any(node.reduce_GBps is not None for node in self.nodes)
 
@@ -271,7 +271,7 @@ class Topology:
             [[getattr(node, name) for name in _fields_of(node)] for node in self.nodes],
             [
                 [link.src, link.dst, link.bandwidth_GBps, link.latency_us, link.changes]
-                + ([link.setup_us] if link.setup_us else [])
+                + ([link.overhead_us] if link.overhead_us else [])
                 for link in self.links
             ],
             [[limit.name, limit.links, limit.bandwidth_GBps] for limit in self.limits],
@@ -321,7 +321,7 @@ def _check_link(topology: Topology, index: int, link: Link) -> None:
     if link.src == link.dst:
         raise TopologyError(f"{where}: a link must join two different nodes")
     _check_bandwidth(where, link.bandwidth_GBps)
-    for name in ("latency_us", "setup_us"):
+    for name in ("latency_us", "overhead_us"):
         if not 0 <= getattr(link, name) <= 1e9:
             raise TopologyError(f"{where}: {name} must be >= 0 and at most 1e9, got {getattr(link, name):g}")
     last = 0.0

@@ -8,10 +8,10 @@ import numpy as np
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED
 from flowccl.demand.demand import Demand
 from flowccl.export import TARGETS, Options
-from flowccl.export.interpret import interpret
-from flowccl.export.program import Finding, Program
-from flowccl.export.read_mscclpp import parse_mscclpp
-from flowccl.export.read_xml import parse_xml
+from flowccl.export.formats.read_mscclpp import parse_mscclpp
+from flowccl.export.formats.read_xml import parse_xml
+from flowccl.export.proof.interpreter import interpret
+from flowccl.export.proof.program import Finding, Program
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine

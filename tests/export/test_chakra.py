@@ -14,10 +14,7 @@ from flowccl.cli import main
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError
 from flowccl.export import Options, check, export, make, parse
-from flowccl.export.estimate import estimate_ps
-from flowccl.export.interpret import interpret
-from flowccl.export.program import Finding
-from flowccl.export.protobuf import (
+from flowccl.export.formats.protobuf import (
     bytes_field,
     delimited,
     number_field,
@@ -26,6 +23,9 @@ from flowccl.export.protobuf import (
     read_numbers,
     varint,
 )
+from flowccl.export.proof.estimate import estimate_ps
+from flowccl.export.proof.interpreter import interpret
+from flowccl.export.proof.program import Finding
 from flowccl.run.replay import replay
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine

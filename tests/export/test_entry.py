@@ -7,7 +7,7 @@ import re
 import pytest
 
 from flowccl.export.limits import LIMITS
-from flowccl.export.plan import make_plan
+from flowccl.export.lowering.plan import make_plan
 from tests.export.cases import findings, plan_value, schedule_of
 
 

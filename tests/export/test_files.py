@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowccl.check.verify import verify
 from flowccl.cli import main
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, allgather
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
 from flowccl.export import Options, check, export, export_directory
-from flowccl.export.estimate import estimate_ps
 from flowccl.export.limits import LIMITS, XML_LIMITS, Limits
-from flowccl.export.plan import make_plan, num_steps
+from flowccl.export.lowering.plan import make_plan, num_steps
+from flowccl.export.proof.estimate import estimate_ps
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
-from flowccl.units import hold_ps
+from flowccl.units import busy_ps
+from flowccl.verifier.verify import verify
 from tests.export.cases import PROVABLE, findings, made, read, schedule_of
 from tests.export.test_interpreter import pair_schedule
 
@@ -69,7 +69,7 @@ def test_contiguous_chunks_are_merged_where_steps_are_few() -> None:
 def test_chunks_that_travel_together_are_one_step(target: str) -> None:
     """Rank 0 of a pair sends its block of four pieces as a message of three and one alone, rank 1 one by one."""
     topology = machine("line:2:setup=2us:latency=0us")
-    hold = 2_000_000 + hold_ps(1000, 25.0)
+    hold = 2_000_000 + busy_ps(1000, 25.0)
     rows = [(0, (0,), 0), (1, (0,), 0), (2, (0,), 0), (3, (0,), 3 * hold)]
     rows += [(4 + piece, (1,), piece * hold) for piece in range(4)]
     alone = Schedule.from_transfers(topology, allgather(2, 8000, 4), rows)

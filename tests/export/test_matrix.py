@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flowccl.errors import InputError
-from flowccl.export.estimate import estimate_ps
 from flowccl.export.limits import LIMITS
+from flowccl.export.proof.estimate import estimate_ps
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from tests.export.cases import PROVABLE, findings, made, random_schedule, read, schedule_of
@@ -62,8 +62,8 @@ def test_several_chunks_and_instances(collective: str, target: str) -> None:
 def test_an_allreduce_summed_up_apart(target: str, inplace: bool) -> None:
     """Several chunks with the same data at the source: none may add into what another still has to send."""
     for name, size_bytes in (("ring:4", 1_000_000), ("dgx1", 1000)):
-        schedule = synthesize(machine(name), "allreduce", size_bytes, method="apart", chunks=2, steps=2).schedule
-        assert schedule.method == "apart"
+        schedule = synthesize(machine(name), "allreduce", size_bytes, method="one-shot", chunks=2, steps=2).schedule
+        assert schedule.method == "one-shot"
         assert findings(made(schedule, target, inplace=inplace), target) == []
 
 

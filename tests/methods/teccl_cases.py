@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from flowccl.check.verify import verify
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 
 MB = 1_000_000
 MBPS = 0.001  # 1 MB/s in GB/s: one chunk of 1 MB takes one second

@@ -4,16 +4,16 @@ from itertools import islice, pairwise
 
 import pytest
 
-from flowccl.check.bounds import lower_bound
-from flowccl.check.verify import verify
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods import CLASSICS, METHODS
+from flowccl.methods import BASELINES, METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Node, Topology
 from flowccl.units import us_to_ps
+from flowccl.verifier.verify import verify
 from tests.cases import CASES, Case, gpus, link, memory_not_mandatory, memory_star, memory_used, send
 from tests.slow_replay import slow_replay
 
@@ -43,11 +43,11 @@ def test_synthesize_takes_the_demand_as_it_is_and_proves_its_finish(case):
     assert result.schedule.finish_ps == us_to_ps(case.greedy_us or case.best_us)
     assert result.schedule.demand == case.demand
     assert result.bound == lower_bound(case.topology, case.demand)
-    optimal = case.floor_us is not None and us_to_ps(case.floor_us) == result.schedule.finish_ps
+    optimal = case.bound_us is not None and us_to_ps(case.bound_us) == result.schedule.finish_ps
     assert result.status == ("optimal" if optimal else "feasible")
 
 
-@pytest.mark.parametrize("method", CLASSICS)
+@pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_classics_are_valid_and_never_better_than_the_best(case, method):
     steps = METHODS[method](case.topology, case.demand, Clock(60.0))
@@ -68,8 +68,8 @@ def test_classics_are_valid_and_never_better_than_the_best(case, method):
 def test_the_floor_is_the_pencil_floor_and_below_the_best(case):
     bound = lower_bound(case.topology, case.demand)
     assert 0 < bound.ps <= us_to_ps(case.best_us)
-    if case.floor_us is not None:
-        assert bound.ps == us_to_ps(case.floor_us)
+    if case.bound_us is not None:
+        assert bound.ps == us_to_ps(case.bound_us)
 
 
 def test_a_memory_is_visited_where_it_helps_and_only_there():
@@ -95,7 +95,7 @@ def test_classics_cross_a_long_row_of_store_and_forward_switches():
     links = [link(a, b) for way in (there, there[::-1]) for a, b in pairwise(way)]
     topology = Topology("row", (*gpus(2), *row), tuple(links))
     demand = collective("allgather", 2, 20_000, 2)
-    for method in CLASSICS:
+    for method in BASELINES:
         schedule = next(METHODS[method](topology, demand, Clock(60.0)))
         assert verify(schedule) == []
         assert schedule.finish_us == pytest.approx(21 * 0.5 + 21 * 0.5 + 0.5)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 
 from benchmarks.thesis import measured, published_rows
-from flowccl.check.bounds import lower_bound
-from flowccl.check.cut_optimum import cut_optimum
+from flowccl.bounds.bottleneck_cut import cut_optimum
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum, gpu_traffic
@@ -17,7 +17,7 @@ from flowccl.methods.fluid.optimum import _Task
 from flowccl.methods.fluid.program import Traffic
 from flowccl.solver import SolverOptions
 from flowccl.topology.machines import machine
-from flowccl.topology.symmetry import symmetry, verified
+from flowccl.topology.symmetry.permutations import symmetry, verified
 from flowccl.topology.topology import Limit, Link, Node, Topology
 from tests.check.test_cut_optimum import random_machine
 from tests.strategies import topologies
@@ -150,7 +150,7 @@ def test_published_bandwidths_of_larger_machines(name: str, collective: str, GBp
 
 def same(a: FluidOptimum, b: FluidOptimum) -> None:
     assert a.seconds_per_GB == pytest.approx(b.seconds_per_GB, rel=1e-6)
-    assert a.floor_s_per_GB == pytest.approx(b.floor_s_per_GB, rel=1e-6)
+    assert a.bound_s_per_GB == pytest.approx(b.bound_s_per_GB, rel=1e-6)
     assert a.cost == pytest.approx(b.cost, rel=1e-5)
 
 
@@ -169,10 +169,10 @@ def test_the_quotient_has_the_optimum_of_the_whole_program(name: str, collective
 @pytest.mark.parametrize("name", ["ring:4", "dgx_a100:1", "rail:2x2"])
 def test_decompositions_find_the_same_optimum(name: str) -> None:
     topology = machine(name)
-    floor = fluid_optimum(topology, "allgather").floor_s_per_GB
+    floor = fluid_optimum(topology, "allgather").bound_s_per_GB
     for found in (dantzig_wolfe(topology), dantzig_wolfe(topology, symmetry(topology))):
         assert found.seconds_per_GB == pytest.approx(floor, rel=1e-6)
-        assert found.floor_s_per_GB == pytest.approx(floor, rel=1e-6)
+        assert found.bound_s_per_GB == pytest.approx(floor, rel=1e-6)
 
 
 def test_one_slow_link_breaks_symmetry_and_the_optimum_is_still_proved() -> None:
@@ -205,10 +205,10 @@ def test_one_slow_link_among_128_gpus() -> None:
 @given(topologies(max_gpus=4, max_switches=2, changes=False))
 def test_on_random_machines_floors_are_in_order(topology: Topology) -> None:
     optimum = fluid_optimum(topology, "allgather")
-    assert optimum.floor_s_per_GB <= optimum.seconds_per_GB * (1 + 1e-6)
+    assert optimum.bound_s_per_GB <= optimum.seconds_per_GB * (1 + 1e-6)
     plain = np.all(~topology.copies[topology.num_gpus :])
     if plain:  # a copying switch or a memory may do better than the cut counts on neither side
-        assert optimum.floor_s_per_GB >= cut_optimum(topology).seconds_per_GB * (1 - 1e-6)
+        assert optimum.bound_s_per_GB >= cut_optimum(topology).seconds_per_GB * (1 - 1e-6)
     demand = collective("allgather", topology.num_gpus, topology.num_gpus * 10**9)
     still = replace(topology, links=tuple(replace(link, latency_us=0.0) for link in topology.links))
     assert lower_bound(still, demand).us <= optimum.seconds_per_GB * 1e6 * (1 + 1e-6)

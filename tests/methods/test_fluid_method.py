@@ -4,7 +4,6 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods import METHODS
@@ -13,8 +12,9 @@ from flowccl.methods.fluid import fluid_optimum
 from flowccl.methods.fluid.method import fluid
 from flowccl.methods.fluid.paths import paths_of
 from flowccl.topology.machines import machine
-from flowccl.topology.symmetry import symmetry, verified
+from flowccl.topology.symmetry.permutations import symmetry, verified
 from flowccl.topology.topology import Limit, Topology
+from flowccl.verifier.verify import verify
 
 
 def slowed(name: str) -> Topology:

@@ -3,17 +3,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from flowccl.check.cut_optimum import cut_optimum
-from flowccl.check.verify import verify
+from flowccl.bounds.bottleneck_cut import cut_optimum
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.trees.along import jobs_along, rounds_of
 from flowccl.methods.trees.amount import trees_and_rounds
 from flowccl.methods.trees.packing import packed
-from flowccl.methods.trees.plan_kernels import colors
+from flowccl.methods.trees.period_kernels import colors
 from flowccl.methods.trees.stagger import Stagger, staggered
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 from tests.strategies import topologies
 
 CHUNK = 10**6

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
@@ -26,6 +25,7 @@ from flowccl.topology.machines import machine
 from flowccl.topology.sketch import Sketch, SwitchSketch
 from flowccl.topology.sketch_files import load_sketch
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 from tests.slow_replay import slow_replay
 from tests.strategies import demands, topologies
 from tests.topology.test_sketch import sketches
@@ -39,9 +39,9 @@ def taccl(topology: Topology, demand: Demand | str, size: int | None = None, lim
     return synthesize(topology, demand, size, method="taccl", chunks=chunks, time_limit_s=limit_s, options=options)
 
 
-def setup_line(setup_us: float = 2.0, GBps: float = 1.0) -> Topology:
+def setup_line(overhead_us: float = 2.0, GBps: float = 1.0) -> Topology:
     """Three GPUs in a row, one way; a link is held for 2 us and then a microsecond per KB."""
-    links = [Link(src=i, dst=i + 1, bandwidth_GBps=GBps, setup_us=setup_us) for i in range(2)]
+    links = [Link(src=i, dst=i + 1, bandwidth_GBps=GBps, overhead_us=overhead_us) for i in range(2)]
     return Topology("line with setups", tuple(Node(name=f"gpu{i}") for i in range(3)), tuple(links))
 
 
@@ -75,7 +75,7 @@ def test_two_chunks_over_infiniband_go_together():
     pair = Topology(
         "pair",
         (Node(name="gpu0"), Node(name="gpu1")),
-        (Link(src=0, dst=1, bandwidth_GBps=1000 / 106, setup_us=1.7),),
+        (Link(src=0, dst=1, bandwidth_GBps=1000 / 106, overhead_us=1.7),),
     )
     chunks = [Chunk(bytes=32_000, sources=(0,), destinations=(1,)) for _ in range(2)]
     result = taccl(pair, Demand.from_chunks("custom", 2, chunks))
@@ -122,7 +122,7 @@ def test_numbers_of_chunks_are_tried():
 @pytest.mark.parametrize("name", ["allgather", "alltoall"])
 def test_the_time_limit_is_kept_where_links_have_setups_and_limits(name):
     path = TACCL / "sk2-dgx2-n2.json"
-    options = ImportOptions(sketch=path, setups=True)
+    options = ImportOptions(sketch=path, overheads=True)
     topology = import_machine(str(TACCL / "topo-dgx2-1MB.json"), "taccl", options, None, None).topology
     told = {"sketch": load_sketch(path, topology)}
     result = synthesize(topology, name, 1_000_000, method="taccl", time_limit_s=10.0, options=told)
@@ -143,23 +143,23 @@ def test_ndv2_with_taccls_sketch_is_below_taccls_finish():
 @pytest.mark.parametrize("name", ["allgather", "alltoall"])
 def test_taccls_own_machines_with_setups(kind, sketch, name):
     path = TACCL / f"sk{sketch}-{kind}-n2.json"
-    options = ImportOptions(sketch=path, setups=True)
+    options = ImportOptions(sketch=path, overheads=True)
     topology = import_machine(str(TACCL / f"topo-{kind}-1MB.json"), "taccl", options, None, None).topology
-    assert topology.has_setups
+    assert topology.has_overheads
     result = taccl(topology, name, 64_000, sketch=load_sketch(path, topology), routing="fast", contiguity="fast")
     assert verify(result.schedule) == []
 
 
 def test_alphas_are_setups_or_latencies():
-    held = import_machine(str(TACCL / "topo-dgx2-1MB.json"), "taccl", ImportOptions(setups=True), None, None)
+    held = import_machine(str(TACCL / "topo-dgx2-1MB.json"), "taccl", ImportOptions(overheads=True), None, None)
     late = import_machine(str(TACCL / "topo-dgx2-1MB.json"), "taccl", ImportOptions(), None, None)
-    assert {(link.setup_us, link.latency_us) for link in held.topology.links} == {(0.3, 0.0)}
-    assert {(link.setup_us, link.latency_us) for link in late.topology.links} == {(0.0, 0.15)}
+    assert {(link.overhead_us, link.latency_us) for link in held.topology.links} == {(0.3, 0.0)}
+    assert {(link.overhead_us, link.latency_us) for link in late.topology.links} == {(0.0, 0.15)}
 
 
 def test_auto_sends_chunks_together_where_links_have_setups():
     path = TACCL / "sk1-ndv2-n2.json"
-    options = ImportOptions(sketch=path, setups=True)
+    options = ImportOptions(sketch=path, overheads=True)
     topology = import_machine(str(TACCL / "topo-ndv2-1MB.json"), "taccl", options, None, None).topology
     result = synthesize(topology, "allgather", 1000, steps=12)
     assert result.schedule.has_messages
@@ -181,7 +181,7 @@ def test_reductions_count_every_contribution_once(name, what):
 @pytest.mark.parametrize("what", ["reduce_scatter", "allreduce"])
 def test_reductions_with_setups_travel_together_too(what):
     topology = line(4)
-    topology = replace(topology, links=tuple(replace(k, setup_us=5.0) for k in topology.links))
+    topology = replace(topology, links=tuple(replace(k, overhead_us=5.0) for k in topology.links))
     result = taccl(topology, collective(what, 4, 4000, 2))
     assert verify(result.schedule) == []
     assert slow_replay(result.schedule).kinds == set()
@@ -279,7 +279,7 @@ def test_300_random_sketches_give_a_right_schedule_or_a_reason(data):
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_random_machines_and_demands_without_a_sketch(data):
-    topology = data.draw(topologies(max_gpus=4, max_switches=2, setups=True))
+    topology = data.draw(topologies(max_gpus=4, max_switches=2, overheads=True))
     demand = data.draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
     found: list[Schedule] = []
     clock = Clock(1.0, options={"routing_limit_s": 0.3, "contiguity_limit_s": 0.3})

@@ -77,8 +77,8 @@ def test_time_over_without_a_plan_says_the_bound():
 
 def test_time_over_gives_the_best_with_its_gap():
     _, notes = run("milp", machine("mi250:1"), collective("allgather", 16, 4 * 10**9), 4.0, epoch="fast")
-    assert notes["epochs"] >= notes["epochs_floor"]
-    assert notes["grid_gap"] == notes["epochs"] / notes["epochs_floor"] - 1
+    assert notes["epochs"] >= notes["epochs_bound"]
+    assert notes["grid_gap"] == notes["epochs"] / notes["epochs_bound"] - 1
 
 
 # -- the length of an epoch -------------------------------------------------------------------------------------------
@@ -117,12 +117,12 @@ def test_the_paper_objective_starts_from_a_plan_and_from_algorithm_1():
 
 def test_binary_search_finds_the_fewest():
     _, notes = run("milp", DGX1, allgather(3), epoch="slow", epochs="search", warm_start=False)
-    assert (notes["epochs"], notes["epochs_floor"]) == (6, 6)
+    assert (notes["epochs"], notes["epochs_bound"]) == (6, 6)
 
 
 def test_early_stop_is_content_with_a_gap():
     _, notes = run("milp", DGX1, allgather(2), epoch="slow", early_stop=0.3)
-    assert notes["epochs"] <= 1.3 * notes["epochs_floor"]
+    assert notes["epochs"] <= 1.3 * notes["epochs_bound"]
 
 
 def test_astar_is_within_20_percent_on_dgx1():

@@ -19,7 +19,7 @@ def check(method: str, name: str, topology: Topology, start: bool) -> None:
         schedule, notes = run(method, topology, demand, 2.0, epoch="slow", warm_start=start)
     except NothingFoundError:
         return
-    assert notes["epochs"] >= notes["epochs_floor"]
+    assert notes["epochs"] >= notes["epochs_bound"]
     assert schedule.finish_us <= notes["plan_finish_us"] * (1 + 1e-9)
 
 

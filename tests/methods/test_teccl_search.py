@@ -8,7 +8,7 @@ from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.methods.teccl.copies import CopyProgram, State
 from flowccl.methods.teccl.epochs import chunk_size, make_grid
-from flowccl.methods.teccl.floor import Distances, grid_floor
+from flowccl.methods.teccl.grid_bound import Distances, grid_bound
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.solver import Status, solve
 from flowccl.topology.machines import machine
@@ -24,19 +24,19 @@ def dgx1_demand(name, chunks):
 @pytest.mark.parametrize("chunks", range(1, 7))
 def test_table_7_allgather_is_solved_and_proved(chunks):
     _, notes = run("milp", DGX1, dgx1_demand("allgather", chunks), epoch="slow", warm_start=False, threads=2)
-    assert (notes["epochs"], notes["epochs_floor"], notes["grid_status"]) == (chunks + 1, chunks + 1, "optimal")
+    assert (notes["epochs"], notes["epochs_bound"], notes["grid_status"]) == (chunks + 1, chunks + 1, "optimal")
 
 
 @pytest.mark.parametrize(("chunks", "epochs"), [(1, 3), (2, 6), (3, 8)])
 def test_table_7_alltoall_is_found_and_proved(chunks, epochs):
     _, notes = run("milp", DGX1, dgx1_demand("alltoall", chunks), epoch="slow")
-    assert (notes["epochs"], notes["epochs_floor"]) == (epochs, epochs)
+    assert (notes["epochs"], notes["epochs_bound"]) == (epochs, epochs)
 
 
 @pytest.mark.slow
 def test_table_7_alltoall_with_8_chunks_by_rates():
     _, notes = run("lp", DGX1, dgx1_demand("alltoall", 8), epoch="slow", warm_start=False)
-    assert (notes["epochs"], notes["epochs_floor"]) == (22, 22)
+    assert (notes["epochs"], notes["epochs_bound"]) == (22, 22)
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
@@ -68,7 +68,7 @@ def test_milp_equals_exhaustive_search(seed):
     best = fewest_epochs(topology, demand, 14)
     for start in (True, False):
         _, notes = run("milp", topology, demand, epoch="1s", warm_start=start)
-        assert (notes["epochs"], notes["epochs_floor"], notes["grid_status"]) == (best, best, "optimal")
+        assert (notes["epochs"], notes["epochs_bound"], notes["grid_status"]) == (best, best, "optimal")
     _, notes = run("astar", topology, demand, epoch="1s")
     assert best <= notes["epochs"] <= 2 * best + 1
 
@@ -79,7 +79,7 @@ def test_the_floor_is_never_above_the_optimum(seed):
     topology = random_grid_machine(rng, 3)
     demand = random_demand(rng, 3)
     grid = make_grid(topology, MB, TecclOptions(epoch="1s"))
-    assert grid_floor(grid, demand).epochs <= fewest_epochs(topology, demand, 14)
+    assert grid_bound(grid, demand).epochs <= fewest_epochs(topology, demand, 14)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -89,7 +89,7 @@ def test_lp_equals_an_independent_lp(seed):
     demand = collective("alltoall", 4, 4 * MB)
     best = next(k for k in range(1, 40) if rates_feasible(topology, demand, k))
     schedule, notes = run("lp", topology, demand, epoch="1s", warm_start=False)
-    assert (notes["epochs"], notes["epochs_floor"]) == (best, best)
+    assert (notes["epochs"], notes["epochs_bound"]) == (best, best)
     assert schedule.finish_us <= best * 1e6 * 1.25
 
 

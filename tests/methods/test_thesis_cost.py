@@ -58,7 +58,7 @@ class Costs:
 
     def floor(self, enough: float) -> float:
         """The least cost, or a floor of it that is more than enough."""
-        from flowccl.methods.fluid.kernels import narrow_sets
+        from flowccl.methods.fluid.max_flow_kernels import narrow_sets
 
         network, everybody = residual(self.topology), np.arange(self.topology.num_gpus)
         while True:

@@ -3,8 +3,7 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
-from flowccl.check.cut_optimum import cut_optimum
-from flowccl.check.verify import verify
+from flowccl.bounds.bottleneck_cut import cut_optimum
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
@@ -12,12 +11,13 @@ from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.methods.trees import packed_jobs, trees
 from flowccl.methods.trees.along import link_work_ps
+from flowccl.methods.trees.pacing import in_turns
 from flowccl.methods.trees.packing import Packing, packed
-from flowccl.methods.trees.shop import in_turns
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 
 
 def even_machine(random: np.random.Generator) -> Topology:

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from matplotlib.axes import Axes
 
-from flowccl.check.verify import verify
 from flowccl.demand.collectives import allgather, allreduce, broadcast, reduce_scatter, scatter
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
-from flowccl.plot.layout import layout
 from flowccl.plot.machine import plot_topology
+from flowccl.plot.node_positions import layout
 from flowccl.plot.timeline import plot_timeline
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Limit, Link, Node, Topology
-from flowccl.units import hold_ps
+from flowccl.units import busy_ps
+from flowccl.verifier.verify import verify
 from tests.strategies import topologies
 
 
@@ -29,7 +29,7 @@ def ring_schedule(gpus: int, chunks: int = 1) -> Schedule:
     """Allgather round a ring: in step s every rank sends on the block it got in step s - 1."""
     topology, demand = machine(f"ring:{gpus}"), allgather(gpus, gpus * chunks * 1000, chunks)
     ahead = {link.src: number for number, link in enumerate(topology.links) if link.dst == (link.src + 1) % gpus}
-    step_ps = hold_ps(1000, 25.0) + 700_000
+    step_ps = busy_ps(1000, 25.0) + 700_000
     transfers = [
         (((rank - step) % gpus) * chunks + piece, (ahead[rank],), (step * chunks + piece) * step_ps)
         for step in range(gpus - 1)

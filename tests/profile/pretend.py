@@ -24,7 +24,7 @@ class Known:
     GBps: dict[Ends, float]
     limits: list[tuple[frozenset[Ends], float]] = field(default_factory=list)
     wait_us: float = 0.0
-    setup_us: float = 0.0
+    overhead_us: float = 0.0
 
     def groups(self) -> dict[frozenset[Ends], float]:
         """The limits that can be seen: more than one link, the narrowest of equal ones."""
@@ -125,9 +125,9 @@ def seconds_of(known: Known, probe: Probe) -> list[float]:
         return [probe.latencies * known.latency_us[link] * 1e-6 + bytes_s]
     done = finishes(known, probe.links, probe.link_bytes)
     rank = {r: max(t for link, t in done.items() if r in link) for r in probe.ranks}
-    wait_us, setup_us = (known.wait_us, known.setup_us) if len(probe.ranks) == len(known.hosts) else (0.0, 0.0)
+    wait_us, overhead_us = (known.wait_us, known.overhead_us) if len(probe.ranks) == len(known.hosts) else (0.0, 0.0)
     answered = probe.chunks + 1  # messages of a link
-    work = {r: answered * setup_us * sum(r in link for link in probe.links) for r in probe.ranks}
+    work = {r: answered * overhead_us * sum(r in link for link in probe.links) for r in probe.ranks}
     beside_us = {(a, b): 2 * (known.latency_us[a, b] + wait_us) + max(work[a], work[b]) for a, b in probe.links}
     return [max(rank[a], rank[b]) + 1e-6 * beside_us[a, b] for a, b in probe.links]
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from flowccl.check.verify import verify
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
 from flowccl.profile.check import Checked, check_profile, resize, table
 from flowccl.profile.predict import predict_us
-from flowccl.run.measure import Row, Timed
+from flowccl.run.measure import Row, TimeExpanded
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 
 
 @pytest.mark.parametrize("name", ["dgx1", "ndv2:2"])
@@ -50,7 +50,7 @@ def test_the_quicker_of_two_passes_counts_and_all_that_is_wrong(monkeypatch):
     def run(given, on, options):
         assert (given, on, options.sizes, options.iterations) == (schedule, "mpi", (1000, 4000, 4000, 1000), 3)
         medians = (10.0, 90.0, 40.0, 30.0)
-        timed = [Timed(time_us=2 * us, wrong=wrong, median_us=us) for wrong, us in enumerate(medians)]
+        timed = [TimeExpanded(time_us=2 * us, wrong=wrong, median_us=us) for wrong, us in enumerate(medians)]
         return [Row(0, 0, "uint8", "allgather", -1, one, None) for one in timed]
 
     monkeypatch.setattr("flowccl.profile.check.run_schedule", run)

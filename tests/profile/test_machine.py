@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from flowccl.check.verify import verify
 from flowccl.errors import InputError
 from flowccl.profile.hosts import find_hosts
 from flowccl.profile.machine import Profile, make_profile
@@ -14,6 +13,7 @@ from flowccl.profile.measurements import Measured, Measurements
 from flowccl.profile.probes import PAIR, PlanOptions, all_links
 from flowccl.profile.show import describe_profile
 from flowccl.synthesis import synthesize
+from flowccl.verifier.verify import verify
 from tests.profile.pretend import Known, profile_of, random_machine
 
 SEEDS = [seed if seed < 6 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(20)]

@@ -48,7 +48,7 @@ def test_a_process_waits_for_all_of_a_level():
 def test_a_process_sets_its_messages_up_one_after_the_other():
     """Three of 1,000 bytes out and three in at every rank, 5 us each, then 1 us of bytes and 2 us of latency."""
     ends = [(a, b) for a in range(4) for b in range(4) if a != b]
-    links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0, latency_us=2.0, setup_us=5.0) for a, b in ends)
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0, latency_us=2.0, overhead_us=5.0) for a, b in ends)
     topology = Topology("full", tuple(Node(name=f"gpu{rank}") for rank in range(4)), links)
     rows = [(a, (link,), 0) for link, (a, _) in enumerate(ends)]
     schedule = Schedule.from_transfers(topology, allgather(4, 4_000), rows)
@@ -58,7 +58,7 @@ def test_a_process_sets_its_messages_up_one_after_the_other():
 
 def test_a_message_waits_for_the_end_that_is_ready_last():
     """Rank 0 sends to 1 and 2, 5 us each; 2 is ready after 5 us, but its message flows after 10, as does that of 1."""
-    links = tuple(Link(src=0, dst=rank, bandwidth_GBps=1.0, setup_us=5.0) for rank in (1, 2))
+    links = tuple(Link(src=0, dst=rank, bandwidth_GBps=1.0, overhead_us=5.0) for rank in (1, 2))
     topology = Topology("star", tuple(Node(name=f"gpu{rank}") for rank in range(3)), links)
     schedule = Schedule.from_transfers(topology, broadcast(3, 1_000), [(0, (0,), 0), (0, (1,), 0)])
     assert predict_us(schedule, 1_000) == pytest.approx(10 + 1)

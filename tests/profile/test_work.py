@@ -22,7 +22,7 @@ CORES = Known(
     GBps=dict.fromkeys(LINKS, 8.0),
     limits=[(frozenset(LINKS), 10.0)],
     wait_us=40.0,
-    setup_us=8.0,
+    overhead_us=8.0,
 )
 """Four ranks on fewer cores: all links share 10 GB/s, each message takes 8 us of both its ranks."""
 
@@ -36,13 +36,13 @@ def found(seed: int) -> tuple[Measurements, Profile]:
 @pytest.mark.parametrize("seed", range(8))
 def test_what_ranks_at_work_cost_is_found(seed):
     measured, profile = found(seed)
-    assert profile.work.setup_us == pytest.approx(8, rel=0.1)
+    assert profile.work.overhead_us == pytest.approx(8, rel=0.1)
     assert profile.work.wait_us == pytest.approx(40, rel=0.15)
-    assert [link.setup_us for link in profile.topology.links] == pytest.approx([8] * 12, rel=0.1)
+    assert [link.overhead_us for link in profile.topology.links] == pytest.approx([8] * 12, rel=0.1)
     assert [link.latency_us for link in profile.topology.links] == pytest.approx([65] * 12, rel=0.12)
     assert {frozenset(k.links): pytest.approx(k.bandwidth_GBps, rel=0.04) for k in profile.limits} == CORES.groups()
     assert " of both ranks for each message; the machine has that" in describe_profile(profile, measured)
-    assert profile_to_json(profile, measured)["at_work"]["setup_us"] == profile.work.setup_us
+    assert profile_to_json(profile, measured)["at_work"]["overhead_us"] == profile.work.overhead_us
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -69,15 +69,15 @@ def test_ranks_with_cores_of_their_own_cost_nothing(seed):
 
 
 def test_messages_may_cost_nothing_where_latencies_grow():
-    profile = make_profile(profile_of(replace(CORES, setup_us=0.0), 3))
-    assert profile.work.setup_us == 0
+    profile = make_profile(profile_of(replace(CORES, overhead_us=0.0), 3))
+    assert profile.work.overhead_us == 0
     assert profile.work.wait_us == pytest.approx(40, rel=0.15)
 
 
 def test_sets_that_wait_less_make_no_limit_wider():
     """All links out of a rank, or into it, wait for nobody; they carry no more for that."""
     slow = profile_of(replace(CORES, wait_us=200.0), 5)
-    quick = profile_of(replace(CORES, wait_us=0.0, setup_us=0.0), 5)
+    quick = profile_of(replace(CORES, wait_us=0.0, overhead_us=0.0), 5)
     probes = [
         b if a.probe.name.startswith(("out", "into")) else a for a, b in zip(slow.probes, quick.probes, strict=True)
     ]
@@ -90,7 +90,7 @@ def test_latencies_of_links_alone_have_the_setups_in_them():
     """A message takes 8 us at each end and 2 us on the way: 18 us alone; at work, setups count by themselves."""
     known = replace(CORES, latency_us=dict.fromkeys(LINKS, 18.0), wait_us=-16.0)
     profile = make_profile(profile_of(known, 4))
-    assert profile.work.setup_us == pytest.approx(8, rel=0.1)
+    assert profile.work.overhead_us == pytest.approx(8, rel=0.1)
     assert profile.topology.links[0].latency_us == pytest.approx(2, abs=2)
 
 

@@ -23,7 +23,7 @@ class Diary:
         return np.ones(count, dtype=np.uint8)
 
     def exchange(self, sends, receives):
-        self.done.append("exchange")
+        self.done.append("staged-exchange")
 
     def wrong(self, array, expected):
         self.done.append("check")
@@ -40,4 +40,4 @@ def test_all_wait_for_each_other_before_a_call_and_before_they_check_what_came()
     schedule = synthesize(machine("full:2"), "allgather", 1_000, chunks=1, steps=1, method="greedy").schedule
     backend = Diary()
     run_cases(make_program(schedule), Options((1_000,), ("uint8",), iterations=2), backend)
-    assert backend.done == 3 * ["barrier", "exchange", "barrier", "check"]
+    assert backend.done == 3 * ["barrier", "staged-exchange", "barrier", "check"]

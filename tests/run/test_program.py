@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError, NothingFoundError
-from flowccl.run.layout import make_layout
+from flowccl.run.buffer_layout import make_layout
 from flowccl.run.program import Program, make_program, run_process
 from flowccl.run.reference import execute
 from flowccl.run.values import Inputs, find_dtype

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowccl.check.verify import verify
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError, NothingFoundError, ScheduleError
-from flowccl.run.layout import bound, cut, make_layout
+from flowccl.run.buffer_layout import bound, cut, make_layout
 from flowccl.run.measure import Options, run_numpy, table
 from flowccl.run.reference import execute
 from flowccl.run.values import DTYPES, Inputs, find_dtype, largest_value
@@ -18,6 +17,7 @@ from flowccl.synthesis import synthesize
 from flowccl.topology.builders import star
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 from tests.strategies import topologies
 
 

@@ -4,9 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowccl.check.bounds import lower_bound
-from flowccl.check.compact import alike_bound, verify_whole
-from flowccl.check.verify import verify
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.cli import main
 from flowccl.compact import synthesize_compact, too_large
 from flowccl.demand.collectives import collective
@@ -14,6 +12,8 @@ from flowccl.errors import DemandError, ScheduleError
 from flowccl.schedule.compact import CompactSchedule, load_compact, save_compact
 from flowccl.schedule.files import load_schedule
 from flowccl.topology.machines import machine
+from flowccl.verifier.compact import alike_bound, verify_whole
+from flowccl.verifier.verify import verify
 
 
 def made(name: str, kind: str, size: int = 10**7 + 3) -> CompactSchedule:

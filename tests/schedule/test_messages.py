@@ -9,25 +9,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flowccl.check.bounds import lower_bound
-from flowccl.check.metrics import measure
-from flowccl.check.verify import verify
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import ScheduleError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
+from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule, stacked_messages
-from flowccl.schedule.settle import sequence, settle
-from flowccl.schedule.transform import join, prune, retime, reverse
+from flowccl.schedule.transform import concatenate, left_shift, prune, reverse
 from flowccl.topology.builders import line
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 from tests.slow_replay import slow_replay
 from tests.strategies import demands, topologies
 
 US = 1_000_000  # picoseconds
-INFINIBAND = Link(src=0, dst=1, bandwidth_GBps=1000 / 106, setup_us=1.7)  # TACCL section 2.1: 1.7 us and 106 us/MB
+INFINIBAND = Link(src=0, dst=1, bandwidth_GBps=1000 / 106, overhead_us=1.7)  # TACCL section 2.1: 1.7 us and 106 us/MB
 RANDOM = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -64,13 +64,13 @@ def test_two_chunks_together_are_17_percent_faster_over_infiniband():
 
 
 def test_without_a_setup_together_is_as_long_as_apart():
-    pair = chain(replace(INFINIBAND, setup_us=0.0, latency_us=1.7))
+    pair = chain(replace(INFINIBAND, overhead_us=0.0, latency_us=1.7))
     together = sends(pair, [32_000, 32_000], [(0, [0], 0), (1, [0], 0)], [0, 0])
     assert together.finish_us == pytest.approx(1.7 + 2 * 3.392)
 
 
 def test_a_setup_holds_the_link_and_a_latency_does_not():
-    slow = chain(Link(src=0, dst=1, bandwidth_GBps=1.0, latency_us=2.0, setup_us=3.0))
+    slow = chain(Link(src=0, dst=1, bandwidth_GBps=1.0, latency_us=2.0, overhead_us=3.0))
     early = sends(slow, [1000, 1000], [(0, [0], 0), (1, [0], 4 * US - 1)], [-1, -1])
     assert kinds(early) == {"link"}
     on_time = replace(early, start_ps=np.array([0, 4 * US]))
@@ -82,8 +82,8 @@ def test_of_links_joined_by_a_cut_through_switch_the_longest_hold_counts():
     """Setup 3 and 1 us for the bytes, against 1 and 2 us: both links are held for 4 us."""
     nodes = (Node(name="gpu0"), Node(name="gpu1"), Node(name="switch", kind="switch"))
     links = (
-        Link(src=0, dst=2, bandwidth_GBps=1.0, latency_us=0.5, setup_us=3.0),
-        Link(src=2, dst=1, bandwidth_GBps=0.5, latency_us=0.5, setup_us=1.0),
+        Link(src=0, dst=2, bandwidth_GBps=1.0, latency_us=0.5, overhead_us=3.0),
+        Link(src=2, dst=1, bandwidth_GBps=0.5, latency_us=0.5, overhead_us=1.0),
     )
     schedule = sends(Topology("two", nodes, links), [1000], [(0, [0, 1], 0)], [-1])
     assert schedule.finish_ps == 5 * US
@@ -94,7 +94,7 @@ def test_of_links_joined_by_a_cut_through_switch_the_longest_hold_counts():
 
 
 def test_what_travels_together_goes_on_when_all_has_arrived():
-    three = chain(replace(INFINIBAND, bandwidth_GBps=1.0, setup_us=1.0), Link(src=1, dst=2, bandwidth_GBps=1.0))
+    three = chain(replace(INFINIBAND, bandwidth_GBps=1.0, overhead_us=1.0), Link(src=1, dst=2, bandwidth_GBps=1.0))
     rows = [(0, [0], 0), (1, [0], 0), (0, [1], 2 * US), (1, [1], 3 * US)]
     assert kinds(sends(three, [1000, 1000], rows, [0, 0, -1, -1])) == {"source"}
     rows[2:] = [(0, [1], 3 * US), (1, [1], 4 * US)]
@@ -130,7 +130,7 @@ def test_a_message_whose_members_differ_is_named(column, value, words):
 
 
 def test_a_message_counts_once_for_links_and_metrics():
-    pair = chain(Link(src=0, dst=1, bandwidth_GBps=1.0, setup_us=1.0))
+    pair = chain(Link(src=0, dst=1, bandwidth_GBps=1.0, overhead_us=1.0))
     schedule = sends(pair, [1000, 3000], [(0, [0], 0), (1, [0], 0)], [0, 0])
     assert len(schedule.timing.hop_link) == 1
     assert schedule.finish_us == 5.0
@@ -142,7 +142,7 @@ def test_a_file_keeps_messages_and_old_files_have_none():
     schedule = sends(pair, [1000, 1000], [(0, [0], 0), (1, [0], 0)], [0, 0])
     value = json.loads(json.dumps(schedule_to_json(schedule)))
     assert value["transfers"]["message"] == [0, 0]
-    assert value["topology"]["links"][0]["setup"] == 1.7
+    assert value["topology"]["links"][0]["overhead"] == 1.7
     assert schedule_from_json(value) == schedule
     del value["transfers"]["message"]
     assert not schedule_from_json(value).has_messages
@@ -155,11 +155,11 @@ def test_a_file_keeps_messages_and_old_files_have_none():
 
 
 def test_retime_moves_messages_as_one():
-    three = chain(replace(INFINIBAND, bandwidth_GBps=1.0, setup_us=1.0), Link(src=1, dst=2, bandwidth_GBps=1.0))
+    three = chain(replace(INFINIBAND, bandwidth_GBps=1.0, overhead_us=1.0), Link(src=1, dst=2, bandwidth_GBps=1.0))
     rows = [(0, [0], 5 * US), (1, [0], 5 * US), (0, [1], 9 * US), (1, [1], 9 * US)]
     late = sends(three, [1000, 1000], rows, [0, 0, 1, 1])
     assert kinds(late) == set()
-    assert retime(late).start_ps.tolist() == [0, 0, 3 * US, 3 * US]
+    assert left_shift(late).start_ps.tolist() == [0, 0, 3 * US, 3 * US]
 
 
 def test_prune_takes_out_of_a_message_what_nobody_needs():
@@ -185,7 +185,7 @@ def test_messages_of_several_schedules_get_numbers_of_their_own():
 @st.composite
 def with_messages(draw: st.DrawFn, **options: bool) -> Schedule:
     """A valid schedule on a machine with setups: some transfers on the same route travel together."""
-    topology = draw(topologies(max_gpus=4, max_switches=2, setups=True, **options))
+    topology = draw(topologies(max_gpus=4, max_switches=2, overheads=True, **options))
     demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=3))
     schedule = next(METHODS[draw(st.sampled_from(("direct", "tree", "ring")))](topology, demand, Clock(60.0)))
     schedule = one_by_one(schedule, sequence(schedule))
@@ -259,10 +259,10 @@ def test_both_judges_agree_on_damaged_messages(data):
 @RANDOM
 @given(with_messages(changes=False))
 def test_retime_prune_and_settle_keep_messages_right(schedule):
-    for other in (retime(schedule), prune(schedule), settle(schedule, sequence(schedule))):
+    for other in (left_shift(schedule), prune(schedule), generate_serial(schedule, sequence(schedule))):
         assert verify(other) == []
         assert other.finish_ps <= schedule.finish_ps
-    assert np.all(retime(schedule).start_ps <= schedule.start_ps)
+    assert np.all(left_shift(schedule).start_ps <= schedule.start_ps)
 
 
 @RANDOM
@@ -279,7 +279,7 @@ def test_reverse_keeps_messages_right(schedule):
 
 @pytest.mark.parametrize("topology", [line(2), line(4)], ids=lambda t: t.name)
 def test_join_keeps_messages_right(topology):
-    machine = replace(topology, links=tuple(replace(k, setup_us=1.0) for k in topology.links))
+    machine = replace(topology, links=tuple(replace(k, overhead_us=1.0) for k in topology.links))
     allreduce = collective("allreduce", topology.num_gpus, 64_000, 2)
     (summed, first), (sent, second) = allreduce.halves
     halves = []
@@ -294,7 +294,7 @@ def test_join_keeps_messages_right(topology):
         part = one_by_one(replace(part, message=message), np.argsort(part.start_ps, kind="stable"))
         assert verify(part) == []
         halves.append(replace(part, demand=allreduce, chunk=chunks[part.chunk].astype(np.int32)))
-    both = join(halves[0], halves[1], allreduce)
+    both = concatenate(halves[0], halves[1], allreduce)
     assert both.has_messages
     assert verify(both) == []
     assert slow_replay(both).kinds == set()
@@ -303,10 +303,10 @@ def test_join_keeps_messages_right(topology):
 @RANDOM
 @given(st.data())
 def test_methods_that_know_no_setups_are_right_on_machines_that_have_them(data):
-    topology = data.draw(topologies(max_gpus=4, max_switches=2, setups=True))
+    topology = data.draw(topologies(max_gpus=4, max_switches=2, overheads=True))
     demand = data.draw(demands(topology.num_gpus, max_chunks=2))
-    for method in ("greedy", "direct", "ring", "routed"):
-        if method == "routed" and (topology.limits or topology.changes):
+    for method in ("greedy", "direct", "ring", "reroute"):
+        if method == "reroute" and (topology.limits or topology.changes):
             continue
         schedule = next(METHODS[method](topology, demand, Clock(60.0)))
         assert schedule.topology == topology

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flowccl.check.verify import verify
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import ScheduleError
 from flowccl.methods import METHODS
 from flowccl.methods.clock import Clock
 from flowccl.methods.greedy import GreedySearch
+from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.settle import sequence, settle
-from flowccl.schedule.transform import finer, join, prune, retime, reverse
+from flowccl.schedule.transform import concatenate, left_shift, prune, reverse, subdivide
 from flowccl.topology.builders import line, ring, star
 from flowccl.topology.topology import Limit, Link, Node, Topology
+from flowccl.verifier.verify import verify
 from tests.cases import gpus, link, memory_star, send
 from tests.strategies import demands, topologies
 
@@ -141,14 +141,14 @@ def test_retime_starts_everything_as_early_as_it_can():
     topology = line(3, bandwidth_GBps=10, latency_us=0.5)
     demand = collective("broadcast", 3, 20 * KB, 2)
     late = [(0, (0,), 5 * US), (1, (0,), 8 * US), (0, (2,), 20 * US), (1, (2,), 40 * US)]
-    schedule = retime(Schedule.from_transfers(topology, demand, late))
+    schedule = left_shift(Schedule.from_transfers(topology, demand, late))
     assert rows(schedule) == [(0, (0,), 0), (1, (0,), US), (0, (2,), 3 * US // 2), (1, (2,), 5 * US // 2)]
 
 
 def test_retime_keeps_the_order_on_a_link_even_where_another_would_be_better():
     topology = line(2, bandwidth_GBps=10, latency_us=0)
     demand = send((10 * KB, 0, (1,)), (20 * KB, 0, (1,)), gpus=2)
-    schedule = retime(Schedule.from_transfers(topology, demand, [(1, (0,), US), (0, (0,), 4 * US)]))
+    schedule = left_shift(Schedule.from_transfers(topology, demand, [(1, (0,), US), (0, (0,), 4 * US)]))
     assert rows(schedule) == [(1, (0,), 0), (0, (0,), 2 * US)]
 
 
@@ -157,7 +157,7 @@ def test_retime_lets_nothing_into_a_buffer_that_had_to_wait_for_room():
     topology = Topology("relay", nodes, (link(0, 1, latency_us=0), link(1, 2, latency_us=0)))
     demand = send((10 * KB, 0, (2,)), (10 * KB, 0, (2,)), gpus=3)
     late = [(0, (0,), US), (0, (1,), 3 * US), (1, (0,), 5 * US), (1, (1,), 8 * US)]
-    schedule = retime(Schedule.from_transfers(topology, demand, late))
+    schedule = left_shift(Schedule.from_transfers(topology, demand, late))
     assert verify(schedule) == []
     assert rows(schedule) == [(0, (0,), 0), (0, (1,), US), (1, (0,), 2 * US), (1, (1,), 3 * US)]
 
@@ -169,7 +169,7 @@ def test_retime_adds_and_stores_at_one_node_in_the_same_order():
     transfers = [(0, (0,), 3 * US, True), (0, (1,), US, False)]
     schedule = Schedule.from_transfers(topology, demand, transfers)
     assert verify(schedule) == []
-    early = retime(schedule)
+    early = left_shift(schedule)
     assert verify(early) == []
     assert early.start_ps.tolist() == [US + 1, 0]
 
@@ -178,10 +178,10 @@ def test_retime_adds_and_stores_at_one_node_in_the_same_order():
 @given(spread_out(buffers=False))
 def test_retime_is_valid_never_later_and_has_nothing_left_to_do(schedule):
     assert verify(schedule) == []
-    early = retime(schedule)
+    early = left_shift(schedule)
     assert verify(early) == []
     assert np.all(early.start_ps <= schedule.start_ps)
-    assert np.array_equal(retime(early).start_ps, early.start_ps)
+    assert np.array_equal(left_shift(early).start_ps, early.start_ps)
 
 
 @settings(max_examples=80)
@@ -193,13 +193,13 @@ def test_retime_keeps_buffers_within_their_limits(data):
     nodes = [replace(n, buffer_bytes=data.draw(room) if n.stores else None) for n in schedule.topology.nodes]
     tight = replace(schedule, topology=replace(schedule.topology, nodes=tuple(nodes)))
     assume(not verify(tight))
-    assert verify(retime(tight)) == []
+    assert verify(left_shift(tight)) == []
 
 
 def test_retime_leaves_links_that_change_alone():
     topology = Topology("change", tuple(gpus(2)), (link(0, 1, changes=((5.0, 5.0),)),))
     schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (1,)), gpus=2), [(0, (0,), 9 * US)])
-    assert retime(schedule) == schedule
+    assert left_shift(schedule) == schedule
 
 
 # -- finer ------------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_pieces_go_on_as_soon_as_they_are_there():
     whole = greedy(topology, collective("broadcast", 3, 20 * KB))
     assert whole.finish_ps == 4 * US
     for times, finish_ps in ((2, 3 * US), (4, 5 * US // 2)):
-        cut = finer(whole, collective("broadcast", 3, 20 * KB, times))
+        cut = subdivide(whole, collective("broadcast", 3, 20 * KB, times))
         assert cut.finish_ps == finish_ps
         assert verify(cut) == []
 
@@ -220,13 +220,13 @@ def test_finer_gives_up_where_it_cannot_be():
     topology = line(3, bandwidth_GBps=10, latency_us=0)
     whole = greedy(topology, collective("broadcast", 3, 20 * KB))
     two = collective("broadcast", 3, 20 * KB, 2)
-    assert finer(whole, two) is not None
-    assert finer(whole, collective("broadcast", 3, 20 * KB, 2, 1)) is None  # from another source
-    assert finer(whole, collective("allgather", 3, 20 * KB, 2)) is None
-    assert finer(replace(whole, message=np.zeros(len(whole), dtype=np.int32)), two) is None
+    assert subdivide(whole, two) is not None
+    assert subdivide(whole, collective("broadcast", 3, 20 * KB, 2, 1)) is None  # from another source
+    assert subdivide(whole, collective("allgather", 3, 20 * KB, 2)) is None
+    assert subdivide(replace(whole, message=np.zeros(len(whole), dtype=np.int32)), two) is None
     changing = replace(topology.links[0], changes=((1.0, 5.0),))
     slower = replace(topology, links=(changing, *topology.links[1:]))
-    assert finer(replace(whole, topology=slower), two) is None
+    assert subdivide(replace(whole, topology=slower), two) is None
 
 
 @settings(max_examples=150)
@@ -238,7 +238,7 @@ def test_cut_schedules_are_valid_and_hardly_later(data):
     size, chunks = data.draw(st.sampled_from((144_000, 100_003))), data.draw(st.integers(1, 2))
     schedule = by("greedy", topology, collective(kind, topology.num_gpus, size, chunks))
     assume(schedule is not None)  # buffers may be too small
-    cut = finer(schedule, collective(kind, topology.num_gpus, size, chunks * data.draw(st.integers(2, 5))))
+    cut = subdivide(schedule, collective(kind, topology.num_gpus, size, chunks * data.draw(st.integers(2, 5))))
     assume(cut is not None)
     assert verify(cut) == []
     assert cut.finish_ps <= schedule.finish_ps * 1.01
@@ -339,7 +339,7 @@ def test_allreduce_from_halves_is_valid_and_no_later_than_with_a_barrier(topolog
         demand = collective("allreduce", count, 60 * KB)
     else:
         first, second, demand = halves(topology, 60 * KB)
-    both = join(first, second, demand)
+    both = concatenate(first, second, demand)
     assert verify(both) == []
     assert max(first.finish_ps, second.finish_ps) <= both.finish_ps <= first.finish_ps + second.finish_ps
 
@@ -351,7 +351,7 @@ def test_join_does_not_wait_for_all_of_the_first_half():
     whole = Demand.from_chunks("custom", 4, [Chunk(bytes=z, sources=r, destinations=r) for z, r in chunks])
     (first, _), (second, _) = whole.halves
     parts = [by("direct", topology, part) for part in (first, second)]
-    both = join(*parts, whole)
+    both = concatenate(*parts, whole)
     assert verify(both) == []
     assert sorted(both.start_ps.tolist()) == [0, 0, 3 * US // 2, 7 * US // 2]
 
@@ -362,7 +362,7 @@ def test_join_on_links_that_change_takes_their_times():
     topology = Topology("changing ring", tuple(gpus(4)), tuple(links))
     first = by("direct", topology, collective("reduce_scatter", 4, 40 * KB))
     second = by("direct", topology, collective("allgather", 4, 40 * KB))
-    both = join(first, second, collective("allreduce", 4, 40 * KB))
+    both = concatenate(first, second, collective("allreduce", 4, 40 * KB))
     assert verify(both) == []
 
 
@@ -370,11 +370,11 @@ def test_join_refuses_what_does_not_belong_together():
     first, second, demand = halves(ring(4), 40 * KB)
     other, _, small = halves(ring(4), 8 * KB)
     with pytest.raises(ScheduleError, match="ring:4 and line:4 are different machines"):
-        join(first, greedy(line(4), collective("allgather", 4, 40 * KB)), demand)
+        concatenate(first, greedy(line(4), collective("allgather", 4, 40 * KB)), demand)
     with pytest.raises(ScheduleError, match="both schedules must have the chunks of the joined demand"):
-        join(other, second, demand)
+        concatenate(other, second, demand)
     with pytest.raises(ScheduleError, match="both schedules must have the chunks of the joined demand"):
-        join(first, second, small)
+        concatenate(first, second, small)
 
 
 @settings(max_examples=40)
@@ -394,12 +394,12 @@ def test_random_allreduces_from_halves_are_valid(data):
 def test_settle_makes_any_order_of_a_valid_schedule_valid(data):
     """On the machine itself, and on one whose links change."""
     schedule = data.draw(spread_out())
-    assert verify(settle(schedule, sequence(schedule))) == []
+    assert verify(generate_serial(schedule, sequence(schedule))) == []
     links = [
         replace(k, changes=((1.0, data.draw(st.sampled_from((0.5, 5.0, 500.0)))),)) for k in schedule.topology.links
     ]
     changing = replace(schedule, topology=replace(schedule.topology, links=tuple(links)))
-    assert verify(settle(changing, sequence(schedule))) == []
+    assert verify(generate_serial(changing, sequence(schedule))) == []
 
 
 def test_settle_fills_gaps():
@@ -408,4 +408,4 @@ def test_settle_fills_gaps():
     )
     demand = send((10 * KB, 0, (2,)), (10 * KB, 1, (2,)), gpus=3)
     late = Schedule.from_transfers(topology, demand, [(0, (0,), 0), (0, (1,), US), (1, (1,), 2 * US)])
-    assert settle(late, sequence(late)).start_ps.tolist() == [0, US, 0]
+    assert generate_serial(late, sequence(late)).start_ps.tolist() == [0, US, 0]

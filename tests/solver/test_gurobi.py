@@ -96,9 +96,9 @@ class Model(Environment):
             self._price(found, unequal, equal, sign)
 
     def _price(self, found, unequal, equal, sign):
-        for parts, prices in ((unequal, found.ineqlin.marginals), (equal, found.eqlin.marginals)):
+        for parts, dual_prices in ((unequal, found.ineqlin.marginals), (equal, found.eqlin.marginals)):
             ends = np.cumsum([len(part.bound) for part in parts])
-            for part, price in zip(parts, np.split(prices, ends[:-1]) if parts else [], strict=True):
+            for part, price in zip(parts, np.split(dual_prices, ends[:-1]) if parts else [], strict=True):
                 part.Pi = self.ModelSense * sign[part.sense] * price
 
 

@@ -485,9 +485,9 @@ def test_cutting_stock_by_column_generation():
     cuts = np.array([cut for cut in itertools.product(range(3), range(3), range(4), range(8)) if cut @ widths <= 100])
     for _ in range(20):
         solution = session.solve()
-        prices = solution.dual(session.program.rows_of(rows))
-        best = cuts[np.argmax(cuts @ prices)]
-        if best @ prices <= 1 + 1e-9:
+        dual_prices = solution.dual(session.program.rows_of(rows))
+        best = cuts[np.argmax(cuts @ dual_prices)]
+        if best @ dual_prices <= 1 + 1e-9:
             break
         added = session.add_columns(1, best[:, None])
         assert added.tolist() == [session.program.num_columns - 1]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from flowccl.topology.automorphisms import automorphisms, known_symmetry, twin_numbers
-from flowccl.topology.free import free_groups
 from flowccl.topology.machines import machine
-from flowccl.topology.symmetry import Verifier, orbits, symmetry
+from flowccl.topology.symmetry.automorphisms import automorphisms, known_symmetry, twin_numbers
+from flowccl.topology.symmetry.free_groups import free_groups
+from flowccl.topology.symmetry.permutations import Verifier, orbits, symmetry
 from flowccl.topology.topology import Link, Topology
 from tests.strategies import topologies
 from tests.topology.test_symmetry import check, counts, slowed

@@ -48,7 +48,7 @@ def link(**changes):
 # -- round trip -------------------------------------------------------------------------------------------------------
 
 
-@given(topologies(buffers=True, setups=True), st.text(max_size=5))
+@given(topologies(buffers=True, overheads=True), st.text(max_size=5))
 def test_a_random_machine_survives_json(topology, name):
     topology = replace(topology, name=name)
     value = json.loads(json.dumps(topology_to_json(topology)))

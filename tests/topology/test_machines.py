@@ -228,8 +228,8 @@ def test_options():
     topology = machine("dgx_a100:2:all:nic_latency=1us:nvlink_bandwidth=200GB/s:pcie_latency=0.1us")
     assert rates(topology) == {(200.0, 0.35): 32, (32.0, 0.1): 48, (25.0, 1.0): 32}
     assert rates(machine("rail:2x2:network=5GB/s:network_latency=3us")) == {(25.0, 0.7): 8, (5.0, 3.0): 8}
-    assert {link.setup_us for link in machine("torus:3x3:setup=2us").links} == {2.0}
-    assert {link.setup_us for link in machine("rail:2x2:setup=1us:network_setup=3us").links} == {1.0, 3.0}
+    assert {link.overhead_us for link in machine("torus:3x3:setup=2us").links} == {2.0}
+    assert {link.overhead_us for link in machine("rail:2x2:setup=1us:network_setup=3us").links} == {1.0, 3.0}
     assert machine("star:4:copies=true:reduces=false").nodes[4].copies
     assert machine(" ring:4 ").name == "ring:4"
 

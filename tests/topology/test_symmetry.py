@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 
 from flowccl.topology.machines import machine
-from flowccl.topology.regular import regular_group
-from flowccl.topology.symmetry import Symmetry, orbits, symmetry, verified
+from flowccl.topology.symmetry.permutations import Symmetry, orbits, symmetry, verified
+from flowccl.topology.symmetry.regular_groups import regular_group
 from flowccl.topology.topology import Limit, Link, Node, Topology
 from tests.strategies import topologies
 

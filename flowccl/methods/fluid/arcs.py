@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.topology.symmetry import Symmetry
+from flowccl.topology.symmetry.permutations import Symmetry
 from flowccl.topology.topology import Topology
 
 I32 = NDArray[np.int32]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flowccl.errors import DemandError
 from flowccl.methods.fluid.router import Router, Sets
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
-from flowccl.topology.symmetry import Symmetry, verified
+from flowccl.topology.symmetry.permutations import Symmetry, verified
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
@@ -30,7 +30,7 @@ class Decomposed:
     """The optimum between floor and what was found, and what it took."""
 
     seconds_per_GB: float
-    floor_s_per_GB: float
+    bound_s_per_GB: float
     steps: int
     columns: int
     elapsed_s: float
@@ -43,21 +43,21 @@ def dantzig_wolfe(topology: Topology, group: Symmetry | None = None, time_limit_
     began = time.monotonic()
     known = verified(topology, []) if group is None else group
     master = _Master(topology, known)
-    prices, center = np.full(master.rows, 1.0 / master.rows), np.full(master.rows, 1.0 / master.rows)
+    dual_prices, center = np.full(master.rows, 1.0 / master.rows), np.full(master.rows, 1.0 / master.rows)
     best, floor, columns, steps = np.inf, 0.0, 0, 0
     while steps < _STEPS:
         steps += 1
-        asked = _SMOOTH * center + (1 - _SMOOTH) * prices
+        asked = _SMOOTH * center + (1 - _SMOOTH) * dual_prices
         found = master.routings(asked)
         value = float(sum(cost for cost, _ in found))
         if value > floor:
             floor, center = value, asked
-        elif not master.any_helps(found, prices):  # smoothing misled: ask at the prices themselves
-            found = master.routings(prices)
+        elif not master.any_helps(found, dual_prices):  # smoothing misled: ask at the prices themselves
+            found = master.routings(dual_prices)
             floor = max(floor, float(sum(cost for cost, _ in found)))
-            center = prices
+            center = dual_prices
         columns += master.add(found)
-        best, prices = master.solved()
+        best, dual_prices = master.solved()
         if best - floor <= _CLOSE * best or time.monotonic() - began > time_limit_s:
             break
     return Decomposed(best, floor, steps, columns, time.monotonic() - began)
@@ -85,19 +85,19 @@ class _Master:
         self.link_rows = np.asarray(links)
         self.duals: F64 = np.zeros(self.rows + len(classes))
 
-    def routings(self, prices: F64) -> list[tuple[float, F64]]:
+    def routings(self, dual_prices: F64) -> list[tuple[float, F64]]:
         """The cheapest routing of each class at these prices: (what all of the class pay, load of each row)."""
         result = []
-        per_link = prices[self.orbit] * self.share[self.orbit]
+        per_link = dual_prices[self.orbit] * self.share[self.orbit]
         for router, count in zip(self.routers, self.count.tolist(), strict=True):
             cost, use = router.cheapest(per_link)
             result.append((count * cost, count * np.bincount(self.orbit, use, self.rows) * self.share))
         return result
 
-    def any_helps(self, found: list[tuple[float, F64]], prices: F64) -> bool:
+    def any_helps(self, found: list[tuple[float, F64]], dual_prices: F64) -> bool:
         """Whether a routing is cheaper than what the master pays for its class."""
         pays = self.duals[self.rows :]
-        return any(load @ prices < pay - 1e-9 * abs(pay) for (_, load), pay in zip(found, pays, strict=True))
+        return any(load @ dual_prices < pay - 1e-9 * abs(pay) for (_, load), pay in zip(found, pays, strict=True))
 
     def add(self, found: list[tuple[float, F64]]) -> int:
         """New columns."""
@@ -111,5 +111,5 @@ class _Master:
         solution = self.session.solve()
         assert solution.duals is not None
         self.duals = solution.duals
-        prices = np.maximum(-solution.duals[self.link_rows], 0.0)
-        return solution.objective, prices / max(prices.sum(), 1e-300)
+        dual_prices = np.maximum(-solution.duals[self.link_rows], 0.0)
+        return solution.objective, dual_prices / max(dual_prices.sum(), 1e-300)

@@ -15,10 +15,10 @@ from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
 from flowccl.methods.fluid.optimum import FluidOptimum, fluid_optimum
 from flowccl.methods.fluid.paths import Path, paths_of
-from flowccl.methods.routed.jobs import Jobs, jobs_of
-from flowccl.methods.routed.tree_kernels import Trees
+from flowccl.methods.reroute.tree_kernels import Trees
 from flowccl.methods.trees import everybody, packed_jobs
-from flowccl.methods.trees.shop import worked_off
+from flowccl.methods.trees.pacing import worked_off
+from flowccl.schedule.generation.job_shop import Jobs, jobs_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
@@ -36,7 +36,7 @@ def fluid(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
     optimum = _known(topology, name, root, clock)
     if demand.collective != "allreduce":  # else it is the optimum of one half
         per_block = demand.size_bytes / (1 if name == "broadcast" else topology.num_gpus)
-        clock.notes["optimum_us"] = optimum.floor_s_per_GB * per_block / 1000
+        clock.notes["optimum_us"] = optimum.bound_s_per_GB * per_block / 1000
     if name == "alltoall":
         jobs, rounds = _jobs_on_paths(topology, demand, optimum), 1
     else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flowccl.methods.fluid.arcs import Arcs
 from flowccl.methods.fluid.program import Traffic
 from flowccl.solver import ProgramBuilder, SolverOptions, solve
-from flowccl.topology.symmetry import Symmetry
+from flowccl.topology.symmetry.permutations import Symmetry
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

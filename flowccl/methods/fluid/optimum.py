@@ -30,8 +30,8 @@ from flowccl.methods.fluid.offending import offending
 from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
 from flowccl.methods.fluid.quotient import sources_of
 from flowccl.solver import LinearProgram, RowFamily, Solution, SolverError, SolverOptions, Status, solve
-from flowccl.topology.automorphisms import known_symmetry
-from flowccl.topology.symmetry import Symmetry
+from flowccl.topology.symmetry.automorphisms import known_symmetry
+from flowccl.topology.symmetry.permutations import Symmetry
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
@@ -61,9 +61,9 @@ class FluidOptimum:
     topology: Topology
     collective: str
     seconds_per_GB: float
-    floor_s_per_GB: float
+    bound_s_per_GB: float
     cost: float
-    cost_floor: float
+    cost_bound: float
     link_GB: F64
     source_GB: dict[int, F64]
     group: Symmetry
@@ -75,17 +75,17 @@ class FluidOptimum:
     @property
     def proved(self) -> bool:
         """Whether floor and flow agree in time."""
-        return self.seconds_per_GB <= self.floor_s_per_GB * (1 + _SAME)
+        return self.seconds_per_GB <= self.bound_s_per_GB * (1 + _SAME)
 
     @property
     def cost_proved(self) -> bool:
         """Whether they agree in cost too."""
-        return self.proved and self.cost <= self.cost_floor * (1 + 10 * _SAME)
+        return self.proved and self.cost <= self.cost_bound * (1 + 10 * _SAME)
 
     @property
     def proof(self) -> str:
         """What is known of the least time, in words."""
-        floor = f"no schedule is below {self.floor_s_per_GB:.6g} s/GB (duality)"
+        floor = f"no schedule is below {self.bound_s_per_GB:.6g} s/GB (duality)"
         if not self.proved:
             return f"{floor}; without copies in switches the flow takes {self.seconds_per_GB:.6g} s/GB"
         met = "trees pack to it" if self.only_gpus_copy else "met by a flow without copies in plain switches"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.methods.fluid.arcs import Arcs
-from flowccl.topology.symmetry import Symmetry, orbits
+from flowccl.topology.symmetry.permutations import Symmetry, orbits
 
 I32 = NDArray[np.int32]
 Bool = NDArray[np.bool_]

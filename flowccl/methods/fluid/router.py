@@ -15,7 +15,7 @@ of them: all routers share them.
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.fluid.kernels import narrow_sets
+from flowccl.methods.fluid.max_flow_kernels import narrow_sets
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 from flowccl.topology.topology import Topology
 

@@ -14,10 +14,10 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
-from flowccl.methods.greedy.kernels import list_schedule
 from flowccl.methods.greedy.problem import Knobs, Net, Work
+from flowccl.methods.greedy.run_kernels import list_schedule
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import prune, retime
+from flowccl.schedule.transform import left_shift, prune
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes, segment_GBps
 from flowccl.topology.topology import Topology
@@ -79,7 +79,7 @@ class GreedySearch:
         if not done:
             return False
         raw = Schedule.from_links(self.topology, self.demand, chunk, Routes(ptr, link), start, method="greedy")
-        schedule = retime(prune(raw))
+        schedule = left_shift(prune(raw))
         if schedule.finish_ps >= self.best_ps:
             return False
         self.best, self.best_knobs = schedule, knobs

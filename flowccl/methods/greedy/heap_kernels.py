@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.kernels import F64, I32, I64, grown, inlined, inner, maker
+from flowccl.compiled import F64, I32, I64, grown, inlined, inner, maker
 
 
 class Heaps(NamedTuple):

@@ -6,7 +6,7 @@ is the destination itself.
 
 import numpy as np
 
-from flowccl.kernels import F64, inlined, inner, maker
+from flowccl.compiled import F64, inlined, inner, maker
 from flowccl.methods.greedy.problem import Knobs, Net, Work
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.kernels import F64, I32, I64, inlined, inner, maker
+from flowccl.compiled import F64, I32, I64, inlined, inner, maker
 from flowccl.methods.greedy.link_kernels import Hops, Shares, changes, count_own, limit_wait
 from flowccl.methods.greedy.problem import Knobs, Net, Work
 from flowccl.methods.greedy.score_kernels import come_nearer, score

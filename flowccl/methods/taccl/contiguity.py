@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.taccl.layout import Layout
+from flowccl.methods.taccl.send_order import Layout
 from flowccl.solver import ProgramBuilder, Solution, SolverOptions, solve
 
 Joined = NDArray[np.bool_]
@@ -51,8 +51,10 @@ def _groups(layout: Layout) -> Iterator[Joined]:
     place = np.zeros(len(arc), dtype=np.int64)
     for a in np.unique(arc).tolist():
         place[arc == a] = np.arange(int((arc == a).sum()))
-    setup = np.array([layout.sends.logical.topology.link_setup_ps[list(_links(layout, a))].max() for a in arc.tolist()])
-    for chosen in (setup >= 0, setup == setup.max()):
+    overhead = np.array(
+        [layout.sends.logical.topology.link_overhead_ps[list(_links(layout, a))].max() for a in arc.tolist()]
+    )
+    for chosen in (overhead >= 0, overhead == overhead.max()):
         yield chosen
         for size in (2, 3, 4, 8, 16):
             yield chosen & (place % size != size - 1)
@@ -141,7 +143,7 @@ def _holds(
     for i in joins.tolist():
         for link in _links(layout, int(layout.sends.arc[i])):
             GBps = topology.link_GBps[link]
-            rows.append((i, float(topology.link_setup_ps[link]), unit * 1000.0 / GBps))
+            rows.append((i, float(topology.link_overhead_ps[link]), unit * 1000.0 / GBps))
             shares = [limit.bandwidth_GBps for limit in topology.limits if link in limit.links]
             rows += [(i, 0.0, unit * 1000.0 / share) for share in shares]
     table = np.array(rows)

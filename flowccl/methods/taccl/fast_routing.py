@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import NothingFoundError
-from flowccl.methods.taccl.ways import Ways
+from flowccl.methods.taccl.choices import Ways
 
 
 def quick_ways(ways: Ways) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.methods.taccl.logical import Ints, Logical
 from flowccl.topology.sketch import turned
-from flowccl.topology.symmetry import Verifier
+from flowccl.topology.symmetry.permutations import Verifier
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.taccl.logical import Ints, Logical
+from flowccl.schedule.generation.serial import fits, generate_serial
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.settle import fits, settle
-from flowccl.schedule.transform import retime
+from flowccl.schedule.transform import left_shift
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ def orders(sends: Sends) -> Iterator[tuple[str, Schedule]]:
 
 def _listed(sends: Sends, rank: Ints, *, forwards: bool) -> Schedule:
     """List scheduling from the sources, or from the destinations and then turned round in time."""
-    from flowccl.schedule.kernels import in_order_of
+    from flowccl.schedule.generation.generation_kernels import in_order_of
 
     takes, owner, link, begin, end = sends.times
     before, after = (sends.before, sends.after) if forwards else (sends.after, sends.before)
@@ -104,5 +104,5 @@ def _listed(sends: Sends, rank: Ints, *, forwards: bool) -> Schedule:
         start = int((start + takes).max(initial=0)) - start - takes
     found = sends.schedule(start)
     if done and fits(found) and not found.topology.changes:
-        return retime(found)
-    return settle(found, np.lexsort((sends.so_far_ps, start)).astype(np.int64))
+        return left_shift(found)
+    return generate_serial(found, np.lexsort((sends.so_far_ps, start)).astype(np.int64))

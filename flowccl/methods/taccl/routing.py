@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.methods.taccl.choices import Ways
 from flowccl.methods.taccl.logical import Ints
 from flowccl.methods.taccl.orbits import orbits
-from flowccl.methods.taccl.ways import Ways
 from flowccl.solver import Block, ProgramBuilder, Solution, SolverOptions, solve
 
 _INCLINATION = 1e-4  # share of the finish that all connections of switches together weigh

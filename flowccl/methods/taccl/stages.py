@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.methods.clock import Clock
+from flowccl.methods.taccl.choices import Ways
 from flowccl.methods.taccl.contiguity import contiguity_encoding, quick_joints
 from flowccl.methods.taccl.fast_routing import quick_ways
-from flowccl.methods.taccl.layout import Layout
 from flowccl.methods.taccl.logical import Logical
 from flowccl.methods.taccl.options import TacclOptions
 from flowccl.methods.taccl.ordering import Sends, orders
 from flowccl.methods.taccl.relays import relayed
 from flowccl.methods.taccl.routing import path_encoding
-from flowccl.methods.taccl.ways import Ways
+from flowccl.methods.taccl.send_order import Layout
+from flowccl.schedule.generation.serial import fits, generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.settle import fits, sequence, settle
-from flowccl.schedule.transform import join
+from flowccl.schedule.transform import concatenate
 from flowccl.solver import SolverOptions
 from flowccl.topology.sketch import check_sketch, default_sketch
 from flowccl.topology.topology import Topology
@@ -80,7 +80,7 @@ def _stages(
         if found.finish_ps < best.finish_ps:
             best, sends = found, encoded
             yield best
-        elif not logical.topology.has_setups:
+        elif not logical.topology.has_overheads:
             yield None
     together = _together(sends, best, clock, options, share * clock.left_s - order_s)
     yield together if together is not None and together.finish_ps < best.finish_ps else None
@@ -120,7 +120,7 @@ def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOpti
     """Stage 3, where links have setups; `total_s` leaves time to put the sends on the links again."""
     topology = schedule.topology
     late = clock.steps is None and total_s <= 0
-    if late or not topology.has_setups or topology.changes or len(sends) > _MOST_SENDS:
+    if late or not topology.has_overheads or topology.changes or len(sends) > _MOST_SENDS:
         return None
     layout = Layout.of(sends, schedule)
     limit = min(options.contiguity_limit_s or total_s, total_s)
@@ -142,7 +142,7 @@ def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOpti
             clock.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
     clock.notes |= {"sent_together": int(joined.sum())}
     found = layout.schedule(joined)
-    return found if fits(found) else settle(found, sequence(found))
+    return found if fits(found) else generate_serial(found, sequence(found))
 
 
 def _solver(options: TacclOptions, clock: Clock, seconds: float) -> SolverOptions:
@@ -163,7 +163,7 @@ def _joined(logical: Logical, demand: Demand, clock: Clock, options: TacclOption
         return replace(found, demand=demand, chunk=chunks[i][found.chunk].astype(np.int32))
 
     best = [as_part(i, found) for i, stage in enumerate(stages) if (found := next(stage)) is not None]
-    both = join(best[0], best[1], demand)
+    both = concatenate(best[0], best[1], demand)
     yield both
     for i, stage in enumerate(stages):
         for found in stage:
@@ -171,6 +171,6 @@ def _joined(logical: Logical, demand: Demand, clock: Clock, options: TacclOption
                 yield None
                 continue
             best[i] = as_part(i, found)
-            again = join(best[0], best[1], demand)
+            again = concatenate(best[0], best[1], demand)
             yield again if again.finish_ps < both.finish_ps else None
             both = min(again, both, key=lambda schedule: schedule.finish_ps)

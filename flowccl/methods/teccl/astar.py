@@ -15,7 +15,7 @@ from flowccl.errors import NothingFoundError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import NEVER, CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
-from flowccl.methods.teccl.floor import Distances, grid_floor
+from flowccl.methods.teccl.grid_bound import Distances, grid_bound
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, transfers_of
 from flowccl.methods.teccl.readback import read_back
@@ -35,7 +35,7 @@ def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
     options = TecclOptions.of(clock.options)
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes)
-    distances, floor = Distances.of(grid), grid_floor(grid, demand)
+    distances, floor = Distances.of(grid), grid_bound(grid, demand)
     length = options.round_epochs or max(2, int(grid.delay(1).max()))
     state, base, rows = State.start(demand, topology), 0, []
     solver_s, rounds = 0.0, 0
@@ -61,8 +61,8 @@ def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
         "epoch_us": grid.epoch_us,
         "epochs": plan.epochs,
         "grid_finish_us": plan.epochs * grid.epoch_us,
-        "epochs_floor": floor.epochs,
-        "epochs_floor_reason": floor.witness,
+        "epochs_bound": floor.epochs,
+        "epochs_bound_reason": floor.witness,
         "grid_gap": plan.epochs / max(floor.epochs, 1) - 1,
         "grid_status": "optimal" if plan.epochs == floor.epochs else "feasible",
         "rounds": rounds,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.teccl.epochs import Grid, Ints
-from flowccl.methods.teccl.floor import Distances
+from flowccl.methods.teccl.grid_bound import Distances
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.solver import Block, ProgramBuilder
 

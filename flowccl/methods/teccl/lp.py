@@ -10,19 +10,19 @@ from itertools import pairwise
 
 import numpy as np
 
+from flowccl.auto.traits import QUICK_S
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
-from flowccl.methods.teccl.floor import Distances, GridFloor, grid_floor
 from flowccl.methods.teccl.flows import FlowProgram, Wanted
+from flowccl.methods.teccl.grid_bound import Distances, GridBound, grid_bound
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.paths import Way, ways_of
 from flowccl.methods.teccl.plan import GridPlan
 from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, refuse_too_few, solver_options
 from flowccl.methods.teccl.start import Start, greedy_start
-from flowccl.methods.traits import QUICK_S
 from flowccl.schedule.schedule import Schedule
 from flowccl.solver import Status, solve
 from flowccl.topology.topology import Topology
@@ -34,7 +34,7 @@ _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
 _MOST_IN_PIECES = 4000  # chunks that the searches still get at once
 _FROM_NOTHING = {"warm_start": False}  # in auto
-_MOST_TO_SETTLE = 300  # where limits or changing bandwidths make placing slow
+_MOST_TO_GENERATE = 300  # where limits or changing bandwidths make placing slow
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +106,8 @@ def _synthesize(
 
 
 def _in_pieces(
-    grid: Grid, demand: Demand, clock: Clock, options: TecclOptions, start: Start, floor: GridFloor
-) -> GridFloor:
+    grid: Grid, demand: Demand, clock: Clock, options: TecclOptions, start: Start, floor: GridBound
+) -> GridBound:
     """Better starts with every chunk in 2, 3, ... pieces, which rates may be; the floor then counts for them too."""
     for pieces in (2, 3, 4, 6, 8):
         good = start.schedule is not None and start.schedule.finish_ps <= clock.good_ps
@@ -116,9 +116,9 @@ def _in_pieces(
         if (good and met) or not small or clock.left_s <= 0 or clock.should_stop():
             break
         parts = split(demand, pieces)
-        finer = replace(grid, chunk_bytes=grid.chunk_bytes / pieces)
-        least = grid_floor(finer, parts, copy=False)
-        other = greedy_start(finer, parts, least.epochs, clock, share=0.15)
+        subdivide = replace(grid, chunk_bytes=grid.chunk_bytes / pieces)
+        least = grid_bound(subdivide, parts, copy=False)
+        other = greedy_start(subdivide, parts, least.epochs, clock, share=0.15)
         if other.schedule is not None and (
             start.schedule is None or other.schedule.finish_ps < start.schedule.finish_ps
         ):
@@ -130,12 +130,12 @@ def _in_pieces(
     return floor
 
 
-def _floor(grid: Grid, demand: Demand, whole: bool) -> GridFloor:
+def _floor(grid: Grid, demand: Demand, whole: bool) -> GridBound:
     """For rates, a plan of whole chunks counts as well, so it is the lower of both."""
-    floors = [grid_floor(grid, demand, copy=False)]
+    bounds = [grid_bound(grid, demand, copy=False)]
     if not whole:
-        floors.append(grid_floor(grid, demand, copy=False, rates=True))
-    return min(floors, key=lambda floor: floor.epochs)
+        bounds.append(grid_bound(grid, demand, copy=False, rates=True))
+    return min(bounds, key=lambda floor: floor.epochs)
 
 
 def _attempt(
@@ -192,7 +192,7 @@ def _piece_counts(plan: FlowPlan) -> list[int]:
     """The fewest pieces that lose nothing, or a few to choose from."""
     least = int(plan.demand.chunk_bytes.min())
     sends = sum(len(way.sends) for way in plan.ways) / max(len(plan.ways), 1) * len(plan.demand.destination_rank)
-    most = _MOST_TO_SETTLE if plan.grid.topology.limits or plan.grid.topology.changes else _MOST_TRANSFERS
+    most = _MOST_TO_GENERATE if plan.grid.topology.limits or plan.grid.topology.changes else _MOST_TRANSFERS
     possible = [n for n in _PIECES if n <= least and (n == 1 or n * sends <= most)]
     exact = [n for n in possible if _is_exact(plan, n)]
     return exact[:1] + ([n for n in (1, 2, 4, 8, 16) if n in possible] if not exact else [])

@@ -16,7 +16,7 @@ from flowccl.errors import InputError, NothingFoundError
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
-from flowccl.methods.teccl.floor import Distances, grid_floor
+from flowccl.methods.teccl.grid_bound import Distances, grid_bound
 from flowccl.methods.teccl.lp import whole_chunks
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, transfers_of
@@ -39,7 +39,7 @@ def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule 
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes)
     distances = Distances.of(grid)
-    floor = grid_floor(grid, demand)
+    floor = grid_bound(grid, demand)
     refuse_too_few(options, floor)
     start = greedy_start(grid, demand, floor.epochs, clock) if options.warm_start and options.buffers else Start()
     search = EpochSearch(

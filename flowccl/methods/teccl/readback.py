@@ -12,17 +12,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.check.verify import Violation, verify
 from flowccl.errors import InvalidScheduleError
 from flowccl.methods.clock import Clock
-from flowccl.methods.routed.jobs import jobs_from
 from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
 from flowccl.methods.teccl.start import Start
+from flowccl.schedule.generation.job_shop import jobs_from
+from flowccl.schedule.generation.serial import generate_serial
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.settle import settle
-from flowccl.schedule.transform import prune, retime
+from flowccl.schedule.transform import left_shift, prune
 from flowccl.topology.routes import Routes, route_shape
-from flowccl.units import holds_ps
+from flowccl.units import busy_times_ps
+from flowccl.verifier.verify import Violation, verify
 
 
 def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True) -> Schedule:
@@ -34,7 +34,7 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     raw = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, grid, method=method)
     found, problems = _valid(raw, drop_useless)
     late = not found or found[0].finish_ps > plan.epochs * plan.grid.epoch_ps
-    if late and (not found or len(raw) <= _MOST_TO_SETTLE):
+    if late and (not found or len(raw) <= _MOST_TO_GENERATE):
         more, wrong = _valid(_in_turn(raw), drop_useless)
         found, problems = found + more, problems + wrong
     if found and drop_useless:
@@ -44,13 +44,13 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     return min(found, key=lambda schedule: schedule.finish_ps)
 
 
-_MOST_TO_SETTLE = 20_000  # transfers that are placed one by one although there is a schedule already
+_MOST_TO_GENERATE = 20_000  # transfers that are placed one by one although there is a schedule already
 
 
 def _in_turn(schedule: Schedule) -> Schedule:
     """The transfers in their order, each as early as its data and its links allow, between others where it fits."""
     if schedule.topology.limits or schedule.topology.changes:
-        return settle(schedule, np.arange(len(schedule), dtype=np.int64))
+        return generate_serial(schedule, np.arange(len(schedule), dtype=np.int64))
     timing, start = schedule.timing, schedule.start_ps
     hops: list[list[tuple[int, int, int]]] = [[] for _ in range(len(schedule))]
     ends: list[list[tuple[int, int]]] = [[] for _ in range(len(schedule))]
@@ -105,7 +105,7 @@ def _valid(raw: Schedule, drop_useless: bool) -> tuple[list[Schedule], list[Viol
     """The schedule retimed, as far as that is right, or else as it is; and what is wrong with it."""
     wrong = verify(raw)
     smaller = prune(raw) if drop_useless and not wrong else raw
-    for schedule in (retime(smaller), smaller):  # starting earlier may overfill a limited buffer
+    for schedule in (left_shift(smaller), smaller):  # starting earlier may overfill a limited buffer
         if not wrong and not verify(schedule):
             return [schedule], []
     return [], wrong
@@ -145,7 +145,9 @@ def _epoch_ps(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> int:
     steps = Steps(grid, plan.epochs + 1)
     hold = np.zeros(len(routes), dtype=np.int64)
     np.add.at(
-        hold, shape.segment_route, holds_ps(plan.demand.chunk_bytes[chunk][shape.segment_route], shape.segment_GBps)
+        hold,
+        shape.segment_route,
+        busy_times_ps(plan.demand.chunk_bytes[chunk][shape.segment_route], shape.segment_GBps),
     )
     late = np.zeros(len(routes), dtype=np.int64)
     route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))

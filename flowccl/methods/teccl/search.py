@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.methods.clock import Clock
-from flowccl.methods.teccl.floor import GridFloor
+from flowccl.methods.teccl.grid_bound import GridBound
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.solver import SolverOptions, Status
 
@@ -39,7 +39,7 @@ class EpochSearch(Generic[P]):
     Fewer than `low` epochs are impossible, because of `reason`.
     """
 
-    floor: GridFloor
+    floor: GridBound
     options: TecclOptions
     clock: Clock
     attempt: Callable[[int, float], Answer[P]]
@@ -77,8 +77,8 @@ class EpochSearch(Generic[P]):
             "epoch_us": epoch_us,
             "epochs": epochs,
             "grid_finish_us": epochs * epoch_us,
-            "epochs_floor": self.low,
-            "epochs_floor_reason": self.reason,
+            "epochs_bound": self.low,
+            "epochs_bound_reason": self.reason,
             "grid_gap": self.gap,
             "grid_status": self.status,
             "solver_s": round(self.solver_s, 3),
@@ -127,7 +127,7 @@ class EpochSearch(Generic[P]):
         return None
 
 
-def refuse_too_few(options: TecclOptions, floor: GridFloor) -> None:
+def refuse_too_few(options: TecclOptions, floor: GridBound) -> None:
     """Raise where the number of epochs that is asked for is below the floor."""
     if isinstance(options.epochs, int) and options.epochs < floor.epochs:
         raise InputError(
@@ -147,12 +147,12 @@ def solver_options(clock: Clock, options: TecclOptions, seconds: float, *, first
     )
 
 
-def algorithm_one(floor_us: float, epoch_us: float, feasible: Callable[[float, int], bool]) -> int:
+def algorithm_one(bound_us: float, epoch_us: float, feasible: Callable[[float, int], bool]) -> int:
     """How many epochs are enough (appendix E): the first total time for which few long epochs do.
 
     `feasible(epoch_us, epochs)` solves for a coarse grid.
     """
-    total = floor_us
+    total = bound_us
     while True:
         for epochs in (4, 8, 12):
             if feasible(total / epochs, epochs):

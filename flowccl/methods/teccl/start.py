@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flowccl.check.bounds import lower_bound
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.demand import Demand
 from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.epochs import Grid
@@ -76,14 +76,14 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
 def _searches(grid: Grid, demand: Demand, clock: Clock) -> list[tuple[Iterator[Schedule | None], bool]]:
     """Searches, and whether each is on the real machine."""
     from flowccl.methods.greedy import greedy
-    from flowccl.methods.routed import routed
+    from flowccl.methods.reroute import reroute
 
     topology, rounded = grid.topology, rounded_topology(grid)
     searches = [(greedy(topology, demand, clock), True)]
     if rounded is not None:
         searches.append((greedy(rounded, even(demand), clock), False))
     if not (topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes)):
-        searches.append((routed(topology, demand, clock), True))
+        searches.append((reroute(topology, demand, clock), True))
     return searches
 
 

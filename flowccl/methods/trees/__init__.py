@@ -17,14 +17,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.check.cut_optimum import cut_optimum
+from flowccl.bounds.bottleneck_cut import cut_optimum
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.clock import Clock
-from flowccl.methods.routed.jobs import Jobs
 from flowccl.methods.trees.along import jobs_along
+from flowccl.methods.trees.pacing import worked_off
 from flowccl.methods.trees.packing import fewest_rounds, remembered
-from flowccl.methods.trees.shop import worked_off
+from flowccl.schedule.generation.job_shop import Jobs
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.routed.jobs import Jobs, jobs_of
-from flowccl.methods.routed.tree_kernels import Trees
+from flowccl.methods.reroute.tree_kernels import Trees
 from flowccl.methods.trees.packing import Packing
+from flowccl.schedule.generation.job_shop import Jobs, jobs_of
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]

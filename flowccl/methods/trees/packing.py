@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import DemandError
-from flowccl.methods.trees.kernels import all_reached, pack, split_off
+from flowccl.methods.trees.packing_kernels import all_reached, pack, split_off
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]

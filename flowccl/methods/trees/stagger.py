@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.routed.jobs import Jobs
-from flowccl.methods.trees.plan import planned
+from flowccl.methods.trees.period import planned
+from flowccl.schedule.generation.job_shop import Jobs
+from flowccl.schedule.generation.serial import fits
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.settle import fits
 from flowccl.schedule.timing import replay
-from flowccl.schedule.transform import retime
+from flowccl.schedule.transform import left_shift
 from flowccl.topology.routes import shape_on
 
 I64 = NDArray[np.int64]
@@ -78,7 +78,7 @@ class Stagger:
         jobs = self.jobs
         start = self.start_ps[self.same] + (self.turn + self.periods[self.same]) * self.period_ps
         whole = _schedule(jobs, np.arange(len(start)), start)
-        return retime(whole) if fits(whole) else None
+        return left_shift(whole) if fits(whole) else None
 
 
 def staggered(jobs: Jobs, same_chunk: I64, turn: I64, seed: int = 0) -> Stagger:

@@ -36,7 +36,7 @@ class ImportOptions:
     sketch: Path | None = None
     scale: float | None = None
     pcie: bool = False
-    setups: bool = False
+    overheads: bool = False
 
 
 def share_nics(distance: dict[tuple[int, int], int], nics: int, gpus: int) -> list[list[int]]:

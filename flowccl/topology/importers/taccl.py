@@ -67,7 +67,7 @@ def read_taccl(path: Path, options: ImportOptions) -> Imported:
         pairs = _connections(profile, sketch, options.sketch)
         _join(profile, data, pairs, hosts, every, limits)
         notes.append(f"{hosts} hosts, linked as the sketch says; links that share a NIC share its bandwidth")
-    if options.setups:
+    if options.overheads:
         every = [_held(link, nodes, switch) for link in every]
         notes.append("alphas hold the links, as in TACCL's cost model: chunks sent together pay one")
     else:
@@ -80,7 +80,7 @@ def read_taccl(path: Path, options: ImportOptions) -> Imported:
 def _held(link: Link, nodes: list[Node], switch: bool) -> Link:
     """The link with its latency as a setup; through a switch both sides pass at once, so each has the whole of it."""
     half = switch and "switch" in (nodes[link.src].kind, nodes[link.dst].kind)
-    return replace(link, latency_us=0.0, setup_us=link.latency_us * (2 if half else 1))
+    return replace(link, latency_us=0.0, overhead_us=link.latency_us * (2 if half else 1))
 
 
 def _profile(path: Path, data: dict[str, Any], options: ImportOptions, notes: list[str]) -> _Profile:

@@ -1,0 +1,155 @@
+"""What must move, seen from the floors: chunks with the same sources and destinations as one group, and distances."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.topology.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Commodities:
+    """Groups of chunks: group g has `bytes[g]`, its sources and its destinations (pointer and ranks).
+
+    `ready_ps` is when each source has its data; `rest_ps` is time that must pass after each destination has it: late
+    data, seen backwards.
+    """
+
+    topology: Topology
+    bytes: NDArray[np.int64]
+    source_ptr: NDArray[np.int64]
+    source: NDArray[np.int32]
+    destination_ptr: NDArray[np.int64]
+    destination: NDArray[np.int32]
+    ready_ps: NDArray[np.int64]
+    rest_ps: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, demand: Demand, topology: Topology, rest_ps: NDArray[np.int64] | None = None) -> "Commodities":
+        """Group the chunks of a demand; `rest_ps` is for the entries of `demand.destination_rank`."""
+        rest = np.zeros(len(demand.destination_rank), dtype=np.int64) if rest_ps is None else rest_ps
+        chunk_group, first = _group(demand, rest)
+        size = np.bincount(chunk_group, demand.chunk_bytes).astype(np.int64)
+        sources = _rows(demand.source_ptr, demand.source_rank, first)
+        destinations = _rows(demand.destination_ptr, demand.destination_rank, first)
+        ready = _rows(demand.source_ptr, demand.available_ps, first)[1]
+        return cls(topology, size, *sources, *destinations, ready, _rows(demand.destination_ptr, rest, first)[1])
+
+    @property
+    def copies(self) -> bool:
+        """Whether some group has several destinations."""
+        return len(self.destination) > len(self.bytes)
+
+    @cached_property
+    def destination_group(self) -> NDArray[np.int64]:
+        """The group of each entry of `destination`."""
+        return np.repeat(np.arange(len(self.bytes)), np.diff(self.destination_ptr))
+
+    @cached_property
+    def source_group(self) -> NDArray[np.int64]:
+        """The group of each entry of `source`."""
+        return np.repeat(np.arange(len(self.bytes)), np.diff(self.source_ptr))
+
+    @cached_property
+    def latency_ps(self) -> NDArray[np.float64]:
+        """Least latency between any two nodes, rounded down."""
+        return np.floor(_all_pairs(self.topology, self.topology.link_delay_ps.astype(np.float64)))
+
+    @cached_property
+    def hops(self) -> NDArray[np.float64]:
+        """Fewest links between any two nodes."""
+        return np.floor(_all_pairs(self.topology, np.ones(len(self.topology.links))))
+
+    def farthest(self, distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Per entry of `destination`: the farthest source of its group, and how far it is, without waiting."""
+        away = np.zeros(len(self.destination))
+        which = np.zeros(len(self.destination), dtype=np.int32)
+        if len(self.source) == len(self.bytes):
+            which = self.source[self.destination_group]
+            return distance[which, self.destination], which
+        for g in range(len(self.bytes)):
+            rows = slice(int(self.destination_ptr[g]), int(self.destination_ptr[g + 1]))
+            sources = self.source[self.source_ptr[g] : self.source_ptr[g + 1]]
+            table = distance[np.ix_(sources, self.destination[rows])]
+            away[rows], which[rows] = table.max(axis=0), sources[table.argmax(axis=0)]
+        return away, which
+
+    def crossing(self, far: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Groups with a source on the near side and a destination on the far side."""
+        starts = np.zeros(len(self.bytes), dtype=np.bool_)
+        starts[self.source_group[~far[self.source]]] = True
+        ends = np.zeros(len(self.bytes), dtype=np.bool_)
+        ends[self.destination_group[far[self.destination]]] = True
+        return np.flatnonzero(starts & ends)
+
+    def heads_and_tails(
+        self, far: NDArray[np.bool_], links: NDArray[np.int64], group: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
+        """Latency before and after each crossing link for each group, and the destination that this is for.
+
+        Before: from the nearest source on the near side to the link. After: the link and the way to one destination
+        on the far side, the one that is worst to reach.
+        """
+        before = self.latency_ps[: self.topology.num_gpus, self.topology.link_src[links]]
+        after = self.topology.link_delay_ps[links] + self.latency_ps[self.topology.link_dst[links]].T
+        chosen = np.zeros(len(self.bytes), dtype=np.bool_)
+        chosen[group] = True
+        rows = np.flatnonzero(chosen[self.source_group] & ~far[self.source])
+        starts = np.flatnonzero(np.diff(self.source_group[rows], prepend=-1))
+        heads = np.minimum.reduceat(before[self.source[rows]] + self.ready_ps[rows][:, None], starts, axis=0)
+        rows = np.flatnonzero(chosen[self.destination_group] & far[self.destination])
+        nearest = after.min(axis=1)
+        away = nearest[self.destination[rows]] + self.rest_ps[rows]
+        rows = rows[np.lexsort((-away, self.destination_group[rows]))]
+        rows = rows[np.flatnonzero(np.diff(self.destination_group[rows], prepend=-1))]
+        worst = self.destination[rows]
+        return heads, after[worst] + self.rest_ps[rows][:, None], worst
+
+
+def _rows(
+    ptr: NDArray[np.int64], rank: NDArray[Any], which: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Some rows of a ragged table."""
+    count = np.diff(ptr)[which]
+    start = np.repeat(ptr[:-1][which] - np.cumsum(count) + count, count)
+    return np.concatenate(([0], np.cumsum(count))).astype(np.int64), rank[start + np.arange(len(start))]
+
+
+def _group(demand: Demand, rest_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The group of each chunk, and the first chunk of each group."""
+    late = demand.ready_ps is not None or bool(rest_ps.any())
+    if len(demand.source_rank) == len(demand) == len(demand.destination_rank) and not late:
+        key = demand.source_rank.astype(np.int64) * demand.num_gpus + demand.destination_rank
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+        return group.reshape(-1), first
+    place: dict[tuple[bytes, bytes], int] = {}
+    first_chunks: list[int] = []
+    group_of = np.zeros(len(demand), dtype=np.int64)
+    for chunk in range(len(demand)):
+        signature = (demand.sources(chunk).tobytes(), demand.destinations(chunk).tobytes())
+        if late:
+            waits = demand.available_ps[demand.source_ptr[chunk] : demand.source_ptr[chunk + 1]]
+            rests = rest_ps[demand.destination_ptr[chunk] : demand.destination_ptr[chunk + 1]]
+            signature = (signature[0] + waits.tobytes(), signature[1] + rests.tobytes())
+        group_of[chunk] = place.setdefault(signature, len(place))
+        if len(place) > len(first_chunks):
+            first_chunks.append(chunk)
+    return group_of, np.array(first_chunks, dtype=np.int64)
+
+
+def _all_pairs(topology: Topology, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shortest distances; a tiny addition per link keeps links of weight 0, and is rounded off by the caller."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import dijkstra
+
+    count = len(topology.nodes)
+    order = np.lexsort((weight, topology.link_dst, topology.link_src))
+    src, dst, value = topology.link_src[order], topology.link_dst[order], weight[order] + 2.0**-20
+    least = np.ones(len(order), dtype=np.bool_)  # of parallel links, the nearest
+    least[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    graph = csr_matrix((value[least], (src[least], dst[least])), (count, count))
+    return np.asarray(dijkstra(graph), dtype=np.float64)

@@ -1,0 +1,80 @@
+"""How much of a sum a link can carry by when: heads and tails of a cut that grow, instead of one head and one tail.
+
+Let the sources on the near side of a cut have weights that add up to 1. What crosses a link at a time comes from one
+node that added it up, so it counts at most the weight of the sources that this node can have heard of by then. In the
+same way what crosses near the end comes to one node, which can reach only some of the destinations. Each byte must
+bring every source to every destination, so that the weights of all its crossings add up to 1 or more: a link whose
+share is half counts as half a link. With all weight on one source and one destination this is the usual head and tail.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.bounds.commodities import Commodities
+from flowccl.bounds.cuts import Cut
+
+_MOST_LEVELS = 16
+_MOST_ENTRIES = 4_000_000  # of the largest table that is made
+_SETS = 3  # thresholds of farness that are tried at each end
+
+Times = NDArray[np.float64]
+
+
+def partial_reduction_bound_ps(commodities: Commodities, cut: Cut, group: NDArray[np.int64]) -> float:
+    """The floor of these groups, all of which cross the cut; 0 where it would take too long to find."""
+    topology = commodities.topology
+    near, far = ~cut.far, cut.far
+    src, dst = topology.link_src[cut.links], topology.link_dst[cut.links]
+    adds, copies = topology.stores | topology.reduces, topology.stores | topology.copies
+    sources = _distinct(commodities.source_group, commodities.source, commodities.ready_ps, near, group)
+    ends = _distinct(commodities.destination_group, commodities.destination, commodities.rest_ps, far, group)
+    rows = sum(len(ranks) for ranks, _ in [*sources, *ends])
+    if rows * len(topology.nodes) * len(cut.links) > _MOST_ENTRIES:
+        return 0.0
+    to_link = commodities.latency_ps[:, src]
+    from_link = (topology.link_latency_ps[cut.links] + commodities.latency_ps[dst].T).astype(np.float64)
+    heads = _variants(sources, commodities.latency_ps[:, adds], to_link, to_link[adds])
+    tails = _variants(ends, commodities.latency_ps[copies].T, from_link, from_link[copies])
+    size = float(commodities.bytes[group].sum())
+    return max(cut.earliest_shared_ps(head, tail, size) for head in heads for tail in tails)
+
+
+def _distinct(
+    group_of: NDArray[np.int64],
+    rank: NDArray[np.int32],
+    wait_ps: NDArray[np.int64],
+    side: NDArray[np.bool_],
+    group: NDArray[np.int64],
+) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+    """The different sets of ranks on one side, with their waits, that these groups have."""
+    chosen = np.zeros(int(group_of.max()) + 1, dtype=np.bool_)
+    chosen[group] = True
+    rows = np.flatnonzero(chosen[group_of] & side[rank])
+    starts = np.flatnonzero(np.diff(group_of[rows], prepend=-1))[1:]
+    found = {}
+    for part in np.split(rows, starts):
+        found[rank[part].tobytes() + wait_ps[part].tobytes()] = (rank[part], wait_ps[part])
+    return list(found.values())
+
+
+def _variants(
+    sets: list[tuple[NDArray[np.int32], NDArray[np.int64]]], to_hub: Times, direct: Times, hub_to_link: Times
+) -> list[Times]:
+    """Per link and level, from when on that share of a set can be there, for several choices of who has weight.
+
+    `to_hub` is from every node to those that add up (or from those that copy), `direct` between every node and each
+    link, `hub_to_link` the same for the hubs. Who has weight: all, and those that are farthest from the links.
+    """
+    levels = min(max(len(ranks) for ranks, _ in sets), _MOST_LEVELS)
+    away = [wait + direct[ranks].min(axis=1) for ranks, wait in sets]
+    result = []
+    for quantile in np.linspace(0, 1, _SETS if levels > 1 else 1):
+        least = np.full((hub_to_link.shape[1], levels), np.inf)
+        for (ranks, wait), far in zip(sets, away, strict=True):
+            chosen = np.flatnonzero(far >= np.quantile(far, quantile, method="higher"))
+            met = np.sort(to_hub[ranks[chosen]] + wait[chosen][:, None], axis=0)
+            count = np.arange(levels) * len(chosen) // levels  # who must be there for more than that share
+            times = (met[count][:, :, None] + hub_to_link[None]).min(axis=1)
+            least = np.minimum(least, times.T)
+        result.append(least)
+    return result

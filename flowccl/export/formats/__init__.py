@@ -1,0 +1,1 @@
+"""File formats of runtimes and simulators: writers and readers."""

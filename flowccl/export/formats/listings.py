@@ -1,0 +1,137 @@
+"""Files that list sends without buffers: msccl-tools' JSON and TE-CCL's result. They are proved by following the data.
+
+msccl-json   everything in a step leaves at once, with what the steps before brought. What arrives is added where it
+             shares no contribution with what is there, replaces it where it has all of it, and is wrong otherwise.
+             In the end every rank has all contributions of what it wants.
+teccl        flows in the order of the file: each leaves a GPU that has the chunk. In the end every demand that the
+             file says is met has arrived, none later than the finish.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowccl.errors import InputError
+from flowccl.export.proof.program import Finding
+from flowccl.files import read_json
+
+_FLOW = re.compile(r"Chunk (\d+) from (\d+) traveled over (\d+)->(\d+) in epoch (\d+)( via switches [\d,]+)?")
+_CLOSE = 1e-9
+_MOST_BYTES = 256_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a file lists."""
+
+    about: str
+    sends: int
+
+
+def check_listing(path: str | Path, target: str) -> tuple[Listing, list[Finding]]:
+    """Read a file and prove it; what is wrong with it is in the list."""
+    return _prove(read_json(path, _MOST_BYTES), target, str(path))
+
+
+def prove_listing(content: bytes, target: str) -> list[Finding]:
+    """The same for contents that are not written yet."""
+    return _prove(json.loads(content), target, f"the file for {target}")[1]
+
+
+def _prove(value: Any, target: str, name: str) -> tuple[Listing, list[Finding]]:
+    try:
+        listing, findings = LISTINGS[target](value)
+        return listing, list(findings)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{name}: is no {target} file: {error!r}") from None
+
+
+def _msccl_json(value: dict[str, Any]) -> tuple[Listing, Iterator[Finding]]:
+    chunks, steps = value["collective"]["chunks"], value["steps"]
+    sends = sum(len(step["sends"]) for step in steps)
+    about = f"{value['collective']['runtime_name']} of {len(chunks)} chunks on {int(value['collective']['nodes'])} gpus"
+    return Listing(about, sends), _followed(chunks, [step["sends"] for step in steps])
+
+
+def _followed(chunks: list[dict[str, Any]], steps: list[list[list[int]]]) -> Iterator[Finding]:
+    has: dict[tuple[int, int], frozenset[int]] = {}  # (rank, address): which of its contributions are added up there
+    whole: dict[int, set[int]] = {}
+    for i, chunk in enumerate(chunks):
+        whole.setdefault(chunk["addr"], set()).add(i)
+        for rank in chunk["pre"]:
+            has[rank, chunk["addr"]] = has.get((rank, chunk["addr"]), frozenset()) | {i}
+    for number, sends in enumerate(steps):
+        before = dict(has)
+        for address, src, dst in sends:
+            place = f"step {number}: address {address} from rank {src} to rank {dst}"
+            comes, there = before.get((src, address)), has.get((dst, address), frozenset())
+            if comes is None:
+                yield Finding("order", f"{place}: the sender does not have it by then")
+            elif comes & there and not comes >= there:
+                yield Finding("result", f"{place}: counts a contribution twice")
+            else:
+                has[dst, address] = comes | there
+    for address, all_of_it in whole.items():
+        wanted = {rank for chunk in chunks if chunk["addr"] == address for rank in chunk["post"]}
+        for rank in sorted(wanted):
+            missing = all_of_it - has.get((rank, address), frozenset())
+            if missing:
+                yield Finding("result", f"rank {rank} lacks {len(missing)} contributions of address {address}")
+
+
+def _teccl(value: dict[str, Any]) -> tuple[Listing, Iterator[Finding]]:
+    flows = [_flow(text) for text in value["7-Flows"]]
+    met = [
+        (_number(chunk), _number(source), _number(rank), float(at))
+        for rank, sources in value["6-Demand_Met"].items()
+        for source, row in sources.items()
+        for chunk, at in row.items()
+    ]
+    about = f"{len(met)} demands in {int(value['3-Epochs_Required'])} epochs"
+    end = float(value["4-Collective_Finish_Time"])
+    epochs = int(value["3-Epochs_Required"]) * float(value["1-Epoch_Duration"])
+    return Listing(about, len(flows)), _met(flows, met, end, epochs)
+
+
+def _flow(text: str) -> tuple[int, int, int, int, int]:
+    found = _FLOW.fullmatch(text)
+    if found is None:
+        raise ValueError(f"flow {text!r}")
+    chunk, source, src, dst, epoch = map(int, found.groups()[:5])
+    return chunk, source, src, dst, epoch
+
+
+def _number(text: str) -> int:
+    return int(text.split(" ")[1])
+
+
+def _met(
+    flows: list[tuple[int, int, int, int, int]], met: list[tuple[int, int, int, float]], end: float, epochs: float
+) -> Iterator[Finding]:
+    has: set[tuple[int, int, int]] = set()  # rank, source, chunk
+    last = 0
+    for chunk, source, src, dst, epoch in flows:
+        place = f"chunk {chunk} from {source} over {src}->{dst} in epoch {epoch}"
+        if epoch < last:
+            yield Finding("order", f"{place}: comes after a flow of epoch {last}")
+        if src != source and (src, source, chunk) not in has:
+            yield Finding("order", f"{place}: the sender does not have it by then")
+        last = max(last, epoch)
+        has.add((dst, source, chunk))
+    for chunk, source, rank, at in met:
+        if (rank, source, chunk) not in has:
+            yield Finding("result", f"rank {rank} never gets chunk {chunk} from {source}")
+        if at > end * (1 + _CLOSE):
+            yield Finding("result", f"chunk {chunk} from {source} is at rank {rank} only after the finish")
+    if end > epochs * (1 + _CLOSE):
+        yield Finding("limit", f"the finish, {end:g} s, is behind the last epoch, {epochs:g} s")
+
+
+LISTINGS: dict[str, Callable[[dict[str, Any]], tuple[Listing, Iterator[Finding]]]] = {
+    "msccl-json": _msccl_json,
+    "teccl": _teccl,
+}
+"""Formats of schedules, not of programs."""

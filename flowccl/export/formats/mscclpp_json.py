@@ -1,0 +1,160 @@
+"""MSCCL++ execution plans: JSON in the schema of v0.8 and later.
+
+A sender writes into the receiver's memory (put) and says so (signal); the receiver waits. Threadblocks of a GPU meet
+by semaphores, one for each dependency.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+from flowccl.errors import InputError
+from flowccl.export.formats.mscclpp_operations import Writer, waits_of
+from flowccl.export.limits import MSCCLPP_LIMITS, check_collective
+from flowccl.export.lowering.plan import GpuPlan, Plan, make_plan
+from flowccl.export.lowering.threadblocks import Block
+from flowccl.schedule.schedule import Schedule
+
+ALIGNMENT = 16  # bytes; sizes must be multiples of this times the chunks
+MOST_BYTES = 2**64 - 1
+
+_End = tuple[int, int, int]
+"""A connection: (sender, receiver, channel of the plan)."""
+
+
+def mscclpp_plan(
+    schedule: Schedule,
+    *,
+    inplace: bool = False,
+    instances: int = 1,
+    protocol: str = "Simple",
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+) -> dict[str, Any]:
+    """The execution plan of a schedule as a value for JSON. GPUs of different hosts use port channels."""
+    if max_bytes and max_bytes < min_bytes:
+        raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
+    plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol)
+    hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
+    connections = _connections(plan)
+    collective = check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
+    place = "in" if inplace else "out"
+    identity = f"{schedule.topology.fingerprint[:8]}_{min_bytes}_{max_bytes}_{plan.chunks}_{place}"
+    return {
+        "name": f"flowccl_{collective}_{schedule.demand.num_gpus}gpus_{identity}",  # must differ between plans
+        "collective": collective,
+        "protocol": protocol,
+        "inplace": inplace,
+        "reuse_resources": False,
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": ALIGNMENT,
+        "num_threads_per_block": 1024,
+        "min_message_size": min_bytes,
+        "max_message_size": max_bytes or MOST_BYTES,
+        "gpus": [_gpu(plan, gpu, hosts, connections) for gpu in plan.gpus],
+    }
+
+
+def _kind(hosts: list[str], a: int, b: int) -> str:
+    return "memory" if hosts[a] == hosts[b] else "port"
+
+
+def _connections(plan: Plan) -> dict[int, list[_End]]:
+    """The connections of every GPU, in an order that both ends agree on: the n-th channels of a pair meet."""
+    result: dict[int, list[_End]] = defaultdict(list)
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            if block.send >= 0:
+                end = (gpu.rank, block.send, block.channel)
+                result[gpu.rank].append(end)
+                result[block.send].append(end)
+    return {rank: sorted(ends, key=lambda end: (end[0] + end[1], end)) for rank, ends in result.items()}
+
+
+def _gpu(plan: Plan, gpu: GpuPlan, hosts: list[str], connections: dict[int, list[_End]]) -> dict[str, Any]:
+    channels: dict[str, list[_End]] = {"memory": [], "port": []}
+    for end in connections.get(gpu.rank, []):
+        channels[_kind(hosts, end[0], end[1])].append(end)
+    remote: dict[tuple[int, str], int] = {}
+    kinds: list[str] = []
+    for block in gpu.blocks:
+        for step in block.steps:
+            if step.kind == "s" and (block.send, step.dst[0]) not in remote:
+                remote[block.send, step.dst[0]] = len(remote)
+                kinds.append(_kind(hosts, gpu.rank, block.send))
+    semaphores = _semaphores(gpu)
+    counts = plan.layout.whole_counts
+    return {
+        "id": gpu.rank,
+        "input_chunks": counts[0],
+        "output_chunks": counts[1],
+        "scratch_chunks": gpu.scratch,
+        "channels": [
+            {"channel_type": kind, "connected_to": [b if a == gpu.rank else a for a, b, _ in ends]}
+            for kind, ends in channels.items()
+            if ends
+        ],
+        "remote_buffers": [
+            {"rank": rank, "type": buffer, "access_channel_types": [kind]}
+            for (rank, buffer), kind in zip(remote, kinds, strict=True)
+        ],
+        "semaphores": [{"init_value": 0} for ids in semaphores[0].values() for _ in ids],
+        "threadblocks": [
+            _block(gpu.rank, number, block, hosts, channels, remote, semaphores)
+            for number, block in enumerate(gpu.blocks)
+        ],
+    }
+
+
+def _semaphores(gpu: GpuPlan) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
+    """Which semaphores a step acquires before it, and releases after it: one for each dependency."""
+    acquires: dict[tuple[int, int], list[int]] = defaultdict(list)
+    releases: dict[tuple[int, int], list[int]] = defaultdict(list)
+    count = 0
+    for number, block in enumerate(gpu.blocks):
+        for index, step in enumerate(block.steps):
+            for target in waits_of(step):
+                acquires[number, index].append(count)
+                releases[target].append(count)
+                count += 1
+    return acquires, releases
+
+
+def _block(
+    rank: int,
+    number: int,
+    block: Block,
+    hosts: list[str],
+    channels: dict[str, list[_End]],
+    remote: dict[tuple[int, str], int],
+    semaphores: tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]],
+) -> dict[str, Any]:
+    """One threadblock: the tables of its channels and remote buffers, and operations that count in those tables."""
+    ids: dict[str, list[int]] = {"memory": [], "port": []}
+    kinds = {}
+    for way, peer in (("send", block.send), ("recv", block.recv)):
+        if peer >= 0:
+            kinds[way] = _kind(hosts, rank, peer)
+            end = (rank, peer, block.channel) if way == "send" else (peer, rank, block.channel)
+            ids[kinds[way]].append(channels[kinds[way]].index(end))
+    writer = Writer(kinds.get("send", ""), kinds.get("recv", ""))
+    buffers = list(dict.fromkeys(step.dst[0] for step in block.steps if step.kind == "s"))
+    acquires, releases = semaphores
+    writer.write(
+        block,
+        [acquires[number, index] for index in range(len(block.steps))],
+        [releases[number, index] for index in range(len(block.steps))],
+        {buffer: local for local, buffer in enumerate(buffers)},
+    )
+    return {
+        "id": number,
+        "channels": [{"channel_type": kind, "channel_ids": chosen} for kind, chosen in ids.items() if chosen],
+        "remote_buffer_refs": [
+            {
+                "access_channel_type": kinds["send"],
+                "remote_buffer_ids": [remote[block.send, buffer] for buffer in buffers],
+            }
+        ]
+        if buffers
+        else [],
+        "ops": writer.operations,
+    }

@@ -1,0 +1,296 @@
+"""MSCCL++ execution plans (JSON, v0.8 and later) as a program.
+
+Understood are the operations that move data between two GPUs or on one, and those that order them; packets, switch
+channels, barriers and pipelines are not.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowccl.errors import FileError
+from flowccl.export.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
+from flowccl.export.proof.program import Cell, Operation, Program
+from flowccl.files import parse_json, read_bytes
+
+MAX_PLAN_BYTES = 256_000_000
+
+_LOCAL = {"copy", "re"}
+_PUTS = {"put", "pws", "pwsf"}
+_TOKENS = {"signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release"}
+
+
+def read_mscclpp(path: str | Path) -> Program:
+    """The program in an MSCCL++ plan; FileError where it is none."""
+    return parse_mscclpp(read_bytes(Path(path), MAX_PLAN_BYTES), str(path))
+
+
+def parse_mscclpp(data: bytes, name: str) -> Program:
+    """The program in the text of an MSCCL++ plan."""
+    value = parse_json(data, name)
+    try:
+        return _Reader(value).program
+    except _BrokenError as error:
+        raise FileError(f"{name}: {error}") from None
+
+
+class _BrokenError(Exception):
+    """The file lacks something or has it in the wrong form."""
+
+
+def _get(value: Any, key: str, kind: type, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _BrokenError(f"{where}: must be an object")
+    if key not in value:
+        raise _BrokenError(f"{where}: {key} is missing")
+    found = value[key]
+    if type(found) is not kind:
+        raise _BrokenError(f"{where}: {key} must be {_WORDS[kind]}, got {str(found)[:40]!r}")
+    return found
+
+
+_WORDS: dict[type, str] = {int: "a whole number", str: "text", list: "a list", bool: "true or false", dict: "an object"}
+
+
+def _numbers(value: Any, key: str, where: str, low: int, high: int) -> list[int]:
+    found: list[Any] = _get(value, key, list, where)
+    for number in found:
+        if type(number) is not int or not low <= number <= high:
+            raise _BrokenError(f"{where}: {key} must hold whole numbers, {low} to {high}, got {str(number)[:40]!r}")
+    return found
+
+
+def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -> int:
+    found: int = _get(value, key, int, where)
+    if not low <= found <= high:
+        raise _BrokenError(f"{where}: {key} must be {low} to {high}, got {found}")
+    return found
+
+
+@dataclass(slots=True)
+class _Channel:
+    """A channel of a GPU: its peer, and which of the channels of its type to that peer it is."""
+
+    peer: int
+    kind: str
+    place: int
+
+
+@dataclass(slots=True)
+class _Threads:
+    """What the threads of a threadblock did since they last met."""
+
+    waited: bool = False
+    worked: bool = False
+    touched: set[Cell] = field(default_factory=set)
+
+
+class _Reader:
+    """Walks through the plan once."""
+
+    def __init__(self, plan: Any) -> None:
+        ours = {theirs: name for name, theirs in MSCCLPP_LIMITS.collectives.items()}
+        collective = _get(plan, "collective", str, "plan")
+        if collective not in ours:
+            raise _BrokenError(f"plan: collective must be one of {', '.join(ours)}, got {collective[:40]!r}")
+        protocol = _get(plan, "protocol", str, "plan")
+        if protocol not in MSCCLPP_LIMITS.protocols:
+            raise _BrokenError(f"plan: only the protocol Simple is understood, got {protocol[:40]!r}")
+        if not _get(plan, "name", str, "plan"):
+            raise _BrokenError("plan: name must not be empty")
+        inplace: bool = _get(plan, "inplace", bool, "plan")
+        gpus: list[Any] = _get(plan, "gpus", list, "plan")
+        if not gpus:
+            raise _BrokenError("plan: gpus must not be empty")
+        counts = []
+        for rank, gpu in enumerate(gpus):
+            if _number(gpu, "id", f"gpu {rank}") != rank:
+                raise _BrokenError(f"gpu {rank}: id must be its place in the list, got {gpu['id']}")
+            names = ("input_chunks", "output_chunks", "scratch_chunks")
+            i, o, s = (_number(gpu, name, f"gpu {rank}", 0, 2**31 - 1) for name in names)
+            counts.append((i, o, s))
+        chunks = max(max(i, o) for i, o, _ in counts)
+        self.program = Program(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
+        self.program.min_bytes = plan.get("min_message_size", 0)
+        for rank, (i, o, _) in enumerate(counts):
+            if not i or not o:
+                self.program.found("limit", f"gpu {rank}: input_chunks and output_chunks must be at least 1")
+        self.semaphores: dict[Hashable, Counter[tuple[str, int]]] = defaultdict(Counter)
+        for rank, gpu in enumerate(gpus):
+            self._gpu(gpu, rank)
+        for key, users in self.semaphores.items():
+            for way in ("sem_acquire", "sem_release"):
+                if len({block for verb, block in users if verb == way}) > 1:
+                    raise _BrokenError(f"semaphore {key}: several threadblocks {way} it, which cannot be followed here")
+
+    def _limit(self, name: str, need: int, most: int, where: str) -> None:
+        if need > most:
+            self.program.found("limit", f"{where}: {name}: {need}, but mscclpp takes at most {most}")
+
+    def _gpu(self, gpu: Any, rank: int) -> None:
+        where = f"gpu {rank}"
+        channels: dict[str, list[_Channel]] = {"memory": [], "port": []}
+        seen: Counter[tuple[str, int]] = Counter()
+        for channel in _get(gpu, "channels", list, where):
+            kind = _get(channel, "channel_type", str, where)
+            if kind not in channels:
+                raise _BrokenError(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
+            for peer in _numbers(channel, "connected_to", where, 0, self.program.num_gpus - 1):
+                if peer == rank:
+                    raise _BrokenError(f"{where}: a channel is connected to the gpu itself")
+                channels[kind].append(_Channel(peer, kind, seen[kind, peer]))
+                seen[kind, peer] += 1
+        remote = []
+        for buffer in _get(gpu, "remote_buffers", list, where):
+            kind = _get(buffer, "type", str, where)
+            if kind not in ("i", "o", "s"):
+                raise _BrokenError(f"{where}: a remote buffer must be i, o or s, got {kind[:40]!r}")
+            remote.append((_number(buffer, "rank", where, 0, self.program.num_gpus - 1), kind))
+            _get(buffer, "access_channel_types", list, where)
+        semaphores = len(gpu.get("semaphores", []))
+        for number, block in enumerate(_get(gpu, "threadblocks", list, where)):
+            if _number(block, "id", f"{where} threadblock {number}") != number:
+                raise _BrokenError(f"{where} threadblock {number}: id must be its place in the list, got {block['id']}")
+            self._block(block, rank, number, channels, remote, semaphores)
+
+    def _block(
+        self,
+        block: Any,
+        rank: int,
+        number: int,
+        channels: dict[str, list[_Channel]],
+        remote: list[tuple[int, str]],
+        semaphores: int,
+    ) -> None:
+        where = f"gpu {rank} threadblock {number}"
+        own: dict[str, list[_Channel]] = {"memory": [], "port": []}
+        for table in _get(block, "channels", list, where):
+            kind = _get(table, "channel_type", str, where)
+            if kind not in own:
+                raise _BrokenError(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
+            high = len(channels[kind]) - 1
+            own[kind] += [channels[kind][i] for i in _numbers(table, "channel_ids", where, 0, high)]
+            self._limit("channels per threadblock", len(own[kind]), CHANNELS_PER_BLOCK, where)
+        refs: dict[str, list[tuple[int, str]]] = {"memory": [], "port": []}
+        for table in block.get("remote_buffer_refs", []):
+            kind = _get(table, "access_channel_type", str, where)
+            refs.setdefault(kind, []).extend(
+                remote[i] for i in _numbers(table, "remote_buffer_ids", where, 0, len(remote) - 1)
+            )
+        operations: list[Any] = _get(block, "ops", list, where)
+        self._limit("operations per threadblock", len(operations), MSCCLPP_LIMITS.steps, where)
+        threads = _Threads()
+        first = len(self.program.operations)
+        for index, op in enumerate(operations):
+            place = f"{where} step {index}"
+            name = _get(op, "name", str, place)
+            operation = Operation(rank, number, index, name)
+            self.program.operations.append(operation)
+            if name in _LOCAL:
+                self._local(op, operation, place)
+            elif name in _PUTS or name in _TOKENS - {"sem_acquire", "sem_release"}:
+                self._remote(op, operation, own, refs, place)
+            elif name in _TOKENS:
+                self._semaphore(op, operation, semaphores, place)
+            elif name != "nop":
+                raise _BrokenError(f"{place}: operation {name[:40]!r} is not understood")
+            self._meet(operation, threads, op.get("channel_type") == "port")
+        self._flushes(self.program.operations[first:])
+
+    def _flushes(self, operations: list[Operation]) -> None:
+        """A put that is flushed ends all puts before it on its channel."""
+        flush: dict[Hashable, int] = {}
+        for operation in reversed(operations):
+            if operation.name == "pwsf":
+                flush.update((key, operation.index) for key in operation.pushes)
+            elif operation.lingers:
+                operation.flushed_by = min((flush[key] for key in operation.pushes if key in flush), default=-1)
+
+    def _local(self, op: Any, operation: Operation, where: str) -> None:
+        sources = [self._cells(b, operation.rank, where) for b in _get(op, "src_buff", list, where)]
+        targets = [self._cells(b, operation.rank, where) for b in _get(op, "dst_buff", list, where)]
+        if len(targets) != 1 or not sources or (operation.name == "copy" and len(sources) != 1):
+            raise _BrokenError(f"{where}: {operation.name} needs one target, and one source (re: at least one)")
+        if any(len(cells) != len(targets[0]) for cells in sources):
+            raise _BrokenError(f"{where}: sources and target differ in size")
+        for k, target in enumerate(targets[0]):
+            operation.assigns.append((target, tuple(cells[k] for cells in sources)))
+
+    def _cells(self, buffer: Any, rank: int, where: str, kind: str | None = None) -> list[Cell]:
+        name = kind or _get(buffer, "type", str, where)
+        if name not in ("i", "o", "s"):
+            raise _BrokenError(f"{where}: a buffer must be i, o or s, got {name[:40]!r}")
+        index, size = _number(buffer, "index", where, 0, 2**31 - 1), _number(buffer, "size", where, 1, 2**20)
+        return [(rank, name, index + k) for k in range(size)]
+
+    def _remote(
+        self,
+        op: Any,
+        operation: Operation,
+        own: dict[str, list[_Channel]],
+        refs: dict[str, list[tuple[int, str]]],
+        where: str,
+    ) -> None:
+        kind = _get(op, "channel_type", str, where)
+        if kind not in own:
+            raise _BrokenError(f"{where}: channel_type must be memory or port, got {kind[:40]!r}")
+        used = [own[kind][i] for i in _numbers(op, "channel_ids", where, 0, len(own[kind]) - 1)]
+        self._limit("channels per operation", len(used), 8, where)
+        if operation.name in _PUTS:
+            self._put(op, operation, used, refs[kind], where)
+        if operation.name.endswith("wait"):
+            operation.pops += [("signal", c.peer, operation.rank, c.kind, c.place) for c in used]
+        elif operation.name != "put" and (kind == "port" or operation.name not in _PUTS):
+            operation.pushes += [("signal", operation.rank, c.peer, c.kind, c.place) for c in used]
+        elif operation.name in ("pws", "pwsf"):
+            self.program.found("signal", f"{where}: {operation.name} on a memory channel does not signal; use signal")
+
+    def _put(
+        self, op: Any, operation: Operation, used: list[_Channel], refs: list[tuple[int, str]], where: str
+    ) -> None:
+        sources, targets = _get(op, "src_buff", list, where), _get(op, "dst_buff", list, where)
+        if len(sources) != 1 or len(targets) != 1 or len(used) != 1:
+            raise _BrokenError(f"{where}: a put with several buffers or channels is not understood")
+        rank, kind = refs[_number(targets[0], "buffer_id", where, 0, len(refs) - 1)]
+        if rank != used[0].peer:
+            raise _BrokenError(f"{where}: puts into a buffer of gpu {rank} over a channel to gpu {used[0].peer}")
+        src = self._cells(sources[0], operation.rank, where)
+        dst = self._cells(targets[0], rank, where, kind)
+        if len(src) != len(dst):
+            raise _BrokenError(f"{where}: puts {len(src)} chunks into {len(dst)}")
+        operation.assigns = [(target, (source,)) for target, source in zip(dst, src, strict=True)]
+        operation.sends_to, operation.size = rank, len(src)
+        if operation.name == "pws":
+            operation.lingers = set(src)
+
+    def _semaphore(self, op: Any, operation: Operation, semaphores: int, where: str) -> None:
+        ids = _numbers(op, "semaphore_ids", where, 0, semaphores - 1)
+        self._limit("semaphores per operation", len(ids), SEMAPHORES_PER_STEP, where)
+        for number in ids:
+            key = ("semaphore", operation.rank, operation.rank, number)
+            (operation.pops if operation.name == "sem_acquire" else operation.pushes).append(key)
+            self.semaphores[key][operation.name, operation.block] += 1
+
+    def _meet(self, operation: Operation, threads: _Threads, is_port: bool) -> None:
+        """The threads of a threadblock run on by themselves; only a nop makes them meet."""
+        if operation.name == "nop":
+            threads.waited = threads.worked = False
+            threads.touched.clear()
+            return
+        works = operation.name in _LOCAL or (operation.name in _PUTS and not is_port)
+        cells = operation.reads() | operation.writes()
+        lacks = ""
+        if operation.pops:
+            lacks = "before this wait, a nop must let all threads end their work" if threads.worked else ""
+            threads.waited = True
+        elif works:
+            if threads.waited or threads.touched & cells:
+                lacks = "its threads may run ahead of what it needs; a nop must come before it"
+            threads.worked = True
+            threads.touched |= cells
+        elif threads.worked or (threads.waited and (operation.name != "signal" or threads.worked)):
+            lacks = "it may announce what other threads have not done yet; a nop must come before it"
+        if lacks:
+            self.program.found("sync", f"{operation}: {lacks}")

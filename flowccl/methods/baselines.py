@@ -1,0 +1,195 @@
+"""The classics: ring, recursive doubling, direct and tree. Baselines that every comparison shows.
+
+Each says who sends to whom in which step, for any demand with one source per chunk; ranks that are not neighbours are
+joined over the quickest way through others. Then every link takes its transfers in that order, as early as it can.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+from flowccl.schedule.generation.job_shop import jobs_from
+from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import left_shift, prune
+from flowccl.topology.neighbours import Neighbours, neighbours
+from flowccl.topology.routes import Routes
+from flowccl.topology.topology import Topology
+from flowccl.verifier.verify import verify
+
+Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
+
+_MOST_TO_GENERATE = 2000  # transfers placed one by one, so that those that share a limit go side by side where they fit
+
+
+def direct(topology: Topology, demand: Demand) -> Schedule:
+    """Every source sends to every destination itself; rank r starts with r + 1, so that no end is flooded."""
+    source, n = demand.source[demand.destination_chunk].astype(np.int64), demand.num_gpus
+    step = (demand.destination_rank - source) % n
+    rows = np.stack((step, demand.destination_chunk, source, demand.destination_rank), axis=1)
+    return _lay_out(topology, demand, [tuple(row) for row in rows.tolist()], "direct")
+
+
+def ring(topology: Topology, demand: Demand) -> Schedule:
+    """Chunks go round a ring of all GPUs, those with an even number one way, the others the other way."""
+    order = _ring_order(neighbours(topology, 1), demand)
+    place = {rank: i for i, rank in enumerate(order)}
+
+    def sends() -> Iterator[Send]:
+        for chunk in range(len(demand)):
+            way = 1 if chunk % 2 == 0 else -1
+            left = set(demand.destinations(chunk).tolist())
+            at, step = int(demand.source[chunk]), 0
+            while left:
+                after = order[(place[at] + way) % len(order)]
+                yield step, chunk, at, after
+                left.discard(after)
+                at, step = after, step + 1
+
+    return _lay_out(topology, demand, list(sends()), "ring")
+
+
+def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
+    """In step k, ranks that differ in bit k exchange what they have; only for powers of two."""
+    n = demand.num_gpus
+    if n & (n - 1):
+        raise DemandError(f"recursive-doubling needs a power of two of gpus, got {n}")
+
+    def sends() -> Iterator[Send]:
+        for chunk in range(len(demand)):
+            source, wanted = int(demand.source[chunk]), set(demand.destinations(chunk).tolist())
+            have = [source]
+            for bit in range(n.bit_length() - 1):
+                for rank in list(have):
+                    partner = rank ^ (1 << bit)
+                    beyond = {d for d in wanted if (d ^ partner) & ((2 << bit) - 1) == 0}
+                    if beyond:  # somebody wants it whom the partner, and only the partner, will serve
+                        yield bit, chunk, rank, partner
+                        have.append(partner)
+
+    return _lay_out(topology, demand, list(sends()), "recursive-doubling")
+
+
+def tree(topology: Topology, demand: Demand) -> Schedule:
+    """Every chunk goes down a binary tree whose root is its source, the others behind it in order of rank."""
+    n = demand.num_gpus
+
+    def sends() -> Iterator[Send]:
+        for chunk in range(len(demand)):
+            source = int(demand.source[chunk])
+            needed = set()
+            for rank in demand.destinations(chunk).tolist():
+                place = (rank - source) % n
+                while place and place not in needed:
+                    needed.add(place)
+                    place = (place - 1) // 2
+            for place in sorted(needed):
+                parent = (place - 1) // 2
+                yield (place + 1).bit_length(), chunk, (source + parent) % n, (source + place) % n
+
+    return _lay_out(topology, demand, list(sends()), "tree")
+
+
+BASELINES = {"ring": ring, "recursive-doubling": recursive_doubling, "direct": direct, "tree": tree}
+
+
+def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
+    """Turn sends between ranks into transfers, one after the other in order of steps, then as early as they can.
+
+    Where links change their bandwidth, the order is the one that suits the slowest they ever get.
+    """
+    slow = _slowest(topology)
+    near = neighbours(slow, 1)
+    way = _Ways(near, float(demand.chunk_bytes.mean()))
+    rows = [(step, hop, chunk, pair) for step, chunk, a, b in sends for hop, pair in enumerate(way.pairs(a, b))]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    giving = bool(np.any(topology.stores & ~topology.copies))  # such a node has a chunk once for each time it sends it,
+    hop_by_hop = np.zeros(len(table)) if giving else table[:, 1]  # so that it gets and gives in turn
+    table = table[np.lexsort((hop_by_hop, table[:, 0]))]
+    chunk, pair = table[:, 2].astype(np.int32), table[:, 3]
+    lists = [near.routes.links(int(route)) for route in near.pair_ptr[:-1][pair]]
+    at_once = np.zeros(len(table), dtype=np.int64)
+    together = Schedule.from_links(slow, demand, chunk, Routes.from_lists(lists), at_once, method=method)
+    takes = together.timing.end_arrival_ps  # of each transfer, since each has one end
+    if float(takes.max()) * len(takes) >= 2.0**62:
+        raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
+    in_turn = prune(replace(together, start_ps=np.cumsum(takes) - takes))
+    schedule = left_shift(in_turn)
+    if not (topology.limits or topology.changes or giving):
+        # A link that is free for somebody later in the order need not wait.
+        schedule = jobs_from(in_turn).in_order(in_turn.start_ps, schedule.finish_ps) or schedule
+    if topology.changes or (topology.limits and len(schedule) <= _MOST_TO_GENERATE):
+        schedule = generate_serial(replace(schedule, topology=topology), sequence(schedule))
+    if any(node.buffer_bytes is not None for node in topology.nodes):
+        for violation in verify(schedule)[:1]:
+            raise DemandError(f"{method} knows no buffer limits: {violation.message}; use greedy")
+    return schedule
+
+
+def _slowest(topology: Topology) -> Topology:
+    """The machine with every link at the least bandwidth it ever has."""
+    if not topology.changes:
+        return topology
+    least = [min([link.bandwidth_GBps, *(b for _, b in link.changes)]) for link in topology.links]
+    links = [replace(k, bandwidth_GBps=b, changes=()) for k, b in zip(topology.links, least, strict=True)]
+    return replace(topology, links=tuple(links))
+
+
+class _Ways:
+    """The quickest way between two ranks, as pairs of neighbours."""
+
+    def __init__(self, near: Neighbours, size_bytes: float) -> None:
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import dijkstra
+
+        count = len(near.topology.nodes)
+        cost = np.maximum(near.pair_cost_ps(size_bytes), 1.0)
+        graph = csr_matrix((cost, (near.src, near.end)), (count, count))
+        ranks = np.arange(near.topology.num_gpus)
+        self.distance, self.before = dijkstra(graph, indices=ranks, return_predecessors=True)
+        ends = zip(near.src.tolist(), near.end.tolist(), strict=True)
+        self.pair = {ends: i for i, ends in enumerate(ends)}
+        self.known: dict[tuple[int, int], list[int]] = {}
+
+    def pairs(self, a: int, b: int) -> list[int]:
+        """Pairs of neighbours from rank a to rank b."""
+        if (a, b) not in self.known:
+            way, at = [], b
+            while at != a:
+                before = int(self.before[a, at])
+                way.append(self.pair[before, at])
+                at = before
+            self.known[a, b] = way[::-1]
+        return self.known[a, b]
+
+
+def _ring_order(near: Neighbours, demand: Demand) -> list[int]:
+    """A ring of the demand's ranks: always the nearest that is left, then pairs of steps swapped while that helps."""
+    distance = _Ways(near, float(demand.chunk_bytes.mean())).distance[: demand.num_gpus, : demand.num_gpus]
+    order, left = [0], set(range(1, demand.num_gpus))
+    while left:
+        at = order[-1]
+        after = min(left, key=lambda rank: (distance[at, rank], rank))
+        order.append(after)
+        left.discard(after)
+    return _two_opt(order, distance) if demand.num_gpus <= 128 else order
+
+
+def _two_opt(order: list[int], distance: NDArray[np.float64]) -> list[int]:
+    """Reverse stretches of the ring while it gets shorter (both ways round count, since both are used)."""
+    both = distance + distance.T
+    n = len(order)
+    better = True
+    while better:
+        better = False
+        for i in range(n - 1):
+            for j in range(i + 2, n - (i == 0)):
+                a, b, c, d = order[i], order[i + 1], order[j], order[(j + 1) % n]
+                if both[a, c] + both[b, d] < both[a, b] + both[c, d] - 1e-6:
+                    order[i + 1 : j + 1] = order[i + 1 : j + 1][::-1]
+                    better = True
+    return order

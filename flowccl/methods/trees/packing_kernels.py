@@ -1,0 +1,246 @@
+"""Compiled loops of tree packing: maximum flows, splitting switches off, growing trees.
+
+Networks are square matrices: `room[a, b]` is how many chunks may go from node a to node b. What counts is that every
+member can be reached by all chunks: a flow of all of them from an extra node, the last one, which feeds each member
+with the chunks that start there. By Edmonds' theorem trees pack exactly where such a flow exists to every member.
+"""
+
+import numpy as np
+
+from flowccl.compiled import I64, Bool, compiled
+
+_PARTS = 4  # in which the trees of each root are grown, in turn with those of the others
+
+
+@compiled
+def push(room: I64, flow: I64, source: int, sink: int, most: int) -> int:
+    """Add up to `most` units from source to sink to a flow, on shortest ways; returns how many it was."""
+    count = len(room)
+    before, queue = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    done = 0
+    while done < most:
+        before[:] = -1
+        before[source], queue[0], head, tail = source, source, 0, 1
+        while head < tail and before[sink] < 0:
+            a = queue[head]
+            head += 1
+            for b in range(count):
+                if before[b] < 0 and room[a, b] - flow[a, b] + flow[b, a] > 0:
+                    before[b] = a
+                    queue[tail] = b
+                    tail += 1
+        if before[sink] < 0:
+            break
+        amount, b = most - done, sink
+        while b != source:
+            a = before[b]
+            amount = min(amount, room[a, b] - flow[a, b] + flow[b, a])
+            b = a
+        b = sink
+        while b != source:
+            _add(flow, before[b], b, amount)
+            b = before[b]
+        done += amount
+    return done
+
+
+@compiled
+def _add(flow: I64, a: int, b: int, amount: int) -> None:
+    back = min(amount, flow[b, a])
+    flow[b, a] -= back
+    flow[a, b] += amount - back
+
+
+@compiled
+def all_reached(room: I64, members: I64, total: int) -> bool:
+    """Whether every member can be reached by all chunks."""
+    source = len(room) - 1
+    flow = np.zeros_like(room)
+    for sink in members:
+        flow[:] = 0
+        if push(room, flow, source, sink, total) < total:
+            return False
+    return True
+
+
+@compiled
+def split_off(room: I64, members: I64, total: int, gone: I64) -> tuple[bool, I64]:
+    """Lead ways past nodes: room from u to w and from w to t becomes room from u to t, for all w in `gone`.
+
+    As much of each pair as keeps all members reached; what is left over at w is dropped. Changes `room`. Returns
+    (whether all members are still reached, rows (u, w, t, amount) in the order of splitting).
+    """
+    count, source = len(room), len(room) - 1
+    flows = np.zeros((len(members), count, count), dtype=np.int64)
+    rows, size = np.empty((1024, 4), dtype=np.int64), 0
+    for i in range(len(members)):
+        if push(room, flows[i], source, members[i], total) < total:
+            return False, rows[:0]
+    for w in gone:
+        into, out = room[:, w].copy(), room[w].copy()
+        others = max(out.sum() - out.max(), 1)
+        for sweep in range(2):  # first an even share of each pair, which makes shallow trees; then all that is left
+            for t in range(count):
+                for u in range(count):
+                    most = min(room[u, w], room[w, t])
+                    if sweep == 0:
+                        most = min(most, -(-into[u] * out[t] // others))
+                    if most == 0 or u == t:
+                        continue
+                    amount = _split(room, flows, members, u, w, t, most)
+                    if amount:
+                        if size == len(rows):
+                            rows = np.concatenate((rows, np.empty_like(rows)))
+                        rows[size] = u, w, t, amount
+                        size += 1
+        room[w, :] = 0
+        room[:, w] = 0
+        for i in range(len(members)):  # nothing of what is left over may be needed
+            if flows[i][w].any():
+                flows[i][:] = 0
+                if push(room, flows[i], source, members[i], total) < total:
+                    return False, rows[:size]
+    return True, rows[:size]
+
+
+@compiled
+def _split(room: I64, flows: I64, members: I64, u: int, w: int, t: int, most: int) -> int:
+    """Split one pair of arcs by as much as keeps all flows; what a flow lacks after a trial is exactly too much."""
+    source, amount = len(room) - 1, most
+    lacking = np.zeros(len(members), dtype=np.int64)
+    _move(room, u, w, t, amount)
+    for i in range(len(members)):
+        flow, sink = flows[i], members[i]
+        over_in, over_out = max(flow[u, w] - room[u, w], 0), max(flow[w, t] - room[w, t], 0)
+        if over_in == 0 and over_out == 0:
+            continue
+        both = min(over_in, over_out)
+        flow[u, w] -= over_in
+        flow[w, t] -= over_out
+        _add(flow, u, t, both)
+        a, b, over = (u, w, over_in - both) if over_in > both else (w, t, over_out - both)
+        short = over - push(room, flow, a, b, over)
+        if short:
+            push(room, flow, a, source, short)
+            push(room, flow, sink, b, short)
+            lacking[i] = short
+            amount -= short
+            _move(room, u, w, t, -short)
+    if amount < most:
+        for i in range(len(members)):
+            over = flows[i][u, t] - room[u, t]
+            if over > 0:
+                flows[i][u, t] -= over
+                flows[i][u, w] += over
+                flows[i][w, t] += over
+            if lacking[i]:
+                push(room, flows[i], source, members[i], lacking[i])
+    return amount
+
+
+@compiled
+def _move(room: I64, u: int, w: int, t: int, amount: int) -> None:
+    room[u, w] -= amount
+    room[w, t] -= amount
+    room[u, t] += amount
+
+
+@compiled
+def pack(room: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
+    """Trees from every node to all others, as many from each as `roots` says, within the room; changes `room`.
+
+    Returns (done, root of each tree, how many such trees, for each its edges (a, b), each after the one before it).
+    """
+    count = len(room)
+    left = roots.copy()
+    tree_root, tree_times = np.empty(64, dtype=np.int64), np.empty(64, dtype=np.int64)
+    tree_edges = np.empty((64, count - 1, 2), dtype=np.int64)
+    trees = 0
+    while left.any():  # a part of the trees of each root in turn, so that all find shallow edges
+        for root in range(count):
+            if left[root] == 0:
+                continue
+            if trees == len(tree_root):
+                tree_root = np.concatenate((tree_root, np.empty_like(tree_root)))
+                tree_times = np.concatenate((tree_times, np.empty_like(tree_times)))
+                tree_edges = np.concatenate((tree_edges, np.empty_like(tree_edges)))
+            times = _grow(room, left, root, -(-roots[root] // _PARTS), tree_edges[trees])
+            if times == 0:
+                return False, tree_root[:trees], tree_times[:trees], tree_edges[:trees]
+            tree_root[trees], tree_times[trees] = root, times
+            trees += 1
+    return True, tree_root[:trees], tree_times[:trees], tree_edges[:trees]
+
+
+@compiled
+def _grow(room: I64, left: I64, root: int, most: int, edges: I64) -> int:
+    """One tree, as often as its edges allow; shallow edges first. Takes its room and its roots; 0 where it got stuck.
+
+    Copies that an edge cannot serve go back to the root: what is left stays packable.
+    """
+    count, times = len(room), min(left[root], most)
+    left[root] -= times
+    depth, full = np.full(count, -1, dtype=np.int64), np.zeros((count, count), dtype=np.bool_)
+    depth[root] = 0
+    for at in range(count - 1):
+        a, b, taken = _next_edge(room, left, depth, times, full)
+        if taken < times:  # the other copies go back
+            left[root] += times - taken
+            for i in range(at):
+                room[edges[i, 0], edges[i, 1]] += times - taken
+            full[:] = False
+            times = taken
+        if not times:
+            return 0
+        room[a, b] -= times
+        depth[b] = depth[a] + 1
+        edges[at] = a, b
+    return int(times)
+
+
+@compiled
+def _next_edge(room: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
+    """Of the shallowest edges that may be taken the one with most room, and by how many copies it may.
+
+    `full` remembers those that may not.
+    """
+    count = len(room)
+    d = 0
+    while d <= depth.max():
+        a, b, most = 0, 0, 0
+        for x in range(count):
+            if depth[x] != d:
+                continue
+            for y in range(count):
+                if depth[y] < 0 and room[x, y] > most and not full[x, y]:
+                    a, b, most = x, y, room[x, y]
+        if most == 0:
+            d += 1
+            continue
+        taken = _allowed(room, left, depth, times, a, b)
+        if taken:
+            return a, b, taken
+        full[a, b] = True
+    return 0, 0, 0
+
+
+@compiled
+def _allowed(room: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
+    """How many copies of a growing tree may take the edge from a to b: all sets with b in them must stay reachable."""
+    count = len(room)
+    amount = min(times, room[a, b])
+    inside = np.zeros((count + 2, count + 2), dtype=np.int64)
+    inside[:count, :count] = room
+    inside[a, b] -= amount
+    tree, source = count, count + 1
+    need = 0
+    for v in range(count):
+        inside[source, v] = left[v]
+        need += left[v]
+        if depth[v] >= 0:
+            inside[tree, v] = times - amount
+    inside[source, tree] = times - amount
+    need += times - amount
+    flow = np.zeros_like(inside)
+    short = need - push(inside, flow, source, b, need)
+    return int(amount - short)

@@ -1,0 +1,307 @@
+"""Compiled loops of the shop: jobs that wait for routes, and are worked off whenever the links of one are free."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flowccl.compiled import (
+    F64,
+    I32,
+    I64,
+    Bool,
+    Queue,
+    compiled,
+    heap_pop,
+    heap_push,
+    inlined,
+    inner,
+    lacks_room,
+    larger,
+    maker,
+    new_queue,
+    put,
+    take,
+)
+
+
+class Bookings(NamedTuple):
+    """When each link is held, as one list per link in order of time; entries share common arrays."""
+
+    used: I64  # one number: entries so far
+    last: I64  # of each link
+    begin: I64
+    end: I64
+    before: I64
+    after: I64
+
+
+@maker
+def new_bookings(links: int, room: int) -> Bookings:
+    """No bookings yet, and room for so many."""
+    space = [np.empty(room, dtype=np.int64) for _ in range(4)]
+    return Bookings(
+        np.zeros(1, dtype=np.int64), np.full(links, -1, dtype=np.int64), space[0], space[1], space[2], space[3]
+    )
+
+
+@inner
+def free_from(held: Bookings, link: int, begin: int, end: int) -> int:
+    """`begin` if the link is free from begin to end, else the next time at which it is free for as long."""
+    entry = held.last[link]
+    while entry >= 0 and held.begin[entry] >= end:
+        entry = held.before[entry]
+    if entry < 0 or held.end[entry] <= begin:
+        return begin
+    time: int = held.end[entry]
+    entry = held.after[entry]
+    while entry >= 0 and held.begin[entry] < time + end - begin:
+        time = held.end[entry]
+        entry = held.after[entry]
+    return time
+
+
+@inner
+def book(held: Bookings, link: int, begin: int, end: int) -> None:
+    """Hold a link; the time must be free, and there must be room for another entry."""
+    entry = held.used[0]
+    held.used[0] += 1
+    held.begin[entry], held.end[entry] = begin, end
+    later, earlier = np.int64(-1), held.last[link]
+    while earlier >= 0 and held.begin[earlier] >= end:
+        later = earlier
+        earlier = held.before[earlier]
+    held.before[entry], held.after[entry] = earlier, later
+    if earlier >= 0:
+        held.after[earlier] = entry
+    if later >= 0:
+        held.before[later] = entry
+    else:
+        held.last[link] = entry
+
+
+class Shop(NamedTuple):
+    """Routes with their hops and segments, and jobs: one chunk on one route each, fed by another job's hop."""
+
+    hop_ptr: I64  # of each route
+    hop_link: I32
+    hop_offset: I64
+    hop_segment: I64  # counted from 0 in each route
+    hop_latency: I64
+    segment_ptr: I64
+    segment_GBps: F64
+    queue_ptr: I64  # of each route: where its waiting jobs are kept
+    job_route: I64
+    job_bytes: I64
+    child_ptr: I64  # of each job: the jobs it feeds
+    child: I64
+    feeding_hop: I64  # of each job: the hop (in the route of its parent) that feeds it; -1 at a source
+
+
+class Floor(NamedTuple):
+    """Where the work is."""
+
+    start: I64  # of each job
+    left: I64  # one number: jobs that have not started
+    finish: I64  # one number
+    waiting: I64  # of each route: how many jobs wait for it, in a heap by their rank, from `queue_ptr` on
+    wait_rank: I64
+    wait_job: I64
+    retry_at: I64  # of each route: when its links are free again, if it waits for them
+    now: I64  # one number
+    size: I64  # one number: routes that may be free now
+    turn: I64  # one number: how many of these have had their turn
+    route: I64  # these
+    marked: Bool  # of each route: is it one of these
+    key: I64  # of these, to sort them by
+    begin: I64  # of each hop of the job in hand, if that starts at 0
+    until: I64
+
+
+@maker
+def new_floor(shop: Shop) -> Floor:
+    """Nothing has started."""
+    routes, jobs = len(shop.hop_ptr) - 1, len(shop.job_route)
+    widest = 1
+    for r in range(routes):
+        widest = max(widest, shop.hop_ptr[r + 1] - shop.hop_ptr[r])
+    return Floor(
+        np.zeros(jobs, dtype=np.int64),
+        np.full(1, jobs),
+        np.zeros(1, dtype=np.int64),
+        np.zeros(routes, dtype=np.int64),
+        np.empty(jobs, dtype=np.int64),
+        np.empty(jobs, dtype=np.int64),
+        np.full(routes, -1, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        np.empty(routes, dtype=np.int64),
+        np.zeros(routes, dtype=np.bool_),
+        np.empty(routes, dtype=np.int64),
+        np.zeros(widest, dtype=np.int64),
+        np.zeros(widest, dtype=np.int64),
+    )
+
+
+@maker
+def all_hops(shop: Shop, links: int) -> Bookings:
+    """No bookings yet, and room for the hops of all jobs."""
+    room = 0
+    for job in range(len(shop.job_route)):
+        room += shop.hop_ptr[shop.job_route[job] + 1] - shop.hop_ptr[shop.job_route[job]]
+    return new_bookings(links, room)
+
+
+@maker
+def first_jobs(shop: Shop) -> Queue:
+    """The jobs that nothing feeds are there at 0."""
+    queue = new_queue(len(shop.job_route) + len(shop.hop_ptr) + 16)
+    for job in range(len(shop.job_route)):
+        if shop.feeding_hop[job] < 0:
+            put(queue, 0, job)
+    return queue
+
+
+@inner
+def most_events(shop: Shop) -> int:
+    """How many events the start of a job may put in the queue."""
+    most = 0
+    for job in range(len(shop.job_route)):
+        most = max(most, shop.child_ptr[job + 1] - shop.child_ptr[job])
+    return most + 1
+
+
+@inlined
+def gather(shop: Shop, floor: Floor, queue: Queue, rank: I64) -> None:
+    """Take all events of the first time: jobs that are fed now, and routes (-r - 1) to try again."""
+    floor.now[0], floor.size[0], floor.turn[0] = queue.time[0], 0, 0
+    while queue.size[0] > 0 and queue.time[0] == floor.now[0]:
+        code = take(queue)
+        if code < 0:
+            route = -code - 1
+            floor.retry_at[route] = -1
+        else:
+            route = shop.job_route[code]
+            at = shop.queue_ptr[route]
+            heap_push(floor.wait_rank[at:], floor.wait_job[at:], floor.waiting[route], rank[code], code)
+            floor.waiting[route] += 1
+        if not floor.marked[route]:
+            floor.marked[route] = True
+            floor.route[floor.size[0]] = route
+            floor.size[0] += 1
+
+
+@inlined
+def start_next(shop: Shop, floor: Floor, held: Bookings, queue: Queue, route: int) -> bool:
+    """Start the first job that waits for a route, if its links are free; else the route tries again when they are."""
+    now = floor.now[0]
+    if floor.waiting[route] == 0:
+        return False
+    first, hops, at = shop.hop_ptr[route], shop.hop_ptr[route + 1] - shop.hop_ptr[route], shop.queue_ptr[route]
+    _timing(shop, floor.wait_job[at], floor.begin, floor.until)
+    ready = now
+    for h in range(hops):
+        begin, until = floor.begin[h], floor.until[h]
+        ready = max(ready, free_from(held, shop.hop_link[first + h], now + begin, now + until) - begin)
+    if ready > now:
+        if floor.retry_at[route] < 0 or ready < floor.retry_at[route]:
+            floor.retry_at[route] = ready
+            put(queue, ready, -route - 1)
+        return False
+    job = heap_pop(floor.wait_rank[at:], floor.wait_job[at:], floor.waiting[route])
+    floor.waiting[route] -= 1
+    floor.start[job] = now
+    floor.left[0] -= 1
+    for h in range(hops):
+        book(held, shop.hop_link[first + h], now + floor.begin[h], now + floor.until[h])
+        floor.finish[0] = max(floor.finish[0], now + floor.until[h] + shop.hop_latency[first + h])
+    for k in range(shop.child_ptr[job], shop.child_ptr[job + 1]):
+        hop = shop.feeding_hop[shop.child[k]]
+        put(queue, now + floor.until[hop] + shop.hop_latency[first + hop], shop.child[k])
+    return True
+
+
+@inner
+def _timing(shop: Shop, job: int, begin: I64, until: I64) -> None:
+    """Hold of each hop of a job that starts at 0."""
+    route = shop.job_route[job]
+    first = shop.hop_ptr[route]
+    delay = np.int64(0)
+    for s in range(shop.segment_ptr[route], shop.segment_ptr[route + 1]):
+        hold = np.int64(np.ceil(shop.job_bytes[job] * 1000.0 / shop.segment_GBps[s]))
+        for h in range(first, shop.hop_ptr[route + 1]):
+            if shop.hop_segment[h] == s - shop.segment_ptr[route]:
+                begin[h - first] = shop.hop_offset[h] + delay
+                until[h - first] = begin[h - first] + hold
+        delay += hold
+
+
+@inner
+def _by_rank(shop: Shop, floor: Floor) -> None:
+    """Order the routes that may be free by the rank of the first job that waits for each."""
+    size = floor.size[0]
+    for i in range(size):
+        heap_push(floor.key, floor.route, i, -_first_rank(shop, floor, floor.route[i]), floor.route[i])
+    for i in range(size - 1, 0, -1):  # the last of all to the end
+        floor.route[i] = heap_pop(floor.key, floor.route, i + 1)
+
+
+@inner
+def _first_rank(shop: Shop, floor: Floor, route: int) -> int:
+    return int(floor.wait_rank[shop.queue_ptr[route]]) if floor.waiting[route] else 2**62
+
+
+@compiled
+def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, int, I64]:
+    """List scheduling: whenever the links of a route are free, the waiting job with the least rank goes.
+
+    Returns (done, finish, start of every job).
+    """
+    floor, held, queue, events = new_floor(shop), all_hops(shop, links), first_jobs(shop), most_events(shop)
+    while not _go_on(shop, floor, held, queue, rank, events, give_up_ps):
+        queue = larger(queue)
+    done = floor.left[0] == 0 and floor.finish[0] < give_up_ps
+    return done, floor.finish[0], floor.start
+
+
+@inner
+def _go_on(shop: Shop, floor: Floor, held: Bookings, queue: Queue, rank: I64, events: int, give_up_ps: int) -> bool:
+    """Go on until all is done or it is too late; False where the queue must be larger first."""
+    while queue.size[0] > 0 or floor.turn[0] < floor.size[0]:
+        if floor.turn[0] == floor.size[0]:
+            gather(shop, floor, queue, rank)
+            _by_rank(shop, floor)
+        if lacks_room(queue, events):
+            return False
+        route = floor.route[floor.turn[0]]
+        if not start_next(shop, floor, held, queue, route):
+            floor.marked[route] = False
+            floor.turn[0] += 1
+        elif floor.finish[0] >= give_up_ps:
+            break
+    return True
+
+
+@compiled
+def tails(shop: Shop, order: I64) -> F64:
+    """For every job: the time from its start until the last node behind it has the chunk, if nothing waits.
+
+    `order` lists children before parents.
+    """
+    result = np.zeros(len(shop.job_route))
+    widest = 1
+    for r in range(len(shop.hop_ptr) - 1):
+        widest = max(widest, shop.hop_ptr[r + 1] - shop.hop_ptr[r])
+    begin, until = np.zeros(widest, dtype=np.int64), np.zeros(widest, dtype=np.int64)
+    for job in order:
+        _timing(shop, job, begin, until)
+        first = shop.hop_ptr[shop.job_route[job]]
+        longest = 0.0
+        for h in range(shop.hop_ptr[shop.job_route[job] + 1] - first):
+            longest = max(longest, until[h] + shop.hop_latency[first + h])
+        for k in range(shop.child_ptr[job], shop.child_ptr[job + 1]):
+            child = shop.child[k]
+            hop = shop.feeding_hop[child]
+            longest = max(longest, until[hop] + shop.hop_latency[first + hop] + result[child])
+        result[job] = longest
+    return result

@@ -1,0 +1,243 @@
+"""Times for transfers of which only the order is known: each in turn, as early as links, limits and data allow.
+
+For what lags between transfers cannot say: links that change their bandwidth, so that a hold depends on its start, and
+limits over links with different latencies, which a schedule run backwards meets at other times.
+"""
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.timing import Timing, replay
+
+_Key = tuple[int, int]  # chunk, node
+
+
+def generate_serial(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
+    """The same transfers, placed in this order (of the first of each message), each as early as it can be then.
+
+    What a node had got before it sent something, by this order, it has got again; buffers are not looked at.
+    """
+    placed = _Placed(schedule)
+    start = np.zeros(len(schedule), dtype=np.int64)
+    by_leader = np.argsort(schedule.leader, kind="stable")
+    bounds = np.searchsorted(schedule.leader[by_leader], np.arange(len(schedule) + 1))
+    for i in order.tolist():
+        members = by_leader[bounds[i] : bounds[i + 1]]
+        times = _Times(schedule, members)
+        at = 0
+        while True:
+            wait = placed.wait(members, times.at(at))
+            if wait <= 0:
+                break
+            at += wait
+        start[members] = at
+        placed.add(members, times.at(at))
+    return replace(schedule, start_ps=start)
+
+
+def sequence(schedule: Schedule) -> NDArray[np.int64]:
+    """An order of the transfers in which what a node sends comes after all that it had got by then.
+
+    What it got later comes after it, of a sum and where it cannot copy. Otherwise the earliest goes first. The first
+    transfer of a message stands for all of it.
+    """
+    timing = schedule.timing
+    last = schedule.start_ps.copy()
+    np.maximum.at(last, timing.root_transfer, timing.root_from_ps)
+    gives_away = bool(np.any(schedule.topology.stores & ~schedule.topology.copies))
+    if not (schedule.demand.reduces or gives_away):
+        order: NDArray[np.int64] = np.lexsort((schedule.start_ps, last)).astype(np.int64)
+        first: NDArray[np.int64] = order[schedule.leader[order] == order]
+        return first
+    return _sums_in_order(schedule, last.tolist())
+
+
+def fits(schedule: Schedule) -> bool:
+    """Whether every link carries one chunk at a time, every GPU adds up one at a time, and every limit holds."""
+    timing = schedule.timing
+    order = np.lexsort((timing.hop_from_ps, timing.hop_link))
+    link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
+    if np.any((link[1:] == link[:-1]) & (begin[1:] < end[:-1])):
+        return False
+    busy = timing.adding[np.lexsort((timing.end_whole_ps[timing.adding], timing.end_node[timing.adding]))]
+    same = timing.end_node[busy[1:]] == timing.end_node[busy[:-1]]
+    if np.any(same & (timing.end_whole_ps[busy[1:]] < timing.end_arrival_ps[busy[:-1]])):
+        return False
+    for limit in schedule.topology.limits:
+        rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
+        time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
+        step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
+        if np.any(np.cumsum(step[np.argsort(time, kind="stable")]) > limit.bandwidth_GBps * (1 + 1e-9)):
+            return False
+    return True
+
+
+def _sums_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
+    """Kahn's order of: arrivals that a send has seen, the send, arrivals that it has not seen."""
+    timing, leader = schedule.timing, schedule.leader.tolist()
+    sends: dict[_Key, list[tuple[int, int]]] = {}
+    for i, node, at in zip(timing.root_transfer, timing.root_node, timing.root_from_ps, strict=True):
+        sends.setdefault((int(schedule.chunk[i]), int(node)), []).append((int(at), int(i)))
+    after: list[list[int]] = [[] for _ in range(len(schedule))]
+    open_before = [0] * len(schedule)
+    for i, node, at in zip(timing.end_transfer, timing.end_node, timing.end_arrival_ps, strict=True):
+        for sent, j in sends.get((int(schedule.chunk[i]), int(node)), ()):
+            first, second = (leader[i], leader[j]) if at <= sent else (leader[j], leader[i])
+            after[first].append(second)
+            open_before[second] += 1
+    ready = [(last[i], i) for i in range(len(schedule)) if not open_before[i] and leader[i] == i]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        order.append(i)
+        for j in after[i]:
+            open_before[j] -= 1
+            if not open_before[j]:
+                heapq.heappush(ready, (last[j], j))
+    rest = sorted(set(leader) - set(order), key=lambda i: (last[i], i))  # none, but for odd multicasts
+    return np.array(order + rest, dtype=np.int64)
+
+
+class _Times:
+    """Times of one message for any start: the same but for the start, unless links change."""
+
+    def __init__(self, schedule: Schedule, members: NDArray[np.int64]) -> None:
+        self.schedule = schedule
+        self.size = schedule.sent_bytes[members]
+        self.route, self.adds = schedule.route[members], schedule.reduce[members]
+        self.leader = None if len(members) == 1 else np.zeros(len(members), dtype=np.int64)
+        self.known: tuple[int, Timing] | None = None
+
+    def at(self, start: int) -> Timing:
+        """The times when it starts then."""
+        if self.known is not None and self.known[0] == start:
+            return self.known[1]
+        if self.known is not None and not self.schedule.topology.changes:
+            self.known = (start, _shifted(self.known[1], start - self.known[0]))
+        else:
+            topology, shape = self.schedule.topology, self.schedule.shape
+            starts = np.full(len(self.size), start, dtype=np.int64)
+            self.known = (start, replay(topology, shape, self.size, self.route, starts, self.leader, self.adds))
+        return self.known[1]
+
+
+def _adding(timing: Timing) -> list[tuple[int, int, int]]:
+    """When which node is busy adding up; nodes have negative numbers here, beside the links."""
+    busy = timing.adding
+    holds = (-1 - timing.end_node[busy], timing.end_whole_ps[busy], timing.end_arrival_ps[busy])
+    return list(zip(*(column.tolist() for column in holds), strict=True))
+
+
+def _shifted(timing: Timing, by: int) -> Timing:
+    moved = {name: getattr(timing, name) + by for name in Timing.__annotations__ if name.endswith("_ps")}
+    return replace(timing, **moved)
+
+
+@dataclass
+class _Placed:
+    """What is already there: holds of links and limits, arrivals and sends of every (chunk, node)."""
+
+    schedule: Schedule
+    links: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    limits: dict[int, list[tuple[int, int, float]]] = field(default_factory=dict)
+    arrivals: dict[_Key, list[int]] = field(default_factory=dict)
+    sends: dict[_Key, list[int]] = field(default_factory=dict)
+    longest: int = 0  # of all holds that count for a limit
+
+    def __post_init__(self) -> None:
+        demand = self.schedule.demand
+        self.summed = np.diff(demand.source_ptr) > 1
+        self.members = [frozenset(limit.links) for limit in self.schedule.topology.limits]
+        self.stored: dict[_Key, int] = {}  # the last arrival that was not added
+        owned = (demand.source_chunk.tolist(), demand.source_rank.tolist(), demand.available_ps.tolist())
+        for chunk, rank, ready in zip(*owned, strict=True):
+            self.arrivals[chunk, rank] = [ready]
+
+    def wait(self, members: NDArray[np.int64], timing: Timing) -> int:
+        """0 where the message can have these times, else how much later to try."""
+        adds = bool(self.schedule.reduce[members[0]])
+        waits = [self._held_since(chunk, node) - at for chunk, node, at in self._sends(members, timing)]
+        waits += [self._after(chunk, node, adds) - at for chunk, node, at in self._comes(members, timing)]
+        hops = list(zip(timing.hop_link.tolist(), timing.hop_from_ps.tolist(), timing.hop_to_ps.tolist(), strict=True))
+        waits += [self._link_free(link, begin, end) - begin for link, begin, end in (*hops, *_adding(timing))]
+        wait = max(waits)
+        return wait if wait > 0 or not self.schedule.topology.limits else self._limit_wait(hops, timing)
+
+    def _sends(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
+        """(chunk, node, time) of all that leaves."""
+        chunk = self.schedule.chunk[members[timing.root_transfer]]
+        return list(zip(chunk.tolist(), timing.root_node.tolist(), timing.root_from_ps.tolist(), strict=True))
+
+    def _comes(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
+        """(chunk, node, time) of all that arrives."""
+        chunk = self.schedule.chunk[members[timing.end_transfer]]
+        return list(zip(chunk.tolist(), timing.end_node.tolist(), timing.end_arrival_ps.tolist(), strict=True))
+
+    def _held_since(self, chunk: int, node: int) -> int:
+        """When the node has what it sends next: a sum all that came, else the first; who cannot copy, one for each."""
+        came = self.arrivals.get((chunk, node), [0])
+        if self.summed[chunk]:
+            return max(came)
+        gave = 0 if self.schedule.topology.nodes[node].copies else len(self.sends.get((chunk, node), ()))
+        return sorted(came)[min(gave, len(came) - 1)]
+
+    def _after(self, chunk: int, node: int, adds: bool) -> int:
+        """When a part of a sum may come: after what was sent without it; what is stored, after what it hides.
+
+        A node that cannot copy gets the chunk again after it has given it away.
+        """
+        if not self.summed[chunk] and self.schedule.topology.nodes[node].copies:
+            return 0
+        key = (chunk, node)
+        before = [self.stored.get(key, -1)] if adds else self.arrivals.get(key, [])
+        latest: int = max([-1, *before, *self.sends.get(key, ())])
+        return latest + 1
+
+    def _link_free(self, link: int, begin: int, end: int) -> int:
+        """The end of a hold that is in the way, or `begin`."""
+        holds = self.links.get(link, [])
+        place = bisect_right(holds, (begin, end))
+        for other in holds[max(place - 1, 0) : place + 1]:
+            if other[0] < end and other[1] > begin:
+                return other[1]
+        return begin
+
+    def _limit_wait(self, hops: list[tuple[int, int, int]], timing: Timing) -> int:
+        """0 where all limits hold with these hops, else the time until a transfer in the way has ended."""
+        for number, limit in enumerate(self.schedule.topology.limits):
+            rates = zip(hops, timing.hop_GBps.tolist(), strict=True)
+            mine = [(b, e, GBps) for (link, b, e), GBps in rates if link in self.members[number]]
+            for begin, end, _ in mine:
+                holds = self.limits.get(number, [])
+                low = bisect_left(holds, (begin - self.longest, 0, 0.0))
+                others = [hold for hold in holds[low : bisect_left(holds, (end, 0, 0.0))] if hold[1] > begin]
+                for at in [begin, *(hold[0] for hold in others if hold[0] > begin)]:
+                    use = sum(GBps for b, e, GBps in (*mine, *others) if b <= at < e)
+                    ends = [e for b, e, _ in others if b <= at < e]
+                    if use > limit.bandwidth_GBps * (1 + 1e-9) and ends:
+                        return min(ends) - begin
+        return 0
+
+    def add(self, members: NDArray[np.int64], timing: Timing) -> None:
+        """Place a message."""
+        for node, begin, end in _adding(timing):
+            insort(self.links.setdefault(node, []), (begin, end))
+        holds = (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps, timing.hop_GBps)
+        for link, begin, end, GBps in zip(*(column.tolist() for column in holds), strict=True):
+            insort(self.links.setdefault(link, []), (begin, end))
+            for number, shared in enumerate(self.members):
+                if link in shared:
+                    insort(self.limits.setdefault(number, []), (begin, end, GBps))
+                    self.longest = max(self.longest, end - begin)
+        for chunk, node, at in self._sends(members, timing):
+            self.sends.setdefault((chunk, node), []).append(at)
+        for chunk, node, at in self._comes(members, timing):
+            self.arrivals.setdefault((chunk, node), []).append(at)
+            if not self.schedule.reduce[members[0]]:
+                self.stored[chunk, node] = max(at, self.stored.get((chunk, node), -1))

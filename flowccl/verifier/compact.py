@@ -1,0 +1,99 @@
+"""The judge of schedules in compact form: the transfers of GPU 0's data, and a group that moves them to all sources.
+
+Why this is enough. An element of the group moves a valid schedule of GPU 0's data to a valid one of another GPU's data,
+since it leaves the machine unchanged. What is left is that transfers of different sources do not meet on a link. Two
+that do are moved, each to GPU 0, to two uses of links of one orbit; so if no two uses of an orbit overlap, and no
+element but the identity leaves a used link in place, no two transfers meet.
+"""
+
+import numpy as np
+
+from flowccl.bounds.cuts import Cut
+from flowccl.bounds.lower_bound import Bound
+from flowccl.schedule.compact import CompactSchedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.symmetry.permutations import verified
+from flowccl.topology.symmetry.regular_groups import Regular
+from flowccl.topology.topology import Topology
+from flowccl.units import format_bytes, format_GBps, ps_to_us
+from flowccl.verifier.verify import verify
+from flowccl.verifier.violation import Violation
+
+
+def verify_whole(compact: CompactSchedule) -> list[Violation]:
+    """The same for a compact schedule, which also says what all together must do."""
+    wanted, got = compact.demand_of_one, compact.one.demand
+    if got != wanted:
+        words = f"gpu 0 sends {got!r}; its part of the {compact.collective} is {wanted!r}"
+        return [Violation("destination", words)]
+    return verify_compact(compact.one, compact.group)
+
+
+def alike_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
+    """A floor for machines that look the same from every GPU: what must get into a GPU, a host and half of the ranks.
+
+    Into a set of m of n GPUs come n - m blocks (allgather), or m (n - m) of them (alltoall).
+    """
+    count, nodes = topology.num_gpus, topology.nodes
+    host = np.array([bool(nodes[0].host) and node.host == nodes[0].host for node in nodes])
+    rank = np.arange(len(nodes))
+    sides = {f"into {nodes[0].name}": rank == 0, "into half of the ranks": rank < count // 2}
+    if host[:count].sum() not in (0, 1, count):
+        sides[f"into {nodes[0].host}"] = host
+    best = Bound(0, "cut", "nothing")
+    for name, far in sides.items():
+        cut, inside = Cut(topology, name, far), int(far[:count].sum())
+        blocks = (count - inside) * (1 if collective == "allgather" else inside)
+        volume = blocks * (size_bytes // count)  # the least blocks
+        ps = int(np.ceil((volume * 1000 / cut.GBps + topology.link_latency_ps[cut.links].min()) * (1 - 1e-12)))
+        words = f"{format_bytes(volume)} must cross {name}, {format_GBps(cut.GBps)} ({len(cut.links)} links)"
+        best = max(best, Bound(ps, "cut", words), key=lambda bound: bound.ps)
+    return best
+
+
+def verify_compact(schedule: Schedule, group: Regular) -> list[Violation]:
+    """Every violation; an empty list proves the schedule that the group makes of this one right."""
+    return [*_group(schedule, group), *verify(schedule), *_orbits(schedule, group)]
+
+
+def _group(schedule: Schedule, group: Regular) -> list[Violation]:
+    """The turns leave this machine unchanged and make exactly one element per GPU; all data is GPU 0's."""
+    topology, turns = schedule.topology, group.turns
+    known = verified(topology, turns.nodes)
+    if len(known) != len(turns) or not np.array_equal(known.links, turns.links):
+        return [Violation("machine", "a permutation of the group changes the machine")]
+    count, total = topology.num_gpus, 1
+    for nodes, inside, order in zip(turns.nodes, group.inside, group.order, strict=True):
+        rank = np.arange(count)
+        digit = rank // inside % order
+        if total != inside or not np.array_equal(nodes[:count], rank + ((digit + 1) % order - digit) * inside):
+            return [Violation("machine", "a permutation of the group is not the turn of a digit that it should be")]
+        total *= order
+    if total != count:
+        return [Violation("machine", f"the group has {total} elements for {count} gpus")]
+    if schedule.demand.reduces or np.any(schedule.demand.source_rank != 0):
+        return [Violation("source", "in compact form all data must be that of gpu 0")]
+    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+        return [Violation("machine", "compact form knows no limits, buffers or changes of bandwidth")]
+    return []
+
+
+def _orbits(schedule: Schedule, group: Regular) -> list[Violation]:
+    """Every link that is used is moved by all elements, and its orbit carries one chunk at a time."""
+    timing = schedule.timing
+    stuck = np.flatnonzero(~group.free_links[timing.hop_link])
+    if len(stuck):
+        link = int(timing.hop_link[stuck[0]])
+        words = f"link {link} ({schedule.topology.link_name(link)}) is left in place by an element of the group"
+        return [Violation("link", words, (int(timing.hop_transfer[stuck[0]]),))]
+    orbit = group.link_orbits[timing.hop_link]
+    order = np.lexsort((timing.hop_from_ps, orbit))
+    same = orbit[order][1:] == orbit[order][:-1]
+    clash = np.flatnonzero(same & (timing.hop_from_ps[order][1:] < timing.hop_to_ps[order][:-1]))
+    result = []
+    for at in clash.tolist():
+        pair = (int(timing.hop_transfer[order[at]]), int(timing.hop_transfer[order[at + 1]]))
+        until, since = timing.hop_to_ps[order[at]], timing.hop_from_ps[order[at + 1]]
+        words = f"until {ps_to_us(int(until)):g} us, but transfer {pair[1]} starts on it at {ps_to_us(int(since)):g} us"
+        result.append(Violation("link", f"orbit {orbit[order[at]]} of links carries transfer {pair[0]} {words}", pair))
+    return result

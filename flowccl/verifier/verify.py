@@ -1,0 +1,298 @@
+"""The judge: replays a schedule and lists every violation of the model. Knows nothing of how it was made."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.schedule.schedule import Schedule
+from flowccl.units import format_bytes, format_GBps, ps_to_us
+from flowccl.verifier.contributions import check_contributions, reduced_chunks
+from flowccl.verifier.violation import Violation, transfer_name
+
+__all__ = ["Violation", "verify"]
+
+
+def verify(schedule: Schedule) -> list[Violation]:
+    """Every violation, in no particular order; an empty list proves the schedule right.
+
+    Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; GPUs that are
+    neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link
+    and limit is within its capacity at every instant; GPUs that take time to add up do so one by one; buffers stay
+    within their limits; every destination ends with what it wants, every contribution counted once.
+    """
+    if schedule.demand.num_gpus > schedule.topology.num_gpus:
+        machine = f"{schedule.topology.name} has {schedule.topology.num_gpus}"
+        return [Violation("machine", f"the demand is for {schedule.demand.num_gpus} gpus, {machine}")]
+    return [
+        *_routes(schedule),
+        *_messages(schedule),
+        *_starts(schedule),
+        *_forbidden(schedule),
+        *_holding(schedule),
+        *check_contributions(schedule),
+        *_copies(schedule),
+        *_links(schedule),
+        *_adding(schedule),
+        *_limits(schedule),
+        *_buffers(schedule),
+    ]
+
+
+def _routes(schedule: Schedule) -> list[Violation]:
+    problem = schedule.shape.problem
+    if not problem:
+        return []
+    rows = np.flatnonzero(np.isin(schedule.route, list(problem))).tolist()
+    return [
+        Violation("route", f"{transfer_name(schedule, i)}: the route {problem[int(schedule.route[i])]}", (i,))
+        for i in rows
+    ]
+
+
+def _messages(schedule: Schedule) -> list[Violation]:
+    """What travels together takes the same route from the same start, and is all added or all stored."""
+    if not schedule.has_messages:
+        return []
+    leader, result = schedule.leader, []
+    for column, words in (("route", "route"), ("start_ps", "start"), ("reduce", "use (added or stored)")):
+        values = getattr(schedule, column)
+        for i in np.flatnonzero(values != values[leader]).tolist():
+            with_whom = f"is in message {schedule.message[i]} with transfer {leader[i]}"
+            text = f"{transfer_name(schedule, i)}: {with_whom}, but has another {words}"
+            result.append(Violation("message", text, (int(leader[i]), i)))
+    return result
+
+
+def _starts(schedule: Schedule) -> list[Violation]:
+    return [
+        Violation(
+            "start",
+            f"{transfer_name(schedule, i)}: starts at {ps_to_us(int(schedule.start_ps[i])):g} us, before time zero",
+            (i,),
+        )
+        for i in np.flatnonzero(schedule.start_ps < 0).tolist()
+    ]
+
+
+def _forbidden(schedule: Schedule) -> list[Violation]:
+    """GPUs outside the group that are no relays neither send nor get anything."""
+    demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
+    banned = np.zeros((len(demand), nodes), dtype=np.bool_)
+    banned[:, list(demand.forbidden)] = True
+    first = 0
+    for share in demand.tenants:
+        banned[first : first + share.chunks, list(share.forbidden(demand.num_gpus))] = True
+        first += share.chunks
+    if not banned.any():
+        return []
+    transfer = np.concatenate((timing.root_transfer, timing.end_transfer))
+    node = np.concatenate((timing.root_node, timing.end_node))
+    wrong = np.flatnonzero(banned[schedule.chunk[transfer], node])
+    found = sorted({(int(transfer[k]), int(node[k])) for k in wrong})
+    names = [(i, schedule.topology.nodes[n].name) for i, n in found]
+    words = "is neither in the group nor a relay"
+    return [Violation("relay", f"{transfer_name(schedule, i)}: {name} {words}", (i,)) for i, name in names]
+
+
+def _holding(schedule: Schedule) -> list[Violation]:
+    """Every source holds the chunk when it starts to send it; every destination gets what it wants."""
+    timing, demand, nodes = schedule.timing, schedule.demand, len(schedule.topology.nodes)
+    plain = ~reduced_chunks(schedule)
+    key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
+    own = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
+    every = np.concatenate((own, key))
+    at_once = np.iinfo(np.int64).min  # what starts before time zero is no second violation
+    ready = np.where(demand.available_ps > 0, demand.available_ps, at_once)
+    when = np.concatenate((ready, timing.end_arrival_ps))
+    order = np.lexsort((when, every))
+    held, first = np.unique(every[order], return_index=True)
+    since = when[order][first]
+
+    def held_since(asked: NDArray[np.int64]) -> NDArray[np.int64]:
+        place = np.minimum(np.searchsorted(held, asked), len(held) - 1)
+        return np.where(held[place] == asked, since[place], np.iinfo(np.int64).max)
+
+    result = []
+    root_chunk = schedule.chunk[timing.root_transfer]
+    has = held_since(root_chunk.astype(np.int64) * nodes + timing.root_node)
+    for row in np.flatnonzero((has > timing.root_from_ps) & plain[root_chunk]).tolist():
+        i, node = int(timing.root_transfer[row]), schedule.topology.nodes[timing.root_node[row]].name
+        start = f"{node} sends it at {ps_to_us(int(timing.root_from_ps[row])):g} us"
+        never = has[row] == np.iinfo(np.int64).max
+        why = "but never gets it" if never else f"but has it only from {ps_to_us(int(has[row])):g} us"
+        result.append(Violation("source", f"{transfer_name(schedule, i)}: {start} {why}", (i,)))
+    has = held_since(demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank)
+    for row in np.flatnonzero((has == np.iinfo(np.int64).max) & plain[demand.destination_chunk]).tolist():
+        node = schedule.topology.nodes[demand.destination_rank[row]].name
+        result.append(Violation("destination", f"{node} never gets chunk {demand.destination_chunk[row]}"))
+    return result
+
+
+def _copies(schedule: Schedule) -> list[Violation]:
+    """A storing node that cannot copy gives away what it sends: it sends and keeps no more than it has got by then."""
+    result = []
+    plain = ~reduced_chunks(schedule)
+    for node in np.flatnonzero(schedule.topology.stores & ~schedule.topology.copies).tolist():
+        for chunk, events in _traffic(schedule, node).items():
+            if not plain[chunk]:
+                continue
+            has = got = int(node in schedule.demand.sources(chunk))
+            short = None
+            for time, _, step, i in events:
+                if step < 0 and has == 0 and got:
+                    short = short or (time, i)
+                has, got = max(has + step, 0), got + max(step, 0)
+            name = f"{schedule.topology.nodes[node].name} cannot copy, but"
+            if short is not None:
+                words = f"{name} sends at {ps_to_us(short[0]):g} us what it has given away before"
+                result.append(Violation("copy", f"{transfer_name(schedule, short[1])}: {words}", (short[1],)))
+            elif got and not has and node in schedule.demand.destinations(chunk):
+                last = max(i for _, _, step, i in events if step < 0)
+                words = f"{name} gives away the only copy, which it must keep"
+                result.append(Violation("copy", f"{transfer_name(schedule, last)}: {words}", (last,)))
+    return result
+
+
+def _traffic(schedule: Schedule, node: int) -> dict[int, list[tuple[int, int, int, int]]]:
+    """What a node gets and sends, chunk by chunk: (time, sends after arrivals, +1 or -1, transfer), in order."""
+    timing = schedule.timing
+    result: dict[int, list[tuple[int, int, int, int]]] = {}
+    for row in np.flatnonzero(timing.end_node == node).tolist():
+        i = int(timing.end_transfer[row])
+        result.setdefault(int(schedule.chunk[i]), []).append((int(timing.end_arrival_ps[row]), 0, 1, i))
+    for row in np.flatnonzero(timing.root_node == node).tolist():
+        i = int(timing.root_transfer[row])
+        result.setdefault(int(schedule.chunk[i]), []).append((int(timing.root_from_ps[row]), 1, -1, i))
+    return {chunk: sorted(events) for chunk, events in sorted(result.items())}
+
+
+def _links(schedule: Schedule) -> list[Violation]:
+    """A link carries one chunk or message at a time."""
+    timing = schedule.timing
+    order = np.lexsort((timing.hop_from_ps, timing.hop_link))
+    link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
+    clash = np.flatnonzero((link[1:] == link[:-1]) & (begin[1:] < end[:-1]))
+    result = []
+    for bad in np.unique(link[clash]).tolist():
+        rows = order[link == bad]
+        longest = rows[0]
+        for row in rows[1:]:
+            if timing.hop_from_ps[row] < timing.hop_to_ps[longest]:
+                pair = (int(timing.hop_transfer[longest]), int(timing.hop_transfer[row]))
+                result.append(
+                    Violation(
+                        "link",
+                        f"link {bad} ({schedule.topology.link_name(bad)}) carries transfer {pair[0]} until "
+                        f"{ps_to_us(int(timing.hop_to_ps[longest])):g} us, but transfer {pair[1]} starts on it at "
+                        f"{ps_to_us(int(timing.hop_from_ps[row])):g} us",
+                        pair,
+                    )
+                )
+            if timing.hop_to_ps[row] > timing.hop_to_ps[longest]:
+                longest = row
+    return result
+
+
+def _adding(schedule: Schedule) -> list[Violation]:
+    """A node that takes time to add up adds one chunk after the other."""
+    timing, rows, result = schedule.timing, schedule.timing.adding, []
+    rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
+    last: dict[int, int] = {}  # node: the row that keeps it busy for longest
+    for row in rows.tolist():
+        node = int(timing.end_node[row])
+        before = last.get(node, row)
+        if before != row and timing.end_whole_ps[row] < timing.end_arrival_ps[before]:
+            pair = (int(timing.end_transfer[before]), int(timing.end_transfer[row]))
+            result.append(
+                Violation(
+                    "adding",
+                    f"{schedule.topology.nodes[node].name} adds up transfer {pair[0]} until "
+                    f"{ps_to_us(int(timing.end_arrival_ps[before])):g} us, but transfer {pair[1]} is there at "
+                    f"{ps_to_us(int(timing.end_whole_ps[row])):g} us",
+                    pair,
+                )
+            )
+        if timing.end_arrival_ps[row] >= timing.end_arrival_ps[before]:
+            last[node] = row
+    return result
+
+
+def _limits(schedule: Schedule) -> list[Violation]:
+    """The rates on the links of a limit never add up to more than it."""
+    timing, result = schedule.timing, []
+    for limit in schedule.topology.limits:
+        rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
+        time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
+        step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
+        order = np.lexsort((np.arange(len(time)), time))  # at the same instant, what ends comes first
+        use = np.cumsum(step[order])
+        over = np.flatnonzero((use > limit.bandwidth_GBps * (1 + 1e-9)) & (step[order] > 0))
+        for at in over.tolist():
+            now = int(time[order[at]])
+            active = rows[(timing.hop_from_ps[rows] <= now) & (timing.hop_to_ps[rows] > now)]
+            names = tuple(sorted(set(timing.hop_transfer[active].tolist())))
+            result.append(
+                Violation(
+                    "limit",
+                    f"limit {limit.name} ({format_GBps(limit.bandwidth_GBps)}) carries "
+                    f"{format_GBps(float(use[at]))} at {ps_to_us(now):g} us, by transfers {', '.join(map(str, names))}",
+                    names,
+                )
+            )
+    return result
+
+
+@dataclass(slots=True)
+class _Stay:
+    """How long a node keeps a chunk that it neither owns nor wants."""
+
+    since: int
+    until: int
+
+
+def _buffers(schedule: Schedule) -> list[Violation]:
+    """What a node holds for others, from the first byte until the last copy has left, fits its buffer."""
+    result = []
+    for node, what in enumerate(schedule.topology.nodes):
+        if what.buffer_bytes is None:
+            continue
+        stays = _stays(schedule, node)
+        events = sorted((time, step) for c, s in stays.items() for time, step in _span(schedule, c, s))
+        use, worst, at = 0, 0, 0
+        for time, step in events:
+            use += step
+            if use > worst:
+                worst, at = use, time
+        if worst > what.buffer_bytes:
+            result.append(
+                Violation(
+                    "buffer",
+                    f"{what.name} holds {format_bytes(worst)} for others at {ps_to_us(at):g} us, its buffer is "
+                    f"{format_bytes(what.buffer_bytes)}",
+                )
+            )
+    return result
+
+
+def _span(schedule: Schedule, chunk: int, stay: _Stay) -> list[tuple[int, int]]:
+    size = int(schedule.demand.chunk_bytes[chunk])
+    return [(stay.since, size), (stay.until, -size)]
+
+
+def _stays(schedule: Schedule, node: int) -> dict[int, _Stay]:
+    timing, demand = schedule.timing, schedule.demand
+    own = set(demand.source_chunk[demand.source_rank == node].tolist())
+    own |= set(demand.destination_chunk[demand.destination_rank == node].tolist())
+    stays: dict[int, _Stay] = {}
+    for row in np.flatnonzero(timing.end_node == node).tolist():
+        chunk = int(schedule.chunk[timing.end_transfer[row]])
+        if chunk not in own:
+            first, whole = int(timing.end_first_ps[row]), int(timing.end_arrival_ps[row])
+            stay = stays.setdefault(chunk, _Stay(first, whole))
+            stay.since, stay.until = min(stay.since, first), max(stay.until, whole)
+    for row in np.flatnonzero(timing.root_node == node).tolist():
+        chunk = int(schedule.chunk[timing.root_transfer[row]])
+        if chunk in stays:
+            stays[chunk].until = max(stays[chunk].until, int(timing.root_to_ps[row]))
+    return stays

@@ -1,0 +1,220 @@
+"""Reductions: every contribution exactly once, by the judge and by adding real numbers."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.demand.groups import with_late
+from flowccl.errors import DemandError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.run.buffer_layout import make_layout
+from flowccl.run.reference import execute_into
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
+from flowccl.topology.files import read_machine
+from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
+from tests.strategies import demands, topologies
+
+
+def _adds_up(schedule: Schedule, count: int) -> None:
+    """Numbers whose sums are exact: every destination ends with the sum over all sources."""
+    demand = schedule.demand
+    layout = make_layout(demand, count)
+    random = np.random.default_rng(0)
+    inputs = [random.integers(0, 1000, size).astype(np.float64) for size in layout.input_count]
+    outputs = [np.zeros(size) for size in layout.output_count]
+    execute_into(schedule, layout, inputs, outputs)
+    for chunk in range(len(demand)):
+        total = sum(inputs[s][layout.taken[s, chunk]] for s in demand.sources(chunk).tolist())
+        for d in demand.destinations(chunk).tolist():
+            np.testing.assert_array_equal(outputs[d][layout.placed[d, chunk]], total)
+
+
+def _random_machine(random: np.random.Generator) -> Topology:
+    """Three to five GPUs on a ring and some other links, perhaps with a switch that adds up and copies."""
+    gpus = int(random.integers(3, 6))
+    nodes = [Node(name=f"gpu{i}") for i in range(gpus)]
+    pairs = [(i, (i + 1) % gpus) for i in range(gpus)]
+    pairs += [tuple(random.choice(gpus, 2, replace=False).tolist()) for _ in range(int(random.integers(0, 4)))]
+    if random.random() < 0.5:
+        skills = bool(random.random() < 0.7)
+        nodes.append(Node(name="switch", kind="switch", copies=skills, reduces=skills))
+        pairs += [(i, gpus) for i in range(gpus)]
+    links = [
+        Link(src=s, dst=d, bandwidth_GBps=float(random.choice([5, 25])), latency_us=float(random.choice([0, 0.7])))
+        for a, b in pairs
+        for s, d in ((a, b), (b, a))
+    ]
+    return Topology("random", tuple(nodes), tuple(links))
+
+
+def _random_reduction(random: np.random.Generator, gpus: int) -> Demand:
+    """A named reduction, or a few sums of some ranks for some ranks; now and then with a late GPU."""
+    name = str(random.choice(["reduce", "reduce_scatter", "allreduce", "custom"]))
+    if name == "custom":
+        ranks = [random.permutation(gpus)[: random.integers(2, gpus + 1)].tolist() for _ in range(6)]
+        rows = [
+            Chunk(bytes=7000, sources=tuple(a), destinations=tuple(b))
+            for a, b in zip(ranks[:3], ranks[3:], strict=True)
+        ]
+        demand = Demand.from_chunks("custom", gpus, rows)
+    else:
+        demand = collective(name, gpus, int(random.choice([1000, 10**6])), int(random.integers(1, 3)))
+    return with_late(demand, {int(random.integers(gpus)): 3_000_000}) if random.random() < 0.3 else demand
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["greedy", "reroute", "direct", "joint-trees"]))
+def test_five_hundred_reductions(seed: int, method: str) -> None:
+    random = np.random.default_rng(seed)
+    topology = _random_machine(random)
+    demand = _random_reduction(random, topology.num_gpus)
+    if method == "joint-trees" and len(demand.destination_rank) == len(demand):
+        method = "reroute"
+    schedule = next(METHODS[method](topology, demand, Clock(1.0, seed)))
+    assert schedule is not None
+    assert verify(schedule) == []
+    _adds_up(schedule, 60)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_every_contribution_once(data: st.DataObject) -> None:
+    topology = data.draw(topologies(max_gpus=5))
+    demand = data.draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
+    assume(demand.reduces)
+    late = data.draw(st.dictionaries(st.integers(0, topology.num_gpus - 1), st.integers(0, 9_000_000), max_size=1))
+    demand = with_late(demand, late)
+    schedule = next(METHODS["greedy"](topology, demand, Clock(1.0)))
+    if schedule is None:
+        return
+    assert verify(schedule) == []
+    _adds_up(schedule, 60)
+
+
+@pytest.mark.parametrize("machine", ["dgx1", "torus:4x4", "mi250:1", "dgx_a100:2", "ring:8", "ndv2:2"])
+@pytest.mark.parametrize("size", [1000, 10**6])
+def test_exchange(machine: str, size: int) -> None:
+    topology = read_machine(machine)
+    demand = collective("allreduce", topology.num_gpus, size)
+    found = [s for s in islice(METHODS["staged-exchange"](topology, demand, Clock(9.0)), 12) if s is not None]
+    for schedule in found[-1:]:
+        assert verify(schedule) == []
+        _adds_up(schedule, 64)
+    assert found
+
+
+@pytest.mark.parametrize(("machine", "pencil_us"), [("dgx1", 2 * 0.7), ("torus:4x4", 4 * 0.7), ("dgx_h100:1", 0.7)])
+def test_exchange_takes_the_latency_of_the_farthest(machine: str, pencil_us: float) -> None:
+    topology = read_machine(machine)
+    demand = collective("allreduce", topology.num_gpus, 1000)
+    best = min(s.finish_us for s in METHODS["staged-exchange"](topology, demand, Clock(9.0)) if s is not None)
+    assert pencil_us <= best <= 1.05 * pencil_us
+
+
+def test_exchange_begins_with_another_stage_for_every_other_chunk() -> None:
+    """A square, four chunks of 0.4 us, two stages: in each, both links of a GPU carry two chunks and not one all four.
+
+    The second stage of the last chunk begins at 0.7 + 2 x 0.4 us. One order for all would take 4 x 0.4 until then.
+    """
+    topology, demand = read_machine("hypercube:2"), collective("allreduce", 4, 40_000)
+    best = min(s.finish_us for s in METHODS["staged-exchange"](topology, demand, Clock(9.0)) if s is not None)
+    assert best == pytest.approx((0.7 + 2 * 0.4) + (0.7 + 0.4))
+
+
+@pytest.mark.parametrize(("machine", "hops"), [("ring:5", 2), ("line:4", 3), ("torus:3x3", 2)])
+def test_apart_takes_the_latency_of_the_farthest(machine: str, hops: int) -> None:
+    """Where no plan of exchanges fits: every destination adds up on its own, and nobody waits for a whole sum."""
+    topology = read_machine(machine)
+    demand = collective("allreduce", topology.num_gpus, 100)
+    schedule = next(METHODS["one-shot"](topology, demand, Clock(9.0)))
+    assert verify(schedule) == []
+    assert hops * 0.7 < schedule.finish_us < hops * 0.7 + 0.1
+    layout = make_layout(schedule.demand, 64)
+    inputs = [np.arange(64.0) * (rank + 1) for rank in range(topology.num_gpus)]
+    outputs = [np.zeros(64) for _ in inputs]
+    execute_into(schedule, layout, inputs, outputs)
+    for output in outputs:
+        np.testing.assert_array_equal(output, sum(inputs))
+
+
+def test_apart_is_a_demand_of_its_own() -> None:
+    demand = collective("allreduce", 3, 600, 2)
+    apart = demand.per_destination
+    assert len(apart) == 3 * len(demand)
+    assert apart.destination_rank.tolist() == [0, 0, 1, 1, 2, 2] * 3
+    assert set(np.diff(apart.source_ptr).tolist()) == {3}
+    with pytest.raises(DemandError, match="apart is for sums that several gpus want, such as allreduce; got reduce"):
+        next(METHODS["one-shot"](read_machine("ring:3"), collective("reduce", 3, 600), Clock(1.0)))
+
+
+def test_paired_shares_links_between_sums_and_copies() -> None:
+    """A triangle with one wide side: the best trees carry 1 GB twice over 25 + 25 + 50 GB/s both ways."""
+    nodes = tuple(Node(name=f"gpu{i}") for i in range(3))
+    sides = [(0, 1, 50.0), (1, 2, 25.0), (2, 0, 25.0)]
+    links = [Link(src=s, dst=d, bandwidth_GBps=w) for a, b, w in sides for s, d in ((a, b), (b, a))]
+    topology = Topology("triangle", nodes, tuple(links))
+    demand = collective("allreduce", 3, 10**9, 32)
+    schedule = next(METHODS["joint-trees"](topology, demand, Clock(9.0)))
+    assert verify(schedule) == []
+    pencil_us = 2 * 2 * 10**9 / 200e3  # every byte goes over two of the sides, both ways
+    assert pencil_us <= schedule.finish_us <= 1.1 * pencil_us
+
+
+def test_paired_is_for_sums_that_are_copied() -> None:
+    for name in ("allgather", "reduce"):
+        words = f"paired is for demands that add up and copy, such as allreduce; got {name}"
+        with pytest.raises(DemandError, match=words):
+            next(METHODS["joint-trees"](read_machine("ring:3"), collective(name, 3, 600), Clock(1.0)))
+
+
+def test_exchange_is_for_allreduce_only() -> None:
+    with pytest.raises(DemandError, match="exchange is for allreduce: all who contribute want the sum; reduce is not"):
+        next(METHODS["staged-exchange"](read_machine("ring:4"), collective("reduce", 4, 100), Clock(1.0)))
+
+
+def test_in_switch_halves_the_traffic() -> None:
+    """Every GPU sends and gets every byte once: bytes / bandwidth, where without it takes 2(n-1)/n of that."""
+    topology = read_machine("dgx_h100:1")
+    schedule = next(METHODS["in-network"](topology, collective("allreduce", 8, 10**9, 8), Clock(1.0)))
+    assert schedule is not None
+    assert verify(schedule) == []
+    _adds_up(schedule, 640)
+    assert schedule.finish_us == pytest.approx(1e9 / 450e3, rel=0.02)
+
+
+def test_what_nvls_gains_is_what_pencil_gives() -> None:
+    found = [
+        synthesize(read_machine(name), "allreduce", 10**9, gap=0.01).schedule.finish_us
+        for name in ("dgx_h100:1", "dgx_h100:1:nvls=false")
+    ]
+    assert found[1] / found[0] == pytest.approx(2 * 7 / 8, rel=0.01)  # 2 (n-1)/n of the bytes instead of all once
+
+
+def test_in_switch_needs_such_a_switch() -> None:
+    words = "in-switch is for an allreduce of gpus that share a switch that copies and reduces; allreduce on ring:4 is"
+    with pytest.raises(DemandError, match=words):
+        next(METHODS["in-network"](read_machine("ring:4"), collective("allreduce", 4, 100), Clock(1.0)))
+
+
+@pytest.mark.parametrize("method", ["greedy", "greedy-weighted", "reroute-weighted"])
+def test_owners(method: str) -> None:
+    topology = read_machine("mesh:3x3")
+    demand = collective("allreduce", 9, 10**6, 2)
+    schedule = next(s for s in METHODS[method](topology, demand, Clock(5.0)) if s is not None)
+    assert verify(schedule) == []
+    _adds_up(schedule, 90)
+
+
+def test_halves_at_any_owner() -> None:
+    demand: Demand = collective("allreduce", 4, 4000)
+    (reduction, first), (distribution, second) = demand.halves_at(np.full(4, 2, dtype=np.int32))
+    assert reduction.destination_rank.tolist() == distribution.source_rank.tolist() == [2] * 4
+    assert first.tolist() == second.tolist() == [0, 1, 2, 3]

@@ -1,0 +1,71 @@
+"""The folded method: what is planned for one chunk of each orbit is a right schedule of all."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import DemandError
+from flowccl.methods import METHODS
+from flowccl.methods.clock import Clock
+from flowccl.methods.lns.quotient import Fold
+from flowccl.topology.machines import machine
+from flowccl.topology.symmetry.free_groups import free_groups
+from flowccl.verifier.verify import verify
+
+
+@pytest.mark.parametrize("what", ["allgather", "alltoall", "reduce_scatter"])
+@pytest.mark.parametrize(
+    "name", ["ring:5", "dgx1", "ndv2:2", "dragonfly:2:2:1", "mi250:1", "dgx_a100:2", "hypercube:3"]
+)
+def test_schedules_are_right(name, what):
+    topology = machine(name)
+    demand = collective(what, topology.num_gpus, 3 * 64_000, 3)
+    found = [s for s in islice(METHODS["lns-quotient"](topology, demand, Clock(60.0)), 6) if s is not None]
+    assert found
+    assert all(verify(schedule) == [] for schedule in found)
+    assert [s.finish_ps for s in found] == sorted({s.finish_ps for s in found}, reverse=True)
+
+
+def test_every_link_of_an_orbit_carries_the_same():
+    topology = machine("torus:4x4")
+    demand = collective("allgather", 16, 16_000_000, 1)
+    found = [s for s in islice(METHODS["lns-quotient"](topology, demand, Clock(60.0)), 3) if s is not None][-1]
+    assert found.method == "lns-quotient"
+    use = np.bincount(found.routes.link[found.routes.ptr[found.route]], minlength=len(topology.links))
+    orbits = [group.link_orbits for group in free_groups(topology)]
+    assert any(len(set(zip(orbit.tolist(), use.tolist(), strict=True))) == orbit.max() + 1 for orbit in orbits)
+
+
+def test_a_dragonfly_of_forty_gpus_is_within_a_fifth_of_its_floor_in_a_few_steps():
+    """Whose GPU links must be busy nearly all the time, in both directions; search on all links stays at a quarter."""
+    topology = machine("dragonfly:4:2:1")
+    demand = collective("allgather", 40, 1_000_000, 1)
+    found = [s for s in islice(METHODS["lns-quotient"](topology, demand, Clock(60.0)), 10) if s is not None]
+    assert found[-1].finish_us < 40.4 * 1.2
+
+
+def test_images_of_chunks_want_the_images_of_gpus():
+    topology = machine("hypercube:3")
+    demand = collective("alltoall", 8, 800, 2)
+    for group in free_groups(topology):
+        fold = Fold.of(group, demand)
+        assert fold is not None
+        assert len(fold.chunks) * len(group) == len(demand)
+        for nodes, image in zip(group.nodes, fold.image, strict=True):
+            assert np.array_equal(demand.source[image], nodes[demand.source])
+            assert np.array_equal(demand.destination_rank[image], nodes[demand.destination_rank])
+
+
+def test_no_symmetry_of_the_machine_or_of_the_demand():
+    message = "folded needs a symmetry of machine and demand that leaves no link in place; use woven"
+    for topology, demand in (
+        (machine("line:3"), collective("allgather", 3, 300, 1)),  # its mirror leaves the middle in place
+        (machine("ring:4"), collective("broadcast", 4, 400, 1)),
+        (machine("ring:4"), Demand.from_chunks("custom", 4, [Chunk(bytes=8, sources=(0,), destinations=(1,))])),
+    ):
+        with pytest.raises(DemandError) as raised:
+            next(METHODS["lns-quotient"](topology, demand, Clock(60.0)))
+        assert str(raised.value) == message

@@ -1,0 +1,66 @@
+"""What compiled loops share."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from flowccl.compiled import compiled, heap_pop, heap_push, larger, new_queue, put, take
+
+PART = "from flowccl.compiled import inner\n\n@inner\ndef part(x):\n    return x + {}\n"
+WHOLE = (
+    "from flowccl.compiled import compiled\nfrom flowccl_part import part\n\n"
+    "@compiled\ndef whole(x):\n    return part(x)\n"
+)
+
+
+@compiled
+def _sorted(keys):
+    """The places of the keys in their order, through a heap."""
+    key, what = np.empty(len(keys)), np.empty(len(keys), dtype=np.int64)
+    for i in range(len(keys)):
+        heap_push(key, what, i, keys[i], i)
+    result = np.empty(len(keys), dtype=np.int64)
+    for i in range(len(keys)):
+        result[i] = heap_pop(key, what, len(keys) - i)
+    return result
+
+
+@compiled
+def _queued(times):
+    """The same through a queue that starts with room for one event."""
+    queue = new_queue(1)
+    for i in range(len(times)):
+        if queue.size[0] == len(queue.time):
+            queue = larger(queue)
+        put(queue, times[i], i)
+    result = np.empty(len(times), dtype=np.int64)
+    for i in range(len(times)):
+        result[i] = take(queue)
+    return result
+
+
+def test_a_heap_gives_the_least_first():
+    keys = np.random.default_rng(0).permutation(100).astype(np.float64)
+    assert _sorted(keys).tolist() == np.argsort(keys).tolist()
+
+
+def test_a_queue_grows_and_gives_the_earliest_first():
+    times = np.random.default_rng(1).permutation(100)
+    assert _queued(times).tolist() == np.argsort(times).tolist()
+
+
+def test_what_is_on_disk_is_compiled_again_when_a_module_it_imports_changes(tmp_path: Path):
+    """numba alone looks only at the module of the function itself."""
+    (tmp_path / "flowccl_whole.py").write_text(WHOLE)
+    said = []
+    for number in (1, 1, 2):
+        (tmp_path / "flowccl_part.py").write_text(PART.format(number))
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from flowccl_whole import whole; "
+            "print(whole(40), sum(whole.stats.cache_hits.values()))"
+        )
+        asked = [sys.executable, "-c", code, str(tmp_path)]
+        said.append(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split())
+    assert said == [["41", "0"], ["41", "1"], ["42", "0"]]
