@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.demand.share import Share, check_partial_reductions, outsiders
+from flowccl.demand.share import Share, check_tenant_chunks, outsiders
 from flowccl.errors import DemandError
 from flowccl.topology.topology import Topology
 from flowccl.topology.variants import without
@@ -72,7 +72,7 @@ class Demand:
             column.setflags(write=False)
             object.__setattr__(self, name, column)
         _check(self)
-        check_partial_reductions(self.tenants, len(self))
+        check_tenant_chunks(self.tenants, len(self))
         if self.group is not None or self.relays is not None:
             _check_group(self)
         if self.ready_ps is not None:
@@ -162,6 +162,11 @@ class Demand:
     def reduces(self) -> bool:
         """Whether any chunk is a sum of several contributions."""
         return bool(np.any(np.diff(self.source_ptr) > 1))
+
+    @property
+    def is_unicast(self) -> bool:
+        """Whether every chunk has exactly one destination."""
+        return len(self.destination_rank) == len(self)
 
     @cached_property
     def source(self) -> NDArray[np.int32]:

@@ -31,7 +31,7 @@ def outsiders(num_gpus: int, group: tuple[int, ...] | None, relays: tuple[int, .
     return tuple(sorted(set(range(num_gpus)) - set(group) - set(relays)))
 
 
-def check_partial_reductions(shares: Sequence[Share], chunks: int | None = None) -> None:
+def check_tenant_chunks(shares: Sequence[Share], chunks: int | None = None) -> None:
     """Raise DemandError where names are used twice, or the tenants do not have all chunks."""
     names = [share.name for share in shares]
     for name in names:

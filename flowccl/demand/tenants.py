@@ -12,7 +12,7 @@ from flowccl.demand.collectives import ROOTED, collective_name
 from flowccl.demand.demand import Demand
 from flowccl.demand.files import demand_from_json, load_demand
 from flowccl.demand.groups import group_collective, parse_ranks
-from flowccl.demand.share import Share, check_partial_reductions
+from flowccl.demand.share import Share, check_tenant_chunks
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json
 from flowccl.topology.fields import check_keys, show
@@ -81,7 +81,7 @@ def load_tenants(path: str | Path, num_gpus: int, chunks: int = 1) -> list[Tenan
         raise DemandError(f"{path}: must be a list of one or more tenants, got {show(rows)}")
     try:
         tenants = [_tenant(row, number, num_gpus, chunks, Path(path).parent) for number, row in enumerate(rows)]
-        check_partial_reductions([tenant.share for tenant in tenants])
+        check_tenant_chunks([tenant.share for tenant in tenants])
         return tenants
     except InputError as error:
         raise DemandError(f"{path}: {error}") from None

@@ -1,4 +1,4 @@
-"""In-network allreduce (NVLS, SHARP): chunk by chunk, all GPUs send their contribution into a switch that reduces."""
+"""In-network allreduce (NVLS, SHARP): chunk by chunk, all GPUs send their contribution into a switch that reduces.
 
 The sum comes out at one GPU, which sends it once into the switch; the switch copies it to all others. Every GPU sends
 and gets each byte once, half of what it would without; while one chunk is copied, the next is added up.

@@ -205,6 +205,21 @@ class Topology:
         return any(link.changes for link in self.links)
 
     @cached_property
+    def has_buffer_limits(self) -> bool:
+        """Whether any node has a buffer limit."""
+        return any(node.buffer_bytes is not None for node in self.nodes)
+
+    @property
+    def has_limits_or_changes(self) -> bool:
+        """Whether links share bandwidth limits or change their bandwidth over time."""
+        return bool(self.limits) or self.changes
+
+    @property
+    def has_extra_constraints(self) -> bool:
+        """Whether anything but the links themselves constrains transfers: limits, changing bandwidth, buffer limits."""
+        return self.has_limits_or_changes or self.has_buffer_limits
+
+    @cached_property
     def link_limits(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Limits that each link is part of: (pointer per link, limit indices)."""
         members: list[list[int]] = [[] for _ in self.links]

@@ -1,0 +1,1 @@
+"""What every method works with: its budget, the incumbents that methods share, and the options of the search."""

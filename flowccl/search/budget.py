@@ -1,0 +1,34 @@
+"""The budget of a search: seconds, counted steps, a completion time that is good enough, and a request to stop."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Budget:
+    """How long a search may run.
+
+    `steps` bounds the number of counted steps; results then do not depend on the speed of the computer. `good_ps` is
+    the completion time at which to stop: the lower bound times (1 + gap). `should_stop` is polled often.
+    """
+
+    time_limit_s: float
+    steps: int | None = None
+    good_ps: float = 0.0
+    should_stop: Callable[[], bool] = lambda: False
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self.time_limit_s - self.elapsed_s
+
+    def over(self, finish_ps: float = float("inf")) -> bool:
+        """Whether to stop, given the completion time of the best schedule so far."""
+        return finish_ps <= self.good_ps or self.left_s <= 0 or self.should_stop()
