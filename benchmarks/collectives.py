@@ -15,8 +15,9 @@ import numpy as np
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, FlowcclError
-from flowccl.methods import BASELINES, METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method, methods_where
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
@@ -127,9 +128,9 @@ def _row(topology: Topology, machine: str, name: str, size_bytes: int, limit_s: 
 def _best_classic_us(topology: Topology, demand: Demand) -> float | None:
     """The earliest of ring, tree, recursive doubling and direct, one chunk per block, verified."""
     finishes = []
-    for name in BASELINES:
+    for name in methods_where(lambda info: info.baseline):
         try:
-            schedule = next(METHODS[name](topology, demand, Clock(1.0)))
+            schedule = next(load_method(name)(Problem(topology, demand), SearchContext.with_limit(1.0)))
         except FlowcclError:  # for example no power of two
             continue
         if schedule is not None and not verify(schedule):

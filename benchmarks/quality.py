@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.report import store
 from flowccl.compare import Comparison, compare
-from flowccl.methods import METHODS
+from flowccl.methods.registry import REGISTRY
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.units import format_bytes, parse_bytes
@@ -110,7 +110,7 @@ def _row(name: str, collective: str, row: Comparison, stored: dict[str, Any]) ->
     auto = stored.get("auto_us") or row.finish_us["auto"] or math.inf
     floor = max(row.lower_bound_us, stored.get("lower_bound_us", 0.0))
     others = {who: us for who, us in row.finish_us.items() if who != "auto" and us is not None}
-    beaten = [who for who, us in others.items() if auto > us * (1.0 if who in METHODS else _PRINTED)]
+    beaten = [who for who, us in others.items() if auto > us * (1.0 if who in REGISTRY else _PRINTED)]
     kept = {"machine": name, "collective": collective, "auto_us": auto, "gap": auto / floor - 1, "beaten_by": beaten}
     return {**here, **kept, "lower_bound_us": floor}
 

@@ -12,8 +12,9 @@ from benchmarks.report import store
 from flowccl.auto.portfolio import portfolio
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import allgather
-from flowccl.methods import METHODS, warm_up
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method, warm_up
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import mesh
 from flowccl.topology.topology import Link, Topology
 from flowccl.verifier.verify import verify
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         demand = allgather(side * side, options.size)
         name = portfolio(topology, demand)[0] if options.method == "auto" else options.method
         began = time.perf_counter()
-        schedule = next(METHODS[name](topology, demand, Clock(600.0, options.seed)))
+        schedule = next(load_method(name)(Problem(topology, demand), SearchContext.with_limit(600.0, options.seed)))
         first = time.perf_counter() - began
         assert schedule is not None
         began = time.perf_counter()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from flowccl.verifier.verify import Violation, verify
     from flowccl.version import VERSION
 
+    __version__: str
+
 _MODULES = {
     "bounds.lower_bound": "Bound lower_bound",
     "schedule.metrics": "Metrics measure",
@@ -85,6 +87,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """The public names, each imported when it is first asked for: `import flowccl` itself is immediate."""
+    if name == "__version__":
+        from flowccl.version import VERSION
+
+        return VERSION
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

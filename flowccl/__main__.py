@@ -1,7 +1,6 @@
-"""`flowccl` and `python -m flowccl` are the command line.
+"""The entry point of `flowccl` and `python -m flowccl`.
 
-Ctrl-C is heard from the first moment: while the modules are still loading, nothing has been begun and the program just
-ends, with the exit code of nothing found.
+Ctrl-C works from the start: while the modules are being loaded, the program exits with code 3 (nothing found in time).
 """
 
 import os
@@ -10,21 +9,21 @@ import sys
 
 
 def main() -> int:
-    """Load and run the command line; returns the exit code."""
-    signal.signal(signal.SIGINT, _nothing_yet)
+    """Load and run the command line and return the exit code."""
+    signal.signal(signal.SIGINT, _exit_while_loading)
     from flowccl.cli import main as command_line
 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return command_line()
-    except KeyboardInterrupt:  # before the first line of a command or after its last
+    except KeyboardInterrupt:  # before a command starts or after it ends
         return 3
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code stands
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C no longer changes the exit code
 
 
-def _nothing_yet(*_: object) -> None:
-    os.write(2, b"flowccl: interrupted before any schedule was found\n")
+def _exit_while_loading(*_: object) -> None:
+    os.write(2, b"flowccl: interrupted before a schedule was found\n")
     os._exit(3)
 
 

@@ -1,7 +1,8 @@
-"""What the fluid optimum says about the machine: which links and limits bind, and what more bandwidth would give."""
+"""Bottlenecks of a machine by the fluid relaxation: which links and limits bind, and the gain from more bandwidth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,20 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum
+from flowccl.show import listed
 from flowccl.topology.symmetry.automorphisms import known_symmetry
 from flowccl.topology.symmetry.permutations import Symmetry
 from flowccl.topology.topology import Topology
-from flowccl.units import format_GBps, format_us
+from flowccl.units import format_bytes, format_GBps, format_us
 
-_WHOLE = ("broadcast", "reduce", "allreduce")  # their block is the whole buffer
-_BINDS = 1 - 1e-6
-_WIDER = 1.001  # how much wider a cable is made to see what that saves
+_WHOLE = ("broadcast", "reduce", "allreduce")  # each block is the whole buffer
+_BINDS = 1 - 1e-6  # utilization from which a link or limit counts as a bottleneck
+_WIDER = 1.001  # factor on a bandwidth, to measure the time that it saves
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Links that are alike (both directions), or a limit: how full, and the time saved by 1 GB/s more on each."""
+    """Equivalent links (both directions) or a limit: its utilization, and the time saved by 1 GB/s more on each."""
 
     name: str
     links: int
@@ -33,7 +35,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The optimum for very large buffers, scaled to a size; links and limits, those that save most first."""
+    """The optimum for very large buffers, scaled to a size; links and limits, the largest saving first."""
 
     machine: str
     collective: str
@@ -46,7 +48,7 @@ class Advice:
     sweep: tuple[tuple[float, float], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """One object, for scripts."""
+        """One JSON object, for scripts."""
         names = ("machine", "collective", "size_bytes", "optimum_us", "bound_us", "proved", "proof")
         rows = [{key: getattr(b, key) for key in Bottleneck.__slots__} for b in self.bottlenecks]
         sweep = [{"bandwidth_GBps": GBps, "optimum_us": us} for GBps, us in self.sweep]
@@ -62,18 +64,18 @@ def advise(
     link: str | None = None,
     bandwidths_GBps: Sequence[float] = (),
 ) -> Advice:
-    """The optimum and what binds it.
+    """The fluid optimum and its bottlenecks.
 
-    With `link` ("gpu0 -> rail0"), also the optimum at other bandwidths of all links that are alike to it.
+    With `link` ("gpu0 -> rail0"), also the optimum at other bandwidths of this link and of all equivalent links.
     """
     name = collective_name(collective)
     group = known_symmetry(topology)
     GB = size_bytes / 1e9 / (1 if name in _WHOLE else topology.num_gpus)
     optimum = fluid_optimum(topology, name, root=root, group=group)
-    cables = _cables(topology, group)
+    link_class = _link_classes(topology, group)
     sweep = []
     if link is not None:
-        alike = cables == cables[_link(topology, link)]
+        alike = link_class == link_class[_link(topology, link)]
         for GBps in bandwidths_GBps:
             other = fluid_optimum(_with(topology, alike, GBps), name, root=root)
             sweep.append((float(GBps), other.bound_s_per_GB * GB * 1e6))
@@ -86,22 +88,45 @@ def advise(
         optimum.bound_s_per_GB * us,
         optimum.proved,
         optimum.proof,
-        tuple(_bottlenecks(optimum, cables, root, us)),
+        tuple(_bottlenecks(optimum, link_class, root, us)),
         tuple(sweep),
     )
 
 
 def _link(topology: Topology, name: str) -> int:
-    wanted = "".join(name.split())
+    """The index of the link with a name such as "gpu0 -> rail0"; spaces do not matter."""
+    wanted = _squeezed(name)
     for index in range(len(topology.links)):
-        if "".join(topology.link_name(index).split()) == wanted:
+        if _squeezed(topology.link_name(index)) == wanted:
             return index
-    example = topology.link_name(0) if topology.links else "gpu0 -> gpu1"
-    raise InputError(f'{topology.name} has no link "{name}"; write it as "{example}"')
+    raise InputError(f"--link {name!r}: {_why_no_link(topology, wanted)}")
 
 
-def _cables(topology: Topology, group: Symmetry) -> NDArray[np.int64]:
-    """Links that are alike, both directions together: the first orbit of the two."""
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _why_no_link(topology: Topology, wanted: str) -> str:
+    """The reason why a link does not exist, and the nearest names."""
+    src, arrow, dst = wanted.partition("->")
+    if not (arrow and src and dst):
+        example = topology.link_name(0) if topology.links else "gpu0 -> gpu1"
+        return f"write the two ends of a link, for example '{example}'"
+    names = [node.name for node in topology.nodes]
+    for end in (src, dst):
+        if end not in map(_squeezed, names):
+            near = get_close_matches(end, names, 3, 0.6)
+            return f"{topology.name} has no node {end!r}; " + (
+                f"did you mean {' or '.join(near)}?" if near else f"its nodes are {listed(names)}"
+            )
+    others = [names[link.dst] for link in topology.links if _squeezed(names[link.src]) == src]
+    return f"{topology.name} has no link from {src} to {dst}; " + (
+        f"the links of {src} go to {listed(dict.fromkeys(others))}" if others else f"no link starts at {src}"
+    )
+
+
+def _link_classes(topology: Topology, group: Symmetry) -> NDArray[np.int64]:
+    """The class of each link: equivalent links of both directions have the same number, the first orbit of the two."""
     orbit, count = group.link_orbits.astype(np.int64), len(topology.nodes)
     there = topology.link_src.astype(np.int64) * count + topology.link_dst
     back = topology.link_dst.astype(np.int64) * count + topology.link_src
@@ -111,33 +136,33 @@ def _cables(topology: Topology, group: Symmetry) -> NDArray[np.int64]:
 
 
 def _with(topology: Topology, chosen: NDArray[np.bool_], GBps: NDArray[np.float64] | float) -> Topology:
-    """The machine with other bandwidths on some links."""
+    """The machine with other bandwidths on the chosen links."""
     every = np.where(chosen, GBps, topology.link_GBps).tolist()
     links = [replace(k, bandwidth_GBps=b) if a else k for k, a, b in zip(topology.links, chosen, every, strict=True)]
     return replace(topology, links=tuple(links))
 
 
-def _bottlenecks(optimum: FluidOptimum, cables: NDArray[np.int64], root: int, us: float) -> list[Bottleneck]:
-    """Every kind of cable and every limit.
+def _bottlenecks(optimum: FluidOptimum, link_class: NDArray[np.int64], root: int, us: float) -> list[Bottleneck]:
+    """Every class of links and every limit, with the time that more bandwidth saves.
 
-    Where several kinds bind together, the duals are not unique, and more of one alone may save nothing. So what is full
-    is widened a little, and the optimum found again.
+    Where several classes bind together, the duals are not unique, and more bandwidth of one class alone may save
+    nothing. So the bandwidth of each bottleneck is raised slightly, and the optimum is computed again.
     """
-    topology, floor = optimum.topology, optimum.bound_s_per_GB
-    busy = optimum.link_GB / topology.link_GBps / floor
+    topology, bound = optimum.topology, optimum.bound_s_per_GB
+    busy = optimum.link_GB / topology.link_GBps / bound
     result = []
 
     def saved(other: Topology, more_GBps: float) -> float:
         found = fluid_optimum(other, optimum.collective, root=root).bound_s_per_GB
-        return max(floor - found, 0.0) / more_GBps * us
+        return max(bound - found, 0.0) / more_GBps * us
 
-    for first in np.unique(cables, return_index=True)[1].tolist():
-        alike = cables == cables[first]
+    for first in np.unique(link_class, return_index=True)[1].tolist():
+        alike = link_class == link_class[first]
         GBps, use = float(topology.link_GBps[first]), float(busy[alike].max())
         gain = saved(_with(topology, alike, topology.link_GBps * _WIDER), GBps * (_WIDER - 1)) if use >= _BINDS else 0.0
         result.append(Bottleneck(topology.link_name(first), int(alike.sum()), GBps, use, gain))
     for at, limit in enumerate(topology.limits):
-        use = float(optimum.link_GB[list(limit.links)].sum()) / limit.bandwidth_GBps / floor
+        use = float(optimum.link_GB[list(limit.links)].sum()) / limit.bandwidth_GBps / bound
         more = replace(limit, bandwidth_GBps=limit.bandwidth_GBps * _WIDER)
         wider = replace(topology, limits=(*topology.limits[:at], more, *topology.limits[at + 1 :]))
         gain = saved(wider, more.bandwidth_GBps - limit.bandwidth_GBps) if use >= _BINDS else 0.0
@@ -146,18 +171,18 @@ def _bottlenecks(optimum: FluidOptimum, cables: NDArray[np.int64], root: int, us
 
 
 def describe(advice: Advice) -> str:
-    """The advice in words, for people."""
+    """The table that `flowccl advise` prints."""
     lines = [
         f"machine      {advice.machine}",
-        f"collective   {advice.collective}, {advice.size_bytes} bytes",
-        f"optimum      {format_us(advice.optimum_us)} for the bandwidth alone, latency and chunks apart",
+        f"collective   {advice.collective}, {format_bytes(advice.size_bytes)}",
+        f"optimum      {format_us(advice.optimum_us)} by bandwidth alone, without latencies and chunks",
         f"proof        {advice.proof}",
         "",
-        f"{'links alike, both ways':<32} {'how many':>8} {'bandwidth':>12} {'use':>7}  1 GB/s more on each saves",
+        f"{'equivalent links':<32} {'links':>8} {'bandwidth':>12} {'use':>7}  time saved by 1 GB/s more on each",
     ]
     for b in advice.bottlenecks:
-        saves = format_us(b.saved_us_per_GBps) if b.saved_us_per_GBps > 1e-6 else "nothing alone: others are full too"
-        words = saves if b.use >= _BINDS else "nothing"
+        saves = format_us(b.saved_us_per_GBps) if b.saved_us_per_GBps > 1e-6 else "none alone: other links bind too"
+        words = saves if b.use >= _BINDS else "none"
         lines.append(f"{b.name:<32} {b.links:>8} {format_GBps(b.bandwidth_GBps):>12} {b.use:>7.1%}  {words}")
     if advice.sweep:
         lines += ["", f"{'bandwidth':>12}  optimum"]

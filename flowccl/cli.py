@@ -1,6 +1,6 @@
 """The command line: `flowccl synth | verify | show | plot | run | export | ...`. `commands` has one module for each.
 
-Exit codes: 0 good, 1 a schedule is invalid, 2 bad input, 3 nothing found in time.
+Exit codes: 0: success; 1: the schedule is invalid; 2: bad input; 3: nothing found in time.
 """
 
 import argparse
@@ -8,9 +8,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from flowccl.commands import advise, compare, export, importing, look, profile, run, synth
 from flowccl.commands.parts import Parser, StopSignal
+from flowccl.commands.terminal import print_error
 from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.version import VERSION
 
@@ -18,44 +20,72 @@ _EXIT = ((InvalidScheduleError, 1), (NothingFoundError, 3), (InputError, 2), (Fl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    """Run the command line and return the exit code."""
+    options = _parsed(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.DEBUG if options.verbose else logging.ERROR, format="%(message)s")
     try:
         return int(options.run(options))
     except FlowcclError as error:
-        print(f"flowccl: error: {error}", file=sys.stderr)
+        print_error(str(error))
         return next(code for kind, code in _EXIT if isinstance(error, kind))
     except KeyboardInterrupt:
-        print("flowccl: interrupted before any schedule was found", file=sys.stderr)
+        print("flowccl: interrupted before a schedule was found", file=sys.stderr)
         return 3
-    except BrokenPipeError:  # the reader of our output is gone, as in `flowccl machines | head`
+    except BrokenPipeError:  # the reader of standard output has exited, as in `flowccl machines | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     finally:
         StopSignal.restore()
 
 
-def _parser() -> Parser:
-    """The options of all commands."""
-    result = Parser(
-        prog="flowccl",
-        description="Synthesizes collective communication schedules for GPU machines: verified, with a proved floor.",
-        epilog=(
-            "examples:\n"
-            "  flowccl synth ndv2:2 allgather --size 1MB --out ag.json\n"
-            "  flowccl synth my-cluster.json alltoall --size 64MB --json\n"
-            "  flowccl verify ag.json\n"
-            "  flowccl plot ag.json --out ag.png\n"
-            "  flowccl export ag.json --to msccl --out ag.xml\n"
-            "  flowccl machines\n"
-            "\nexit codes: 0 good, 1 a schedule is invalid, 2 bad input, 3 nothing found in time"
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    result.add_argument("--version", action="version", version=f"flowccl {VERSION}")
-    result.add_argument("--verbose", action="store_true", help="log what happens to stderr")
-    commands = result.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
-    for module in (synth, look, compare, advise, run, profile, importing, export):
-        module.add(commands)
-    return result
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The parsed options; unknown ones are refused by name."""
+    parser = _Parsers()
+    first = next((word for word in arguments if word not in ("--verbose",)), "")
+    if first.startswith("-") and not parser.whole.knows(first):
+        parser.misplaced(first.partition("=")[0])
+    options, unknown = parser.whole.parse_known_args(arguments)
+    if unknown:
+        if unknown[0] == "--verbose":
+            parser.whole.error(f"option --verbose belongs before the command: flowccl --verbose {options.command}")
+        parser.of_command[options.command].unknown(unknown)
+    return options
+
+
+class _Parsers:
+    """The parser of the whole command line, and the parser of each command."""
+
+    def __init__(self) -> None:
+        self.whole = Parser(
+            prog="flowccl",
+            usage="flowccl [--verbose] COMMAND [OPTIONS]",
+            description=(
+                "Synthesize collective communication schedules for GPU clusters: which chunk goes over which link, "
+                "and when.\nEvery schedule is verified and comes with a proved lower bound on its completion time."
+            ),
+            epilog=(
+                "`flowccl COMMAND --help` explains a command and its options.\n"
+                "\nexamples:\n"
+                "  flowccl synth ndv2:2 allgather --size 1MB --out ag.json     synthesize a schedule\n"
+                "  flowccl synth my-cluster.json alltoall --size 64MB --json   on a machine of your own\n"
+                "  flowccl verify ag.json                                      check it independently\n"
+                "  flowccl plot ag.json --out ag.png                           draw its timeline\n"
+                "  flowccl export ag.json --to msccl --out ag.xml              write it for a runtime\n"
+                "  flowccl machines                                            list the built-in machines\n"
+                "\nexit codes:\n"
+                "  0: success; 1: the schedule is invalid; 2: bad input; 3: nothing found in time"
+            ),
+        )
+        self.whole.add_argument("--version", action="version", version=f"flowccl {VERSION}")
+        self.whole.add_argument("--verbose", action="store_true", help="log every step to standard error")
+        commands = self.whole.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+        for module in (synth, look, compare, advise, run, profile, importing, export):
+            module.add(commands)
+        self.of_command: dict[str, Parser] = dict(commands.choices)
+
+    def misplaced(self, option: str) -> NoReturn:
+        """Refuse an option before the command that is not an option of `flowccl` itself."""
+        owners = [name for name, parser in self.of_command.items() if parser.knows(option)]
+        if owners:
+            self.whole.error(f"option {option} belongs after its command: flowccl {owners[0]} ... {option}")
+        self.whole.unknown([option])

@@ -12,11 +12,11 @@ import numpy as np
 from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.methods import warm_up
+from flowccl.compilation import warm_up
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
-from flowccl.verifier.compact import alike_bound, verify_whole
+from flowccl.verifier.compact import symmetric_bound, verify_whole
 
 if TYPE_CHECKING:
     from flowccl.methods.symmetric.one_source import OneSource
@@ -115,17 +115,17 @@ def synthesize_compact(
         raise InputError(f"{kind}: {size_bytes} bytes are too few for {topology.num_gpus} blocks")
     warm_up(["symmetric"])
     began = time.monotonic()
-    ways = symmetric_paths(topology)
-    if ways is None:
+    paths = symmetric_paths(topology)
+    if paths is None:
         raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
-    bound = alike_bound(topology, kind, size_bytes)
+    bound = symmetric_bound(topology, kind, size_bytes)
     best: OneSource | None = None
-    for best in _runs(ways, kind, size_bytes, chunks, seed):
+    for best in _runs(paths, kind, size_bytes, chunks, seed):
         if best.finish_ps <= bound.ps * (1 + gap) or time.monotonic() - began > time_limit_s:
             break
     if best is None:
         raise NothingFoundError(f"no schedule found; the lower bound is {bound.us:g} us")
-    compact = CompactSchedule(kind, size_bytes, best.compact(_block(size_bytes, topology)), ways.group)
+    compact = CompactSchedule(kind, size_bytes, best.compact(_block(size_bytes, topology)), paths.group)
     violations = verify_whole(compact)
     if violations:
         raise InvalidScheduleError(f"mirrored made a wrong schedule, please report it: {violations[0]}")
@@ -138,22 +138,22 @@ def _block(size_bytes: int, topology: Topology) -> int:
     return -(-size_bytes // topology.num_gpus)
 
 
-def _runs(ways: "Ways", kind: str, size_bytes: int, chunks: int | None, seed: int) -> "Iterator[OneSource]":
+def _runs(paths: "Ways", kind: str, size_bytes: int, chunks: int | None, seed: int) -> "Iterator[OneSource]":
     """The best so far after each run: a few runs at each number of pieces, while more pieces help."""
     from flowccl.methods.symmetric.one_source import deliver_one, spread_one
 
-    topology, random = ways.group.topology, np.random.default_rng(seed)
+    topology, random = paths.group.topology, np.random.default_rng(seed)
     best: OneSource | None = None
     for pieces in _PIECES if chunks is None else (chunks,):
         if pieces > size_bytes // topology.num_gpus:
             return
-        kinds, before = ways.kinds(-(-_block(size_bytes, topology) // pieces)), best
+        kinds, before = paths.kinds(-(-_block(size_bytes, topology) // pieces)), best
         for _ in range(_RUNS):
             deadline = _NEVER if best is None else best.finish_ps - 1
             if kind == "allgather":
-                found = spread_one(ways, kinds, pieces, random, deadline)
+                found = spread_one(paths, kinds, pieces, random, deadline)
             else:
-                found = deliver_one(ways, kinds, pieces, random)
+                found = deliver_one(paths, kinds, pieces, random)
             if found is not None and (best is None or found.finish_ps < best.finish_ps):
                 best = found
             if best is not None:

@@ -1,4 +1,4 @@
-"""One machine, one collective, many sizes: auto beside the classics, the floor and published results."""
+"""Compare methods, baselines, published results and the lower bound over many sizes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from flowccl.units import format_bytes, parse_bytes
 
 @dataclass(frozen=True)
 class Comparison:
-    """Finishes in us by column (method, published synthesizer) for one size, and the floor with its witness."""
+    """Completion times in us by column (method or published synthesizer) for one size, and the lower bound."""
 
     size_bytes: int
     finish_us: dict[str, float | None]
@@ -21,12 +21,12 @@ class Comparison:
     bound_witness: str
 
     def algbw_GBps(self, column: str) -> float | None:
-        """Size over finish."""
-        finish = self.lower_bound_us if column == "floor" else self.finish_us.get(column)
+        """Size / completion time; the column "bound" is that of the lower bound."""
+        finish = self.lower_bound_us if column == "bound" else self.finish_us.get(column)
         return None if not finish else self.size_bytes / finish / 1000
 
     def to_json(self) -> dict[str, Any]:
-        """One flat object, for scripts."""
+        """One flat JSON object, for scripts."""
         return {
             "size_bytes": self.size_bytes,
             "lower_bound_us": self.lower_bound_us,
@@ -36,15 +36,19 @@ class Comparison:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes from "1KB:1GB" (1, 4, 16, 64, 256 of each unit in between) or "1KB,1MB"."""
+    """Sizes from a range "1KB:1GB" (1, 4, 16, 64 and 256 of each unit) or a list "1KB,1MB"."""
     if ":" not in text:
         return [parse_bytes(part) for part in text.split(",")]
     low, _, high = text.partition(":")
     first, last = parse_bytes(low), parse_bytes(high)
+    if first > last:
+        raise InputError(f"sizes {text!r}: the first size is larger than the last; write {high.strip()}:{low.strip()}")
     steps = [scale * 1000**power for power in range(6) for scale in (1, 4, 16, 64, 256)]
     chosen = [size for size in steps if first <= size <= last]
     if not chosen:
-        raise InputError(f"sizes {text!r}: no size of 1, 4, 16, 64, 256 B, KB, MB or GB lies between them")
+        raise InputError(
+            f"sizes {text!r}: the range contains none of 1, 4, 16, 64, 256 B, KB, MB, GB; write a list: 2KB,3KB"
+        )
     return chosen
 
 
@@ -56,10 +60,14 @@ def compare(
     *,
     time_limit_s: float = 10.0,
     seed: int = 0,
+    on_run: Callable[[int, str], None] = lambda size, method: None,
     on_row: Callable[[Comparison], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Comparison]:
-    """Finishes of each method at each size. A method that does not apply (or finds nothing in time) is left empty."""
+    """Completion times of each method at each size; None if the method does not apply or finds nothing in time.
+
+    `on_run` is called with the size and the method before each synthesis, `on_row` with each finished row.
+    """
     published = published_us(topology.name, collective)
     rows: list[Comparison] = []
     for size in sizes:
@@ -68,6 +76,7 @@ def compare(
         for method in methods:
             if should_stop():
                 return rows
+            on_run(size, method)
             options: dict[str, Any] = {"method": method, "time_limit_s": time_limit_s, "seed": seed}
             try:
                 result = synthesize(topology, collective, size, **options, should_stop=should_stop)
@@ -79,26 +88,27 @@ def compare(
             finishes[method] = result.schedule.finish_us
             if bound is None or result.bound.ps > bound.ps:
                 bound = result.bound
-        finishes |= {who: by_size.get(size) for who, by_size in published.items()}
+        finishes |= {source: by_size.get(size) for source, by_size in published.items()}
         if bound is None:
-            raise InputError(f"none of {', '.join(methods)} applies to {collective} on {topology.name}")
+            raise InputError(f"none of the methods {', '.join(methods)} applies to {collective} on {topology.name}")
         rows.append(Comparison(size, finishes, bound.us, bound.witness))
         if on_row:
             on_row(rows[-1])
     return rows
 
 
-def header(rows: Sequence[str]) -> str:
+def header(columns: Sequence[str]) -> str:
     """The first line of the table."""
-    return f"{'size':>8} {'floor':>12} " + " ".join(f"{name:>{max(len(name), 10)}}" for name in rows) + "  auto's gap"
+    cells = " ".join(f"{name:>{max(len(name), 10)}}" for name in columns)
+    return f"{'size':>8} {'lower bound':>12} {cells}  gap of auto"
 
 
 def line(row: Comparison) -> str:
-    """One line of the table, finishes in us."""
+    """One line of the table, completion times in us."""
     cells = [
         f"{'-' if finish is None else format(finish, '.6g'):>{max(len(name), 10)}}"
         for name, finish in row.finish_us.items()
     ]
     auto = row.finish_us.get("auto")
-    gap = f"{auto / row.lower_bound_us - 1:11.2%}" if auto else ""
+    gap = f"{100 * (auto / row.lower_bound_us - 1):11.2f} %" if auto else ""
     return f"{format_bytes(row.size_bytes):>8} {row.lower_bound_us:12.6g} " + " ".join(cells) + gap

@@ -131,7 +131,7 @@ def take(queue: Queue) -> int:
 
 
 @inner
-def lacks_room(queue: Queue, more: int) -> bool:
+def lacks_space(queue: Queue, more: int) -> bool:
     """Whether so many more events do not fit."""
     return bool(queue.size[0] + more > len(queue.time))
 

@@ -1,34 +1,34 @@
-"""Everything flowccl raises on purpose.
+"""The errors that flowccl raises.
 
 FlowcclError
-├── InputError            what the caller gave is wrong; the message names it and the fix (exit code 2)
-│   ├── TopologyError     a machine that makes no sense
-│   ├── DemandError       a collective that makes no sense, or not on this machine
-│   ├── ScheduleError     a schedule that does not fit its machine or its demand
+├── InputError            the input is wrong; the message names the mistake and the fix (exit code 2)
+│   ├── TopologyError     an invalid machine
+│   ├── DemandError       an invalid demand, or a demand that the machine cannot serve
+│   ├── ScheduleError     a schedule that does not match its machine or its demand
 │   └── FileError         a file that cannot be read, parsed or written
-├── InvalidScheduleError  a schedule was judged, and violates the rules (exit code 1)
-└── NothingFoundError     the time was over before there was any schedule (exit code 3)
+├── InvalidScheduleError  the verifier found violations in a schedule (exit code 1)
+└── NothingFoundError     no schedule was found within the time limit (exit code 3)
 """
 
 
 class FlowcclError(Exception):
-    """Base of all errors that flowccl raises on purpose."""
+    """Base class of all errors that flowccl raises."""
 
 
 class InputError(FlowcclError):
-    """What the caller gave is wrong."""
+    """The input is wrong."""
 
 
 class TopologyError(InputError):
-    """A machine that makes no sense."""
+    """An invalid machine."""
 
 
 class DemandError(InputError):
-    """A collective that makes no sense, or not on this machine."""
+    """An invalid demand, or a demand that the machine cannot serve."""
 
 
 class ScheduleError(InputError):
-    """A schedule that does not fit its machine or its demand."""
+    """A schedule that does not match its machine or its demand."""
 
 
 class FileError(InputError):
@@ -36,8 +36,8 @@ class FileError(InputError):
 
 
 class InvalidScheduleError(FlowcclError):
-    """A schedule was judged and violates the rules."""
+    """The verifier found violations in a schedule."""
 
 
 class NothingFoundError(FlowcclError):
-    """The time was over before there was any schedule."""
+    """No schedule was found within the time limit."""

@@ -1,4 +1,4 @@
-"""Files, read with bounds and written whole or not at all. Formats live with the things they describe."""
+"""Reading files with a size limit and writing them atomically. Each format is defined next to the data it stores."""
 
 import gzip
 import json
@@ -15,20 +15,22 @@ from flowccl.units import format_bytes
 
 
 def read_json(path: str | Path, max_bytes: int) -> Any:
-    """The value in a JSON file (.json, or .json.gz compressed); FileError with the place where it is broken."""
+    """Return the value in a JSON file (.json or .json.gz). FileError gives the position of a syntax error."""
     path = Path(path)
     return parse_json(read_bytes(path, max_bytes), str(path))
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """The bytes of a file, unpacked where it is compressed, refused where they are more than `max_bytes`."""
+    """Return the bytes of a file, decompressed if it is gzip. Files of more than `max_bytes` bytes are refused."""
     try:
         if path.is_dir():
             raise FileError(f"{path}: is a folder, not a file")
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
+            if path.suffix == ".gz" and not packed:
+                raise FileError(f"{path}: is not a gzip file; compress it or remove .gz from its name")
             if not packed and os.fstat(raw.fileno()).st_size > max_bytes:
-                raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the most that is read")
+                raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the size limit")
         with gzip.open(path, "rb") if packed else path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except FileNotFoundError:
@@ -36,26 +38,26 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(f"{path}: cannot be read: {error}") from None
     if len(data) > max_bytes:
-        raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the most that is read")
+        raise FileError(f"{path}: larger than {format_bytes(max_bytes)}, the size limit")
     return data
 
 
 def parse_json(data: bytes | str, name: str) -> Any:
-    """The value in JSON text. NaN, Infinity and doubled keys are refused."""
+    """Return the value in JSON text. NaN, Infinity and duplicate keys are refused."""
     try:
-        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled)
+        return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except json.JSONDecodeError as error:
         raise FileError(f"{name}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except UnicodeDecodeError as error:
         raise FileError(f"{name}: not JSON: byte {error.start} is not UTF-8") from None
     except RecursionError:
-        raise FileError(f"{name}: not readable: nested too deeply") from None
+        raise FileError(f"{name}: cannot be read: nested too deeply") from None
     except ValueError as error:
         raise FileError(f"{name}: {error}") from None
 
 
 def json_format(path: str | Path) -> str | None:
-    """What a JSON file says it is ("flowccl-schedule"), from its first bytes; None where it is no such file."""
+    """Return the `format` of a JSON file ("flowccl-schedule") from its first bytes; None if it has none."""
     path = Path(path)
     try:
         if not path.is_file():
@@ -72,7 +74,7 @@ def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a number that JSON allows")
 
 
-def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
@@ -81,14 +83,14 @@ def _refuse_doubled(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = None) -> None:
-    """Write a value as JSON; compressed where the name ends in .gz. Whole or not at all."""
+    """Write a value as JSON atomically; compressed if the name ends in .gz."""
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(value, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
     write_bytes(path, (text + "\n").encode())
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    """Write a file atomically: write a temporary file in the same folder, then rename it."""
     path = Path(path)
     if path.suffix == ".gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)

@@ -60,6 +60,20 @@ class Problem:
         return free_groups(self.topology)
 
     @cached_property
+    def is_regular(self) -> bool:
+        """Whether a symmetry group acts regularly on the GPUs: the machine looks the same from each of them."""
+        from flowccl.topology.symmetry.regular_groups import regular_group
+
+        return regular_group(self.topology) is not None
+
+    @cached_property
+    def reducing_switch(self) -> int | None:
+        """A switch that reduces and copies and joins all ranks of an allreduce; None if there is none."""
+        from flowccl.topology.reducing_switches import reducing_switch
+
+        return None if self.allreduce_ranks is None else reducing_switch(self.topology, self.allreduce_ranks)
+
+    @cached_property
     def allreduce_ranks(self) -> list[int] | None:
         """The ranks of an allreduce, ascending: every chunk is reduced over all of them, for all of them. Else None."""
         demand = self.demand

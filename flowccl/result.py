@@ -1,4 +1,4 @@
-"""What a synthesis gives: the schedule, its numbers, and the proof of how good it is."""
+"""The result of a synthesis: the schedule, its metrics, and the lower bound that certifies its quality."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,11 +7,12 @@ from typing import Any
 from flowccl.bounds.lower_bound import Bound
 from flowccl.schedule.metrics import Metrics
 from flowccl.schedule.schedule import Schedule
+from flowccl.units import format_bytes, format_us
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a synthesis stands: the best finish, the floor, the method that found it, and the seconds so far."""
+    """A step of a synthesis: the best completion time, the lower bound, the method, and the elapsed seconds."""
 
     finish_us: float | None
     lower_bound_us: float | None
@@ -20,7 +21,7 @@ class Progress:
 
     @property
     def gap(self) -> float | None:
-        """Finish over floor, less 1."""
+        """Relative distance to the lower bound: completion time / lower bound - 1."""
         if self.finish_us is None or not self.lower_bound_us:
             return None
         return self.finish_us / self.lower_bound_us - 1
@@ -28,7 +29,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """A verified schedule with its certificate. `trace` says who improved when."""
+    """A verified schedule with its lower bound. `trace` lists the improvements in order of time."""
 
     schedule: Schedule
     bound: Bound
@@ -42,16 +43,30 @@ class Result:
 
     @property
     def gap(self) -> float:
-        """Finish over lower bound, less 1."""
+        """Relative distance to the lower bound: completion time / lower bound - 1."""
         return self.schedule.finish_ps / max(self.bound.ps, 1) - 1
 
     @property
     def status(self) -> str:
-        """Optimal when the finish meets the lower bound, else feasible."""
+        """The string "optimal" if the completion time equals the lower bound, else "feasible"."""
         return "optimal" if self.schedule.finish_ps <= self.bound.ps else "feasible"
 
+    def __repr__(self) -> str:
+        demand, topology = self.schedule.demand, self.schedule.topology
+        rows = (
+            ("machine", f"{topology.name}, {topology.num_gpus} GPUs"),
+            ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}"),
+            ("completion time", format_us(self.metrics.finish_us)),
+            ("lower bound", format_us(self.bound.us)),
+            ("gap", f"{100 * self.gap:.2f} %"),
+            ("chunks per block", str(demand.pieces)),
+            ("transfers", str(len(self.schedule))),
+            ("method", self.schedule.method),
+        )
+        return "\n".join(["Result", *(f"  {name:<16}  {value}" for name, value in rows)])
+
     def to_json(self) -> dict[str, Any]:
-        """One flat object, for scripts."""
+        """One flat JSON object, for scripts."""
         from flowccl.version import VERSION
 
         demand, topology = self.schedule.demand, self.schedule.topology

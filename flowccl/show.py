@@ -1,6 +1,7 @@
-"""Machines, schedules and results in words."""
+"""Machines, schedules and results as text for people."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,114 +13,167 @@ from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
 
 if TYPE_CHECKING:
+    from flowccl.compact import CompactResult
     from flowccl.tenants import TenantsResult
 
 
+_MOST_LISTED = 8
+_LABEL = 17  # width of the first column
+_NAMES = {  # kind of node -> singular and plural
+    "gpu": ("GPU", "GPUs"),
+    "switch": ("switch", "switches"),
+    "memory": ("memory", "memories"),
+}
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """The count with its noun: "1 chunk", "2 chunks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names with commas between; of a long list only the first ones and the count."""
+    every = list(names)
+    shown = ", ".join(every[:_MOST_LISTED])
+    return shown if len(every) <= _MOST_LISTED else f"{shown}, ... ({len(every)} in total)"
+
+
+def percent(fraction: float) -> str:
+    """0.0009 -> "0.09 %"."""
+    return f"{100 * fraction:.2f} %"
+
+
 def describe_topology(topology: Topology) -> str:
-    """Nodes, links by kind, limits: what a newcomer wants to see first."""
+    """The nodes, the links grouped by kind and bandwidth, and the limits of a machine."""
     kinds = Counter(node.kind for node in topology.nodes)
     lines = [
         f"machine      {topology.name}",
-        f"nodes        {', '.join(f'{count} {kind}' for kind, count in kinds.items())}",
-        f"hosts        {len(topology.hosts)}" if topology.hosts else "hosts        not said",
+        f"nodes        {', '.join(counted(count, *_NAMES.get(kind, (kind, ''))) for kind, count in kinds.items())}",
+        f"hosts        {len(topology.hosts) or 'not given'}",
     ]
     for node in topology.nodes:
         if node.kind != "gpu":
             skills = [name for name in ("stores", "copies", "reduces") if getattr(node, name)]
             crossing = [] if node.stores else [node.crossing]
-            room = [] if node.buffer_bytes is None else [f"buffer {format_bytes(node.buffer_bytes)}"]
-            lines.append(f"{node.kind:<12} {node.name}: {', '.join(skills + crossing + room) or 'forwards'}")
+            buffer = [] if node.buffer_bytes is None else [f"buffer {format_bytes(node.buffer_bytes)}"]
+            lines.append(f"{node.kind:<12} {node.name}: {', '.join(skills + crossing + buffer) or 'forwards'}")
             if len(lines) > 12:
-                lines.append(f"             ... {sum(kinds.values()) - kinds['gpu']} in all")
+                lines.append(f"             ... {sum(kinds.values()) - kinds['gpu']} in total")
                 break
     classes: Counter[tuple[str, float, float, float]] = Counter()
     for link in topology.links:
-        way = f"{topology.nodes[link.src].kind} -> {topology.nodes[link.dst].kind}"
-        classes[way, link.bandwidth_GBps, link.latency_us, link.overhead_us] += 1
+        ends = f"{topology.nodes[link.src].kind} -> {topology.nodes[link.dst].kind}"
+        classes[ends, link.bandwidth_GBps, link.latency_us, link.overhead_us] += 1
     lines.append(f"links        {len(topology.links)} directed")
-    for (way, bandwidth, latency, overhead), count in sorted(
+    for (ends, bandwidth, latency, overhead), count in sorted(
         classes.items(), key=lambda item: (item[0][0], -item[0][1])
     ):
-        held = f", setup {format_us(overhead)}" if overhead else ""
-        lines.append(f"             {count:>6} x {way:<16} {format_GBps(bandwidth):>10}, {format_us(latency)}{held}")
+        extra = f", overhead {format_us(overhead)} per message" if overhead else ""
+        cost = f"{format_GBps(bandwidth):>10}, latency {format_us(latency)}{extra}"
+        lines.append(f"             {count:>6} x {ends:<16} {cost}")
     lines += [
-        f"limit        {limit.name}: {format_GBps(limit.bandwidth_GBps)} over {len(limit.links)} links"
-        for limit in topology.limits[:8]
+        f"limit        {limit.name}: {format_GBps(limit.bandwidth_GBps)} over {counted(len(limit.links), 'link')}"
+        for limit in topology.limits[:_MOST_LISTED]
     ]
+    if len(topology.limits) > _MOST_LISTED:
+        lines.append(f"             ... {len(topology.limits)} limits in total")
     lines.append(f"fingerprint  {topology.fingerprint}")
     return "\n".join(lines)
 
 
 def describe_schedule(schedule: Schedule) -> str:
-    """What it is for, how long it takes, and the busiest links."""
+    """The collective, the completion time and the busiest links of a schedule."""
     metrics, demand = measure(schedule), schedule.demand
-    lines = [
-        f"schedule     {demand.collective}, {format_bytes(demand.size_bytes)}, {demand.pieces} chunks per block",
-        f"machine      {schedule.topology.name}, {schedule.topology.num_gpus} gpus",
-        f"made by      {schedule.method or 'not said'}",
-        f"transfers    {len(schedule)} of {len(demand)} chunks over {len(schedule.routes)} routes",
-        f"finish       {format_us(metrics.finish_us)} ({metrics.finish_us:.6g} us)",
-        f"algbw        {format_GBps(metrics.algbw_GBps)}",
-        f"busbw        {format_GBps(metrics.busbw_GBps)}",
-        "busiest links",
+    rows = [
+        *_problem_rows(schedule),
+        ("method", schedule.method or "not given"),
+        ("completion time", _exact_us(metrics.finish_us)),
+        ("algbw", format_GBps(metrics.algbw_GBps)),
+        ("busbw", format_GBps(metrics.busbw_GBps)),
+        (
+            "transfers",
+            f"{len(schedule)} of {counted(len(demand), 'chunk')} over {counted(len(schedule.routes), 'route')}",
+        ),
     ]
-    for link in np.argsort(-metrics.link_use, kind="stable")[:8].tolist():
-        lines.append(f"             {metrics.link_use[link]:6.1%}  {schedule.topology.link_name(link)}")
+    lines = [_table(rows), "busiest links"]
+    for link in np.argsort(-metrics.link_use, kind="stable")[:_MOST_LISTED].tolist():
+        use = f"{100 * metrics.link_use[link]:6.1f} %"
+        lines.append(f"{'':<{_LABEL}}{use}  {schedule.topology.link_name(link)}")
     return "\n".join(lines)
 
 
+def _problem_rows(schedule: Schedule) -> list[tuple[str, str]]:
+    """The machine and the collective."""
+    demand, topology = schedule.demand, schedule.topology
+    pieces = counted(demand.pieces, "chunk")
+    return [
+        ("machine", f"{topology.name}, {counted(topology.num_gpus, 'GPU')}"),
+        ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}, {pieces} per block"),
+    ]
+
+
+def _exact_us(us: float) -> str:
+    """The time with a readable unit, and with six digits in microseconds if that differs."""
+    short, exact = format_us(us), f"{us:.6g} us"
+    return short if short == exact else f"{short} ({exact})"
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{name:<{_LABEL}}{value}" for name, value in rows)
+
+
 def _epoch_rows(result: Result) -> list[tuple[str, str]]:
-    """What a method on a grid of epochs has to say."""
+    """The rows of a method on a time grid of epochs."""
     facts = result.details
     if "epochs" not in facts:
         return []
     length, finish = float(str(facts["epoch_us"])), float(str(facts["grid_finish_us"]))
     gap = float(str(facts["grid_gap"]))
-    proof = "fewest on this grid" if gap == 0 else f"gap on the grid {gap:.2%}"
+    proof = "the fewest possible on this grid" if gap == 0 else f"gap on the grid {percent(gap)}"
     rows = [("epochs", f"{facts['epochs']} of {length:.6g} us, {finish:.6g} us on the grid; {proof}")]
     if "epochs_bound" in facts:
-        rows.append(("at least", f"{facts['epochs_bound']} epochs: {facts['epochs_bound_reason']}"))
+        rows.append(("epochs bound", f"at least {facts['epochs_bound']}: {facts['epochs_bound_reason']}"))
     left_shifted = float(str(facts["plan_finish_us"]))
-    rows.append(("plan", f"retimed {left_shifted:.6g} us; schedule by the {facts['schedule_by']}"))
+    rows.append(
+        ("plan", f"{left_shifted:.6g} us after the left shift; the schedule is from the {facts['schedule_by']}")
+    )
     rows.append(("solver", f"{facts['solver_s']} s, {facts['grid_status']}"))
     return rows
 
 
 def _flow_rows(result: Result) -> list[tuple[str, str]]:
-    """What a method that starts from a fluid optimum has to say."""
+    """The rows of a method that starts from a fluid optimum."""
     facts = result.details
     if "pipeline_loss" not in facts:
         return []
     rows = []
     if "optimum_us" in facts:
-        rows.append(("optimum", f"{float(str(facts['optimum_us'])):.6g} us as a flow, by bandwidths alone"))
+        rows.append(("optimum", f"{float(str(facts['optimum_us'])):.6g} us as a fluid flow, by bandwidth alone"))
     busiest, loss = float(str(facts["busiest_link_us"])), float(str(facts["pipeline_loss"]))
-    chunks = f", {float(str(facts['chunk_loss'])):.2%} for whole chunks" if "chunk_loss" in facts else ""
-    rows.append(("pipeline", f"busiest link {busiest:.6g} us{chunks}; {loss:.2%} lost in the pipeline"))
+    chunks = f", {percent(float(str(facts['chunk_loss'])))} lost to whole chunks" if "chunk_loss" in facts else ""
+    rows.append(("pipeline", f"busiest link {busiest:.6g} us{chunks}; {percent(loss)} lost to filling the pipeline"))
     return rows
 
 
 def _sketch_rows(result: Result) -> list[tuple[str, str]]:
-    """Connections of a sketch that the machine does not have."""
+    """The connections of a sketch that the machine does not have."""
     changes = result.details.get("relayed")
     if not isinstance(changes, list):
         return []
     more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-    return [("relayed", f"the machine lacks what the sketch names: {', '.join(changes[:3])}{more}")]
+    return [("relayed", f"connections of the sketch without a link on the machine: {', '.join(changes[:3])}{more}")]
 
 
 def describe_result(result: Result, out: str | None = None) -> str:
     """The table that `synth` prints."""
-    demand, metrics = result.schedule.demand, result.metrics
-    share = "this is optimal" if result.status == "optimal" else f"{result.gap:.2%} above the floor"
+    metrics = result.metrics
     rows = [
-        ("machine", f"{result.schedule.topology.name}, {result.schedule.topology.num_gpus} gpus"),
-        ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}, {demand.pieces} chunks per block"),
+        *_problem_rows(result.schedule),
         ("method", f"{result.schedule.method}, seed {result.seed}"),
-        ("finish", f"{format_us(metrics.finish_us)} ({metrics.finish_us:.6g} us)"),
-        ("lower bound", f"{format_us(result.bound.us)} ({result.bound.us:.6g} us)"),
-        ("gap", share),
-        ("why", result.bound.witness),
+        ("completion time", _exact_us(metrics.finish_us)),
+        ("lower bound", _exact_us(result.bound.us)),
+        ("gap", describe_gap(result.gap, result.status == "optimal")),
+        ("bound proof", result.bound.witness),
         *_epoch_rows(result),
         *_flow_rows(result),
         *_sketch_rows(result),
@@ -129,19 +183,49 @@ def describe_result(result: Result, out: str | None = None) -> str:
         ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
     ]
     if result.interrupted:
-        rows.append(("stopped", "by you; this is the best so far"))
+        rows.append(("interrupted", "the best schedule so far"))
     if out is not None:
-        rows.append(("written", out))
-    return "\n".join(f"{name:<12} {value}" for name, value in rows)
+        rows.append(("written to", out))
+    return _table(rows)
+
+
+def describe_gap(gap: float, optimal: bool) -> str:
+    """The value of the row "gap"."""
+    if optimal:
+        return "optimal: the completion time equals the lower bound"
+    return f"{percent(gap)} above the lower bound"
+
+
+def describe_compact(result: "CompactResult", out: str | None = None) -> str:
+    """The table that `synth` prints for a compact schedule."""
+    facts, whole = result.to_json(), result.compact
+    group = " x ".join(map(str, whole.group.order))
+    pieces = counted(whole.pieces, "chunk")
+    rows = [
+        ("machine", f"{facts['machine']}, {facts['gpus']} GPUs, symmetric under a group of order {group}"),
+        ("collective", f"{whole.collective}, {format_bytes(whole.size_bytes)}, {pieces} per block"),
+        ("method", f"symmetric, compact form, seed {result.seed}"),
+        ("completion time", _exact_us(whole.finish_us)),
+        ("lower bound", _exact_us(result.bound.us)),
+        ("gap", describe_gap(result.gap, result.gap <= 0)),
+        ("bound proof", result.bound.witness),
+        ("algbw", format_GBps(facts["algbw_GBps"])),
+        ("busbw", format_GBps(facts["busbw_GBps"])),
+        ("transfers", f"{len(whole.one)} of gpu0's data, {len(whole)} in total, verified"),
+        ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
+        *([] if out is None else [("written to", out)]),
+    ]
+    return _table(rows)
 
 
 def describe_tenants(tenants: "TenantsResult", out: str | None = None) -> str:
-    """The result of several tenants, with a line for each."""
+    """The result of several tenants, with one line per tenant."""
     lines = [describe_result(tenants.result, out), ""]
     width = max(len(tenant.name) for tenant in tenants.tenants)
     for tenant in tenants.tenants:
-        finish, floor = (format_us(part[tenant.name]) for part in (tenants.finish_us, tenants.lower_bound_us))
-        lines.append(f"{tenant.name:<{width}}  weight {tenant.weight:g}, finish {finish}, alone at least {floor}")
-    floor = f"proved floor {format_us(tenants.weighted_bound_us)}"
-    lines.append(f"weighted sum of finishes {format_us(tenants.weighted_sum_us)}, {floor}")
+        finish, bound = (format_us(part[tenant.name]) for part in (tenants.finish_us, tenants.lower_bound_us))
+        times = f"completion time {finish}, lower bound alone {bound}"
+        lines.append(f"{tenant.name:<{width}}  weight {tenant.weight:g}, {times}")
+    total, bound = format_us(tenants.weighted_sum_us), format_us(tenants.weighted_bound_us)
+    lines.append(f"weighted sum of completion times {total}, lower bound {bound}")
     return "\n".join(lines)

@@ -5,31 +5,27 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
 from typing import Any
 
-import numpy as np
-
+from flowccl.auto.bound_search import BoundSearch
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import FIRST_STEPS, Chunking
-from flowccl.bounds.lower_bound import Bound, lower_bound, sharpened
+from flowccl.compilation import warm_up
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
-from flowccl.methods import BY_FLOWS, METHODS, ON_EPOCHS, warm_up
-from flowccl.methods.clock import Clock
-from flowccl.methods.method import Method
+from flowccl.methods.registry import REGISTRY, info_of, load_method
+from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.budget import Budget
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 
 log = logging.getLogger(__name__)
 
 _MOST_FOR_ALL = 5_000  # up to so many (chunk, destination) pairs, auto asks all its methods before it stops
-_SHARPEN_AFTER, _SHARPEN_FOR = 0.1, 0.2  # parts of the time limit: when a better floor is sought, and for how long
-_WORTH_SHARPENING = 0.02  # the gap above which that is done
 
 
 def synthesize(
@@ -55,13 +51,13 @@ def synthesize(
     number of chunks. `chunks` is the number of pieces of each block; None tries several. Stops when the finish is
     within `gap` of the bound (of 0.5 % or less: small problems go on for seconds while they get better), after
     `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true; the best so far is returned,
-    always verified. The clock starts when the compiled loops are loaded; a new
+    always verified. The context starts when the compiled loops are loaded; a new
     installation compiles them first, once. `workers` searches make steps side by side; with `steps` the result does not
     depend on them. `options` are those of the method: `TecclOptions` for milp, lp and astar, which take one chunk
     unless `chunks` says otherwise; `TacclOptions` for taccl, which tries multiples of what its sketch says.
     """
     limit_s = _checked_limit(time_limit_s)
-    if chunks is None and method in ON_EPOCHS:
+    if chunks is None and method != "auto" and info_of(method).epochs:
         chunks = 1
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
     if chunks is None and not isinstance(collective, Demand):
@@ -70,24 +66,25 @@ def synthesize(
     first.check_fits(topology)
     _check_duration(topology, first)
     began = time.monotonic()
-    methods = _chosen(method, topology, first)
+    problem = Problem(topology, first)
+    methods = _chosen(method, problem)
     chosen_s = time.monotonic() - began
     warm_up(methods)
     all_first = len(first.destination_rank) <= _MOST_FOR_ALL
-    clock = Clock(limit_s, seed, steps, should_stop=should_stop, options=options or {})
-    clock.started -= chosen_s  # only loading is free
-    floor = _Floor(topology, first, clock, gap)
+    context = SearchContext(Budget(limit_s, steps, should_stop=should_stop), seed=seed, options=options or {})
+    context.budget.started -= chosen_s  # only loading is free
+    bounds = BoundSearch(problem, context, gap)
     trace: list[Progress] = []
     best: Schedule | None = None
     interrupted = False
     try:
-        wanted = _wanted(method, topology, first, gap, clock) if chunks is None and isinstance(collective, str) else 1
-        first_steps = 1 if method == "taccl" else FIRST_STEPS  # its second step is a solver's, which takes long
-        search = Chunking(topology, demand_of, methods, clock, workers, all_first, first_steps, wanted)
+        useful = _useful_chunks(method, problem, gap, context) if chunks is None and isinstance(collective, str) else 1
+        first_steps = 1 if method != "auto" and info_of(method).traits.slow_second_step else FIRST_STEPS
+        search = Chunking(topology, demand_of, methods, context, workers, all_first, first_steps, useful)
         for best in search.run():  # each verified
-            found_s = clock.elapsed_s
-            floor.begin()
-            trace.append(Progress(best.finish_us, floor.bound.us if floor.bound else None, best.method, found_s))
+            found_s = context.budget.elapsed_s
+            bounds.begin()
+            trace.append(Progress(best.finish_us, bounds.bound.us if bounds.bound else None, best.method, found_s))
             log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
             if on_progress:
                 on_progress(trace[-1])
@@ -95,77 +92,21 @@ def synthesize(
         interrupted = True
         log.warning("interrupted")
     interrupted = interrupted or should_stop()
-    bound = floor.last(None if interrupted else best)
+    bound = bounds.result(None if interrupted else best)
     if best is None:
-        raise NothingFoundError(f"no schedule found in {clock.elapsed_s:.1f} s; the lower bound is {bound.us:g} us")
+        raise NothingFoundError(
+            f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
+        )
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
-    notes = clock.notes | (_losses(best, metrics, clock.notes.get("optimum_us")) if best.method in BY_FLOWS else {})
-    return Result(best, bound, metrics, clock.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
+    notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
+    return Result(best, bound, metrics, context.budget.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
 
 
-class _Floor:
-    """The lower bound: sought beside the search, so that it does not wait; where steps are counted, before they go on.
-
-    After a while a sharper one, which takes longer to find, where the gap is worth it.
-    """
-
-    def __init__(self, topology: Topology, demand: Demand, clock: Clock, gap: float) -> None:
-        self.topology, self.demand, self.clock, self.gap = topology, demand, clock, gap
-        self.bound: Bound | None = None
-        self.sharp = False
-        self.ended = Event()
-        self.pool = ThreadPoolExecutor(1)
-        self.job: Future[None] | None = None
-
-    def begin(self) -> None:
-        """There is a first schedule."""
-        if self.job is None:
-            self.job = self.pool.submit(self._both)
-        if self.clock.steps is not None:
-            self.job.result()
-
-    def last(self, best: Schedule | None) -> Bound:
-        """The best bound found; sharper yet where there is a schedule to be judged by it and that was not tried."""
-        self.ended.set()
-        self.pool.shutdown()
-        if self.job is not None:
-            self.job.result()
-        bound = self.bound or self._plain()
-        return self._sharper(bound, best.finish_ps) if best is not None and not self.sharp else bound
-
-    def _both(self) -> None:
-        bound = self._plain()
-        limit_s = self.clock.time_limit_s
-        if self.clock.steps is None and not self.ended.wait(max(_SHARPEN_AFTER * limit_s - self.clock.elapsed_s, 0.0)):
-            self._sharper(bound, self.clock.best_ps)
-
-    def _plain(self) -> Bound:
-        return self._known(lower_bound(self.topology, self.demand))
-
-    def _sharper(self, bound: Bound, finish_ps: float) -> Bound:
-        self.sharp = True
-        if finish_ps <= bound.ps * (1 + _WORTH_SHARPENING):
-            return bound
-        limit_s = _SHARPEN_FOR * self.clock.time_limit_s
-        return self._known(sharpened(self.topology, self.demand, bound, int(finish_ps), limit_s))
-
-    def _known(self, bound: Bound) -> Bound:
-        """From now on we know what is good."""
-        self.bound = bound
-        self.clock.bound_ps, self.clock.good_ps = bound.ps, bound.ps * (1 + self.gap)
-        return bound
-
-
-def _wanted(method: str, topology: Topology, demand: Demand, gap: float, clock: Clock) -> int:
-    """The number of chunks for this gap, where there is a formula for it: on trees."""
-    from flowccl.methods.trees.amount import trees_and_rounds
-
-    to_all = bool(np.all(np.diff(demand.destination_ptr) == demand.num_gpus - 1))
-    if method not in ("trees", "fluid") or topology.limits or not (to_all or demand.reduces):
-        return 1
-    count, rounds = trees_and_rounds(topology, demand, gap, clock.shared)
-    return count * rounds
+def _useful_chunks(method: str, problem: Problem, gap: float, context: SearchContext) -> int:
+    """The number of chunks for this gap, where the method has a formula for it; else 1."""
+    formula = None if method == "auto" else info_of(method).chunks_for_gap
+    return 1 if formula is None else formula(problem, gap, context)
 
 
 def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[str, object]:
@@ -177,16 +118,15 @@ def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[st
     return rows
 
 
-def _chosen(method: str, topology: Topology, demand: Demand) -> dict[str, Method]:
+def _chosen(method: str, problem: Problem) -> dict[str, Method]:
     """The methods behind a name."""
-    if method == "auto":
-        return {name: METHODS[name] for name in portfolio(topology, demand)}
-    if method not in METHODS:
-        from difflib import get_close_matches
+    names = portfolio(problem) if method == "auto" else [method]
+    return {name: load_method(name) for name in names}
 
-        near = get_close_matches(method, ["auto", *METHODS], 1, 0.0)[0]
-        raise InputError(f"unknown method {method!r}; nearest is {near!r}, all are auto, {', '.join(METHODS)}")
-    return {method: METHODS[method]}
+
+def _is_fluid(method: str) -> bool:
+    """Whether a schedule's method, as named in the schedule, starts from a fluid optimum."""
+    return method in REGISTRY and REGISTRY[method].fluid
 
 
 def _demand_of(

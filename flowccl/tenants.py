@@ -1,9 +1,10 @@
-"""Several tenants in one schedule: the wire for `flowccl synth --tenants`.
+"""One schedule for several tenants, as for `flowccl synth --tenants`.
 
-Several schedules are made, and the one with the least weighted sum of finishes wins: all chunks at once, and each
-tenant alone, put one after the other in several orders (Smith's rule: weight over time alone), where the later ones
-fill what the earlier ones leave free. Alone means as if nobody else were there, and, for groups that can do without the
-other GPUs, also among themselves: tenants on parts of their own then never meet.
+Several candidate schedules are built, and the one with the smallest weighted sum of completion times is returned: one
+schedule of all chunks together, and the tenants' separate schedules concatenated in several orders (Smith's rule:
+weight / completion time alone), where later tenants use the gaps that earlier tenants leave. A separate schedule uses
+the whole machine. For a group that needs no other GPUs, there is also one inside the group: tenants on disjoint parts
+of the machine then share no link.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.demand import Demand
-from flowccl.demand.tenants import Tenant, together
+from flowccl.demand.tenants import Tenant, combined_demand
 from flowccl.errors import DemandError, InvalidScheduleError
 from flowccl.result import Result
 from flowccl.schedule.generation.serial import generate_serial, sequence
@@ -28,13 +29,13 @@ from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 from flowccl.verifier.verify import verify
 
-_MOST_TO_FILL = 20_000  # transfers that are put into gaps one by one
-_FEW = 3  # tenants for which every order is tried
+_MOST_TO_FILL = 20_000  # transfers; up to this number, each one is inserted into the first gap
+_ALL_ORDERS = 3  # tenants; up to this number, every order is tried
 
 
 @dataclass(frozen=True)
 class TenantsResult:
-    """The schedule of all tenants, and when each is over."""
+    """The schedule of all tenants, and the completion time of each."""
 
     result: Result
     tenants: tuple[Tenant, ...]
@@ -44,11 +45,11 @@ class TenantsResult:
 
     @property
     def weighted_sum_us(self) -> float:
-        """Finish of each tenant times its weight, added up."""
+        """Sum over the tenants of weight times completion time."""
         return sum(tenant.weight * self.finish_us[tenant.name] for tenant in self.tenants)
 
     def to_json(self) -> dict[str, Any]:
-        """The result with one entry per tenant."""
+        """The result as JSON, with one entry per tenant."""
         rows = [
             {
                 "name": tenant.name,
@@ -73,38 +74,44 @@ def synthesize_tenants(
     time_limit_s: float = 10.0,
     **options: Any,
 ) -> TenantsResult:
-    """One schedule for all tenants, which are made for a number of chunks; other options are those of synthesize.
+    """One schedule for all tenants.
 
-    Where a tenant keeps some GPUs out, all chunks at once are not tried: they would pass through them.
+    `tenants_of` returns the tenants for a number of chunks per block; the other options are those of `synthesize`.
+    If a tenant excludes some GPUs as relays, the chunks are not scheduled together: the search would route chunks of
+    this tenant through the excluded GPUs.
     """
     first = tuple(tenants_of(1))
     own = [_can_do_without(topology, tenant) for tenant in first]
     open_to_all = not any(tenant.demand.forbidden for tenant in first)
     share_s = time_limit_s / (len(first) + sum(own) + open_to_all)
 
-    def planned(number: int, among_themselves: bool) -> Result:
-        only = _only(tenants_of, number, among_themselves)
+    def planned(number: int, inside_group: bool) -> Result:
+        only = _only(tenants_of, number, inside_group)
         return synthesize(topology, only, time_limit_s=share_s, **options)
 
     alone = [planned(number, False) for number in range(len(first))]
     results = list(alone)
-    candidates = _in_orders(first, alone)
+    schedules = _in_orders(first, alone)
     if any(own):
         among = [planned(number, True) if own[number] else alone[number] for number in range(len(first))]
         results += [part for part, able in zip(among, own, strict=True) if able]
-        candidates += _in_orders(first, among)
+        schedules += _in_orders(first, among)
     bound = None
     if open_to_all:
-        at_once = synthesize(topology, lambda count: together(tenants_of(count)), time_limit_s=share_s, **options)
-        candidates.append(at_once.schedule)
-        results.append(at_once)
-        bound = at_once.bound
-    best = min(candidates, key=_weighted_ps)
+        combined = synthesize(
+            topology, lambda count: combined_demand(tenants_of(count)), time_limit_s=share_s, **options
+        )
+        schedules.append(combined.schedule)
+        results.append(combined)
+        bound = combined.bound
+    best = min(schedules, key=_weighted_ps)
     violations = verify(best)
     if violations:
-        raise InvalidScheduleError(f"{best.method} made a wrong schedule, please report it: {violations[0]}")
+        raise InvalidScheduleError(
+            f"internal error, please report it: invalid schedule by {best.method}: {violations[0]}"
+        )
     seconds = sum(part.synthesis_s for part in results)
-    bound = bound or lower_bound(topology, together(first))
+    bound = bound or lower_bound(topology, combined_demand(first))
     whole = replace(results[-1], schedule=best, bound=bound, metrics=measure(best), synthesis_s=seconds)
     ends = zip([share.name for share in best.demand.tenants], finishes_ps(best), strict=True)
     bounds = {tenant.name: part.bound.us for tenant, part in zip(first, alone, strict=True)}
@@ -113,7 +120,7 @@ def synthesize_tenants(
 
 
 def _can_do_without(topology: Topology, tenant: Tenant) -> bool:
-    """Whether a group that may use other GPUs can also do without them."""
+    """Whether a group that may use other GPUs as relays also works without them."""
     demand = tenant.demand
     if demand.group is None or demand.relays == () or len(demand.group) == demand.num_gpus:
         return False
@@ -124,20 +131,18 @@ def _can_do_without(topology: Topology, tenant: Tenant) -> bool:
     return True
 
 
-def _only(
-    tenants_of: Callable[[int], Sequence[Tenant]], number: int, among_themselves: bool
-) -> Callable[[int], Demand]:
-    """The demand of one of the tenants, for a number of chunks."""
+def _only(tenants_of: Callable[[int], Sequence[Tenant]], number: int, inside_group: bool) -> Callable[[int], Demand]:
+    """The demand of one tenant, as a function of the number of chunks per block."""
 
     def demand_of(count: int) -> Demand:
         demand = tenants_of(count)[number].alone
-        return replace(demand, relays=()) if among_themselves else demand
+        return replace(demand, relays=()) if inside_group else demand
 
     return demand_of
 
 
 def _in_orders(tenants: Sequence[Tenant], parts: Sequence[Result]) -> list[Schedule]:
-    """The schedules of all tenants one after the other, in every order worth a try."""
+    """The concatenated schedules of all tenants, one for each order of `_orders`."""
     return [
         one_after_another([parts[number].schedule for number in order], [tenants[number] for number in order])
         for order in _orders(tenants, parts)
@@ -145,26 +150,27 @@ def _in_orders(tenants: Sequence[Tenant], parts: Sequence[Result]) -> list[Sched
 
 
 def _weighted_bound_us(topology: Topology, tenants: Sequence[Tenant], alone: Sequence[Result]) -> float:
-    """No schedule has a smaller weighted sum of finishes.
+    """A lower bound on the weighted sum of completion times.
 
-    Whoever is over last of some tenants is not over before the floor of all their chunks; so for every order in which
-    they may be over, each one's finish is at least the floor of those up to it. For many tenants, each one's own.
+    The last tenant of a set to complete does not complete before the lower bound of all chunks of the set. So in every
+    order of completion, each tenant completes no earlier than the lower bound of the tenants up to it; the result is
+    the minimum over all orders. With many tenants, each tenant's own lower bound is used.
     """
     numbers = range(len(tenants))
-    floor = {frozenset([n]): alone[n].bound.us for n in numbers}
-    if len(tenants) > _FEW:
-        return sum(tenants[n].weight * floor[frozenset([n])] for n in numbers)
+    bound_us = {frozenset([n]): alone[n].bound.us for n in numbers}
+    if len(tenants) > _ALL_ORDERS:
+        return sum(tenants[n].weight * bound_us[frozenset([n])] for n in numbers)
     for size in range(2, len(tenants) + 1):
         for some in combinations(numbers, size):
-            floor[frozenset(some)] = lower_bound(topology, together([tenants[n] for n in some])).us
+            bound_us[frozenset(some)] = lower_bound(topology, combined_demand([tenants[n] for n in some])).us
     return min(
-        sum(tenants[n].weight * floor[frozenset(order[: place + 1])] for place, n in enumerate(order))
+        sum(tenants[n].weight * bound_us[frozenset(order[: place + 1])] for place, n in enumerate(order))
         for order in permutations(numbers)
     )
 
 
 def finishes_ps(schedule: Schedule) -> list[int]:
-    """When each tenant of the schedule's demand is over."""
+    """The completion time of each tenant of the schedule's demand."""
     shares = schedule.demand.tenants
     ends = np.cumsum([share.chunks for share in shares])
     owner = np.searchsorted(ends, schedule.chunk[schedule.timing.end_transfer], side="right")
@@ -174,15 +180,15 @@ def finishes_ps(schedule: Schedule) -> list[int]:
 
 
 def one_after_another(parts: Sequence[Schedule], tenants: Sequence[Tenant]) -> Schedule:
-    """Schedules of different chunks on one machine as one: each link is free for the next when the first is done.
+    """The concatenation of the tenants' separate schedules, with gaps closed.
 
-    Each is one tenant's alone; its demand knows when the tenant starts.
+    The demand of each part contains the start time of its tenant.
     """
     rows = [
-        replace(who, demand=replace(part.demand, relays=who.demand.relays), start_ps=0)
-        for who, part in zip(tenants, parts, strict=True)
+        replace(tenant, demand=replace(part.demand, relays=tenant.demand.relays), start_ps=0)
+        for tenant, part in zip(tenants, parts, strict=True)
     ]
-    demand = together(rows)
+    demand = combined_demand(rows)
     chunk_base = np.cumsum([0, *(len(part.demand) for part in parts)])
     route_base = np.cumsum([0, *(len(part.routes) for part in parts)])
     time_base = np.cumsum([0, *(part.finish_ps for part in parts)])
@@ -198,8 +204,8 @@ def one_after_another(parts: Sequence[Schedule], tenants: Sequence[Tenant]) -> S
         ", ".join(dict.fromkeys(part.method for part in parts)),
         stacked_messages(parts),
     )
-    roomy = all(node.buffer_bytes is None for node in both.topology.nodes)
-    if both.topology.changes or (roomy and len(both) <= _MOST_TO_FILL):  # later tenants fill what the first leave free
+    unlimited = not both.topology.has_buffer_limits
+    if both.topology.changes or (unlimited and len(both) <= _MOST_TO_FILL):  # later tenants use earlier tenants' gaps
         starts = np.cumsum([0, *(len(part) for part in parts)])
         order = [sequence(part) + base for part, base in zip(parts, starts, strict=False)]
         return generate_serial(both, np.concatenate(order))
@@ -207,14 +213,14 @@ def one_after_another(parts: Sequence[Schedule], tenants: Sequence[Tenant]) -> S
 
 
 def _orders(tenants: Sequence[Tenant], alone: Sequence[Result]) -> list[tuple[int, ...]]:
-    """Smith's rule, and for few tenants every order."""
-    if len(tenants) <= _FEW:
+    """The orders to try: every order of few tenants, else only that of Smith's rule."""
+    if len(tenants) <= _ALL_ORDERS:
         return list(permutations(range(len(tenants))))
     takes = [max(part.schedule.finish_ps, 1) for part in alone]
     return [tuple(sorted(range(len(tenants)), key=lambda n: (-tenants[n].weight / takes[n], n)))]
 
 
 def _weighted_ps(schedule: Schedule) -> tuple[float, int]:
-    """What is to be least: the weighted sum of finishes, then the last finish."""
+    """The objective: the weighted sum of completion times, then the last completion time."""
     ends = finishes_ps(schedule)
     return sum(share.weight * ps for share, ps in zip(schedule.demand.tenants, ends, strict=True)), max(ends)

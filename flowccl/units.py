@@ -1,7 +1,7 @@
-"""Picoseconds, bytes, GB/s: the only place where units are parsed, converted and printed.
+"""Parsing, conversion and formatting of units; no other module does this.
 
-Inside, time is int64 picoseconds and data is whole bytes. People write "64MB", "12.5GB/s", "0.7us".
-Sizes are decimal: 1 KB = 1000 bytes, 1 KiB = 1024 bytes. A plain number is bytes, GB/s or microseconds.
+Internally, time is int64 picoseconds and data is whole bytes. Users write "64MB", "12.5GB/s" or "0.7us".
+Sizes are decimal: 1 KB = 1000 bytes, 1 KiB = 1024 bytes. A number without a unit is bytes, GB/s or microseconds.
 """
 
 import math
@@ -29,19 +29,21 @@ _US = {"": 1.0, "ps": 1e-6, "ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1
 
 
 def parse_bytes(value: str | float) -> int:
-    """Whole bytes from "64MB", "1KiB" or a number of bytes; at least 1."""
+    """Return the bytes in "64MB", "1KiB" or a number of bytes, as a whole number of at least 1."""
     number = value if type(value) is int else _parse(value, _BYTES, "size", "64MB, 1KiB or 4096")
+    if number < 0:
+        raise InputError(f"size {value!r}: must not be negative")
     if number < 1:
         raise InputError(f"size {value!r}: must be at least 1 byte")
     if number != int(number):
         raise InputError(f"size {value!r}: {number:g} bytes is not a whole number of bytes")
     if number > 2**60:
-        raise InputError(f"size {value!r}: more than 2^60 bytes")
+        raise InputError(f"size {value!r}: must be at most 2^60 bytes")
     return int(number)
 
 
 def parse_GBps(value: str | float, what: str = "bandwidth_GBps") -> float:
-    """GB/s from "12.5GB/s", "400Gb/s" or a number of GB/s; above 0."""
+    """Return the GB/s in "12.5GB/s", "400Gb/s" or a number of GB/s; always positive."""
     number = _parse(value, _GBPS, what, "12.5GB/s, 100Gb/s or 12.5")
     if number <= 0:
         raise InputError(f"{what} must be > 0, got {value}")
@@ -51,7 +53,7 @@ def parse_GBps(value: str | float, what: str = "bandwidth_GBps") -> float:
 
 
 def parse_us(value: str | float, what: str = "latency_us") -> float:
-    """Microseconds from "0.7us", "300ns" or a number of microseconds; not negative."""
+    """Return the microseconds in "0.7us", "300ns" or a number of microseconds; never negative."""
     number = _parse(value, _US, what, "0.7us, 300ns or 0.7")
     if number < 0:
         raise InputError(f"{what} must be >= 0, got {value}")
@@ -79,27 +81,27 @@ def _parse(value: str | float, scale: dict[str, float] | dict[str, int], what: s
 
 
 def us_to_ps(us: float) -> int:
-    """Picoseconds, rounded up (a value that is whole but for float noise stays)."""
+    """Return picoseconds, rounded up; values that are whole up to floating-point noise are not rounded up."""
     return math.ceil(round(us * PS_PER_US, 3))
 
 
 def ps_to_us(ps: float) -> float:
-    """Microseconds as a float, for people and files."""
+    """Return microseconds as a float, for output and files."""
     return ps / PS_PER_US
 
 
 def busy_ps(size_bytes: int, bandwidth_GBps: float) -> int:
-    """How long a link is busy with so many bytes: ceil(bytes * 1000 / GBps) picoseconds."""
+    """Return the time for which a link is busy with a message: ceil(bytes * 1000 / GBps) picoseconds."""
     return math.ceil(size_bytes * 1000.0 / bandwidth_GBps)
 
 
 def busy_times_ps(size_bytes: NDArray[np.int64], bandwidth_GBps: NDArray[np.float64]) -> NDArray[np.int64]:
-    """`hold_ps` on whole arrays."""
+    """Return `busy_ps` of each entry of two arrays."""
     return np.ceil(size_bytes * 1000.0 / bandwidth_GBps).astype(np.int64)
 
 
 def with_overhead_GBps(size_bytes: int, bandwidth_GBps: float, overhead_ps: int) -> float:
-    """The bandwidth at which so many bytes take as long as a setup and then the bytes at the link's own."""
+    """Return the bandwidth at which the bytes alone take as long as overhead plus bytes at the given bandwidth."""
     if not overhead_ps:
         return bandwidth_GBps
     return size_bytes * 1000.0 / (overhead_ps + busy_ps(size_bytes, bandwidth_GBps))

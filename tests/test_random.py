@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 from tests.strategies import demands, topologies
@@ -52,7 +52,7 @@ def check(schedule: Schedule, problem: tuple[Topology, Demand]) -> None:
 
 
 def steps(method: str, problem: tuple[Topology, Demand]) -> Iterator[Schedule | None]:
-    return METHODS[method](*problem, Clock(600.0))
+    return load_method(method)(*problem, SearchContext.with_limit(600.0))
 
 
 def check_classic(method: str, problem: tuple[Topology, Demand]) -> None:

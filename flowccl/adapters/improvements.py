@@ -1,17 +1,16 @@
-"""What a method finds, made into something else: only what is then better than all before goes on."""
+"""The filter behind every method: only schedules that are better than all before go on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from flowccl.schedule.schedule import Schedule
 
 
-def improvements(found: Iterator[Schedule | None], made: Callable[[Schedule], Schedule]) -> Iterator[Schedule | None]:
-    """Each schedule as `made` makes it; None where there is none, or it is no earlier than one before."""
+def only_improvements(found: Iterable[Schedule | None]) -> Iterator[Schedule | None]:
+    """Each schedule that finishes earlier than all before it; None in the place of every other one."""
     best_ps: int | None = None
     for schedule in found:
-        better = None if schedule is None else made(schedule)
-        if better is None or (best_ps is not None and better.finish_ps >= best_ps):
+        if schedule is None or (best_ps is not None and schedule.finish_ps >= best_ps):
             yield None
             continue
-        best_ps = better.finish_ps
-        yield better
+        best_ps = schedule.finish_ps
+        yield schedule

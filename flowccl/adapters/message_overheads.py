@@ -1,36 +1,37 @@
-"""Any method for machines whose links have setups."""
+"""Adapter for machines whose links have an overhead per message."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowccl.demand.demand import Demand
-from flowccl.methods.clock import Clock
-from flowccl.methods.method import Method
+from flowccl.problem import Problem
 from flowccl.schedule.generation.serial import fits, generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 from flowccl.topology.variants import without_overheads
 
 
 def with_message_overheads(method: Method) -> Method:
-    """The method, made to take setups: it works on a machine where they are in the bandwidth, every chunk alone.
+    """The method on machines with an overhead per message: it sees links that are slower by the overhead.
 
-    For chunks of one size that is the same machine; where sizes differ, the larger ones get their time back after.
+    Every chunk is then a message of its own. For chunks of one size the slower machine is equivalent; where sizes
+    differ, the larger chunks run at a higher rate on the machine itself.
     """
 
-    def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        topology, demand = problem.topology, problem.demand
         if not topology.has_overheads:
-            yield from method(topology, demand, clock)
+            yield from method(problem, context)
             return
-        view = without_overheads(topology, int(demand.chunk_bytes.min(initial=2**60)))
-        for found in method(view, demand, clock):
+        slower = without_overheads(topology, int(demand.chunk_bytes.min(initial=2**60)))
+        for found in method(Problem(slower, demand), context):
             yield None if found is None else _on(topology, found)
 
     return run
 
 
 def _on(topology: Topology, found: Schedule) -> Schedule:
-    """The schedule on the machine itself, where a chunk that is larger than the smallest runs at a higher rate."""
+    """The schedule on the machine itself."""
     moved = replace(found, topology=topology)
     return left_shift(moved) if fits(moved) else generate_serial(moved, sequence(found))

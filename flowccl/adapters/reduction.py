@@ -8,12 +8,11 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
-from flowccl.methods.method import Method
-from flowccl.schedule.generation.list_scheduling import Relisting, can_relist
+from flowccl.problem import Problem
+from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate, left_shift, reverse
-from flowccl.topology.neighbours import neighbours
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 from flowccl.topology.variants import with_links
 
@@ -32,45 +31,36 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
     In allreduce each block is summed at an owner: all ranks in turn, or more blocks where there is more bandwidth.
     """
 
-    def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        topology, demand = problem.topology, problem.demand
         if not demand.reduces:
-            return method(topology, demand, clock)
-        if len(demand.destination_rank) == len(demand):
-            return _reduced(method, topology, demand, clock)
+            return method(problem, context)
+        if demand.is_unicast:
+            return _reduced(method, problem, context)
         halves = demand.halves
         if by_bandwidth:
-            halves = demand.halves_at(owners_by_bandwidth(topology, demand))
+            halves = demand.halves_at(owners_by_bandwidth(problem))
         elif demand.ready_ps is not None:
             halves = demand.halves_at(owners_on_time(demand))
-        return _joined(method, topology, demand, halves, clock)
+        return _joined(method, topology, demand, halves, context)
 
     return run
 
 
-def reduced_per_destination(method: Method) -> Method:
-    """The method for allreduce in which every destination adds up on its own, see `Demand.per_destination`."""
+def one_shot(method: Method) -> Method:
+    """The method for an allreduce in which every destination reduces by itself, see `Demand.per_destination`."""
 
-    def run(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-        if not demand.reduces or len(demand.destination_rank) == len(demand):
-            raise DemandError(f"apart is for sums that several gpus want, such as allreduce; got {demand.collective}")
-        for schedule in _reduced(method, topology, demand.per_destination, clock):
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        for schedule in _reduced(method, Problem(problem.topology, problem.demand.per_destination), context):
             yield None if schedule is None else replace(schedule, method="one-shot")
 
     return run
 
 
-def bytes_over_latency(topology: Topology, demand: Demand) -> float:
-    """How long one copy of all chunks takes into the slowest GPU, in times of the latency to the farthest."""
-    ranks = np.unique(demand.destination_rank)
-    into = np.bincount(topology.link_dst, topology.link_GBps, len(topology.nodes))[ranks]
-    once_ps = float(demand.chunk_bytes.sum()) * 1000 / max(float(into.min()), 1e-9)
-    near = neighbours(topology, 1).distance_ps(1.0)[np.ix_(ranks, ranks)]
-    return once_ps / max(float(near.max()), 1.0)
-
-
-def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def _reduced(method: Method, problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    topology, demand = problem.topology, problem.demand
     machine, kept = _late_as_leaves(topology, demand)
-    for schedule in method(machine.reversed, demand.backward, clock):
+    for schedule in method(Problem(machine.reversed, demand.backward), context):
         if schedule is None:
             yield None
             continue
@@ -78,19 +68,17 @@ def _reduced(method: Method, topology: Topology, demand: Demand, clock: Clock) -
         yield replace(found, topology=topology, routes=found.routes if kept is None else found.routes.renamed(kept))
 
 
-def owners_by_bandwidth(topology: Topology, demand: Demand) -> NDArray[np.int32]:
-    """An owner for every chunk among its destinations, each with a share of the bytes like that of its bandwidth."""
-    nodes = len(topology.nodes)
-    into = np.bincount(topology.link_dst, topology.link_GBps, nodes)
-    out = np.bincount(topology.link_src, topology.link_GBps, nodes)
-    room = np.maximum(np.minimum(into, out), 1e-9)
-    given = np.zeros(nodes)
+def owners_by_bandwidth(problem: Problem) -> NDArray[np.int32]:
+    """An owner for every chunk among its destinations; the bytes that a rank owns are in proportion to its bandwidth."""
+    demand = problem.demand
+    bandwidth = np.maximum(problem.duplex_GBps, 1e-9)
+    owned = np.zeros(len(bandwidth))
     owner = np.empty(len(demand), dtype=np.int32)
     for chunk in range(len(demand)):
         wants = demand.destinations(chunk)
         size = float(demand.chunk_bytes[chunk])
-        owner[chunk] = wants[np.argmin((given[wants] + size) / room[wants])]
-        given[owner[chunk]] += size
+        owner[chunk] = wants[np.argmin((owned[wants] + size) / bandwidth[wants])]
+        owned[owner[chunk]] += size
     return owner
 
 
@@ -106,20 +94,11 @@ def owners_on_time(demand: Demand) -> NDArray[np.int32]:
     return owner
 
 
-def is_uneven(topology: Topology, demand: Demand) -> bool:
-    """Whether some GPU that wants a sum has more bandwidth than another."""
-    ranks = np.unique(demand.destination_rank)
-    into = np.bincount(topology.link_dst, topology.link_GBps, len(topology.nodes))[ranks]
-    out = np.bincount(topology.link_src, topology.link_GBps, len(topology.nodes))[ranks]
-    return bool(np.ptp(np.minimum(into, out)) > 0)
-
-
 def _joined(
-    method: Method, topology: Topology, demand: Demand, halves: Halves, clock: Clock
+    method: Method, topology: Topology, demand: Demand, halves: Halves, context: SearchContext
 ) -> Iterator[Schedule | None]:
     """Both halves get better in turn, each alone or beside the other; whenever one does, they are joined again."""
-    search = _Joining(method, topology, demand, halves, clock)
-    best_ps = None
+    search = _Joining(method, topology, demand, halves, context)
     turn = 0
     while True:
         stride = 2 << min(search.idle_beside // 2, 5)  # less and less often where that does not help
@@ -128,32 +107,29 @@ def _joined(
         if search.over:
             return
         turn += 1
-        if both is None or (best_ps is not None and both.finish_ps >= best_ps):
-            yield None
-        else:
-            best_ps = both.finish_ps
-            yield both
+        yield both
 
 
 class _Joining:
     """The best of each half so far, and the searches that look for better ones."""
 
-    def __init__(self, method: Method, topology: Topology, demand: Demand, halves: Halves, clock: Clock) -> None:
-        self.method, self.topology, self.demand, self.clock = method, topology, demand, clock
+    def __init__(
+        self, method: Method, topology: Topology, demand: Demand, halves: Halves, context: SearchContext
+    ) -> None:
+        self.method, self.topology, self.demand, self.context = method, topology, demand, context
         self.demands, self.chunks = (halves[0][0], halves[1][0]), (halves[0][1], halves[1][1])
-        self.searches = [self._search(half, topology, clock) for half in (0, 1)]
+        self.searches = [self._search(half, topology, context) for half in (0, 1)]
         self.best: list[Schedule | None] = [None, None]
         self.alone_ps = [float("inf"), float("inf")]  # the best finish of each half alone
-        self.joiner = _Joiner(demand, clock)
+        self.joiner = _Joiner(demand, context)
         self.best_ps: int | None = None
         self.over = False
         self.idle_beside = 0
-        roomy = all(node.buffer_bytes is None for node in topology.nodes)
-        self.beside = roomy and not (topology.limits or topology.changes) and len(topology.links) <= _MOST_BESIDE
+        self.beside = not topology.has_extra_constraints and len(topology.links) <= _MOST_BESIDE
 
-    def _search(self, half: int, topology: Topology, clock: Clock) -> Iterator[Schedule | None]:
-        demand = self.demands[half]
-        return _reduced(self.method, topology, demand, clock) if half == 0 else self.method(topology, demand, clock)
+    def _search(self, half: int, topology: Topology, context: SearchContext) -> Iterator[Schedule | None]:
+        problem = Problem(topology, self.demands[half])
+        return _reduced(self.method, problem, context) if half == 0 else self.method(problem, context)
 
     def each_alone(self) -> Schedule | None:
         """One step of both searches; the halves joined where one of them got better, here or by another method."""
@@ -165,8 +141,8 @@ class _Joining:
     def _take(self, half: int, found: Schedule | str | None) -> bool:
         """Keep the best of a half that was found here, which others hear of, or elsewhere."""
         if isinstance(found, Schedule):
-            self.clock.tell(found)
-        heard = self.clock.told.get((self.topology, self.demands[half]))
+            self.context.incumbents.report(found)
+        heard = self.context.incumbents.schedules.get(Problem(self.topology, self.demands[half]))
         parts = [part for part in (found, heard) if isinstance(part, Schedule)]
         best = min(parts, key=lambda part: part.finish_ps, default=None)
         if best is None or best.finish_ps >= self.alone_ps[half]:
@@ -180,10 +156,11 @@ class _Joining:
         if self.best_ps is None or other is None:
             return None
         machine = _what_is_left(self.topology, other, self.best_ps)
-        clock = replace(self.clock, seed=int(self.joiner.random.integers(1 << 30)), told={}, heard=[], hints=[])
+        own = replace(self.context.incumbents, schedules={}, reported=[], reported_hints=[])
+        context = replace(self.context, seed=int(self.joiner.random.integers(1 << 30)), incumbents=own)
         part = None
         try:
-            for _, found in zip(range(_STEPS_BESIDE), self._search(half, machine, clock), strict=False):
+            for _, found in zip(range(_STEPS_BESIDE), self._search(half, machine, context), strict=False):
                 part = found or part
         except DemandError:  # a method for machines that look alike from every GPU: this one no longer does
             self.beside = False
@@ -225,36 +202,36 @@ def _what_is_left(topology: Topology, other: Schedule, finish_ps: int) -> Topolo
 class _Joiner:
     """Joins two halves: every link works off the first half before the second, or who has the longest way to go.
 
-    The other orders are left out when they did not help a few times, in this search or in others on the same clock.
+    The other orders are left out when they did not help a few times, in this search or in others on the same context.
     """
 
-    def __init__(self, demand: Demand, clock: Clock) -> None:
-        self.demand, self.clock = demand, clock
-        self.random = np.random.default_rng(clock.seed)
+    def __init__(self, demand: Demand, context: SearchContext) -> None:
+        self.demand, self.context = demand, context
+        self.random = np.random.default_rng(context.seed)
         self.joins = 0
 
     @property
     def idle(self) -> int:
         """How many times in a row the other orders did not help."""
-        told = self.clock.shared.get("joins without help", 0)
+        told = self.context.incumbents.hints.get("joins without help", 0)
         return told if isinstance(told, int) else 0
 
     def join(self, first: Schedule, second: Schedule) -> Schedule:
         """The best of all orders."""
         self.joins += 1
         joined = concatenate(first, second, self.demand)
-        mixed = self._mixed(joined) if self.idle < _PATIENCE and can_relist(joined) else None
+        mixed = self._mixed(joined) if self.idle < _PATIENCE and can_list_schedule(joined) else None
         best = joined if mixed is None or mixed.finish_ps >= joined.finish_ps else mixed
-        self.clock.share("joins without help", 0 if best is mixed else self.idle + 1, best.finish_ps)
+        self.context.incumbents.report_hint("joins without help", 0 if best is mixed else self.idle + 1, best.finish_ps)
         return best
 
     def _mixed(self, joined: Schedule) -> Schedule | None:
         """The longest way first; after the first joins also with noise."""
-        ways = Relisting(joined)
-        best = ways.in_order_of(-ways.way_ps)
+        ways = ListScheduler(joined)
+        best = ways.in_order_of(-ways.tail_ps)
         for _ in range(_NOISY if best is not None and self.joins > _ALONE else 0):
             noise = 10 ** self.random.uniform(-2, -0.3) * self.random.uniform(-1, 1, len(joined))
-            found = ways.in_order_of(-ways.way_ps * (1 + noise))
+            found = ways.in_order_of(-ways.tail_ps * (1 + noise))
             if found is not None and best is not None and found.finish_ps < best.finish_ps:
                 best = found
         return best

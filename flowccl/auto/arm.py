@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flowccl.auto.traits import traits_of
 from flowccl.demand.demand import Demand
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import REGISTRY
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
+from flowccl.search.traits import Traits
 
 _WHILE_S, _WHILE = 0.5, 10  # what was won in so many seconds of work or steps may be won again
 _MOST_WON = 0.05  # of its finish
@@ -16,11 +17,21 @@ _FIRST = 5  # times as much for a first step
 _SLOW = 30  # a search that takes so many times as long as its work says is slow
 
 
+_REFINE = Traits(first_step_work=0.2)
+
+
+def traits_of(name: str) -> Traits:
+    """Traits of a method by its name."""
+    if name in REGISTRY:
+        return REGISTRY[name].traits
+    return _REFINE if name == "refine" else Traits()
+
+
 def work_s(name: str, demand: Demand, first: bool) -> float:
     """Seconds that a step takes on a usual computer: counted, so that they are the same on any and every time."""
     each = len(demand.destination_rank) + len(demand.source_rank) - len(demand)
     traits = traits_of(name)
-    return max((_STEP_S + _EACH_S * each) * (_FIRST * traits.begins if first else 1), traits.takes_s)
+    return max((_STEP_S + _EACH_S * each) * (_FIRST * traits.first_step_work if first else 1), traits.step_s)
 
 
 @dataclass
@@ -53,12 +64,12 @@ class Search:
         tired = _TIRED * self.idle * max(len(self.demand.destination_rank) / _USUAL, 1.0)
         return self.best_ps * (1 + tired - min(self.pace, _MOST_WON))
 
-    def step(self, clock: Clock) -> Schedule | None:
+    def step(self, context: SearchContext) -> Schedule | None:
         """The next step: what it found, or None."""
-        began, cost_s = clock.elapsed_s, self.cost_s
+        began, cost_s = context.budget.elapsed_s, self.cost_s
         found = next(self.steps, "over")
-        self.seconds = clock.elapsed_s - began
-        slow = max(self.seconds / cost_s / _SLOW, 1.0) if clock.steps is None else 1.0
+        self.seconds = context.budget.elapsed_s - began
+        slow = max(self.seconds / cost_s / _SLOW, 1.0) if context.budget.steps is None else 1.0
         self.worked_s += slow * cost_s
         self.taken += 1
         self.idle += 1
@@ -111,5 +122,5 @@ def next_rung(name: str, count: int, few: bool = False) -> int:
     """The number of chunks after this one, of 1, 2, 3, 4, 6, 8, 12, 16, ...; of a few, or for some methods, powers."""
     power = 1 << (count.bit_length() - 1)
     between = power * 3 // 2
-    few = few or traits_of(name).few_rungs
+    few = few or traits_of(name).powers_of_two
     return between if power > 1 and count < between and not few else 2 * power

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowccl.auto.arm import Search, work_s
-from flowccl.auto.traits import traits_of
+from flowccl.auto.arm import Search, traits_of, work_s
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
-from flowccl.methods.method import Method
+from flowccl.problem import Problem
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 
 MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
@@ -25,7 +24,7 @@ class Searches:
     topology: Topology
     demand_of: Callable[[int], Demand]
     methods: dict[str, Method]
-    clock: Clock
+    context: SearchContext
     places: int
     all: list[Search] = field(default_factory=list)
     demands: dict[int, Demand | None] = field(default_factory=dict)
@@ -47,7 +46,7 @@ class Searches:
         """A search that takes part from now on."""
         demand = self.demand(count)
         assert demand is not None, f"{count} chunks were asked for before"
-        self.all.append(Search(name, count, demand, self.methods[name](self.topology, demand, self.clock)))
+        self.all.append(Search(name, count, demand, self.methods[name](Problem(self.topology, demand), self.context)))
         return self.all[-1]
 
     @property
@@ -63,21 +62,21 @@ class Searches:
         """Of these, those who may make steps side by side: of methods that tell at once what works, the first."""
         kept = list[Search]()
         for search in searches:
-            at_once = not traits_of(search.name).tells_late
+            at_once = not traits_of(search.name).reports_after_round
             if not any(search is other or (at_once and search.name == other.name) for other in kept):
                 kept.append(search)
         return kept
 
     def has_time(self, seconds: float) -> bool:
         """Whether so much time is left; always, where steps are counted."""
-        return self.clock.steps is not None or seconds <= self.clock.left_s
+        return self.context.budget.steps is not None or seconds <= self.context.budget.left_s
 
     def due(self, share: int, below: Search, count: int) -> bool:
         """Whether it is time for so many chunks, by the first step with fewer; where steps are counted, always.
 
         By the work that was done, not by the time that is left: with more of it all begins as with less.
         """
-        if self.clock.steps is not None:
+        if self.context.budget.steps is not None:
             return True
         more = count / below.count  # a step takes longer as there are more chunks
         passed = share * self.first_work_s(below.name, count) * below.slow <= self.worked_s or not self.running()

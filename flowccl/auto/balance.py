@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.clock import Clock
 from flowccl.schedule.generation.job_shop import can_be_jobs, jobs_from
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
+from flowccl.search.context import SearchContext
 
 _MOST = 20_000  # transfers
 _WORK = 300_000  # transfers in all exchanges that are tried
@@ -26,25 +26,25 @@ def can_level(schedule: Schedule) -> bool:
     return 0 < len(schedule) <= _MOST and bool(np.ptp(schedule.demand.chunk_bytes)) and can_be_jobs(schedule)
 
 
-def levelled(schedule: Schedule, clock: Clock) -> Iterator[Schedule | None]:
+def levelled(schedule: Schedule, context: SearchContext) -> Iterator[Schedule | None]:
     """The schedule with exchanged pieces, where it is earlier then; once."""
-    found = level(schedule, clock)
+    found = level(schedule, context)
     if found is not None:
-        clock.tell(found)
+        context.incumbents.report(found)
     yield found
 
 
-def level(schedule: Schedule, clock: Clock) -> Schedule | None:
+def level(schedule: Schedule, context: SearchContext) -> Schedule | None:
     """Exchange after exchange, as long as the finish is earlier, or fewer arrive that late."""
     shorter = _shorter(schedule.demand)
     best, jobs = schedule, jobs_from(schedule)
     exchanges = _exchanges(best, shorter)
     for _ in range(_WORK // len(schedule)):
         exchange = next(exchanges, None)
-        if exchange is None or clock.over():
+        if exchange is None or context.budget.over():
             break
         other = jobs.of_chunks(_exchanged(best, *exchange))
-        found = other.worked_off(best.start_ps, best.finish_ps + 1)
+        found = other.dispatched(best.start_ps, best.finish_ps + 1)
         if found is not None and _late(found) < _late(best):
             best, jobs, exchanges = found, other, _exchanges(found, shorter)
     return left_shift(prune(best)) if best.finish_ps < schedule.finish_ps else None

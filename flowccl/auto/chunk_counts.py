@@ -5,10 +5,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flowccl.auto.arm import Climber, Search
+from flowccl.auto.arm import Climber, Search, traits_of
 from flowccl.auto.arms import SURE, Searches
-from flowccl.auto.traits import traits_of
-from flowccl.methods.clock import Clock
+from flowccl.search.context import SearchContext
 
 PATIENCE = 3  # rungs that may bring nothing
 SHARE, SMALL_SHARE = 2, 5  # a rung is taken once so many times as much work was done as it will take
@@ -39,9 +38,9 @@ class Ladder:
     hurried: bool = False  # the last rungs
 
     @property
-    def clock(self) -> Clock:
+    def context(self) -> SearchContext:
         """The one of all searches."""
-        return self.searches.clock
+        return self.searches.context
 
     def first_rung(self) -> Iterator[list[Search]]:
         """All at one chunk: a few steps of each find out what works here, and a while longer may find what is best."""
@@ -59,15 +58,15 @@ class Ladder:
         self.on_first_rung = False
         self.climbers = [Climber(search.name, search) for search in new]
         for climber in self.climbers:
-            climber.climbed(climber.rung, self.clock.best_ps)
+            climber.climbed(climber.rung, self.context.incumbents.best_ps)
 
     def ahead(self) -> Iterator[list[Search]]:
         """For sums that all want, who is good far up the ladder is tried there first: with all others it comes late."""
         demand = self.searches.demand_of(1)
-        to_all = demand.reduces and len(demand.destination_rank) > len(demand)
-        names = [name for name in self.names if traits_of(name).good_far_up and to_all and len(self.names) > 1]
+        to_all = demand.reduces and not demand.is_unicast
+        names = [name for name in self.names if traits_of(name).prefers_many_chunks and to_all and len(self.names) > 1]
         for name, count in itertools.product(names, _FAR_UP):
-            if self.searches.demand(count) is None or self.clock.best_ps <= self.clock.good_ps:
+            if self.searches.demand(count) is None or self.context.incumbents.best_ps <= self.context.budget.good_ps:
                 return
             search = self.searches.new(name, count)
             yield [search]
@@ -90,7 +89,7 @@ class Ladder:
             rungs = [self.searches.new(climber.name, self._above(climber)) for climber in due]
             yield rungs
             for climber, rung in zip(due, rungs, strict=True):
-                climber.climbed(rung, self.clock.best_ps)
+                climber.climbed(rung, self.context.incumbents.best_ps)
                 climber.behind = climber.behind + 1 if climber.best_ps > _LEADS * self._so_far_ps(climber) else 0
         self.hurried = False
 
@@ -103,8 +102,8 @@ class Ladder:
     def climbs(self, climber: Climber) -> bool:
         """Whether a method is on the ladder still, and not on its top."""
         count, traits = self._above(climber), traits_of(climber.name)
-        behind = traits.has_one and climber.best_ps > self.clock.best_ps
-        asked = traits.goes_on and len(self.climbers) > 1  # where others are best
+        behind = traits.one_schedule and climber.best_ps > self.context.incumbents.best_ps
+        asked = traits.continues_others and len(self.climbers) > 1  # where others are best
         if self.searches.demand(count) is None or (count > _FEW and (behind or asked)):
             return False
         near = climber.best_ps <= climber.may_be_behind * self._so_far_ps(climber)
@@ -124,7 +123,10 @@ class Ladder:
         One that is alone has its time, and where little is left it does not leave out what can be had. A classic's only
         schedule is cut finer, which is quicker.
         """
-        near = climber.best_ps <= self.clock.bound_ps * _NEAR_BOUND and not traits_of(climber.name).has_one
+        near = (
+            climber.best_ps <= self.context.incumbents.bound_ps * _NEAR_BOUND
+            and not traits_of(climber.name).one_schedule
+        )
         in_time = self.searches.has_time(2 * SURE * climber.rung.first_s)  # for twice as many chunks
         return len(self.climbers) > 1 and near and in_time and climber.helped >= _HELPED
 
@@ -137,4 +139,4 @@ class Ladder:
 
     def _late(self) -> bool:
         """Whether the first rung takes far longer than its work says; never, where steps are counted."""
-        return self.clock.steps is None and self.clock.elapsed_s > _LATE_S
+        return self.context.budget.steps is None and self.context.budget.elapsed_s > _LATE_S

@@ -13,12 +13,12 @@ import numpy as np
 from flowccl.auto.arm import Search
 from flowccl.auto.arms import MOST_DELIVERIES, Searches
 from flowccl.demand.demand import Demand
-from flowccl.methods.clock import Clock
-from flowccl.schedule.generation.list_scheduling import can_relist, relist
+from flowccl.schedule.generation.list_scheduling import can_list_schedule, list_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
+from flowccl.search.context import SearchContext
 
-_CUT = ", cut finer"  # behind the name of the method that found the ways
+_CUT = ", refined"  # behind the name of the method that found the ways
 _MAY_WIN, _LEAST = 0.02, 0.002  # of its finish, what is cut first of all, and what was never cut
 _SOME = 8  # pieces
 _WORTH = 1e-4  # of the best finish, for which something is cut
@@ -130,7 +130,7 @@ class Cuts:
         demand = self.searches.demand(count)
         if demand is None:
             return None
-        made = Search("cut", count, demand, _cut_finer(base, demand, self.searches.clock))
+        made = Search("refine", count, demand, _cut_finer(base, demand, self.searches.context))
         made.slow = max(_work_s(base, times) / made.cost_s, 1.0)
         self.made.append(made)
         before = () if last is None else ((last.times, last.part, last.left),)
@@ -141,7 +141,7 @@ class Cuts:
         """Whether it is a time for cuts, ever farther apart: by the work that was done, so with any limit the same."""
         worked_s = max(self.searches.worked_s, _LEAST_S)
         until_s = _APART ** math.ceil(math.log(worked_s, _APART))
-        return self.searches.clock.steps is None and worked_s > (1 - _REST) * until_s
+        return self.searches.context.budget.steps is None and worked_s > (1 - _REST) * until_s
 
 
 def alike_pieces(base: Schedule, times: int) -> int:
@@ -159,12 +159,12 @@ def _work_s(base: Schedule, times: int) -> float:
     return _HOP_S * twice * len(base.timing.hop_link) * times
 
 
-def _cut_finer(schedule: Schedule, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def _cut_finer(schedule: Schedule, demand: Demand, context: SearchContext) -> Iterator[Schedule | None]:
     """The schedule in pieces, in the order of the whole or another; once."""
     cut = subdivide(replace(schedule, method=schedule.method.removesuffix(_CUT) + _CUT), demand)
     if cut is not None and len(cut) <= _FEW:
         cut = min((one for one in (cut, _other_order(cut)) if one is not None), key=lambda one: one.finish_ps)
-        clock.tell(cut)
+        context.incumbents.report(cut)
     yield cut
 
 
@@ -174,4 +174,4 @@ def _other_order(cut: Schedule) -> Schedule | None:
 
     if can_be_jobs(cut):
         return jobs_from(cut).in_order(cut.start_ps, cut.finish_ps)
-    return relist(cut) if len(cut) <= _FEW_SUMS and can_relist(cut) else None
+    return list_schedule(cut) if len(cut) <= _FEW_SUMS and can_list_schedule(cut) else None

@@ -1,7 +1,7 @@
-"""How many chunks: more of them fill the pipe, fewer pay less latency. All methods, one clock, two cores.
+"""How many chunks: more of them fill the pipe, fewer pay less latency. All methods, one context, two cores.
 
 A search is one method at one number of chunks. The ladder gives each a first step, at 1, 2, 3, 4, 6, 8, 12, ... chunks
-while more chunks help and as work gets done; beside it and after it the best searches go on, until the clock is over.
+while more chunks help and as work gets done; beside it and after it the best searches go on, until the context is over.
 They go on in rounds: what is done in a round depends on what was known before it, and on work that is counted, not on
 seconds. So the rounds are the same on one core and on two, and with more time there are more of the same.
 """
@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from flowccl.auto.arm import Search, next_rung
+from flowccl.auto.arm import Search, next_rung, traits_of
 from flowccl.auto.arms import SURE, Searches
 from flowccl.auto.balance import can_level, levelled
 from flowccl.auto.chunk_counts import PATIENCE, SHARE, SMALL_SHARE, Ladder
 from flowccl.auto.refine import Cuts
-from flowccl.auto.traits import traits_of
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
-from flowccl.methods.method import Method
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
@@ -57,7 +55,7 @@ class Chunking:
     topology: Topology
     demand_of: Callable[[int], Demand]
     methods: dict[str, Method]
-    clock: Clock
+    context: SearchContext
     workers: int = 2
     all_first: bool = False
     first_steps: int = FIRST_STEPS
@@ -69,17 +67,17 @@ class Chunking:
 
     def __post_init__(self) -> None:
         several = len(self.methods) > 1
-        self.last = [name for name in self.methods if several and traits_of(name).comes_last]
+        self.last = [name for name in self.methods if several and traits_of(name).runs_last]
         names = [name for name in self.methods if name not in self.last]
-        self.places = _PLACES if self.clock.steps is not None else max(_PLACES, self.workers)
-        self.searches = Searches(self.topology, self.demand_of, self.methods, self.clock, self.places)
+        self.places = _PLACES if self.context.budget.steps is not None else max(_PLACES, self.workers)
+        self.searches = Searches(self.topology, self.demand_of, self.methods, self.context, self.places)
         longer = self.all_first and several
         self.ladder = Ladder(self.searches, names, self.first_steps, longer, self.wanted)
         self.cuts = Cuts(self.searches)
         self.levels: list[tuple[Schedule, Search]] = []  # what was levelled
 
     def run(self) -> Iterator[Schedule]:
-        """Better and better schedules, until the clock is over."""
+        """Better and better schedules, until the context is over."""
         pool = ThreadPoolExecutor(self.workers)
         try:
             for new in self._rounds():
@@ -95,8 +93,8 @@ class Chunking:
                         yield found
                 levels = [search for _, search in self.levels]
                 self.steps = sum(search.taken for search in [*self.searches.all, *self.cuts.made, *levels])
-                self.clock.best_ps = min(search.best_ps for search in self.searches.all)
-                self.clock.generate_serial()
+                self.context.incumbents.best_ps = min(search.best_ps for search in self.searches.all)
+                self.context.incumbents.publish()
                 if self.best_ps < before_ps * (1 - _BETTER):
                     self.better_s = self.searches.worked_s
         finally:
@@ -105,11 +103,14 @@ class Chunking:
     @property
     def _close(self) -> bool:
         """Whether there is only a hair left to be won."""
-        return self.best_ps <= self.clock.bound_ps * _CLOSE
+        return self.best_ps <= self.context.incumbents.bound_ps * _CLOSE
 
     def _cut(self) -> list[Turn]:
         """Something to cut finer, where methods work together and it is worth more chunks."""
-        worth = self.best_ps > min(self.clock.bound_ps * _FINE, self.clock.good_ps) and not self.ladder.hurried
+        worth = (
+            self.best_ps > min(self.context.incumbents.bound_ps * _FINE, self.context.budget.good_ps)
+            and not self.ladder.hurried
+        )
         cut = self.cuts.next(self.best_ps) if len(self.methods) > 1 and worth else None
         return [] if cut is None else [(cut, 1)]
 
@@ -117,20 +118,20 @@ class Chunking:
     def _lately(self) -> bool:
         """Whether it got better not long ago, by the work that was done; where steps are counted, that is not asked."""
         until_s = max(self.better_s + _PATIENT_S, self.better_s * _PATIENT)
-        return self.clock.steps is None and self.searches.worked_s < until_s
+        return self.context.budget.steps is None and self.searches.worked_s < until_s
 
     def _level(self) -> list[Turn]:
         """The best with pieces of other lengths, where a few bytes are all that is left to be won."""
         if self.best is None or not self._waits_for_level():
             return []
         demand = self.best.demand
-        search = Search("level", demand.pieces, demand, levelled(self.best, self.clock))
+        search = Search("level", demand.pieces, demand, levelled(self.best, self.context))
         self.levels.append((self.best, search))
         return [(search, 1)]
 
     def _waits_for_level(self) -> bool:
         """Each that is the best for a while is levelled once, where methods work together."""
-        nothing = self.best_ps <= self.clock.bound_ps or not self._close or self._lately
+        nothing = self.best_ps <= self.context.incumbents.bound_ps or not self._close or self._lately
         if self.best is None or nothing or len(self.methods) == 1:
             return False
         done = any(search.taken and self.best in (level_of, search.best) for level_of, search in self.levels)
@@ -138,32 +139,33 @@ class Chunking:
 
     def _found(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
         """What the searches of a round find, as soon as they do; where steps are counted, in their order."""
-        for future in as_completed(going) if self.clock.steps is None else going:
+        for future in as_completed(going) if self.context.budget.steps is None else going:
             if (found := future.result()) is not None:
                 yield found
 
     def _enough(self) -> bool:
         """Whether nothing else begins."""
         some_wait = self.all_first and (self._hopes() or self.steps < len(self.methods))
-        return self.steps > 0 and self.clock.over(float("inf") if some_wait else self.best_ps)
+        return self.steps > 0 and self.context.budget.over(float("inf") if some_wait else self.best_ps)
 
     def _hopes(self) -> bool:
         """Whether what is within the gap may still become better in a few seconds."""
-        bound_ps = self.clock.bound_ps
-        if self.clock.good_ps > bound_ps * _DEMANDING or self.best_ps <= bound_ps:
+        bound_ps = self.context.incumbents.bound_ps
+        if self.context.budget.good_ps > bound_ps * _DEMANDING or self.best_ps <= bound_ps:
             return False
-        if self.clock.steps is not None:
+        if self.context.budget.steps is not None:
             return self.ladder.on_first_rung and not self._close
         more = (self._lately and len(self.methods) > 1) or self._waits_for_level()
-        return self.clock.elapsed_s < _HOPEFUL_S and (not self._close or more)
+        return self.context.budget.elapsed_s < _HOPEFUL_S and (not self._close or more)
 
     def _in_steps_left(self, turns: list[Turn]) -> list[Turn]:
         """No more than the steps that are left, where they are counted."""
-        if self.clock.steps is None:
+        if self.context.budget.steps is None:
             return turns
         before = itertools.accumulate((steps for _, steps in turns), initial=self.steps)
         cut = [
-            (search, min(steps, self.clock.steps - done)) for (search, steps), done in zip(turns, before, strict=False)
+            (search, min(steps, self.context.budget.steps - done))
+            for (search, steps), done in zip(turns, before, strict=False)
         ]
         return [(search, steps) for search, steps in cut if steps > 0]
 
@@ -176,12 +178,12 @@ class Chunking:
 
     def _may_begin(self, search: Search) -> bool:
         in_time = self.steps == 0 or self.searches.has_time(search.seconds)
-        return self.clock.steps is not None or (in_time and not self._enough())
+        return self.context.budget.steps is not None or (in_time and not self._enough())
 
     def _step(self, search: Search) -> Schedule | None:
         """One step; of several methods, one that cannot have this problem is left out."""
         try:
-            return search.step(self.clock)
+            return search.step(self.context)
         except DemandError as error:
             if len(self.methods) == 1:
                 raise
@@ -229,7 +231,7 @@ class Chunking:
 
     def _partners(self, running: list[Search]) -> Iterable[Search]:
         """Who makes steps beside the best: the next best, one that needs many, the least tried of those near."""
-        improvers = [search for search in running[1:] if traits_of(search.name).needs_steps][:_MOST_IMPROVED]
+        improvers = [search for search in running[1:] if traits_of(search.name).improves_slowly][:_MOST_IMPROVED]
         near = [search for search in running[1:] if search.best_ps <= _NEAR * running[0].best_ps]
         for some in (running[1:2], improvers, near):
             if some:
@@ -243,7 +245,7 @@ class Chunking:
         best = sorted((search for search in self.searches.all if not search.over), key=lambda search: search.best_ps)
         few = min((search.count for search in best if search.best_ps <= _AS_GOOD * best[0].best_ps), default=1)
         counts = list(dict.fromkeys([few, *(search.count for search in best)]))[:most]
-        names = [name for name in self.methods if traits_of(name).goes_on]
+        names = [name for name in self.methods if traits_of(name).continues_others]
         wanted = [(name, count) for name in names for count in self._missing(name, counts)]
         return [self.searches.new(name, count) for name, count in wanted]
 
@@ -253,11 +255,11 @@ class Chunking:
         The ladder may have ended early: there every method has one step on a rung, which may be an unlucky one. Who
         goes on from others lets them go first.
         """
-        near = [search for search in self.searches.all if search.best_ps <= _NEAR * self.clock.best_ps]
+        near = [search for search in self.searches.all if search.best_ps <= _NEAR * self.context.incumbents.best_ps]
         near.sort(key=lambda search: search.best_ps)
         names = dict.fromkeys(search.name for search in near)
         tops = [found for name in names if (found := self._top(name)) is not None]
-        for top, share in [found for found in tops if not traits_of(found[0].name).goes_on] or tops:
+        for top, share in [found for found in tops if not traits_of(found[0].name).continues_others] or tops:
             count = next_rung(top.name, top.count)
             if self.searches.due(share, top, count):
                 return [self.searches.new(top.name, count)]
@@ -267,9 +269,11 @@ class Chunking:
         """A method's last rung, and how much work the next one waits for; none where it shall take no other."""
         mine = sorted((search for search in self.searches.all if search.name == name), key=lambda search: search.count)
         best, top = min(mine, key=lambda search: search.best_ps), mine[-1]
-        tried = traits_of(name).has_one and best.best_ps > self.clock.best_ps
+        tried = traits_of(name).one_schedule and best.best_ps > self.context.incumbents.best_ps
         helpless = len(mine) - mine.index(best) - 1 > PATIENCE
-        asked = traits_of(name).comes_last or (traits_of(name).goes_on and best.best_ps > self.clock.best_ps)
+        asked = traits_of(name).runs_last or (
+            traits_of(name).continues_others and best.best_ps > self.context.incumbents.best_ps
+        )
         climbs = any(climber.name == name and self.ladder.climbs(climber) for climber in self.ladder.climbers)
         if climbs or asked or tried or helpless or top.over:
             return None

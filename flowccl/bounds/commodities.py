@@ -1,4 +1,4 @@
-"""What must move, seen from the floors: chunks with the same sources and destinations as one group, and distances."""
+"""Commodities: chunks with the same sources and destinations as one group, and the distances between nodes."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +13,10 @@ from flowccl.topology.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Commodities:
-    """Groups of chunks: group g has `bytes[g]`, its sources and its destinations (pointer and ranks).
+    """Groups of chunks: group g has `bytes[g]`, sources and destinations (pointer and ranks).
 
-    `ready_ps` is when each source has its data; `rest_ps` is time that must pass after each destination has it: late
-    data, seen backwards.
+    `ready_ps` is the release time of each source. `tail_ps` is time that must pass after each destination has the data:
+    the release times of a reversed reduction.
     """
 
     topology: Topology
@@ -26,22 +26,22 @@ class Commodities:
     destination_ptr: NDArray[np.int64]
     destination: NDArray[np.int32]
     ready_ps: NDArray[np.int64]
-    rest_ps: NDArray[np.int64]
+    tail_ps: NDArray[np.int64]
 
     @classmethod
-    def of(cls, demand: Demand, topology: Topology, rest_ps: NDArray[np.int64] | None = None) -> "Commodities":
-        """Group the chunks of a demand; `rest_ps` is for the entries of `demand.destination_rank`."""
-        rest = np.zeros(len(demand.destination_rank), dtype=np.int64) if rest_ps is None else rest_ps
-        chunk_group, first = _group(demand, rest)
+    def of(cls, demand: Demand, topology: Topology, tail_ps: NDArray[np.int64] | None = None) -> "Commodities":
+        """Group the chunks of a demand; `tail_ps` has one entry per entry of `demand.destination_rank`."""
+        tail = np.zeros(len(demand.destination_rank), dtype=np.int64) if tail_ps is None else tail_ps
+        chunk_group, first = _group(demand, tail)
         size = np.bincount(chunk_group, demand.chunk_bytes).astype(np.int64)
         sources = _rows(demand.source_ptr, demand.source_rank, first)
         destinations = _rows(demand.destination_ptr, demand.destination_rank, first)
         ready = _rows(demand.source_ptr, demand.available_ps, first)[1]
-        return cls(topology, size, *sources, *destinations, ready, _rows(demand.destination_ptr, rest, first)[1])
+        return cls(topology, size, *sources, *destinations, ready, _rows(demand.destination_ptr, tail, first)[1])
 
     @property
     def copies(self) -> bool:
-        """Whether some group has several destinations."""
+        """Whether a group has several destinations."""
         return len(self.destination) > len(self.bytes)
 
     @cached_property
@@ -65,7 +65,7 @@ class Commodities:
         return np.floor(_all_pairs(self.topology, np.ones(len(self.topology.links))))
 
     def farthest(self, distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """Per entry of `destination`: the farthest source of its group, and how far it is, without waiting."""
+        """Return, per entry of `destination`, the distance of the farthest source of its group, and that source."""
         away = np.zeros(len(self.destination))
         which = np.zeros(len(self.destination), dtype=np.int32)
         if len(self.source) == len(self.bytes):
@@ -79,7 +79,7 @@ class Commodities:
         return away, which
 
     def crossing(self, far: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Groups with a source on the near side and a destination on the far side."""
+        """Return the groups with a source on the near side and a destination on the far side."""
         starts = np.zeros(len(self.bytes), dtype=np.bool_)
         starts[self.source_group[~far[self.source]]] = True
         ends = np.zeros(len(self.bytes), dtype=np.bool_)
@@ -89,10 +89,10 @@ class Commodities:
     def heads_and_tails(
         self, far: NDArray[np.bool_], links: NDArray[np.int64], group: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
-        """Latency before and after each crossing link for each group, and the destination that this is for.
+        """Return the latency before and after each crossing link per group, and the destination that the latter is for.
 
-        Before: from the nearest source on the near side to the link. After: the link and the way to one destination
-        on the far side, the one that is worst to reach.
+        Before: from the nearest source on the near side to the link. After: the link and the path to the destination
+        on the far side that is farthest from the cut.
         """
         before = self.latency_ps[: self.topology.num_gpus, self.topology.link_src[links]]
         after = self.topology.link_delay_ps[links] + self.latency_ps[self.topology.link_dst[links]].T
@@ -103,11 +103,11 @@ class Commodities:
         heads = np.minimum.reduceat(before[self.source[rows]] + self.ready_ps[rows][:, None], starts, axis=0)
         rows = np.flatnonzero(chosen[self.destination_group] & far[self.destination])
         nearest = after.min(axis=1)
-        away = nearest[self.destination[rows]] + self.rest_ps[rows]
+        away = nearest[self.destination[rows]] + self.tail_ps[rows]
         rows = rows[np.lexsort((-away, self.destination_group[rows]))]
         rows = rows[np.flatnonzero(np.diff(self.destination_group[rows], prepend=-1))]
         worst = self.destination[rows]
-        return heads, after[worst] + self.rest_ps[rows][:, None], worst
+        return heads, after[worst] + self.tail_ps[rows][:, None], worst
 
 
 def _rows(
@@ -119,9 +119,9 @@ def _rows(
     return np.concatenate(([0], np.cumsum(count))).astype(np.int64), rank[start + np.arange(len(start))]
 
 
-def _group(demand: Demand, rest_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _group(demand: Demand, tail_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The group of each chunk, and the first chunk of each group."""
-    late = demand.ready_ps is not None or bool(rest_ps.any())
+    late = demand.ready_ps is not None or bool(tail_ps.any())
     if len(demand.source_rank) == len(demand) == len(demand.destination_rank) and not late:
         key = demand.source_rank.astype(np.int64) * demand.num_gpus + demand.destination_rank
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
@@ -133,8 +133,8 @@ def _group(demand: Demand, rest_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64
         signature = (demand.sources(chunk).tobytes(), demand.destinations(chunk).tobytes())
         if late:
             waits = demand.available_ps[demand.source_ptr[chunk] : demand.source_ptr[chunk + 1]]
-            rests = rest_ps[demand.destination_ptr[chunk] : demand.destination_ptr[chunk + 1]]
-            signature = (signature[0] + waits.tobytes(), signature[1] + rests.tobytes())
+            tails = tail_ps[demand.destination_ptr[chunk] : demand.destination_ptr[chunk + 1]]
+            signature = (signature[0] + waits.tobytes(), signature[1] + tails.tobytes())
         group_of[chunk] = place.setdefault(signature, len(place))
         if len(place) > len(first_chunks):
             first_chunks.append(chunk)
@@ -142,14 +142,14 @@ def _group(demand: Demand, rest_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64
 
 
 def _all_pairs(topology: Topology, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shortest distances; a tiny addition per link keeps links of weight 0, and is rounded off by the caller."""
+    """Shortest distances. Each link gets a small extra weight, which keeps links of weight 0; callers round it off."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import dijkstra
 
     count = len(topology.nodes)
     order = np.lexsort((weight, topology.link_dst, topology.link_src))
     src, dst, value = topology.link_src[order], topology.link_dst[order], weight[order] + 2.0**-20
-    least = np.ones(len(order), dtype=np.bool_)  # of parallel links, the nearest
+    least = np.ones(len(order), dtype=np.bool_)  # of parallel links, the shortest
     least[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     graph = csr_matrix((value[least], (src[least], dst[least])), (count, count))
     return np.asarray(dijkstra(graph), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Which cuts are worth a look: into and out of GPUs and hosts, minimum cuts, parts that hang together."""
+"""Families of cuts: into and out of GPUs and hosts, minimum cuts, spectral sweeps, balls and runs of ranks."""
 
 from collections.abc import Iterator
 
@@ -7,21 +7,24 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cuts import Cut
+from flowccl.bounds.rounding import on_grid
 from flowccl.topology.topology import Topology
 
-_MIN_CUTS = 64  # destinations whose minimum cut is sought
-_BALLS = 64  # nodes whose neighbourhoods are tried
-_LOOKS = 100_000_000  # (group, destination) entries that all cuts together may look at
+_MIN_CUTS = 64  # destinations whose minimum cut is computed
+_BALLS = 64  # GPUs whose neighbourhoods are tried
+_MAX_ENTRIES = 100_000_000  # (commodity, destination) entries of all cuts together
 _LARGEST_SPECTRUM = 600  # nodes of a machine whose eigenvectors are computed
+_PERTURBATION = 1e-3  # of the mean node bandwidth, on the Laplacian's diagonal
+_SIMPLE = 1e-7  # of the largest eigenvalue: the least distance of an eigenvalue that counts as simple
 
 
 def cut_families(topology: Topology, commodities: Commodities) -> Iterator[Cut]:
-    """Each cut once: into and out of every GPU and host, minimum cuts, neighbourhoods and runs of ranks.
+    """Yield the cuts of all families, each cut once.
 
-    On large machines a part of them, the same number of each family.
+    Large machines get a part of each family, about the same number of cuts from each.
     """
     seen: set[bytes] = set()
-    budget = max(64, _LOOKS // len(commodities.destination))
+    budget = max(64, _MAX_ENTRIES // len(commodities.destination))
     for name, far in _sides(topology, commodities, max(8, budget // 8)):
         if len(seen) >= budget:
             return
@@ -41,7 +44,7 @@ def _sides(topology: Topology, commodities: Commodities, most: int) -> Iterator[
         yield f"out of {topology.nodes[rank].name}", np.arange(count) != rank
     for host in topology.hosts[:most] if len(topology.hosts) > 1 else ():
         inside = np.array([node.host == host for node in topology.nodes])
-        yield from _both_ways(host, inside)
+        yield from _both_directions(host, inside)
     for name, gpus in _runs(topology, most):
         yield from _placed(topology, name, gpus)
     if commodities.copies:
@@ -50,13 +53,13 @@ def _sides(topology: Topology, commodities: Commodities, most: int) -> Iterator[
     yield from _balls(topology, commodities, min(most, _BALLS))
 
 
-def _both_ways(name: str, inside: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def _both_directions(name: str, inside: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     yield f"into {name}", inside
     yield f"out of {name}", ~inside
 
 
 def _placed(topology: Topology, name: str, gpus: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """A set of GPUs, both ways, with switches and memories beside the GPUs they hang on."""
+    """A set of GPUs in both directions, with each switch and memory on the side of most of its bandwidth."""
     count = len(topology.nodes)
     fixed = np.arange(count) < topology.num_gpus
     side = np.zeros(count)
@@ -65,22 +68,22 @@ def _placed(topology: Topology, name: str, gpus: NDArray[np.bool_]) -> Iterator[
     others = np.concatenate((topology.link_dst, topology.link_src))
     weight = np.tile(topology.link_peak_GBps, 2)
     total = np.maximum(np.bincount(ends, weight, count), 1e-9)
-    for _ in range(0 if fixed.all() else 12):  # a switch takes the average of its neighbours
+    for _ in range(0 if fixed.all() else 12):  # a switch gets the weighted mean of its neighbours
         side = np.where(fixed, side, np.bincount(ends, weight * side[others], count) / total)
-    yield from _both_ways(name, side > 0)
+    yield from _both_directions(name, side > 1e-9)  # not 0: a balanced switch is outside on every CPU
 
 
 def _narrowest(ranks: NDArray[np.int32], commodities: Commodities, most: int, end: NDArray[np.int32]) -> list[int]:
-    """Distinct ranks, those with the least bandwidth at this end of their links first."""
+    """Distinct ranks, in order of the bandwidth at this end of their links, the least first."""
     topology = commodities.topology
-    GBps = np.bincount(end, topology.link_peak_GBps, len(topology.nodes))
+    GBps = on_grid(np.bincount(end, topology.link_peak_GBps, len(topology.nodes)))
     distinct = np.unique(ranks)
     chosen: list[int] = distinct[np.argsort(GBps[distinct], kind="stable")][:most].tolist()
     return chosen
 
 
 def _runs(topology: Topology, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Ranks in a row: blocks of every size that divides their number, halves and quarters from several starts."""
+    """Consecutive ranks: blocks whose size divides the number of GPUs, halves and quarters from several starts."""
     gpus = topology.num_gpus
     starts = {(first, gpus // part) for part in (2, 4) for first in range(0, gpus, max(1, gpus // 16))}
     starts |= {
@@ -93,20 +96,39 @@ def _runs(topology: Topology, most: int) -> Iterator[tuple[str, NDArray[np.bool_
 
 
 def _sweeps(topology: Topology, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Parts that hang together: GPUs in the order of an eigenvector of the machine's Laplacian, cut anywhere."""
-    count = len(topology.nodes)
-    if not 4 <= count <= _LARGEST_SPECTRUM:
-        return
-    weight = np.zeros((count, count))
-    np.add.at(weight, (topology.link_src, topology.link_dst), topology.link_peak_GBps)
-    weight += weight.T
-    vectors = np.linalg.eigh(np.diag(weight.sum(axis=1)) - weight)[1]
-    for column in (1, 2):
-        order = np.argsort(vectors[: topology.num_gpus, column], kind="stable")
+    """Sweep cuts: all prefixes of the GPUs in the order of an eigenvector of the machine's Laplacian."""
+    for order in _spectral_orders(topology):
         for size in _spread(np.arange(1, topology.num_gpus), most).tolist():
             inside = np.zeros(topology.num_gpus, dtype=np.bool_)
             inside[order[:size]] = True
             yield from _placed(topology, _set_name(topology, inside), inside)
+
+
+def _spectral_orders(topology: Topology) -> list[NDArray[np.int64]]:
+    """The GPUs in the order of the second and the third eigenvector of the machine's Laplacian.
+
+    The orders do not depend on the linear algebra library. Symmetric machines have repeated eigenvalues, whose
+    eigenvectors are arbitrary; a small perturbation of the diagonal separates them, and eigenvalues that it does not
+    separate are skipped. Entries are rounded, the first one that is not 0 is positive, and ties go to the lower rank.
+    """
+    count = len(topology.nodes)
+    if not 4 <= count <= _LARGEST_SPECTRUM:
+        return []
+    weight = np.zeros((count, count))
+    np.add.at(weight, (topology.link_src, topology.link_dst), topology.link_peak_GBps)
+    weight += weight.T
+    total = weight.sum(axis=1)
+    place = np.arange(count) / count
+    total_and_more = total + _PERTURBATION * total.mean() * (place + place**2)  # place alone keeps some symmetries
+    values, vectors = np.linalg.eigh(np.diag(total_and_more) - weight)
+    simple = np.diff(values) > _SIMPLE * values[-1]
+    result = []
+    for column in (1, 2):
+        if simple[column - 1] and simple[column]:
+            entries = np.rint(vectors[:, column] * 1e6).astype(np.int64)
+            entries *= np.sign(entries[np.flatnonzero(entries)[0]])
+            result.append(np.argsort(entries[: topology.num_gpus], kind="stable"))
+    return result
 
 
 def _set_name(topology: Topology, inside: NDArray[np.bool_]) -> str:
@@ -122,7 +144,7 @@ def _balls(topology: Topology, commodities: Commodities, most: int) -> Iterator[
         for k in np.unique(hops[np.isfinite(hops)])[:-1].tolist():
             inside = hops <= k
             words = f"the {int(inside.sum())} nodes within {int(k)} links of {topology.nodes[rank].name}"
-            yield from _both_ways(words, inside)
+            yield from _both_directions(words, inside)
 
 
 def _spread(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -130,14 +152,14 @@ def _spread(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _minimum_cuts(topology: Topology, commodities: Commodities, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """For each destination, the cut with the most bytes per bandwidth, by maximum flows (Dinkelbach's iteration)."""
+    """For each destination, the cut with most bytes per bandwidth, by maximum flows (Dinkelbach's iteration)."""
     demanded = np.unique(commodities.destination).astype(np.int64)
     inward = np.bincount(topology.link_dst, topology.link_peak_GBps, len(topology.nodes))
-    for rank in _spread(demanded[np.argsort(inward[demanded], kind="stable")], most).tolist():
+    for rank in _spread(demanded[np.argsort(on_grid(inward[demanded]), kind="stable")], most).tolist():
         groups = np.unique(commodities.destination_group[commodities.destination == rank])
         rows = np.isin(commodities.source_group, groups)
-        share = commodities.bytes / np.diff(commodities.source_ptr)
-        supply = np.bincount(commodities.source[rows], share[commodities.source_group[rows]], len(topology.nodes))
+        each = commodities.bytes / np.diff(commodities.source_ptr)
+        supply = np.bincount(commodities.source[rows], each[commodities.source_group[rows]], len(topology.nodes))
         supply[rank] = 0
         if not supply.any():
             continue
@@ -152,7 +174,7 @@ def _minimum_cuts(topology: Topology, commodities: Commodities, most: int) -> It
 
 
 def far_side(topology: Topology, supply_GBps: NDArray[np.float64], sink: int) -> NDArray[np.bool_]:
-    """The side of the sink in a minimum cut between the supplies and the sink."""
+    """Return the sink's side of a minimum cut between the supplies and the sink."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
@@ -161,8 +183,8 @@ def far_side(topology: Topology, supply_GBps: NDArray[np.float64], sink: int) ->
     sources = np.flatnonzero(supply_GBps)
     src = np.concatenate((topology.link_src, np.full(len(sources), count))).astype(np.int32)
     dst = np.concatenate((topology.link_dst, sources)).astype(np.int32)
-    room = np.concatenate((topology.link_peak_GBps, supply_GBps[sources])) * scale
-    graph = csr_array((np.ceil(room).astype(np.int32), (src, dst)), shape=(count + 1, count + 1))
+    capacity = np.concatenate((topology.link_peak_GBps, supply_GBps[sources])) * (scale * (1 - 1e-12))
+    graph = csr_array((np.ceil(capacity).astype(np.int32), (src, dst)), shape=(count + 1, count + 1))
     left = graph - maximum_flow(graph, count, sink).flow
     left.data = np.maximum(left.data, 0)
     left.eliminate_zeros()

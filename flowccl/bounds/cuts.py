@@ -1,4 +1,4 @@
-"""Cuts of a machine: the links from a near side to a far side, and what they can carry."""
+"""Cuts of a machine: the links from a near side to a far side, and their bandwidth."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +19,14 @@ class Cut:
 
     @cached_property
     def links(self) -> NDArray[np.int64]:
-        """The links that cross."""
+        """The links that cross the cut."""
         return np.flatnonzero(~self.far[self.topology.link_src] & self.far[self.topology.link_dst])
 
     @cached_property
     def pools(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Links that a limit binds together count as one pool: (pool of each link, bandwidth of each pool).
+        """Return (pool of each link, bandwidth of each pool); links that share a binding limit form one pool.
 
-        No link is faster than any of its limits, and each is in one pool at most, so that nothing counts twice.
+        No link is faster than any of its limits, and each link is in at most one pool, so that nothing counts twice.
         """
         GBps = self.topology.link_peak_GBps[self.links]
         members = [np.flatnonzero(np.isin(self.links, limit.links)) for limit in self.topology.limits]
@@ -45,27 +45,27 @@ class Cut:
 
     @property
     def GBps(self) -> float:
-        """What can cross at once."""
+        """The bandwidth of the cut."""
         return float(self.pools[1].sum())
 
     def earliest_ps(self, away_ps: NDArray[np.float64], size_bytes: float) -> float:
-        """When so many bytes can have crossed, if each link works only while the time left is above `away_ps`."""
+        """Return when `size_bytes` can have arrived, if `away_ps` is the latency before, on and behind each link."""
         none = np.zeros((len(self.links), 1))
-        return self.earliest_shared_ps(away_ps[:, None], none, size_bytes)
+        return self.earliest_partial_ps(away_ps[:, None], none, size_bytes)
 
-    def earliest_shared_ps(
+    def earliest_partial_ps(
         self, head_ps: NDArray[np.float64], tail_ps: NDArray[np.float64], size_bytes: float
     ) -> float:
-        """The same where each link has several heads and tails, and works for an equal share of its bandwidth each.
+        """Return the same for links whose useful bandwidth grows and shrinks in equal steps.
 
-        `head_ps[link, i]` is when it gets the i-th share, `tail_ps[link, j]` how long before the end it loses one.
+        From `head_ps[link, i]` on, i + 1 steps are useful; from `tail_ps[link, j]` before the end on, j + 1 are lost.
         """
         pool, GBps = self.pools
         head, tail = (np.full((len(GBps), table.shape[1]), np.inf) for table in (head_ps, tail_ps))
         np.minimum.at(head, pool, head_ps)
         np.minimum.at(tail, pool, tail_ps)
         away = (head[:, :, None] + tail[:, None, :]).reshape(-1)
-        share = np.repeat(GBps / (head.shape[1] * tail.shape[1]), head.shape[1] * tail.shape[1])
-        order = np.argsort(away)
-        rate, away = np.cumsum(share[order]), away[order]
-        return float(((size_bytes * 1000 + np.cumsum(share[order] * away)) / rate).min())
+        step = np.repeat(GBps / (head.shape[1] * tail.shape[1]), head.shape[1] * tail.shape[1])
+        order = np.argsort(away, kind="stable")
+        rate, away = np.cumsum(step[order]), away[order]
+        return float(((size_bytes * 1000 + np.cumsum(step[order] * away)) / rate).min())

@@ -1,10 +1,11 @@
-"""Floors from prices: what every byte must pay on its way, against what all links together can earn.
+"""Lower bounds from dual prices: what every byte must pay on its path, against what all links together can earn.
 
-Give every link a price per byte. Each byte pays at least the cheapest way from its source to its destination, and a
-link earns at most price times bandwidth for every second in which it can help: not before the first byte can be there,
-and not when it is too late for the nearest destination. Any prices prove a floor; a cut is the case of price 1 on its
-links. For demands without copies good prices give the optimum of the fluid (linear programming duality). They are found
-by letting all bytes take their cheapest ways again and again, where links get dearer the fuller they are.
+Give every link a price per byte. Each byte pays at least the price of the cheapest path from its source to its
+destination. A link earns at most price times bandwidth while it can help: not before the first byte can arrive there,
+and not when it is too late for the nearest destination. Any prices prove a lower bound; a cut is the case of price 1 on
+its links. For demands without copies the best prices give the optimum of the multicommodity flow (linear programming
+duality). Good prices are found by multiplicative weights: all bytes repeatedly take their cheapest paths, and the price
+of a link grows exponentially with its load.
 """
 
 from dataclasses import dataclass
@@ -13,24 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
+from flowccl.bounds.rounding import whole_ps
 from flowccl.topology.topology import Topology
 
 _ROUNDS = 300
-_CLOSE = 0.99999  # of the time that the ways found so far would take: no better prices are sought then
-_LARGEST = 150  # nodes of a machine for which prices are sought
-_STEEP = (5.0, 100.0)  # how much dearer the fullest links get, from the first round to the last
+_CLOSE = 0.99999  # stop once the bound is this part of the time that the paths found so far take
+_LARGEST = 150  # nodes of the largest machine for which prices are computed
+_STEEP = 5.0  # logarithm of the price of the fullest link over that of an empty one, in the first round
+_STEEPER = 2.995732273553991  # ln 20: in the last round it is 20 times as large
 
 
 @dataclass(frozen=True, eq=False)
 class DualPrices:
-    """Prices per byte of the links, and the floor in ps that they prove."""
+    """Prices per byte of the links, and the lower bound in ps that they prove."""
 
     price: NDArray[np.float64]
     ps: float
 
 
 def best_dual_prices(commodities: Commodities) -> DualPrices | None:
-    """The best floor from prices; None for copies and sums, limits, and large machines."""
+    """Return the best bound from dual prices; None for copies, reductions, limits, and large machines."""
     topology = commodities.topology
     single = len(commodities.source) == len(commodities.bytes) == len(commodities.destination)
     if not single or topology.limits or len(topology.nodes) > _LARGEST or len(commodities.bytes) < 2:
@@ -43,39 +46,47 @@ def best_dual_prices(commodities: Commodities) -> DualPrices | None:
     best: DualPrices | None = None
     load = np.zeros(len(topology.links))
     for k in range(_ROUNDS):
-        steep = _STEEP[0] * (_STEEP[1] / _STEEP[0]) ** (k / _ROUNDS)
+        steep = _STEEP * _exponential(np.array(_STEEPER * k / _ROUNDS))
         full = np.where(usable, load / np.where(usable, capacity, 1.0), 0.0)
-        price = np.exp(steep * (full / max(full.max(), 1.0) - 1)) / np.where(usable, capacity, 1.0)
+        price = _exponential(steep * (full / max(full.max(), 1.0) - 1)) / np.where(usable, capacity, 1.0)
         price = np.where(usable, price, np.inf)
-        paid, taken = _cheapest_ways(topology, price, amount)
+        paid, taken = _cheapest_paths(topology, price, amount)
         earns = price[usable] * capacity[usable]
         found = DualPrices(price, _earliest_ps(earns, away[usable], paid))
-        best = found if best is None or found.ps > best.ps else best
+        best = found if best is None or whole_ps(found.ps) > whole_ps(best.ps) else best
         if k and paid / earns.sum() >= _CLOSE * full.max():
             break
         load += (taken - load) * 2.0 / (k + 2)
     return best
 
 
+def _exponential(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return e^x as (1 + x / 2^30)^(2^30): additions and multiplications give the same bits on every CPU."""
+    result = 1.0 + x * 2.0**-30
+    for _ in range(30):
+        result = result * result
+    return np.asarray(result)
+
+
 def _away_ps(commodities: Commodities) -> NDArray[np.float64]:
-    """Of each link: the least latency of any need that goes over it, before, on and behind it; inf if none can."""
+    """The least latency of any commodity that uses each link: before, on and behind it; inf if none can use it."""
     topology, latency = commodities.topology, commodities.latency_ps
     before = latency[commodities.source][:, topology.link_src] + commodities.ready_ps[:, None]
-    behind = latency[topology.link_dst][:, commodities.destination].T + commodities.rest_ps[:, None]
+    behind = latency[topology.link_dst][:, commodities.destination].T + commodities.tail_ps[:, None]
     return np.asarray((before + behind).min(axis=0) + topology.link_latency_ps, dtype=np.float64)
 
 
 def _earliest_ps(earns: NDArray[np.float64], away_ps: NDArray[np.float64], paid: float) -> float:
-    """When links that earn so much per ps, each from its `away_ps` on, have earned what must be paid."""
-    order = np.argsort(away_ps)
+    """Return when links that earn `earns` per ps, each from its `away_ps` on, have earned `paid`."""
+    order = np.argsort(away_ps, kind="stable")
     rate, lost = np.cumsum(earns[order]), np.cumsum((earns * away_ps)[order])
     return float(((paid + lost) / rate).min())
 
 
-def _cheapest_ways(
+def _cheapest_paths(
     topology: Topology, price: NDArray[np.float64], amount: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64]]:
-    """What all pay on their cheapest ways, and what each link then carries."""
+    """Return what all bytes pay on their cheapest paths, and the load of each link."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import dijkstra
 
@@ -96,7 +107,7 @@ def _cheapest_ways(
     carried = wanted.copy()
     farthest_first = np.argsort(-np.where(np.isfinite(distance), distance, -1.0), axis=1, kind="stable")
     rows = np.arange(len(sources))
-    for k in range(count):  # the k-th farthest node of every source hands what it carries to the node before it
+    for k in range(count):  # the k-th farthest node of every source passes its load to its predecessor
         node = farthest_first[:, k]
         at = before[rows, node]
         has = at >= 0

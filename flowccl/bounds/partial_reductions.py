@@ -1,10 +1,11 @@
-"""How much of a sum a link can carry by when: heads and tails of a cut that grow, instead of one head and one tail.
+"""Bounds from partial reductions: heads and tails of a cut that grow in steps, instead of one head and one tail.
 
-Let the sources on the near side of a cut have weights that add up to 1. What crosses a link at a time comes from one
-node that added it up, so it counts at most the weight of the sources that this node can have heard of by then. In the
-same way what crosses near the end comes to one node, which can reach only some of the destinations. Each byte must
-bring every source to every destination, so that the weights of all its crossings add up to 1 or more: a link whose
-share is half counts as half a link. With all weight on one source and one destination this is the usual head and tail.
+Let the sources on the near side of a cut have weights with total 1. A node sends what crosses a link at time t, so the
+data contains at most the contributions of the sources that can have reached this node by then. In the same way, data
+that crosses near the end arrives at one node, which can still reach only some of the destinations. Each byte must bring
+every source to every destination, so the weights of all its crossings have a total of at least 1: a link that carries
+half of the weight counts as half a link. With all weight on one source and one destination this is the usual head and
+tail.
 """
 
 import numpy as np
@@ -13,30 +14,30 @@ from numpy.typing import NDArray
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cuts import Cut
 
-_MOST_LEVELS = 16
-_MOST_ENTRIES = 4_000_000  # of the largest table that is made
-_SETS = 3  # thresholds of farness that are tried at each end
+_MOST_LEVELS = 16  # steps of a head or tail
+_MOST_ENTRIES = 4_000_000  # of the largest table
+_SETS = 3  # distance thresholds that are tried at each end
 
 Times = NDArray[np.float64]
 
 
 def partial_reduction_bound_ps(commodities: Commodities, cut: Cut, group: NDArray[np.int64]) -> float:
-    """The floor of these groups, all of which cross the cut; 0 where it would take too long to find."""
+    """Return the bound for these groups, all of which cross the cut; 0 if the tables would be too large."""
     topology = commodities.topology
     near, far = ~cut.far, cut.far
     src, dst = topology.link_src[cut.links], topology.link_dst[cut.links]
-    adds, copies = topology.stores | topology.reduces, topology.stores | topology.copies
+    reduces, copies = topology.stores | topology.reduces, topology.stores | topology.copies
     sources = _distinct(commodities.source_group, commodities.source, commodities.ready_ps, near, group)
-    ends = _distinct(commodities.destination_group, commodities.destination, commodities.rest_ps, far, group)
+    ends = _distinct(commodities.destination_group, commodities.destination, commodities.tail_ps, far, group)
     rows = sum(len(ranks) for ranks, _ in [*sources, *ends])
     if rows * len(topology.nodes) * len(cut.links) > _MOST_ENTRIES:
         return 0.0
     to_link = commodities.latency_ps[:, src]
     from_link = (topology.link_latency_ps[cut.links] + commodities.latency_ps[dst].T).astype(np.float64)
-    heads = _variants(sources, commodities.latency_ps[:, adds], to_link, to_link[adds])
+    heads = _variants(sources, commodities.latency_ps[:, reduces], to_link, to_link[reduces])
     tails = _variants(ends, commodities.latency_ps[copies].T, from_link, from_link[copies])
     size = float(commodities.bytes[group].sum())
-    return max(cut.earliest_shared_ps(head, tail, size) for head in heads for tail in tails)
+    return max(cut.earliest_partial_ps(head, tail, size) for head in heads for tail in tails)
 
 
 def _distinct(
@@ -46,7 +47,7 @@ def _distinct(
     side: NDArray[np.bool_],
     group: NDArray[np.int64],
 ) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-    """The different sets of ranks on one side, with their waits, that these groups have."""
+    """The distinct sets of ranks on one side that these groups have, with their waiting times."""
     chosen = np.zeros(int(group_of.max()) + 1, dtype=np.bool_)
     chosen[group] = True
     rows = np.flatnonzero(chosen[group_of] & side[rank])
@@ -60,10 +61,11 @@ def _distinct(
 def _variants(
     sets: list[tuple[NDArray[np.int32], NDArray[np.int64]]], to_hub: Times, direct: Times, hub_to_link: Times
 ) -> list[Times]:
-    """Per link and level, from when on that share of a set can be there, for several choices of who has weight.
+    """Return tables of times per link and step: when more than that fraction of a set's weight can be at the link.
 
-    `to_hub` is from every node to those that add up (or from those that copy), `direct` between every node and each
-    link, `hub_to_link` the same for the hubs. Who has weight: all, and those that are farthest from the links.
+    `to_hub` is the latency from every node to the nodes that reduce (or from those that copy), `direct` that between
+    every node and each link, `hub_to_link` the same for the hubs. There is one table for equal weights on all ranks,
+    and others for equal weights on the ranks that are farthest from the links.
     """
     levels = min(max(len(ranks) for ranks, _ in sets), _MOST_LEVELS)
     away = [wait + direct[ranks].min(axis=1) for ranks, wait in sets]
@@ -73,7 +75,7 @@ def _variants(
         for (ranks, wait), far in zip(sets, away, strict=True):
             chosen = np.flatnonzero(far >= np.quantile(far, quantile, method="higher"))
             met = np.sort(to_hub[ranks[chosen]] + wait[chosen][:, None], axis=0)
-            count = np.arange(levels) * len(chosen) // levels  # who must be there for more than that share
+            count = np.arange(levels) * len(chosen) // levels  # the rank that completes more than that fraction
             times = (met[count][:, :, None] + hub_to_link[None]).min(axis=1)
             least = np.minimum(least, times.T)
         result.append(least)

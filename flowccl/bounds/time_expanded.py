@@ -1,25 +1,27 @@
-"""The floor of the fluid in time: data that flows without chunks, epoch by epoch, with all latencies.
+"""The time-expanded LP bound: data that flows without chunks, epoch by epoch, with all latencies.
 
-For allgather and alltoall, and what is one of them backwards.
+For allgather, alltoall and their reversals.
 
-Bytes that enter a link in an epoch leave it not before its latency, rounded down to epochs, is over. So every schedule
-that is over in time is a solution of a linear program: per source and link, how much has entered by the end of each
-epoch. If even the program cannot bring everything to everybody, no schedule can. Sources and links that a symmetry of
-the machine takes to each other are one variable each, since solutions can be averaged.
+Bytes that enter a link in an epoch leave it no earlier than its latency later, rounded down to epochs. So every
+schedule that finishes in time is a solution of a linear program whose variables say, per source and link, how much has
+entered by the end of each epoch. If the program cannot bring all data to all destinations, no schedule can. Sources and
+links that a symmetry of the machine maps to each other share one variable, because solutions can be averaged.
 
-    rise      what has entered a link only grows
-    room      all sources together enter a link at no more than its bandwidth, from when the first byte can be there
-              until when it is too late for the nearest destination
-    have      a node that stores or copies sends no more of a block over a link than has come; over a link to a plain
-              switch as often as there are destinations behind it
-    pass      a plain switch sends no more than has come
-    once      nobody needs a block twice
-    all       every destination gets the part `reached` of every block, which shall be as large as possible
+    rise      the amount that has entered a link never decreases
+    capacity  all sources together enter a link at no more than its bandwidth, from the first time a byte can be there
+              until it is too late for the nearest destination
+    have      a node that stores or copies sends no more of a block over a link than has arrived; over a link to a plain
+              switch, this many times the number of destinations behind it
+    pass      a plain switch sends no more than has arrived
+    once      no node receives a block twice
+    all       every destination gets the fraction `reached` of every block, which is maximized
 
-In an alltoall nothing is copied: every node passes on no more than has come, and keeps its part of each source's data.
+In an alltoall nothing is copied: every node passes on no more than has arrived, and keeps its part of each source's
+data.
 
-That `reached` stays below 1 is proved by the duals: any of them gives an upper bound, computed here, whatever the
-solver says. Only the room depends on the time, so the duals of one time prove the floor for others too.
+The duals prove that `reached` stays below 1: any dual values give an upper bound, which is computed here and does not
+depend on the solver's accuracy. Only the capacities depend on the time, so the duals of one time also prove bounds for
+others.
 """
 
 import time
@@ -31,7 +33,7 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
 from flowccl.solver import ProgramBuilder, SolverOptions, solve
-from flowccl.solver.builder import Block, RowFamily
+from flowccl.solver.builder import RowFamily, VariableBlock
 from flowccl.solver.program import LinearProgram
 from flowccl.topology.symmetry.automorphisms import automorphisms
 from flowccl.topology.symmetry.permutations import Symmetry
@@ -39,29 +41,29 @@ from flowccl.topology.symmetry.permutations import Symmetry
 I32 = NDArray[np.int32]
 F64 = NDArray[np.float64]
 
-_MOST_COLUMNS = 6_000  # of the program; beyond, it would take too long
-_EPOCHS = (6, 60)  # the fewest that are worth it, and the most that are sought
-_WORTH = 0.01  # a floor that is not better by such a part is not sought
-_EVEN = 1.01  # blocks that differ by more are not alike; the least counts for all
-_CLOSE = 0.003  # the floor is sought to such a part of itself
+_MOST_COLUMNS = 6_000  # of the program; a larger one takes too long
+_EPOCHS = (6, 60)  # the fewest that are useful, and the target for the most
+_MIN_GAIN = 0.01  # the first guess is this much above the known bound
+_EVEN = 1.01  # largest ratio of block sizes; the smallest block counts for all
+_CLOSE = 0.003  # relative accuracy of the bound
 
 
 def time_expanded_bound_ps(commodities: Commodities, bound_ps: float, finish_ps: float, seconds: float) -> float:
-    """A floor above the one known, below a finish that is known to be possible; the known one where there is none.
+    """Return a bound above `bound_ps` and at most `finish_ps`, a known finish; `bound_ps` if none is found.
 
-    About so many seconds are spent; a program that would be too large is not even begun.
+    Takes about `seconds`; a program that would be too large is not built.
     """
     topology = commodities.topology
     copies = _is_allgather(commodities)
     even = commodities.bytes.max() <= _EVEN * commodities.bytes.min() and not (
-        commodities.ready_ps.any() or commodities.rest_ps.any()
+        commodities.ready_ps.any() or commodities.tail_ps.any()
     )
     known = even and (copies or _is_alltoall(commodities))
-    if not known or topology.limits or topology.changes or finish_ps <= bound_ps:
+    if not known or topology.has_limits_or_changes or finish_ps <= bound_ps:
         return bound_ps
     flow = _Flow(commodities, automorphisms(topology), finish_ps, copies)
     until, low, high = time.monotonic() + seconds, bound_ps, finish_ps
-    guess = low * (1 + _WORTH)
+    guess = low * (1 + _MIN_GAIN)
     while flow.fits and guess < high and time.monotonic() < until:
         proof = flow.proof(guess, until - time.monotonic())
         if proof is None or proof.reached(guess) >= 1:
@@ -72,7 +74,7 @@ def time_expanded_bound_ps(commodities: Commodities, bound_ps: float, finish_ps:
 
 
 def _is_allgather(commodities: Commodities) -> bool:
-    """Whether every GPU has one block for all others."""
+    """Whether every GPU has one block for all other GPUs."""
     count = commodities.topology.num_gpus
     return (
         len(commodities.bytes) == len(commodities.source) == count > 2
@@ -82,7 +84,7 @@ def _is_allgather(commodities: Commodities) -> bool:
 
 
 def _is_alltoall(commodities: Commodities) -> bool:
-    """Whether every GPU has one block for each other."""
+    """Whether every GPU has one block for each other GPU."""
     count = commodities.topology.num_gpus
     pairs = count * (count - 1)
     if not len(commodities.bytes) == len(commodities.source) == len(commodities.destination) == pairs > 2:
@@ -92,7 +94,7 @@ def _is_alltoall(commodities: Commodities) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """One source of `many` that look alike, and the classes of links and nodes as seen from it."""
+    """One of `many` symmetric sources, and the classes of links and nodes under the symmetries that fix it."""
 
     rank: int
     many: int
@@ -110,18 +112,18 @@ class _Source:
 
 @dataclass(frozen=True, eq=False)
 class _Proof:
-    """Duals: at most `others` + price . room of every block can be everywhere, whatever the time is."""
+    """Duals: at most the fraction `others` + price . capacity of every block reaches all destinations, for any time."""
 
     flow: "_Flow"
     others: float
     price: F64
 
     def reached(self, within_ps: float) -> float:
-        """How much of every block can be everywhere in this time, at most."""
-        return self.others + float((self.price * self.flow.room(within_ps)).sum())
+        """The largest fraction of every block that can reach all destinations within this time."""
+        return self.others + float((self.price * self.flow.capacity(within_ps)).sum())
 
     def latest(self, low: float, high: float) -> float:
-        """The longest time that is proved to be too short, as `low` is."""
+        """The longest time up to `high` that is proved too short, to 0.01 %; `low` is too short."""
         while high - low > 1e-4 * low:
             middle = (low + high) / 2
             low, high = (middle, high) if self.reached(middle) < 1 else (low, middle)
@@ -129,7 +131,7 @@ class _Proof:
 
 
 class _Flow:
-    """The program of one machine and block, for any time up to `most_ps` in which it shall be over."""
+    """The program of one machine and block, for any finish up to `most_ps`."""
 
     def __init__(self, commodities: Commodities, group: Symmetry, most_ps: float, copies: bool) -> None:
         self.commodities, self.topology, self.group, self.copies = commodities, commodities.topology, group, copies
@@ -143,14 +145,14 @@ class _Flow:
         latency = self.topology.link_latency_ps[self.topology.link_latency_ps > 0].astype(np.float64)
         least = float(latency.min(initial=most_ps))
         epochs = min(_EPOCHS[1], _MOST_COLUMNS / classes)
-        parts = max(np.floor(epochs * least / most_ps), 1)  # so that most latencies are whole epochs
+        parts = max(np.floor(epochs * least / most_ps), 1)  # the least latency is a whole number of epochs
         self.step = least / parts * (1 - 1e-12)
         self.epochs = int(np.ceil(most_ps / self.step - 1e-9))
         self.fits = _EPOCHS[0] <= self.epochs <= 2 * _EPOCHS[1] and classes * self.epochs <= _MOST_COLUMNS
 
     def proof(self, within_ps: float, seconds: float) -> _Proof | None:
-        """The duals of the program for this time; None where there was no time for them."""
-        room, program = self._program(within_ps)
+        """The duals of the program for this time; None if the solver ran out of time."""
+        capacity, program = self._program(within_ps)
         solution = solve(program, SolverOptions(time_limit_s=max(seconds, 0.0), method="ipm"))
         if solution.duals is None:
             return None
@@ -159,8 +161,8 @@ class _Flow:
         dual = np.where(np.isposinf(program.row_upper), np.maximum(dual, 0.0), dual)
         every = np.zeros(int(rows.max()) + 1)
         every[rows] = dual
-        price = -every[np.asarray(room)]
-        inside = rows < np.asarray(room).size
+        price = -every[np.asarray(capacity)]
+        inside = rows < np.asarray(capacity).size
         side = np.where(dual > 0, program.row_lower, program.row_upper)
         counts = ~inside & (dual != 0)
         reduced = program.reduced_costs(dual)
@@ -171,7 +173,7 @@ class _Flow:
         topology, epochs = self.topology, self.epochs
         model = ProgramBuilder()
         orbit = self.group.link_orbits
-        room = model.rows("room", (int(orbit.max()) + 1, epochs), upper=self.room(within_ps))
+        capacity = model.rows("capacity", (int(orbit.max()) + 1, epochs), upper=self.capacity(within_ps))
         part = model.variables("reached", upper=1.0, cost=-1.0)
         lag = (topology.link_latency_ps // self.step).astype(np.int64)
         for source in self.sources:
@@ -179,13 +181,15 @@ class _Flow:
             sent = model.variables("sent", (len(first), epochs), upper=self._most(source))
             model.rows("rise", (len(first), epochs - 1), lower=0).add(sent[:, 1:]).add(sent[:, :-1], times=-1)
             weight = (source.many * np.bincount(source.link_class)).astype(np.float64)[:, None]
-            room.add_at(np.s_[orbit[first]], sent, times=weight)
-            room.add_at(np.s_[orbit[first], 1:], sent[:, :-1], times=-weight)
+            capacity.add_at(np.s_[orbit[first]], sent, times=weight)
+            capacity.add_at(np.s_[orbit[first], 1:], sent[:, :-1], times=-weight)
             self._nodes(model, part, sent, source, lag)
-        return room, model.build()
+        return capacity, model.build()
 
-    def _nodes(self, model: ProgramBuilder, part: Block, sent: Block, source: _Source, lag: NDArray[np.int64]) -> None:
-        """What nodes have, pass on and want."""
+    def _nodes(
+        self, model: ProgramBuilder, part: VariableBlock, sent: VariableBlock, source: _Source, lag: NDArray[np.int64]
+    ) -> None:
+        """Add the rows of all nodes: have, pass, once and all."""
         topology, epochs = self.topology, sent.shape[1]
         columns = np.asarray(sent)
         for node in source.first_nodes.tolist():
@@ -212,21 +216,21 @@ class _Flow:
                 model.rows("all", lower=0).add(came[:, -1], sum_axis=0).add(part, times=-1)
 
     def _times(self, link: int) -> float:
-        """How many blocks of a source may go over a link; of an allgather, how often the one."""
+        """How many blocks of one source may cross a link; in an allgather, how often its one block may."""
         end = self.topology.link_dst[link]
         once = self.copies and (self.topology.stores[end] or self.topology.copies[end])
         return 1.0 if once else float(self.topology.num_gpus - 1)
 
     def _most(self, source: _Source) -> F64:
-        """Bounds of what has entered each link: nothing before the first byte can be there, nothing that comes back."""
+        """Upper bounds of the amount in each link: 0 before the first byte can be there, and on links to the source."""
         topology, first = self.topology, source.first_links
         most = np.array([self._times(link) for link in first])
         most[topology.link_dst[first] == source.rank] = 0.0
         away = self.commodities.latency_ps[source.rank, topology.link_src[first]]
         return np.where((np.arange(self.epochs) + 1)[None, :] * self.step > away[:, None], most[:, None], 0.0)
 
-    def room(self, within_ps: float) -> F64:
-        """What all links of an orbit can take in each epoch so that it is over in this time, in blocks."""
+    def capacity(self, within_ps: float) -> F64:
+        """The capacity of all links of an orbit in each epoch, in blocks, for arrivals within this time."""
         topology, latency, epoch = self.topology, self.commodities.latency_ps, np.arange(self.epochs)[None, :]
         orbit, first = np.unique(self.group.link_orbits, return_index=True)
         gpus = slice(0, topology.num_gpus)

@@ -1,5 +1,5 @@
-"""The commands of the command line: one module for each, or for a few that belong together.
+"""The commands of the command line: one module per command or per group of related commands.
 
-Each has `add`, which adds its options and the help that teaches them, and sets `run`, which does the work, prints and
-returns the exit code.
+The function `add` of each module adds a command with its options and help text, and sets `run`: the function that
+executes the command, prints its output and returns the exit code.
 """

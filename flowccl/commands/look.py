@@ -1,4 +1,4 @@
-"""`flowccl verify | show | machines | plot`: judge, describe and draw what is there."""
+"""`flowccl verify | show | machines | plot`: check, describe and draw schedules and machines."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import Commands, schedule_file
+from flowccl.commands.terminal import print_text
 
 if TYPE_CHECKING:
     from flowccl.schedule.compact import CompactSchedule
@@ -13,18 +14,46 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """The four commands and their options."""
-    verify = commands.add_parser("verify", help="judge a schedule", description="List every violation in a schedule.")
-    verify.add_argument("schedule", metavar="FILE", help="a schedule written by synth")
-    verify.add_argument("--machine", metavar="MACHINE", help="insist that the schedule is for this machine")
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
-    show = commands.add_parser("show", help="describe a machine or a schedule", description="What is in it, in words.")
-    show.add_argument("what", metavar="MACHINE|FILE", help="a machine's name, or a JSON file of either")
-    machines = commands.add_parser("machines", help="list the machines known by name", description="Machines by name.")
-    machines.add_argument("--json", action="store_true", help="print one JSON list")
-    plot = commands.add_parser("plot", help="draw a schedule's timeline or a machine", description="Draw a picture.")
-    plot.add_argument("what", metavar="MACHINE|FILE", help="a machine's name, or a JSON file of either")
-    plot.add_argument("--out", metavar="FILE", help="png, svg or pdf (default: a png named after the input)")
+    """Add the four commands and their options."""
+    verify = commands.add_parser(
+        "verify",
+        help="check that a schedule is correct",
+        description=(
+            "Check a schedule with the independent verifier: every destination gets its data, no link or limit is\n"
+            "overloaded, no node sends data that it does not have yet, no buffer overflows. Print every violation,\n"
+            "or the completion time, the lower bound and the gap.\n"
+            "\nexit code 0: the schedule is valid; 1: it is invalid."
+        ),
+        epilog="examples:\n  flowccl verify ag.json\n  flowccl verify ag.json --machine ndv2:2 --json",
+    )
+    verify.add_argument("schedule", metavar="FILE", help="a schedule file written by `flowccl synth`")
+    verify.add_argument("--machine", metavar="MACHINE", help="also check that the schedule is for this machine")
+    verify.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    show = commands.add_parser(
+        "show",
+        help="describe a machine or a schedule",
+        description=(
+            "Print the nodes, links and limits of a machine, or the completion time, the bandwidth and the busiest\n"
+            "links of a schedule."
+        ),
+        epilog="examples:\n  flowccl show ndv2:2\n  flowccl show ag.json",
+    )
+    show.add_argument("what", metavar="MACHINE|FILE", help="a machine name, a topology file or a schedule file")
+    machines = commands.add_parser(
+        "machines",
+        help="list the built-in machines",
+        description="List the built-in machines with the pattern of their names and an example.",
+        epilog="examples:\n  flowccl machines\n  flowccl show torus:4x4:bandwidth=50GB/s:latency=0.5us",
+    )
+    machines.add_argument("--json", action="store_true", help="print one JSON list instead of text")
+    plot = commands.add_parser(
+        "plot",
+        help="draw the timeline of a schedule, or a machine",
+        description="Draw the timeline of a schedule (links over time), or the nodes and links of a machine.",
+        epilog="examples:\n  flowccl plot ag.json --out ag.png\n  flowccl plot dgx_a100:2 --out machine.svg",
+    )
+    plot.add_argument("what", metavar="MACHINE|FILE", help="a machine name, a topology file or a schedule file")
+    plot.add_argument("--out", metavar="FILE", help=".png, .svg or .pdf file (default: a .png named after the input)")
     verify.set_defaults(run=_verify)
     show.set_defaults(run=_show)
     machines.set_defaults(run=_machines)
@@ -34,27 +63,37 @@ def add(commands: Commands) -> None:
 def _verify(options: argparse.Namespace) -> int:
     from flowccl.bounds.lower_bound import lower_bound
     from flowccl.files import json_format
-    from flowccl.schedule.compact import FORMAT, load_compact
-    from flowccl.schedule.files import load_schedule
+    from flowccl.schedule.files import COMPACT_FORMAT, load_compact, load_schedule
+    from flowccl.show import counted
     from flowccl.topology.files import read_machine
     from flowccl.verifier.verify import verify
 
     wanted = read_machine(options.machine) if options.machine else None
-    if json_format(options.schedule) == FORMAT:
+    if json_format(options.schedule) == COMPACT_FORMAT:
         return _verify_compact(load_compact(options.schedule, wanted), options.json)
     schedule = load_schedule(options.schedule, wanted)
     violations = verify(schedule)
-    _say(violations, options.json, f"in {len(schedule)} transfers")
+    _print_violations(violations, options.json, f"in {counted(len(schedule), 'transfer')}")
     if violations or options.json:
         return 1 if violations else 0
     bound = lower_bound(schedule.topology, schedule.demand)
-    times = f"finish {schedule.finish_us:g} us, lower bound {bound.us:g} us"
-    print(f"VALID: {len(schedule)} transfers, {times}, gap {schedule.finish_ps / max(bound.ps, 1) - 1:.2%}")
+    print_text(f"VALID: {counted(len(schedule), 'transfer')}, {_times(schedule.finish_ps, bound.ps)}")
     return 0
 
 
-def _say(violations: "list[Violation]", as_json: bool, where: str) -> None:
-    """What the judge found, in words or as JSON; nothing in words where all is good."""
+def _times(finish_ps: int, bound_ps: int) -> str:
+    """Completion time, lower bound and gap."""
+    from flowccl.show import percent
+    from flowccl.units import ps_to_us
+
+    times = f"completion time {ps_to_us(finish_ps):g} us, lower bound {ps_to_us(bound_ps):g} us"
+    return f"{times}, gap {percent(finish_ps / max(bound_ps, 1) - 1)}"
+
+
+def _print_violations(violations: "list[Violation]", as_json: bool, where: str) -> None:
+    """Print the violations as text or JSON; as text, print nothing for a valid schedule."""
+    from flowccl.show import counted
+
     if as_json:
         found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
         print(json.dumps({"valid": not violations, "violations": found}))
@@ -62,20 +101,20 @@ def _say(violations: "list[Violation]", as_json: bool, where: str) -> None:
     for violation in violations:
         print(violation)
     if violations:
-        print(f"INVALID: {len(violations)} violation{'s' if len(violations) > 1 else ''} {where}")
+        print_text(f"INVALID: {counted(len(violations), 'violation')} {where}")
 
 
 def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
-    from flowccl.verifier.compact import alike_bound, verify_whole
+    from flowccl.show import counted
+    from flowccl.verifier.compact import symmetric_bound, verify_whole
 
     violations = verify_whole(compact)
-    _say(violations, as_json, "in compact form")
+    _print_violations(violations, as_json, "in the compact form")
     if violations or as_json:
         return 1 if violations else 0
-    bound = alike_bound(compact.topology, compact.collective, compact.size_bytes)
-    times = f"finish {compact.finish_us:g} us, lower bound {bound.us:g} us"
-    many = f"{len(compact.one)} transfers of gpu0's data, {len(compact)} in all"
-    print(f"VALID: {many}, {times}, gap {compact.one.finish_ps / max(bound.ps, 1) - 1:.2%}")
+    bound = symmetric_bound(compact.topology, compact.collective, compact.size_bytes)
+    many = f"{counted(len(compact.one), 'transfer')} of gpu0's data, {len(compact)} in total"
+    print_text(f"VALID: {many}, {_times(compact.one.finish_ps, bound.ps)}")
     return 0
 
 
@@ -84,11 +123,12 @@ def _show(options: argparse.Namespace) -> int:
     from flowccl.topology.files import read_machine
 
     schedule = schedule_file(options.what)
-    print(describe_topology(read_machine(options.what)) if schedule is None else describe_schedule(schedule))
+    print_text(describe_topology(read_machine(options.what)) if schedule is None else describe_schedule(schedule))
     return 0
 
 
 def _machines(options: argparse.Namespace) -> int:
+    from flowccl.show import counted
     from flowccl.topology.machines import MACHINES, machine
 
     if options.json:
@@ -98,9 +138,10 @@ def _machines(options: argparse.Namespace) -> int:
     width = max(len(kind.pattern) for kind in MACHINES.values())
     for kind in MACHINES.values():
         print(f"{kind.pattern:<{width}}  {kind.about}")
-        print(f"{'':<{width}}  e.g. {kind.example} ({machine(kind.example).num_gpus} gpus)")
+        print(f"{'':<{width}}  example: {kind.example} ({counted(machine(kind.example).num_gpus, 'GPU')})")
     print(
-        "\nOptions follow behind colons: ring:8:bandwidth=50GB/s:latency=0.5us. A JSON file describes other machines."
+        "\nOptions follow after colons: ring:8:bandwidth=50GB/s:latency=0.5us. "
+        "For any other machine, write a topology file (docs/topology.md)."
     )
     return 0
 

@@ -1,32 +1,60 @@
-"""What the commands share: words for errors, checked numbers, the progress line, Ctrl-C."""
+"""Parts shared by the commands: the argument parser, checked numbers, Ctrl-C, checks of file names."""
 
 import argparse
+import math
+import re
 import signal
-import sys
 import threading
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from flowccl.commands.terminal import print_error
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    from flowccl.result import Progress
     from flowccl.schedule.schedule import Schedule
+
+_LONGEST_S = 1e9  # about 30 years; larger values overflow the timers of the operating system
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our words for errors."""
+    """argparse with the error messages and the help layout of flowccl."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _layout} | options)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # "-1MB" is a value, which its option then refuses
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where help is; exit 2."""
-        self.exit(2, f"flowccl: error: {message}\nTry: {self.prog} --help\n")
+        """Print the message and the command that shows the help, then exit with code 2."""
+        print_error(f"{message}\nTry: {self.prog} --help")
+        self.exit(2)
+
+    def knows(self, word: str) -> bool:
+        """Whether the word is an option of this parser, possibly abbreviated or with a value behind "="."""
+        option = word.partition("=")[0]
+        return any(known.startswith(option) for known in self._option_string_actions)
+
+    def unknown(self, words: list[str]) -> NoReturn:
+        """Refuse arguments that the parser does not know; suggest the most similar option."""
+        known = list(self._option_string_actions)
+        option = next((word.partition("=")[0] for word in words if word.startswith("-") and word != "-"), None)
+        if option is None:
+            hint = "; quote a link: --link 'gpu0 -> rail0'" if "-" in words and "--link" in known else ""
+            self.error(f"unexpected argument {words[0]!r}{hint}")
+        near = get_close_matches(option, known, 1, 0.6)
+        self.error(f"unknown option {option}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
+def _layout(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
+
+
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """A whole number, at least 1."""
     value = natural(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
@@ -34,7 +62,7 @@ def positive(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """A whole number from 0."""
+    """A whole number, at least 0."""
     try:
         value = int(text)
     except ValueError:
@@ -44,43 +72,43 @@ def natural(text: str) -> int:
     return value
 
 
-class ProgressLine:
-    """One line on a terminal that is written over and over."""
+def seconds(text: str) -> float:
+    """A time limit: a number of seconds above 0."""
+    value = _number(text)
+    if not 0 < value <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1e9 seconds, got {text}")
+    return value
 
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
 
-    def show(self, progress: "Progress") -> None:
-        """Write it anew."""
-        if not self.enabled or progress.finish_us is None:
-            return
-        gap = "" if progress.gap is None else f", gap {progress.gap:.2%}"
-        text = f"{progress.elapsed_s:6.1f} s  best {progress.finish_us:g} us ({progress.method})"
-        bound = "" if progress.lower_bound_us is None else f", floor {progress.lower_bound_us:g} us"
-        sys.stderr.write(f"\r\033[K{text}{bound}{gap}  (Ctrl-C keeps the best)")
-        sys.stderr.flush()
+def fraction(text: str) -> float:
+    """A relative gap or share such as 0.01: a finite number, at least 0."""
+    value = _number(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be a finite number, at least 0 (0.01 is 1 %), got {text}")
+    return value
 
-    def clear(self) -> None:
-        """Leave nothing of it."""
-        if self.enabled:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
 class StopSignal:
-    """Ctrl-C asks the search to stop with its best; a second one ends the program."""
+    """The handler of Ctrl-C: the first one stops the search, which returns its best schedule; a second one exits."""
 
-    before: Any = None  # who had the signal; given back at the end
+    before: Any = None  # the previous handler, restored at the end
 
     def __init__(self) -> None:
         self.stopping = False
-        if threading.current_thread() is threading.main_thread():  # others get no signals
+        if threading.current_thread() is threading.main_thread():  # other threads receive no signals
             StopSignal.before = StopSignal.before or signal.getsignal(signal.SIGINT)
             signal.signal(signal.SIGINT, self._on_signal)
 
     @classmethod
     def restore(cls) -> None:
-        """Give the signal back to who had it."""
+        """Restore the previous handler."""
         if cls.before is not None:
             signal.signal(signal.SIGINT, cls.before)
             cls.before = None
@@ -91,12 +119,12 @@ class StopSignal:
         self.stopping = True
 
     def asked(self) -> bool:
-        """Whether to stop."""
+        """Whether Ctrl-C was pressed."""
         return self.stopping
 
 
 def check_writable(path: Path) -> None:
-    """Say now, not after the work, that the file cannot be written."""
+    """Refuse an output path that cannot be written, before the work begins."""
     if path.is_dir():
         raise InputError(f"--out {path}: is a folder; give a file name")
     if not path.parent.is_dir():
@@ -106,7 +134,7 @@ def check_writable(path: Path) -> None:
 
 
 def schedule_file(text: str) -> "Schedule | None":
-    """The schedule in a file, or None where the text is something else."""
+    """The schedule in a file, or None if the text does not name a schedule file."""
     from flowccl.files import json_format
     from flowccl.schedule.files import load_schedule
 

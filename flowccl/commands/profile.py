@@ -1,12 +1,12 @@
-"""`flowccl profile`: the machine as measured between real processes, and how right that is."""
+"""`flowccl profile`: measure a machine between real processes, and check the accuracy of the model."""
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import Commands, check_writable, natural, positive
+from flowccl.commands.terminal import RoundsLine, print_text
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,40 +14,51 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    """The command and its options."""
+    """Add the command and its options."""
     profile = commands.add_parser(
         "profile",
-        help="measure this machine: latency, bandwidth and limits of its links",
+        help="measure latency, bandwidth and limits of this machine's links",
+        usage="flowccl profile --on gloo|mpi|nccl --out FILE [options]",
         description=(
-            "Send probes between real processes, fit latency and bandwidth of every link, find links that share a "
-            "bottleneck,\nand write a machine file for synth; the raw measurements lie beside it."
+            "Send probes between real processes, fit the latency and bandwidth of every link, detect links that share\n"
+            "a bottleneck, and write a topology file for `flowccl synth`. The raw measurements are written to\n"
+            "FILE.measurements.json. With --check, compare predicted and measured times of a schedule."
         ),
         epilog=(
             "examples:\n"
             "  flowccl profile --on mpi --ranks 4 --out machine.json\n"
             "  flowccl synth machine.json allgather --size 1MB --out ag.json\n"
             "  flowccl profile --check machine.json ag.json --on mpi --size 1MB 4MB 16MB\n"
-            "  flowccl profile --from machine.measurements.json --out machine.json   # fit again, measure nothing\n"
+            "  flowccl profile --from machine.measurements.json --out machine.json   # fit again without measuring\n"
             "  torchrun --nproc-per-node 8 -m flowccl profile --on nccl --out machine.json"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = profile.add_mutually_exclusive_group()
-    what.add_argument("--from", dest="source", metavar="FILE", help="fit these measurements instead of measuring")
+    what.add_argument("--from", dest="source", metavar="FILE", help="fit these measurements instead of measuring again")
     what.add_argument(
-        "--check", nargs=2, metavar=("MACHINE", "SCHEDULE"), help="predicted against measured time of a schedule"
+        "--check", nargs=2, metavar=("MACHINE", "SCHEDULE"), help="compare predicted and measured times of a schedule"
     )
-    profile.add_argument("--on", choices=("gloo", "mpi", "nccl"), help="what carries the messages")
-    profile.add_argument("--ranks", metavar="N", type=natural, help="processes (default: 4; with nccl one per GPU)")
-    profile.add_argument("--out", metavar="FILE", help="the machine (.json or .json.gz)")
-    profile.add_argument("--name", metavar="NAME", help="of the machine (default: from --out)")
-    profile.add_argument("--sizes", metavar="SIZE", nargs="+", help="of single chunks (default: 1KB 32KB 1MB 4MB)")
-    profile.add_argument("--repeats", metavar="N", type=positive, help="of each probe of one link, twice (default: 8)")
-    profile.add_argument("--pairs", metavar="N", type=natural, help="pairs of links probed together (default: 2000)")
-    profile.add_argument("--size", metavar="SIZE", nargs="+", help="for --check (default: 1MB 4MB 16MB)")
-    profile.add_argument("--iterations", metavar="N", type=positive, default=50, help="for --check (default: 50)")
-    profile.add_argument("--json", action="store_true", help="print one JSON object")
-    profile.add_argument("--quiet", action="store_true", help="no progress line")
+    profile.add_argument("--on", choices=("gloo", "mpi", "nccl"), help="transport of the messages")
+    profile.add_argument(
+        "--ranks", metavar="N", type=natural, help="number of processes (default: 4; nccl: one per GPU)"
+    )
+    profile.add_argument("--out", metavar="FILE", help="write the machine here (.json or .json.gz)")
+    profile.add_argument("--name", metavar="NAME", help="name of the machine (default: the name of the --out file)")
+    profile.add_argument(
+        "--sizes", metavar="SIZE", nargs="+", help="message sizes of the probes (default: 1KB 32KB 1MB 4MB)"
+    )
+    profile.add_argument(
+        "--repeats", metavar="N", type=positive, help="repetitions of each probe of a link (default: 8)"
+    )
+    profile.add_argument(
+        "--pairs", metavar="N", type=natural, help="most pairs of links probed together (default: 2000)"
+    )
+    profile.add_argument("--size", metavar="SIZE", nargs="+", help="buffer sizes for --check (default: 1MB 4MB 16MB)")
+    profile.add_argument(
+        "--iterations", metavar="N", type=positive, default=50, help="timed calls for --check (default: 50)"
+    )
+    profile.add_argument("--json", action="store_true", help="print JSON instead of text")
+    profile.add_argument("--quiet", action="store_true", help="do not show the progress line")
     profile.set_defaults(run=_profile)
 
 
@@ -63,16 +74,21 @@ def _profile(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from flowccl.profile.probes import PlanOptions
     from flowccl.profile.processes import measure_machine
+    from flowccl.profile.show import TimeLeft
     from flowccl.units import parse_bytes
 
     if options.on is None:
-        raise InputError("profile needs --on gloo, mpi or nccl: what carries the messages")
+        raise InputError("profile needs --on gloo, mpi or nccl: the transport of the messages")
     given = {name: getattr(options, name) for name in ("repeats", "pairs") if getattr(options, name) is not None}
     if options.sizes is not None:
         given["sizes"] = tuple(parse_bytes(size) for size in options.sizes)
-    line = _ProgressLine(enabled=sys.stderr.isatty() and not options.quiet)
+    line, left = RoundsLine(options.quiet or options.verbose), TimeLeft()
+
+    def show(done: int, rounds: int) -> None:
+        line.show(done, rounds, left.words(done, rounds))
+
     try:
-        measured = measure_machine(options.on, options.ranks, PlanOptions(**given), options.out, line.show)
+        measured = measure_machine(options.on, options.ranks, PlanOptions(**given), options.out, show)
     finally:
         line.clear()
     return 0 if measured is None else _write(options, measured)
@@ -82,7 +98,7 @@ def _fit(options: argparse.Namespace) -> int:
     from flowccl.profile.measurements import load_measurements
 
     if options.on is not None or options.ranks is not None:
-        raise InputError("--from fits what was measured; leave --on and --ranks out")
+        raise InputError("--from fits existing measurements: leave --on and --ranks out")
     return _write(options, load_measurements(options.source))
 
 
@@ -98,9 +114,9 @@ def _write(options: argparse.Namespace, measured: "Measurements") -> int:
     if options.json:
         print(json.dumps(profile_to_json(found, measured)))
         return 0
-    print(describe_profile(found, measured))
+    print_text(describe_profile(found, measured))
     raw = options.source or measurements_path(options.out)
-    print(f"\nwrote {options.out}; measurements in {raw}")
+    print(f"\nwritten to {options.out}; measurements in {raw}")
     return 0
 
 
@@ -116,31 +132,10 @@ def _check(options: argparse.Namespace) -> int:
     schedule = load_schedule(name)
     violations = verify(schedule)
     if violations:
-        raise InvalidScheduleError(f"{name} is not run, for it is invalid: {violations[0]}")
+        raise InvalidScheduleError(f"{name} is invalid and is not run: {violations[0]}")
     sizes = [parse_bytes(size) for size in options.size or ("1MB", "4MB", "16MB")]
     rows = check_profile(read_machine(machine), schedule, sizes, options.on or "mpi", options.iterations)
-    if rows is None:  # another process of this run prints
+    if rows is None:  # another process prints the table
         return 0
     print(json.dumps([row.to_json() for row in rows]) if options.json else table(rows))
     return 1 if any(row.wrong for row in rows) else 0
-
-
-class _ProgressLine:
-    """Rounds and time left, on one line of a terminal."""
-
-    def __init__(self, enabled: bool) -> None:
-        from flowccl.profile.show import TimeLeft
-
-        self.enabled, self.left = enabled, TimeLeft()
-
-    def show(self, done: int, rounds: int) -> None:
-        """Write it anew."""
-        if self.enabled:
-            sys.stderr.write(f"\r\033[K{self.left.words(done, rounds)}  (Ctrl-C keeps what is measured)")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        """Leave nothing of it."""
-        if self.enabled:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`flowccl run`: a schedule on real bytes."""
+"""`flowccl run`: execute a schedule on real data."""
 
 import argparse
 
@@ -7,31 +7,47 @@ from flowccl.errors import InvalidScheduleError
 
 
 def add(commands: Commands) -> None:
-    """The command and its options."""
+    """Add the command and its options."""
     run = commands.add_parser(
         "run",
-        help="run a schedule on real bytes",
-        description="Run a schedule, check the result against the definition, print nccl-tests' columns.",
+        help="execute a schedule on real data",
+        usage="flowccl run FILE [options]",
+        description=(
+            "Execute a schedule on real data, compare every result with the definition of the collective, and print\n"
+            "the columns of nccl-tests (size, count, type, time, algbw, busbw, wrong elements).\n"
+            "\nexit code 0: all results are correct; 1: the schedule is invalid or a result is wrong."
+        ),
         epilog=(
             "examples:\n"
             "  flowccl run ag.json --on numpy --size 1MB 28 --dtype float32 float16 --inplace\n"
             "  flowccl run ag.json --on gloo\n"
             "  flowccl run ag.json --on mpi --size 16MB --iterations 20"
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument("schedule", metavar="FILE", help="a schedule written by synth")
-    run.add_argument("--on", choices=("numpy", "gloo", "mpi"), default="numpy", help="default: numpy, in one process")
-    run.add_argument("--ranks", metavar="N", type=positive, help="processes (default: one per rank of the schedule)")
-    run.add_argument("--size", metavar="SIZE", nargs="+", help="bytes as nccl-tests counts (default: the schedule's)")
-    run.add_argument("--dtype", metavar="TYPE", nargs="+", default=["float32"], help="default: float32")
-    run.add_argument("--inplace", action="store_true", help="also in place")
-    run.add_argument("--iterations", metavar="N", type=positive, default=5, help="timed calls (default: 5)")
+    run.add_argument("schedule", metavar="FILE", help="a schedule file written by `flowccl synth`")
+    run.add_argument(
+        "--on",
+        choices=("numpy", "gloo", "mpi"),
+        default="numpy",
+        help="numpy: in this process; gloo (PyTorch) or mpi: one process per rank (default: numpy)",
+    )
+    run.add_argument("--ranks", metavar="N", type=positive, help="number of processes (default: the schedule's GPUs)")
+    run.add_argument(
+        "--size",
+        metavar="SIZE",
+        nargs="+",
+        help="buffer sizes as nccl-tests counts them (default: the schedule's size)",
+    )
+    run.add_argument(
+        "--dtype", metavar="TYPE", nargs="+", default=["float32"], help="element types, e.g. float16 (default: float32)"
+    )
+    run.add_argument("--inplace", action="store_true", help="also run in place")
+    run.add_argument("--iterations", metavar="N", type=positive, default=5, help="timed calls per row (default: 5)")
     run.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from flowccl.run.measure import Options, table
+    from flowccl.run.measure import RunOptions, table
     from flowccl.run.processes import run_schedule
     from flowccl.schedule.files import load_schedule
     from flowccl.units import parse_bytes
@@ -40,11 +56,11 @@ def _run(options: argparse.Namespace) -> int:
     schedule = load_schedule(options.schedule)
     violations = verify(schedule)
     if violations:
-        raise InvalidScheduleError(f"{options.schedule} is not run, for it is invalid: {violations[0]}")
+        raise InvalidScheduleError(f"{options.schedule} is invalid and is not run: {violations[0]}")
     sizes = tuple(parse_bytes(size) for size in options.size or [schedule.demand.size_bytes])
-    chosen = Options(sizes, tuple(options.dtype), options.inplace, options.iterations)
+    chosen = RunOptions(sizes, tuple(options.dtype), options.inplace, options.iterations)
     rows = run_schedule(schedule, options.on, chosen, options.ranks)
-    if rows is None:  # another process of this run prints
+    if rows is None:  # another process prints the table
         return 0
     print(table(rows, schedule.demand.num_gpus, f"flowccl run --on {options.on}"))
     return 1 if any(timed.wrong for row in rows for timed in (row.out_of_place, row.in_place) if timed) else 0

@@ -1,4 +1,4 @@
-"""`flowccl synth`: a machine and a collective in, a verified schedule out."""
+"""`flowccl synth`: synthesize a verified schedule for a machine and a collective."""
 
 import argparse
 import json
@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowccl.commands.parts import Commands, ProgressLine, StopSignal, check_writable
+from flowccl.commands.parts import Commands, StopSignal, check_writable
 from flowccl.commands.synth_options import add_synth, epoch_options, taccl_options
+from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
     from flowccl.topology.topology import Topology
 
+_LOADING = "loading compiled code (the first run compiles it)"
+
 
 def add(commands: Commands) -> None:
-    """The command and its options."""
+    """Add the command and its options."""
     add_synth(commands).set_defaults(run=_synth)
 
 
@@ -44,24 +47,34 @@ def _synth(options: argparse.Namespace) -> int:
 def _synth_one(
     options: argparse.Namespace, topology: "Topology", wanted: "str | Demand", size: int | None, given: dict[str, Any]
 ) -> int:
-    """One collective or demand, with the options of its method that were `given`."""
-    from flowccl.demand.asked import demand_asked
+    """Synthesize one collective or demand; `given` are the options of its method."""
+    from flowccl.demand.requested import requested_demand
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_result
     from flowccl.synthesis import synthesize
 
-    who = {"root": options.root, "group": options.group, "relay": options.relay, "late": options.late}
-    asked = demand_asked(topology, wanted, size, **who, matrix=options.matrix)
-    given = _of_method(options, topology, given)
-    topology = _limited(_adding(topology, options), options)
+    _check_late(options.late, topology)
+    demand = requested_demand(
+        topology,
+        wanted,
+        size,
+        root=options.root,
+        group=options.group,
+        relay=options.relay,
+        late=options.late,
+        matrix=options.matrix,
+    )
+    given = _method_options(options, topology, given)
+    topology = _with_buffer_limit(_with_reduce_rate(topology, options), options)
     if options.out is not None:
         check_writable(Path(options.out))
     stop = StopSignal()
-    progress = ProgressLine(enabled=sys.stderr.isatty() and not options.quiet)
+    progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
+    progress.phase(_LOADING)
     try:
         result = synthesize(
             topology,
-            asked,
+            demand,
             size,
             method=options.method,
             chunks=options.chunks,
@@ -79,38 +92,60 @@ def _synth_one(
         progress.clear()
     if options.out is not None:
         save_schedule(result.schedule, options.out)
-    print(json.dumps(result.to_json()) if options.json else describe_result(result, options.out))
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        print_text(describe_result(result, options.out))
     return 0
 
 
-def _of_method(options: argparse.Namespace, topology: "Topology", given: dict[str, Any]) -> dict[str, Any]:
-    """The options that the method takes; an error for those that are another's."""
-    from flowccl.methods import ON_EPOCHS
+def _check_late(late: list[str], topology: "Topology") -> None:
+    """Refuse GPUs that the machine does not have, and list the GPUs that it has."""
+    from flowccl.show import listed
 
-    told = taccl_options(options)
+    names = [node.name for node in topology.nodes[: topology.num_gpus]]
+    for text in late:
+        name, mark, _ = text.partition("=")
+        if not mark:
+            raise InputError(f"--late {text}: write GPU=TIME, for example {names[0]}=20us")
+        if name not in names and not (name.isdecimal() and int(name) < len(names)):
+            every = f"its GPUs are {listed(names)}, or ranks 0 to {len(names) - 1}"
+            raise InputError(f"--late {text}: {topology.name} has no GPU {name!r}; {every}")
+
+
+def _method_options(options: argparse.Namespace, topology: "Topology", given: dict[str, Any]) -> dict[str, Any]:
+    """The options of the chosen method; options of another method are refused."""
+    from flowccl.methods.registry import methods_where
+
+    of_taccl = taccl_options(options)
     if options.method == "taccl":
-        return _for_taccl(topology, given, told)
-    if told:
-        raise InputError(f"{', '.join(told)}: only method taccl takes it; choose it with --method taccl")
-    if given and options.method not in ON_EPOCHS:
-        raise InputError(f"options on epochs are those of {', '.join(ON_EPOCHS)}; choose one with --method")
+        return _for_taccl(options, topology, given, of_taccl)
+    if of_taccl:
+        raise InputError(f"{', '.join(options.flags[name] for name in of_taccl)}: only for --method taccl")
+    on_epochs = methods_where(lambda info: info.epochs)
+    if given and options.method not in on_epochs:
+        raise InputError(
+            f"{', '.join(options.flags[name] for name in given)}: only for --method {', '.join(on_epochs)}"
+        )
     return given
 
 
-def _for_taccl(topology: "Topology", given: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    """The options of taccl; of those on epochs it knows who solves, and on how many threads."""
+def _for_taccl(
+    options: argparse.Namespace, topology: "Topology", given: dict[str, Any], of_taccl: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of taccl, which shares --solver and --threads with the methods on epochs."""
     from flowccl.topology.sketch_files import load_sketch
 
     other = [name for name in given if name not in ("solver", "threads")]
     if other:
-        raise InputError(f"{other[0]}: taccl has no epochs; that is an option of milp, lp and astar")
-    if "sketch" in told:
-        told["sketch"] = load_sketch(told["sketch"], topology)
-    return given | told
+        raise InputError(f"{options.flags[other[0]]}: only for --method milp, lp, astar; taccl has no epochs")
+    if "sketch" in of_taccl:
+        of_taccl["sketch"] = load_sketch(of_taccl["sketch"], topology)
+    return given | of_taccl
 
 
 def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
-    """Whether the schedule is to be in compact form: asked for, or because it would be too large."""
+    """Whether to synthesize the compact form: if requested, or if the full schedule would be too large."""
     from flowccl.compact import too_large
 
     plain = options.method in ("auto", "symmetric") and options.group is None and options.matrix is None
@@ -120,34 +155,43 @@ def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
 def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int | None) -> int:
     from flowccl.compact import synthesize_compact
     from flowccl.schedule.compact import save_compact
+    from flowccl.show import describe_compact
 
     if size is None:
         raise InputError(f"{options.collective} needs a size, for example --size 1GB")
     if options.method not in ("auto", "symmetric"):
-        raise InputError(f"--compact is the form of mirrored; leave --method {options.method} out")
+        raise InputError(f"--compact: only for --method symmetric; leave --method {options.method} out")
     if options.out is not None:
         check_writable(Path(options.out))
-    result = synthesize_compact(
-        topology,
-        options.collective,
-        size,
-        chunks=options.chunks,
-        time_limit_s=options.time_limit,
-        gap=options.gap,
-        seed=options.seed,
-    )
+    progress = ProgressLine(options.quiet or options.verbose)
+    progress.phase("synthesizing the compact form")
+    try:
+        result = synthesize_compact(
+            topology,
+            options.collective,
+            size,
+            chunks=options.chunks,
+            time_limit_s=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+        )
+    finally:
+        progress.clear()
     if options.out is not None:
         save_compact(result.compact, options.out)
-    print(json.dumps(result.to_json()) if options.json else result.describe(options.out))
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        print_text(describe_compact(result, options.out))
     return 0
 
 
 def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[Topology, Demand, dict[str, Any]]":
-    """Machine, demand and options of a TE-CCL input; what the command line says comes first."""
+    """The machine, demand and options in a TE-CCL input file; options of the command line take precedence."""
     from flowccl.methods.teccl.inputs import read_teccl_input
 
     if options.machine is not None:
-        raise InputError(f"{options.from_teccl} says machine and collective; leave {options.machine} out")
+        raise InputError(f"{options.from_teccl} contains the machine and the collective; leave {options.machine} out")
     found = read_teccl_input(options.from_teccl)
     for note in found.notes if not options.quiet else ():
         print(f"flowccl: note: {note}", file=sys.stderr)
@@ -167,32 +211,41 @@ def _synth_tenants(options: argparse.Namespace) -> int:
 
     extra = [name for name in ("collective", "size", "group", "relay", "matrix") if getattr(options, name) is not None]
     if extra or options.late:
-        raise InputError(f"--tenants: the file says what each tenant wants; leave {(extra or ['late'])[0]} out")
+        flag = "COLLECTIVE" if options.collective is not None else f"--{(extra or ['late'])[0]}"
+        raise InputError(f"--tenants: the file contains each tenant's collective; leave {flag} out")
     if options.machine is None:
         raise InputError("synth needs MACHINE: flowccl synth torus:4x4 --tenants tenants.json")
-    topology = _adding(read_machine(options.machine), options)
-    load_tenants(options.tenants, topology.num_gpus)  # errors now, not in the search
+    topology = _with_reduce_rate(read_machine(options.machine), options)
+    load_tenants(options.tenants, topology.num_gpus)  # report errors in the file before the search
     if options.out is not None:
         check_writable(Path(options.out))
-    result = synthesize_tenants(
-        topology,
-        lambda count: load_tenants(options.tenants, topology.num_gpus, count),
-        method=options.method,
-        chunks=options.chunks,
-        time_limit_s=options.time_limit,
-        gap=options.gap,
-        seed=options.seed,
-        steps=options.steps,
-        should_stop=StopSignal().asked,
-    )
+    progress = ProgressLine(options.quiet or options.verbose)
+    progress.phase("synthesizing the schedules of the tenants")
+    try:
+        result = synthesize_tenants(
+            topology,
+            lambda count: load_tenants(options.tenants, topology.num_gpus, count),
+            method=options.method,
+            chunks=options.chunks,
+            time_limit_s=options.time_limit,
+            gap=options.gap,
+            seed=options.seed,
+            steps=options.steps,
+            should_stop=StopSignal().asked,
+        )
+    finally:
+        progress.clear()
     if options.out is not None:
         save_schedule(result.result.schedule, options.out)
-    print(json.dumps(result.to_json()) if options.json else describe_tenants(result, options.out))
+    if options.json:
+        print(json.dumps(result.to_json()))
+    else:
+        print_text(describe_tenants(result, options.out))
     return 0
 
 
-def _adding(topology: "Topology", options: argparse.Namespace) -> "Topology":
-    """The machine whose GPUs add up at the rate asked for."""
+def _with_reduce_rate(topology: "Topology", options: argparse.Namespace) -> "Topology":
+    """The machine whose GPUs reduce at the rate of --reduce-GBps."""
     from flowccl.topology.variants import reducing_at
     from flowccl.units import parse_GBps
 
@@ -201,8 +254,8 @@ def _adding(topology: "Topology", options: argparse.Namespace) -> "Topology":
     return reducing_at(topology, parse_GBps(options.reduce_GBps, "--reduce-GBps"))
 
 
-def _limited(topology: "Topology", options: argparse.Namespace) -> "Topology":
-    """The machine whose GPUs have room for as many bytes as asked for."""
+def _with_buffer_limit(topology: "Topology", options: argparse.Namespace) -> "Topology":
+    """The machine whose nodes have buffers of --buffer-limit."""
     from flowccl.topology.buffers import with_buffers
     from flowccl.units import parse_bytes
 
@@ -210,11 +263,11 @@ def _limited(topology: "Topology", options: argparse.Namespace) -> "Topology":
 
 
 def _demand_file(text: str, size: int | None) -> "Demand | None":
-    """A custom demand where the collective is a file."""
+    """The custom demand if the collective is a file name, else None."""
     if not text.endswith((".json", ".json.gz")) and os.sep not in text:
         return None
     from flowccl.demand.files import load_demand
 
     if size is not None:
-        raise InputError(f"{text} says how many bytes each chunk has; leave --size out")
+        raise InputError(f"{text} contains the size of each chunk; leave --size out")
     return load_demand(text)

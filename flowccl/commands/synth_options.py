@@ -1,135 +1,219 @@
-"""The options of `flowccl synth`, and the help that teaches them."""
+"""The options of `flowccl synth`, and its help text."""
 
 import argparse
 from typing import Any
 
-from flowccl.commands.parts import Commands, Parser, natural, positive
+from flowccl.commands.parts import Commands, Parser, fraction, natural, positive, seconds
+
+_EXAMPLES = """examples:
+  flowccl synth ndv2:2 allgather --size 1MB
+  flowccl synth torus:8x8:bandwidth=50GB/s alltoall --size 16MB --time-limit 30 --out a2a.json.gz
+  flowccl synth dgx1 my-demand.json --json
+  flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json
+  flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us
+  flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv
+  flowccl synth torus:4x4 --tenants tenants.json
+  flowccl synth torus:200x200 allgather --size 1GB --out compact.json.gz
+
+methods:
+  auto                      portfolio of the methods below and several chunk counts (default)
+  greedy                    list scheduling
+  reroute                   rip-up and reroute, then job-shop scheduling
+  lns, lns-quotient         large-neighbourhood search; on the quotient by a symmetry group
+  symmetric                 symmetric schedule from the transfers of one source
+  trees, fluid              spanning trees or paths from the optimal fluid flow
+  joint-trees               joint reduce and broadcast trees, for allreduce
+  phase-insertion           broadcast phase inserted into the reduce phase, for allreduce
+  staged-exchange           staged exchange (generalized recursive doubling), for reductions
+  one-shot                  every GPU reduces its own block from the inputs of all others
+  in-network                reduction and multicast in switches (NVLS, SHARP)
+  milp, lp, astar           TE-CCL's programs on a time grid
+  taccl                     TACCL's three stages with a sketch
+  ring, tree, recursive-doubling, direct
+                            baselines
+
+exit codes:
+  0: success; 1: the schedule is invalid; 2: bad input; 3: nothing found in time"""
 
 
 def add_synth(commands: Commands) -> Parser:
-    """The command and its options."""
+    """Add the command and its options."""
     synth = commands.add_parser(
         "synth",
         help="synthesize a schedule",
-        description="Synthesize a schedule, verify it, and prove how far from the best it is.",
-        epilog=(
-            "examples:\n"
-            "  flowccl synth ndv2:2 allgather --size 1MB\n"
-            "  flowccl synth torus:8x8:bandwidth=50GB/s alltoall --size 16MB --time-limit 30 --out a2a.json.gz\n"
-            "  flowccl synth dgx1 my-demand.json --json\n"
-            "  flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json\n"
-            "  flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us\n"
-            "  flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv\n"
-            "  flowccl synth torus:4x4 --tenants tenants.json\n"
-            "  flowccl synth torus:200x200 allgather --size 1GB --out compact.json.gz"
+        usage="flowccl synth MACHINE COLLECTIVE --size SIZE [options]",
+        description=(
+            "Synthesize a schedule for a collective on a machine, verify it, and print its completion time, a proved\n"
+            "lower bound and the gap between the two. The first run after an installation compiles the methods (about\n"
+            "a minute). Ctrl-C stops the search and keeps the best schedule so far."
         ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EXAMPLES,
     )
-    synth.add_argument("machine", metavar="MACHINE", nargs="?", help="a name (see `flowccl machines`) or a JSON file")
+    synth.add_argument(
+        "machine", metavar="MACHINE", nargs="?", help="a name (see `flowccl machines`) or a topology file (.json)"
+    )
     synth.add_argument(
         "collective",
         metavar="COLLECTIVE",
         nargs="?",
-        help="allgather, alltoall, broadcast, scatter, gather, reduce, reduce_scatter, allreduce, or a JSON file",
-    )
-    synth.add_argument("--size", metavar="SIZE", help="bytes as nccl-tests counts them, e.g. 1MB (decimal) or 1MiB")
-    _add_crowd(synth)
-    synth.add_argument(
-        "--chunks", metavar="N|auto", type=_chunks, default=None, help="pieces of each block of data (default: auto)"
+        help="allgather, alltoall, alltoallv, broadcast, scatter, gather, reduce, reduce_scatter, allreduce, "
+        "or a demand file (.json)",
     )
     synth.add_argument(
-        "--method",
-        default="auto",
-        help="auto, greedy, routed, woven, trees, fluid, mirrored, milp, lp, astar, taccl, exchange, in-switch, "
-        "ring, tree ... (default: auto)",
+        "--size", metavar="SIZE", help="buffer size as nccl-tests counts it, e.g. 1MB (10^6 bytes) or 1MiB (2^20)"
     )
-    synth.add_argument("--root", metavar="RANK", type=int, default=0, help="of broadcast, scatter, gather, reduce")
-    synth.add_argument("--time-limit", metavar="SECONDS", type=float, default=10.0, help="default: 10")
     synth.add_argument(
-        "--gap",
-        type=float,
-        default=0.005,
-        help="stop when the finish is so close to the floor (default: 0.005; a small problem goes on for seconds "
-        "while it gets better, unless more than that is given)",
+        "--chunks", metavar="N", type=_chunks, default=None, help="chunks per block, or auto (default: auto)"
     )
-    synth.add_argument("--seed", type=natural, default=0, help="of all random choices (default: 0)")
-    synth.add_argument("--steps", metavar="N", type=positive, help="stop after N runs of the search (repeatable)")
+    synth.add_argument("--method", metavar="METHOD", default="auto", help="see the methods below (default: auto)")
     synth.add_argument(
-        "--workers", metavar="N", type=positive, default=2, help="searches side by side; with --steps all the same"
+        "--root",
+        metavar="RANK",
+        type=natural,
+        default=0,
+        help="root of broadcast, scatter, gather, reduce (default: 0)",
     )
+    synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     synth.add_argument("--out", metavar="FILE", help="write the schedule here (.json or .json.gz)")
     synth.add_argument(
         "--compact",
         action="store_true",
-        help="one source's transfers and the group that moves them; the rule for allgather and alltoall of 2,000 gpus",
+        help="write only the transfers of one source and the symmetry group "
+        "(default for allgather and alltoall on more than 2,000 GPUs)",
     )
-    synth.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    synth.add_argument("--quiet", action="store_true", help="no progress line")
-    _add_epochs(synth)
-    _add_taccl(synth)
+    synth.add_argument("--quiet", action="store_true", help="do not show the progress line")
+    _add_search(synth)
+    _add_groups(synth)
+    synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth))
     return synth
 
 
-def _add_crowd(synth: Parser) -> None:
-    """Who takes part, who is late, who else is there."""
-    group = synth.add_argument_group("groups, late data and tenants")
-    group.add_argument("--group", metavar="RANKS", help="only these GPUs take part, e.g. 0-7,16-23")
-    group.add_argument("--relay", metavar="all|none|RANKS", help="others that may pass chunks on (default: all)")
-    adding = "GPUs add up what arrives at this rate, one after the other, e.g. 200GB/s (default: in no time)"
-    group.add_argument("--reduce-GBps", metavar="RATE", dest="reduce_GBps", help=adding)
-    late = "its data comes late, e.g. gpu3=20us; may be given several times"
-    group.add_argument("--late", metavar="GPU=TIME", action="append", default=[], help=late)
-    group.add_argument("--matrix", metavar="FILE", help="of alltoallv: bytes from each rank to each, JSON or CSV")
-    group.add_argument("--tenants", metavar="FILE", help="several demands at once, a JSON list, instead of COLLECTIVE")
+def _add_search(synth: Parser) -> None:
+    """Options of the search: when it stops, and how it uses the computer."""
+    group = synth.add_argument_group("search")
+    group.add_argument(
+        "--time-limit", metavar="SECONDS", type=seconds, default=10.0, help="time of the search (default: 10)"
+    )
+    group.add_argument(
+        "--gap",
+        metavar="GAP",
+        type=fraction,
+        default=0.005,
+        help="stop once the gap to the lower bound is at most this; 0.01 is 1 %% (default: 0.005; on small problems "
+        "with a gap of 0.005 or less, the search continues for seconds while it improves)",
+    )
+    group.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
+    group.add_argument(
+        "--steps", metavar="N", type=positive, help="stop after N steps of the search; makes runs repeatable"
+    )
+    group.add_argument(
+        "--workers",
+        metavar="N",
+        type=positive,
+        default=2,
+        help="threads of the search (default: 2); with --steps, the result does not depend on it",
+    )
 
 
-def _add_epochs(synth: Parser) -> None:
-    """Options of the methods on a grid of epochs; those that are not given are not in the namespace."""
-    group = synth.add_argument_group("milp, lp and astar", "methods on a grid of epochs, after TE-CCL")
-    group.add_argument("--from-teccl", metavar="FILE", help="run an input file of TE-CCL, which says what and where")
-    group.add_argument("--buffer-limit", metavar="SIZE", help="what every node may keep for others, e.g. 1MB")
+def _add_groups(synth: Parser) -> None:
+    """Options on the participating GPUs, late data and tenants."""
+    group = synth.add_argument_group("process groups, late data, tenants")
+    group.add_argument("--group", metavar="RANKS", help="ranks that take part, e.g. 0-7,16-23 (default: all)")
+    group.add_argument(
+        "--relay", metavar="RANKS", help="other ranks that may forward chunks: all, none or ranks (default: all)"
+    )
+    group.add_argument(
+        "--reduce-GBps",
+        metavar="RATE",
+        dest="reduce_GBps",
+        help="rate at which a GPU reduces arriving data, e.g. 200GB/s (default: reductions take no time)",
+    )
+    group.add_argument(
+        "--late",
+        metavar="GPU=TIME",
+        action="append",
+        default=[],
+        help="the data of this GPU is available only after this time, e.g. gpu3=20us; repeat for several GPUs",
+    )
+    group.add_argument("--matrix", metavar="FILE", help="for alltoallv: bytes from each rank to each rank, JSON or CSV")
+    group.add_argument("--tenants", metavar="FILE", help="a JSON list of demands that share the machine; no COLLECTIVE")
+
+
+def _add_epochs(synth: Parser) -> dict[str, str]:
+    """Options of the methods on a time grid, by name; the namespace contains only those that are given."""
+    flags: dict[str, str] = {}
+    group = synth.add_argument_group("milp, lp, astar", "methods on a time grid of epochs, after TE-CCL")
+    group.add_argument("--from-teccl", metavar="FILE", help="a TE-CCL input file instead of MACHINE and COLLECTIVE")
+    group.add_argument("--buffer-limit", metavar="SIZE", help="buffer of every node for forwarded data, e.g. 1MB")
 
     def add(flag: str, to: str, text: str, **more: Any) -> None:
+        flags[to] = flag
         group.add_argument(flag, dest=f"teccl_{to}", default=argparse.SUPPRESS, help=text, **more)
 
-    add("--epoch", "epoch", "length of an epoch (default: fast)", metavar="fast|slow|2x|TIME")
-    add("--epochs", "epochs", "how many (default: auto)", metavar="N|search|auto", type=_epochs)
-    add("--no-copy", "copy", "nodes send on one copy of what they get", action="store_false")
-    add("--no-buffers", "buffers", "gpus pass on at once what they do not keep", action="store_false")
-    add("--hyper-edges", "hyper_edges", "direct ways in place of plain switches", action="store_true")
-    add("--objective", "objective", "fewest epochs, or the paper's sum (default: epochs)", choices=("epochs", "paper"))
-    add("--latency-threshold", "latency_threshold", "ignore latency below this share of an epoch", type=float)
-    add("--early-stop", "early_stop", "stop at this gap on the grid, e.g. 0.3", metavar="GAP", type=float)
-    add("--no-start", "warm_start", "no plan of greedy and routed to start from", action="store_false")
-    add("--round-epochs", "round_epochs", "of astar: epochs in a round", metavar="N", type=positive)
-    add("--solver", "solver", "who solves (default: highs)", choices=("highs", "gurobi"))
-    add("--threads", "threads", "of the solver", metavar="N", type=positive)
+    add(
+        "--epoch", "epoch", "length of an epoch: fast, slow, 2x (times fast) or 0.5us (default: fast)", metavar="LENGTH"
+    )
+    add("--epochs", "epochs", "number of epochs, search or auto (default: auto)", metavar="N", type=_epochs)
+    add("--no-copy", "copy", "nodes forward a chunk only once", action="store_false")
+    add("--no-buffers", "buffers", "GPUs forward chunks for others immediately", action="store_false")
+    add("--hyper-edges", "hyper_edges", "replace switches by direct links of their neighbours", action="store_true")
+    add(
+        "--objective",
+        "objective",
+        "fewest epochs, or the objective of the TE-CCL paper (default: epochs)",
+        choices=("epochs", "paper"),
+    )
+    add(
+        "--latency-threshold",
+        "latency_threshold",
+        "ignore latencies below this fraction of an epoch (default: 0)",
+        metavar="FRAC",
+        type=fraction,
+    )
+    add(
+        "--early-stop",
+        "early_stop",
+        "stop at this gap on the grid, e.g. 0.3 (default: 0)",
+        metavar="GAP",
+        type=fraction,
+    )
+    add("--no-start", "warm_start", "do not start from a plan of greedy and reroute", action="store_false")
+    add("--round-epochs", "round_epochs", "for astar: epochs per round (default: auto)", metavar="N", type=positive)
+    add("--solver", "solver", "LP and MILP solver (default: highs)", choices=("highs", "gurobi"))
+    add("--threads", "threads", "threads of the solver (default: the solver's)", metavar="N", type=positive)
+    return flags
 
 
-def _add_taccl(synth: Parser) -> None:
-    """Options of the method after TACCL; those that are not given are not in the namespace."""
-    group = synth.add_argument_group("taccl", "routes by a program, then order, then which chunks travel together")
+def _add_taccl(synth: Parser) -> dict[str, str]:
+    """Options of the method after TACCL, by name; the namespace contains only those that are given."""
+    flags: dict[str, str] = {}
+    group = synth.add_argument_group("taccl", "stages: routing, ordering, contiguity (which chunks share a message)")
 
     def add(flag: str, to: str, text: str, **more: Any) -> None:
+        flags[to] = flag
         group.add_argument(flag, dest=f"taccl_{to}", default=argparse.SUPPRESS, help=text, **more)
 
-    add("--sketch", "sketch", "what may be used and how, ours or TACCL's (default: from the machine)", metavar="FILE")
+    add("--sketch", "sketch", "sketch file of flowccl or TACCL (default: derived from the machine)", metavar="FILE")
     stages = ("milp", "fast")
-    add("--routing", "routing", "the path encoding, or quick ways only (default: milp)", choices=stages)
-    add("--contiguity", "contiguity", "the contiguity encoding, or by trial (default: milp)", choices=stages)
-    add("--routing-limit", "routing_limit_s", "of the path encoding (default: half)", metavar="SECONDS", type=float)
-    add("--contiguity-limit", "contiguity_limit_s", "of the contiguity encoding", metavar="SECONDS", type=float)
+    add("--routing", "routing", "MILP, or shortest paths one by one (default: milp)", choices=stages)
+    add("--contiguity", "contiguity", "MILP, or merging messages one by one (default: milp)", choices=stages)
+    limit = {"metavar": "SECONDS", "type": seconds}
+    add("--routing-limit", "routing_limit_s", "time limit of routing (default: half of --time-limit)", **limit)
+    add("--contiguity-limit", "contiguity_limit_s", "time limit of contiguity (default: the remaining time)", **limit)
+    return flags
 
 
 def taccl_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Those of `TacclOptions` that were given."""
-    prefix = "taccl_"
-    return {name.removeprefix(prefix): value for name, value in vars(options).items() if name.startswith(prefix)}
+    """The fields of `TacclOptions` that the user gave."""
+    return _with_prefix(options, "taccl_")
 
 
 def epoch_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Those of `TecclOptions` that were given."""
-    prefix = "teccl_"
+    """The fields of `TecclOptions` that the user gave."""
+    return _with_prefix(options, "teccl_")
+
+
+def _with_prefix(options: argparse.Namespace, prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in vars(options).items() if name.startswith(prefix)}
 
 

@@ -1,1 +1,1 @@
-"""What must move."""
+"""The demand: the chunks of data that a collective moves."""

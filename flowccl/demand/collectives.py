@@ -1,8 +1,8 @@
-"""The named collectives, as functions that make a Demand.
+"""The named collectives, as functions that return a Demand.
 
-`size_bytes` is what nccl-tests prints in its size column: the whole buffer. Where the buffer has one block per rank,
-it is cut into blocks as even as whole bytes allow (the first ones get one byte more), and each block the same way
-into `chunks` chunks.
+`size_bytes` is the size that nccl-tests prints: the whole buffer. A buffer with one block per rank is divided into
+blocks as evenly as whole bytes allow (the first blocks are one byte larger). Each block is divided into `chunks` chunks
+in the same manner.
 """
 
 import difflib
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import COLLECTIVES, Demand
 from flowccl.errors import DemandError
 
-MAX_ENTRIES = 2**29  # sources and destinations of all chunks together; some 10 GB while they are checked
+MAX_ENTRIES = 2**29  # total sources and destinations of all chunks; validating them takes about 10 GB
 MAX_BYTES = 2**60
 
 Ints = NDArray[np.int64]
 
 
 def allgather(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
-    """Every rank's block goes to all others; `size_bytes` is the whole output buffer, one block per rank."""
+    """Return an allgather: every rank's block goes to all others; `size_bytes` is the output buffer, a block per rank."""
     blocks = _blocks("allgather", num_gpus, size_bytes, chunks, num_gpus, num_gpus * num_gpus)
     return _demand("allgather", num_gpus, size_bytes, chunks, blocks, _column(num_gpus), _others(num_gpus))
 
 
 def alltoall(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
-    """Every rank sends block d of its buffer to rank d; its own block stays. `size_bytes` is one rank's buffer."""
+    """Return an alltoall: every rank sends block d of its buffer to rank d; `size_bytes` is one rank's buffer."""
     blocks = _blocks("alltoall", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus * num_gpus)
     sources = np.repeat(_column(num_gpus), num_gpus - 1, axis=0)
     destinations = _others(num_gpus).reshape(-1, 1)
@@ -37,18 +37,17 @@ def alltoall(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
 
 
 def alltoallv(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any], chunks: int = 1) -> Demand:
-    """Rank s sends `matrix_bytes[s][d]` bytes to rank d; 0 is no chunk, the diagonal stays.
+    """Return an alltoallv: rank s sends `matrix_bytes[s][d]` bytes to rank d; the diagonal does not move.
 
-    The largest entry is cut into `chunks` chunks, the others into as many as are of about that size: what is small
-    needs no cuts beside what is large. The size is the largest buffer that any rank sends or receives, with the part
-    that stays, as in alltoall.
+    The largest entry is divided into `chunks` chunks, the other entries into chunks of about the same size. The size of
+    the demand is the largest buffer that any rank sends or receives, including the diagonal, as in alltoall.
     """
     matrix = _matrix(matrix_bytes)
     num_gpus = len(matrix)
     _check_counts("alltoallv", num_gpus, chunks, 2 * num_gpus * num_gpus)
     source, destination = np.nonzero((matrix > 0) & ~np.eye(num_gpus, dtype=np.bool_))
     if len(source) == 0:
-        raise DemandError("alltoallv: all entries off the diagonal are 0, so nothing must move; give some bytes")
+        raise DemandError("alltoallv: all entries off the diagonal are 0; at least one must be positive")
     blocks = matrix[source, destination]
     largest = int(np.argmax(blocks))
     if chunks > blocks[largest]:
@@ -67,7 +66,7 @@ def alltoallv(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any], chunks: int 
 
 
 def broadcast(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """The root's buffer of `size_bytes` goes to all others."""
+    """Return a broadcast: the root's buffer of `size_bytes` goes to all other ranks."""
     blocks = _blocks("broadcast", num_gpus, size_bytes, chunks, 1, num_gpus)
     root = _check_root("broadcast", num_gpus, root)
     others = _others_of(num_gpus, root)
@@ -75,7 +74,7 @@ def broadcast(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) ->
 
 
 def scatter(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """Block r of the root's buffer goes to rank r; `size_bytes` is the whole buffer, one block per rank."""
+    """Return a scatter: block r of the root's buffer goes to rank r; `size_bytes` is this buffer, a block per rank."""
     blocks = _blocks("scatter", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus)
     root = _check_root("scatter", num_gpus, root)
     others = _others_of(num_gpus, root)
@@ -84,7 +83,7 @@ def scatter(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> D
 
 
 def gather(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """Every rank's block goes to the root; `size_bytes` is the root's whole buffer, one block per rank."""
+    """Return a gather: every rank's block goes to the root; `size_bytes` is the root's buffer, a block per rank."""
     blocks = _blocks("gather", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus)
     root = _check_root("gather", num_gpus, root)
     others = _others_of(num_gpus, root)
@@ -93,24 +92,24 @@ def gather(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> De
 
 
 def reduce(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """The sum of all ranks' buffers of `size_bytes` ends at the root."""
+    """Return a reduce: the root gets the reduction of all ranks' buffers of `size_bytes`."""
     blocks = _blocks("reduce", num_gpus, size_bytes, chunks, 1, num_gpus + 1)
     root = _check_root("reduce", num_gpus, root)
     return _demand("reduce", num_gpus, size_bytes, chunks, blocks, _row(num_gpus), np.array([[root]]))
 
 
 def reduce_scatter(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
-    """Block r of the sum of all ranks' buffers ends at rank r; `size_bytes` is one rank's whole input buffer."""
+    """Return a reduce_scatter: rank r gets block r of the reduction; `size_bytes` is one rank's input buffer."""
     blocks = _blocks("reduce_scatter", num_gpus, size_bytes, chunks, num_gpus, num_gpus * (num_gpus + 1))
     sources = np.repeat(_row(num_gpus), num_gpus, axis=0)
     return _demand("reduce_scatter", num_gpus, size_bytes, chunks, blocks, sources, _column(num_gpus))
 
 
 def allreduce(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
-    """The sum of all ranks' buffers of `size_bytes` ends everywhere; one block per rank, to be summed up apart."""
+    """Return an allreduce: all ranks get the reduction of all buffers of `size_bytes`, in one block per rank."""
     blocks = _blocks("allreduce", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus * num_gpus)
-    everyone = np.repeat(_row(num_gpus), num_gpus, axis=0)
-    return _demand("allreduce", num_gpus, size_bytes, chunks, blocks, everyone, everyone)
+    all_ranks = np.repeat(_row(num_gpus), num_gpus, axis=0)
+    return _demand("allreduce", num_gpus, size_bytes, chunks, blocks, all_ranks, all_ranks)
 
 
 COLLECTIVES_BY_NAME: dict[str, Callable[..., Demand]] = {
@@ -123,7 +122,7 @@ COLLECTIVES_BY_NAME: dict[str, Callable[..., Demand]] = {
     "reduce_scatter": reduce_scatter,
     "allreduce": allreduce,
 }
-"""The collectives that a number of GPUs and a size define; those in `ROOTED` also take `root`."""
+"""The collectives that are defined by a number of GPUs and a size; those in `ROOTED` also take `root`."""
 
 ROOTED = frozenset({"broadcast", "scatter", "gather", "reduce"})
 
@@ -131,19 +130,19 @@ _SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES}
 
 
 def collective_name(name: str) -> str:
-    """The name as flowccl spells it: "all_gather" -> "allgather", "reduce-scatter" -> "reduce_scatter"."""
+    """Return flowccl's spelling of a name: "all_gather" -> "allgather", "reduce-scatter" -> "reduce_scatter"."""
     if not isinstance(name, str):
         raise DemandError(f"the collective must be a name such as allgather, got {type(name).__name__}")
     plain = name.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
     if plain in _SPELLINGS:
         return _SPELLINGS[plain]
     near = difflib.get_close_matches(plain, _SPELLINGS, n=1)
-    hint = f"did you mean {_SPELLINGS[near[0]]}?" if near else f"known are {', '.join(COLLECTIVES)}"
+    hint = f"did you mean {_SPELLINGS[near[0]]}?" if near else f"known collectives are {', '.join(COLLECTIVES)}"
     raise DemandError(f"unknown collective {name!r}; {hint}")
 
 
 def collective(name: str, num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """The demand of a named collective; spellings such as "all_gather" and "reduce-scatter" are understood."""
+    """Return the demand of a named collective; spellings such as "all_gather" and "reduce-scatter" are accepted."""
     known = collective_name(name)
     if known == "alltoallv":
         raise DemandError("alltoallv needs the bytes of every pair: use alltoallv(matrix_bytes) or a demand file")
@@ -157,7 +156,7 @@ def collective(name: str, num_gpus: int, size_bytes: int, chunks: int = 1, root:
 
 
 def busbw_factor(collective: str, num_gpus: int) -> float:
-    """What turns algbw into busbw, as nccl-tests defines it; 1 for a custom demand."""
+    """Return busbw / algbw as defined by nccl-tests; 1 for a custom demand."""
     known = collective_name(collective)
     if _integer("num_gpus", num_gpus) < 2:
         raise DemandError(f"{known}: needs at least 2 gpus, got {num_gpus}")
@@ -171,7 +170,7 @@ def busbw_factor(collective: str, num_gpus: int) -> float:
 def _demand(
     name: str, num_gpus: int, size_bytes: int, chunks: int, blocks: Ints, sources: NDArray[Any], wanted: NDArray[Any]
 ) -> Demand:
-    """Every block cut into chunks; row b of `sources` and `wanted` are the ranks of block b."""
+    """Return the demand with every block divided into chunks; row b of `sources` and `wanted` is for block b."""
     chunk_bytes = _split(blocks, chunks).reshape(-1)
     ends = np.arange(len(chunk_bytes) + 1, dtype=np.int64)
     return Demand(
@@ -188,21 +187,21 @@ def _demand(
 
 
 def _split(total: Ints, parts: int) -> Ints:
-    """Each total in whole parts that differ by at most 1, the larger ones first: one row per total."""
+    """Divide each total into whole parts that differ by at most 1, larger parts first: one row per total."""
     extra: Ints = (np.arange(parts) < (total % parts)[:, None]).astype(np.int64)
-    parted: Ints = (total // parts)[:, None] + extra
-    return parted
+    result: Ints = (total // parts)[:, None] + extra
+    return result
 
 
 def _blocks(name: str, num_gpus: int, size_bytes: int, chunks: int, blocks: int, entries: int) -> Ints:
-    """Bytes of each block of the buffer; every block must be large enough for its chunks."""
+    """Return the bytes of each block of the buffer; every block must be large enough for its chunks."""
     _check_counts(name, num_gpus, chunks, entries)
     if not 1 <= _integer("size_bytes", size_bytes) <= MAX_BYTES:
         raise DemandError(f"{name}: size_bytes must be 1 to 2^60, got {size_bytes}")
     least = size_bytes // blocks
     if least < 1:
         raise DemandError(
-            f"{name}: {size_bytes} bytes cannot be cut into {blocks} blocks, one per gpu; give at least {blocks} bytes"
+            f"{name}: {size_bytes} bytes cannot be divided into {blocks} blocks, one per gpu; give at least {blocks} bytes"
         )
     if chunks > least:
         raise DemandError(f"{name}: {chunks} chunks do not fit in a block of {least} bytes; at most {least} chunks")
@@ -216,7 +215,7 @@ def _check_counts(name: str, num_gpus: int, chunks: int, entries: int) -> None:
         raise DemandError(f"{name}: chunks must be at least 1, got {chunks}")
     if entries * chunks > MAX_ENTRIES:
         raise DemandError(
-            f"{name}: {num_gpus} gpus with {chunks} chunks per block make {entries * chunks} entries, "
+            f"{name}: {num_gpus} gpus with {chunks} chunks per block have {entries * chunks} entries, "
             f"more than {MAX_ENTRIES}; use fewer chunks or gpus"
         )
 
@@ -237,14 +236,14 @@ def _integer(what: str, value: int) -> int:
 
 
 def _matrix(matrix_bytes: Sequence[Sequence[int]] | NDArray[Any]) -> Ints:
-    """The byte matrix as an array, checked."""
+    """Return the validated byte matrix as an array."""
     try:
         matrix = np.asarray(matrix_bytes)
     except ValueError:
         raise DemandError("alltoallv: the rows of the byte matrix differ in length; it must be square") from None
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise DemandError(f"alltoallv: the byte matrix must be square, one row per gpu, got shape {matrix.shape}")
-    rules: dict[str, Callable[[], NDArray[np.bool_]]] = {  # in this order: text cannot be compared with 0
+    rules: dict[str, Callable[[], NDArray[np.bool_]]] = {  # in this order, because strings cannot be compared with 0
         "must be a whole number of bytes": lambda: _not_whole(matrix),
         "must be >= 0": lambda: np.asarray(matrix < 0),
         "is too large": lambda: np.asarray(matrix > MAX_BYTES // max(len(matrix), 1)),
@@ -274,7 +273,7 @@ def _column(num_gpus: int) -> Ints:
 
 
 def _others(num_gpus: int) -> Ints:
-    """Row r: all ranks but r."""
+    """Return a table whose row r has all ranks except r."""
     row = _row(num_gpus - 1)
     return row + (row >= _column(num_gpus))
 

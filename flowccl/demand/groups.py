@@ -1,4 +1,4 @@
-"""Process groups and late data: demands over some GPUs of a machine, and sources that start later than others."""
+"""Process groups and late data: demands over some GPUs of a machine, and sources whose data is ready later."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +11,9 @@ from flowccl.errors import DemandError
 
 
 def in_group(demand: Demand, group: Sequence[int], num_gpus: int, relays: Sequence[int] | None = None) -> Demand:
-    """A demand over len(group) ranks, moved to the GPUs of a group: rank r of it is GPU group[r] of `num_gpus`.
+    """Return a demand over len(group) ranks, mapped to a group: its rank r becomes GPU group[r] of `num_gpus` GPUs.
 
-    `relays` are the other GPUs that may pass chunks on; None is all of them.
+    `relays` are the GPUs outside the group that may forward chunks; None means all of them.
     """
     members = _checked(group, num_gpus)
     if demand.num_gpus != len(members):
@@ -39,7 +39,7 @@ def group_collective(
     root: int | None = None,
     relays: Sequence[int] | None = None,
 ) -> Demand:
-    """A named collective over a group of GPUs; the root is a GPU of the group, by default its first."""
+    """Return a named collective over a group of GPUs; the root is a GPU of the group, by default the first."""
     members = _checked(group, num_gpus)
     known = collective_name(name)
     if root is not None and root not in members:
@@ -51,24 +51,24 @@ def group_collective(
 
 
 def with_late(demand: Demand, late_ps: Mapping[int, int]) -> Demand:
-    """The demand with data of some ranks there only so many picoseconds after the start."""
+    """Return the demand with the data of rank r available only `late_ps[r]` picoseconds after the start."""
     delay = np.zeros(demand.num_gpus, dtype=np.int64)
     for rank, ps in late_ps.items():
         if not 0 <= rank < demand.num_gpus:
             raise DemandError(f"late: rank {rank} is not a gpu; ranks are 0 to {demand.num_gpus - 1}")
         if ps < 0:
-            raise DemandError(f"late: rank {rank} must be late by at least 0 us, got {ps / 1e6:g} us")
+            raise DemandError(f"late: the delay of rank {rank} must be at least 0 us, got {ps / 1e6:g} us")
         delay[rank] = ps
     return replace(demand, ready_ps=np.maximum(demand.available_ps, delay[demand.source_rank]))
 
 
 def parse_ranks(text: str, num_gpus: int, what: str = "group") -> tuple[int, ...]:
-    """Ranks such as "0-7,16-23" or "0,2,4"; every rank is there, and only once."""
+    """Return the ranks in text such as "0-7,16-23" or "0,2,4"; each must exist and be named once."""
     ranks: list[int] = []
     for part in text.split(","):
         ends = part.strip().split("-")
         if not all(end.strip().isdecimal() for end in ends) or len(ends) > 2:
-            raise DemandError(f"{what}: {part.strip()!r} is no rank or range of ranks; write for example 0-7,16-23")
+            raise DemandError(f"{what}: {part.strip()!r} is not a rank or a range of ranks; write for example 0-7,16-23")
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
             raise DemandError(f"{what}: the range {part.strip()} runs backwards; write {last}-{first}")

@@ -1,4 +1,4 @@
-"""A byte matrix for alltoallv from a file: a JSON list of rows, or CSV with one row per line."""
+"""Byte matrices for alltoallv from files: a JSON list of rows, or CSV with one row per line."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ MAX_FILE_BYTES = 200_000_000
 
 
 def load_matrix(path: str | Path) -> list[list[int]]:
-    """Entry [s][d] is what rank s sends to rank d, in bytes; entries may be text such as 2MB."""
+    """Return a byte matrix: rank s sends entry [s][d] to rank d. Entries of the file may have units, such as 2MB."""
     if str(path).endswith((".json", ".json.gz")):
         rows = read_json(path, MAX_FILE_BYTES)
     else:
@@ -22,7 +22,7 @@ def load_matrix(path: str | Path) -> list[list[int]]:
             raise InputError(f"{path}: cannot be read: {error}") from None
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
-        raise DemandError(f"{path}: must be a matrix, a list of rows of bytes, got {show(rows)}")
+        raise DemandError(f"{path}: must be a matrix, given as a list of rows, got {show(rows)}")
     widths = sorted({len(row) for row in rows})
     if widths != [len(rows)]:
         shape = " or ".join(map(str, widths))

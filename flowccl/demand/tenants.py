@@ -1,4 +1,4 @@
-"""Tenants: several demands with weights and start times of their own, on one machine at once (TE-CCL section 5)."""
+"""Tenants: several demands, each with a weight and a start time, that share a machine (TE-CCL section 5)."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _KEYS = ("name", "collective", "size", "group", "relay", "root", "demand", "weig
 
 @dataclass(frozen=True)
 class Tenant:
-    """One of several demands: its weight (what a microsecond of its finish costs), and when it starts."""
+    """One of several demands, with its weight (the cost per microsecond of its completion time) and its start time."""
 
     name: str
     demand: Demand
@@ -38,44 +38,44 @@ class Tenant:
 
     @property
     def share(self) -> Share:
-        """What a demand that several tenants share knows of this one."""
+        """The entry of this tenant in the shared demand."""
         return Share(self.name, self.weight, len(self.demand), self.demand.group, self.demand.relays)
 
     @property
     def alone(self) -> Demand:
-        """Its demand if nobody else were there, from its start on."""
+        """The demand of this tenant alone, with data available from its start time on."""
         return replace(self.demand, ready_ps=self.demand.available_ps + self.start_ps)
 
 
-def together(tenants: Sequence[Tenant]) -> Demand:
-    """One demand with the chunks of all tenants, those of the first one first; each is there from its start on."""
+def combined_demand(tenants: Sequence[Tenant]) -> Demand:
+    """Return one demand with the chunks of all tenants in order; their data is available from their start times on."""
     if not tenants:
-        raise DemandError("tenants: needs at least one")
+        raise DemandError("tenants: give at least one tenant")
     demands = [tenant.demand for tenant in tenants]
     if len({demand.num_gpus for demand in demands}) > 1:
-        raise DemandError(f"tenants: must be for the same machine, got {[demand.num_gpus for demand in demands]} gpus")
+        raise DemandError(f"tenants: all must be for the same number of gpus, got {[demand.num_gpus for demand in demands]} gpus")
     ready = [tenant.alone.available_ps for tenant in tenants]
     return Demand(
         "custom",
         demands[0].num_gpus,
         sum(demand.size_bytes for demand in demands),
         np.concatenate([demand.chunk_bytes for demand in demands]),
-        _joined([demand.source_ptr for demand in demands]),
+        _concatenated([demand.source_ptr for demand in demands]),
         np.concatenate([demand.source_rank for demand in demands]),
-        _joined([demand.destination_ptr for demand in demands]),
+        _concatenated([demand.destination_ptr for demand in demands]),
         np.concatenate([demand.destination_rank for demand in demands]),
         ready_ps=np.concatenate(ready),
         tenants=tuple(tenant.share for tenant in tenants),
     )
 
 
-def _joined(pointers: list[Any]) -> Any:
+def _concatenated(pointers: list[Any]) -> Any:
     counts = np.concatenate([np.diff(pointer) for pointer in pointers])
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def load_tenants(path: str | Path, num_gpus: int, chunks: int = 1) -> list[Tenant]:
-    """The tenants in a JSON file, a list of objects; docs/collectives.md describes it."""
+    """Return the tenants in a JSON file, a list of objects; see docs/collectives.md."""
     rows = read_json(path, 100_000_000)
     if not isinstance(rows, list) or not rows:
         raise DemandError(f"{path}: must be a list of one or more tenants, got {show(rows)}")
@@ -92,7 +92,7 @@ def _tenant(row: Any, number: int, num_gpus: int, chunks: int, folder: Path) -> 
     check_keys(row, place, _KEYS, {})
     name = row.get("name", f"tenant{number}")
     if not isinstance(name, str) or not name:
-        raise DemandError(f"{place}.name: must be a text, got {show(name)}")
+        raise DemandError(f"{place}.name: must be a non-empty string, got {show(name)}")
     weight = row.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
         raise DemandError(f"{place}.weight: must be > 0, got {show(weight)}")
@@ -101,7 +101,7 @@ def _tenant(row: Any, number: int, num_gpus: int, chunks: int, folder: Path) -> 
 
 
 def _demand(row: dict[str, Any], place: str, num_gpus: int, chunks: int, folder: Path) -> Demand:
-    """What a tenant wants: a demand (a file, or written out), or a collective with a size and perhaps a group."""
+    """Return the demand of a tenant: from a file, inline, or a collective with a size and optionally a group."""
     if ("demand" in row) == ("collective" in row):
         raise DemandError(f"{place}: has no chunks; give either a collective with a size, or a demand")
     if "demand" in row:
@@ -120,7 +120,7 @@ def _demand(row: dict[str, Any], place: str, num_gpus: int, chunks: int, folder:
 
 
 def _relays(value: Any, group: tuple[int, ...], place: str, num_gpus: int) -> tuple[int, ...] | None:
-    """Who else may pass the chunks on: None for all, () for none."""
+    """Return the ranks outside the group that may forward chunks: None for all, () for none."""
     if value in ("all", "none"):
         return None if value == "all" else ()
     if not isinstance(value, str):

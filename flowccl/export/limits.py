@@ -1,4 +1,4 @@
-"""What each runtime can hold: one row per target. The numbers are from the runtimes' own sources."""
+"""Limits of the target runtimes, one entry per target. The numbers are from the runtimes' own sources."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from flowccl.errors import InputError
 
 PROTOCOLS = ("Simple", "LL", "LL128")
 FIFO = {"Simple": 2, "LL": 8, "LL128": 8}
-"""Operations that one connection of the XML runtimes holds before the sender waits for the receiver."""
+"""Depth of a connection's FIFO in the XML runtimes: operations in flight before the sender waits for the receiver."""
 
 _ALL = frozenset({"s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop"})
 _NCCL = {
@@ -19,12 +19,13 @@ _NCCL = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a target takes. Counts are the largest that fit, not the first that do not.
+class RuntimeLimits:
+    """Limits of one target. Every number is the largest allowed value.
 
-    `steps` are per threadblock, `blocks` per gpu, `blocks_per_channel` each way, `count` chunks per step, `nodes` of
-    the XML tree that one rank reads, `waits` threadblocks that a step can wait for (numbers), `index` chunks of a
-    buffer. `collectives` maps our names to the target's.
+    `steps` is per threadblock, `blocks` per gpu, `blocks_per_channel` per direction; `count` is the chunks of a step,
+    `nodes` the XML nodes that one rank reads, `children` those of one node, `waits` the threadblocks (by number) that a
+    step can wait for, `index` the chunks of a buffer. `collectives` maps flowccl's names to the target's. In a
+    `one_sided` runtime, senders write into the receiver's memory.
     """
 
     target: str
@@ -44,14 +45,14 @@ class Limits:
 
 
 XML_LIMITS = {
-    "msccl": Limits(
+    "msccl": RuntimeLimits(
         target="msccl", collectives={**_NCCL, "reduce_scatter": "reduce_scatter"}, steps=256, blocks=216
     ),  # topo.cc, msccl.h; frozen since 2023
-    "executor": Limits(
+    "executor": RuntimeLimits(
         target="executor",
         collectives={**_NCCL, "reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter"},
     ),  # msccl_parser.cc, msccl_struct.h of the NCCL executor
-    "rccl": Limits(
+    "rccl": RuntimeLimits(
         target="rccl",
         collectives={**_NCCL, "reduce_scatter": "reducescatter", "gather": "gather", "scatter": "scatter"},
         instructions=frozenset({"s", "r", "cpy", "re", "nop"}),  # ROCm 6.1 dropped all others
@@ -60,7 +61,7 @@ XML_LIMITS = {
     ),
 }
 
-MSCCLPP_LIMITS = Limits(
+MSCCLPP_LIMITS = RuntimeLimits(
     target="mscclpp",
     collectives={
         "allgather": "allgather",
@@ -82,15 +83,15 @@ MSCCLPP_LIMITS = Limits(
     one_sided=True,
 )
 
-CHANNELS_PER_BLOCK = 16  # of one type in one MSCCL++ threadblock; the loader does not check it
+CHANNELS_PER_BLOCK = 16  # of one type in one MSCCL++ threadblock; the loader does not check this
 SEMAPHORES_PER_STEP = 16
 
-LIMITS: dict[str, Limits] = {**XML_LIMITS, "mscclpp": MSCCLPP_LIMITS}
+LIMITS: dict[str, RuntimeLimits] = {**XML_LIMITS, "mscclpp": MSCCLPP_LIMITS}
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A limit that is exceeded: its name, what is needed, what is there, and where."""
+    """An exceeded limit: its name, the needed and the largest allowed value, and the place."""
 
     limit: str
     need: int
@@ -102,16 +103,16 @@ class Excess:
         return f"{self.limit}: {self.need} needed, at most {self.most}{where}"
 
 
-def check_collective(limits: Limits, collective: str) -> str:
-    """The target's name of a collective; InputError where it has none."""
+def check_collective(limits: RuntimeLimits, collective: str) -> str:
+    """Return the target's name of a collective; raise InputError if the target does not support it."""
     if collective not in limits.collectives:
         known = ", ".join(limits.collectives)
-        raise InputError(f"{limits.target} has no {collective}; it can run {known}")
+        raise InputError(f"{limits.target} does not support {collective}; it supports {known}")
     return limits.collectives[collective]
 
 
-def check_protocol(limits: Limits, protocol: str) -> None:
-    """InputError where the target does not know the protocol."""
+def check_protocol(limits: RuntimeLimits, protocol: str) -> None:
+    """Raise InputError if the target does not support the protocol."""
     if protocol not in limits.protocols:
         known = " or ".join(limits.protocols)
         raise InputError(f"{limits.target}: the protocol must be {known}, got {protocol!r}")

@@ -4,18 +4,21 @@ Each says who sends to whom in which step, for any demand with one source per ch
 joined over the quickest way through others. Then every link takes its transfers in that order, as early as it can.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import wraps
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import jobs_from
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
@@ -26,6 +29,17 @@ Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
 _MOST_TO_GENERATE = 2000  # transfers placed one by one, so that those that share a limit go side by side where they fit
 
 
+def _once(build: Callable[[Topology, Demand], Schedule]) -> Method:
+    """The method that yields the one schedule of a baseline."""
+
+    @wraps(build)
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        yield build(problem.topology, problem.demand)
+
+    return run
+
+
+@_once
 def direct(topology: Topology, demand: Demand) -> Schedule:
     """Every source sends to every destination itself; rank r starts with r + 1, so that no end is flooded."""
     source, n = demand.source[demand.destination_chunk].astype(np.int64), demand.num_gpus
@@ -34,6 +48,7 @@ def direct(topology: Topology, demand: Demand) -> Schedule:
     return _lay_out(topology, demand, [tuple(row) for row in rows.tolist()], "direct")
 
 
+@_once
 def ring(topology: Topology, demand: Demand) -> Schedule:
     """Chunks go round a ring of all GPUs, those with an even number one way, the others the other way."""
     order = _ring_order(neighbours(topology, 1), demand)
@@ -53,6 +68,7 @@ def ring(topology: Topology, demand: Demand) -> Schedule:
     return _lay_out(topology, demand, list(sends()), "ring")
 
 
+@_once
 def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
     """In step k, ranks that differ in bit k exchange what they have; only for powers of two."""
     n = demand.num_gpus
@@ -74,6 +90,7 @@ def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
     return _lay_out(topology, demand, list(sends()), "recursive-doubling")
 
 
+@_once
 def tree(topology: Topology, demand: Demand) -> Schedule:
     """Every chunk goes down a binary tree whose root is its source, the others behind it in order of rank."""
     n = demand.num_gpus
@@ -92,9 +109,6 @@ def tree(topology: Topology, demand: Demand) -> Schedule:
                 yield (place + 1).bit_length(), chunk, (source + parent) % n, (source + place) % n
 
     return _lay_out(topology, demand, list(sends()), "tree")
-
-
-BASELINES = {"ring": ring, "recursive-doubling": recursive_doubling, "direct": direct, "tree": tree}
 
 
 def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
@@ -119,12 +133,12 @@ def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str)
         raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
     in_turn = prune(replace(together, start_ps=np.cumsum(takes) - takes))
     schedule = left_shift(in_turn)
-    if not (topology.limits or topology.changes or giving):
+    if not (topology.has_limits_or_changes or giving):
         # A link that is free for somebody later in the order need not wait.
         schedule = jobs_from(in_turn).in_order(in_turn.start_ps, schedule.finish_ps) or schedule
     if topology.changes or (topology.limits and len(schedule) <= _MOST_TO_GENERATE):
         schedule = generate_serial(replace(schedule, topology=topology), sequence(schedule))
-    if any(node.buffer_bytes is not None for node in topology.nodes):
+    if topology.has_buffer_limits:
         for violation in verify(schedule)[:1]:
             raise DemandError(f"{method} knows no buffer limits: {violation.message}; use greedy")
     return schedule

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.reroute.tree_kernels import Graph, Trees, rip_up_and_reroute
+from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import jobs_of
-from flowccl.schedule.generation.list_scheduling import Relisting
+from flowccl.schedule.generation.list_scheduling import ListScheduler
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate, reverse
+from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 
@@ -32,13 +32,10 @@ _SHAPES = ((0.3, True), (1.0, False), (0.0, True), (1.0, True), (0.3, False), (0
 _NEVER = np.iinfo(np.int64).max
 
 
-def joint_trees(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def joint_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """One run after the other, for ever; new trees after every few runs that did not help."""
-    if not demand.reduces or len(demand.destination_rank) == len(demand):
-        raise DemandError(f"paired is for demands that add up and copy, such as allreduce; got {demand.collective}")
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
-        raise DemandError("paired knows no shared limits, buffer limits or changing bandwidth; use greedy")
-    search = JointTreesSearch(topology, demand, clock.seed)
+    topology, demand = problem.topology, problem.demand
+    search = JointTreesSearch(topology, demand, context.seed)
     while True:
         yield search.step()
 
@@ -54,7 +51,7 @@ class JointTreesSearch:
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
         self.best_ps: int = _NEVER
-        self.ways: Relisting | None = None
+        self.ways: ListScheduler | None = None
         self.turn = 0
         self.idle = 0
 
@@ -75,20 +72,20 @@ class JointTreesSearch:
         self.best_ps, self.idle = found.finish_ps, 1
         return found
 
-    def _run(self, ways: Relisting, turns: float, noise: float) -> Schedule | None:
+    def _run(self, ways: ListScheduler, turns: float, noise: float) -> Schedule | None:
         """The longest way first, with noise; `turns` weighs when a chunk would go if all went one after the other."""
         demand, chunk = self.demand, ways.schedule.chunk
         block, piece = np.divmod(np.arange(len(demand)), demand.pieces)
         turn = np.argsort(np.lexsort((block, piece)))
         whole_ps = ways.busiest_ps * turns / len(demand)
-        way = ways.way_ps * (1 + noise * self.random.uniform(-1, 1, len(ways.way_ps)))
+        way = ways.tail_ps * (1 + noise * self.random.uniform(-1, 1, len(ways.tail_ps)))
         return ways.in_order_of(turn[chunk] * whole_ps - way)
 
-    def _new_ways(self) -> Relisting:
+    def _new_ways(self) -> ListScheduler:
         """Trees of another shape each time: from least cost to shortest ways, owners in the middle or all in turn."""
         deep, middle = _SHAPES[self.turn % len(_SHAPES)]
         self.turn += 1
-        return Relisting(self._joined(self._owners(middle=middle), deep))
+        return ListScheduler(self._joined(self._owners(middle=middle), deep))
 
     def _owners(self, *, middle: bool) -> NDArray[np.int32]:
         """A destination of each chunk: all of them in turn, or only those nearest to all sources and destinations."""
@@ -108,15 +105,15 @@ class JointTreesSearch:
         (first, summed), (second, sent) = self.demand.halves_at(owners)
         backward = first.backward
         there, back = shared_trees(self.topology, second, backward, self.random, deep)
-        up = _worked_off(self.topology.reversed, backward, back, self.random)
+        up = _dispatched(self.topology.reversed, backward, back, self.random)
         up = replace(reverse(up, first, reduce=True), topology=self.topology)
         up = replace(up, demand=self.demand, chunk=summed[up.chunk].astype(np.int32), method="joint-trees")
-        down = _worked_off(self.topology, second, there, self.random)
+        down = _dispatched(self.topology, second, there, self.random)
         down = replace(down, demand=self.demand, chunk=sent[down.chunk].astype(np.int32), method="joint-trees")
         return concatenate(up, down, self.demand)
 
 
-def _worked_off(topology: Topology, demand: Demand, trees: Trees, random: np.random.Generator) -> Schedule:
+def _dispatched(topology: Topology, demand: Demand, trees: Trees, random: np.random.Generator) -> Schedule:
     found = jobs_of(topology, demand, trees).schedule(random, 0.0, _NEVER)
     assert found is not None  # there is no finish at which to give up
     return found

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.lns import LnsSearch
 from flowccl.methods.lns.timetable_kernels import Table
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, reverse
+from flowccl.search.context import SearchContext
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
@@ -32,26 +33,18 @@ _PATIENCE = 60  # steps of a lane that may bring nothing until its first half is
 _MOST_ENTRIES = 3_000_000  # chunks x nodes
 
 
-def phase_insertion(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def phase_insertion(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """A step of each lane in turn, for ever; the better lane twice as often."""
-    if not demand.reduces or len(demand.destination_rank) == len(demand):
-        raise DemandError(f"entwined is for demands that add up and copy, such as allreduce; got {demand.collective}")
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
-        raise DemandError("entwined knows no shared limits, buffer limits or changing bandwidth; use greedy")
+    topology, demand = problem.topology, problem.demand
     if len(demand) * len(topology.nodes) > _MOST_ENTRIES:
         raise DemandError(f"entwined is for up to {_MOST_ENTRIES} chunks x nodes, got {len(demand)} chunks")
-    lanes = [_Lane(topology, demand, clock, sums_first) for sums_first in (True, False)]
-    best_ps = turn = 0
+    lanes = [_Lane(problem, context, sums_first) for sums_first in (True, False)]
+    turn = 0
     while True:
         ahead = sorted(lanes, key=lambda lane: lane.best_ps)
         lane = lanes[turn] if turn < len(lanes) else ahead[turn % 3 // 2]
         turn += 1
-        found = lane.step()
-        if found is None or (best_ps and found.finish_ps >= best_ps):
-            yield None
-        else:
-            best_ps = found.finish_ps
-            yield found
+        yield lane.step()
 
 
 @dataclass
@@ -66,10 +59,11 @@ class _Half:
 class _Lane:
     """One half planned alone, the other between it."""
 
-    def __init__(self, topology: Topology, demand: Demand, clock: Clock, sums_first: bool) -> None:
+    def __init__(self, problem: Problem, context: SearchContext, sums_first: bool) -> None:
+        topology, demand = problem.topology, problem.demand
         (sums, added), (copies, copied) = demand.halves
         up, down = _Half(topology.reversed, sums.backward, added), _Half(topology, copies, copied)
-        self.topology, self.demand, self.sums, self.clock = topology, demand, sums, clock
+        self.topology, self.demand, self.sums, self.context = topology, demand, sums, context
         self.sums_first = sums_first
         self.first, self.second = (up, down) if sums_first else (down, up)
         self.best_ps = float("inf")
@@ -94,10 +88,10 @@ class _Lane:
         return both
 
     def _planned_alone(self) -> Schedule:
-        half, told = self.first, self.clock.told
-        search = LnsSearch(half.topology, half.demand, self.clock.seed + self.restarts)
+        half, told = self.first, self.context.incumbents.schedules
+        search = LnsSearch(half.topology, half.demand, self.context.seed + self.restarts)
         for _ in range(_ALONE):
-            search.step(told.get((half.topology, half.demand)) if self.restarts % 2 == 0 else None)
+            search.step(told.get(Problem(half.topology, half.demand)) if self.restarts % 2 == 0 else None)
         if search.best is None:
             raise DemandError(f"entwined found no way for {self.demand.collective} on {self.topology.name}")
         return search.best
@@ -111,7 +105,7 @@ class _Lane:
         leaves = np.full(len(self.demand), end)
         np.minimum.at(leaves, self.first.chunks[alone.chunk], alone.start_ps)
         ready = replace(half.demand, ready_ps=end - leaves[half.chunks])
-        return LnsSearch(half.topology, ready, self.clock.seed + self.restarts, taken=taken)
+        return LnsSearch(half.topology, ready, self.context.seed + self.restarts, taken=taken)
 
     def _both(self, alone: Schedule, part: Schedule) -> Schedule:
         """Both halves with their times, as they go forwards."""

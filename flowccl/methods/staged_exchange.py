@@ -15,10 +15,11 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import replay
 from flowccl.schedule.transform import left_shift
+from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 
@@ -31,17 +32,18 @@ Groups = list[list[list[int]]]  # of a stage: groups of blocks of ranks
 Cost = dict[tuple[int, int], float]  # of a chunk from one node to a neighbour
 
 
-def staged_exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """All plans for one order of the ranks, then for others; only for sums that all who contribute want."""
-    ranks = allreduce_ranks(demand)
+    topology, demand = problem.topology, problem.demand
+    ranks = problem.allreduce_ranks
     if ranks is None:
-        raise DemandError(f"exchange is for allreduce: all who contribute want the sum; {demand.collective} is not so")
-    if topology.limits or topology.changes:
-        raise DemandError("exchange knows no shared limits or changing bandwidth; use greedy")
+        raise DemandError(
+            f"staged-exchange is for allreduce, where all contributing ranks want the result; got {demand.collective}"
+        )
     near = neighbours(topology, 1)
     cost = _costs(near, float(demand.chunk_bytes.mean()))
     placing = _Placing(topology, demand, near)
-    random = np.random.default_rng(clock.seed)
+    random = np.random.default_rng(context.seed)
     best_ps = None
     near_ps = float(near.distance_ps(float(demand.chunk_bytes.mean()))[np.ix_(ranks, ranks)].max())
     for turn in range(_ORDERS):
@@ -55,9 +57,9 @@ def staged_exchange(topology: Topology, demand: Demand, clock: Clock) -> Iterato
             schedule = _placed(placing, cost, [list(_groups(*plan)) for plan in plans])
             if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
                 better, best_ps = schedule, schedule.finish_ps
-            if clock.over():
+            if context.budget.over():
                 break
-        if best_ps is not None or clock.over() or turn == _ORDERS - 1:
+        if best_ps is not None or context.budget.over() or turn == _ORDERS - 1:
             yield better  # until there is one, go on with other orders
 
 
@@ -101,22 +103,6 @@ def _strangers(cost: Cost, block: list[int], other: list[int]) -> float:
     ways += [min((cost.get((a, b), np.inf) for a in block), default=np.inf) for b in other]
     linked = [way for way in ways if np.isfinite(way)]
     return len(ways) - len(linked) + max(linked, default=0.0) * 1e-15
-
-
-def allreduce_ranks(demand: Demand) -> list[int] | None:
-    """The ranks of an allreduce, in order: every chunk is a sum of all of them for all of them. None otherwise."""
-    first = demand.sources(0)
-    count = len(first)
-    if count < 2 or len(demand.source_rank) != count * len(demand) != len(demand.destination_rank):
-        return None
-    if len(demand.destination_rank) != count * len(demand):
-        return None
-    order = np.sort(first)
-    for table in (demand.source_rank, demand.destination_rank):
-        if np.any(np.sort(table.reshape(-1, count), axis=1) != order):
-            return None
-    ranks: list[int] = order.tolist()
-    return ranks
 
 
 def _products(number: int) -> list[list[int]]:

@@ -1,1 +1,1 @@
-"""Pictures for the eye: the machine, and the timeline of a schedule. They need matplotlib (the extra `plot`)."""
+"""Pictures of machines, schedules and comparisons. They need matplotlib (the extra `plot`)."""

@@ -1,4 +1,4 @@
-"""algbw against size: one line per method, the floor on top."""
+"""Plot algbw over size: one line per method, and the limit from the lower bound."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from flowccl.units import format_bytes
 def plot_comparison(
     title: str, sizes: Sequence[int], algbw_GBps: Mapping[str, Sequence[float | None]], path: str | Path
 ) -> None:
-    """Draw columns of algbw (one per method; "floor" is drawn as a limit) over sizes, both axes logarithmic."""
+    """Draw algbw over size on logarithmic axes, one line per method; the entry "bound" is drawn as the limit."""
     check_suffix(path)
     figure = new_figure(8.5, 5.5)
     axes = figure.add_subplot()
@@ -18,9 +18,9 @@ def plot_comparison(
         points = [(size, value) for size, value in zip(sizes, values, strict=True) if value]
         if not points:
             continue
-        style = {"floor": "k--", "auto": "o-"}.get(name, ("s:", "^:", "v:", "D:", "x:", "+:", "*:")[number % 7])
+        style = {"bound": "k--", "auto": "o-"}.get(name, ("s:", "^:", "v:", "D:", "x:", "+:", "*:")[number % 7])
         width = 2.2 if name == "auto" else 1.2
-        label = "limit (proved)" if name == "floor" else name
+        label = "limit from the lower bound" if name == "bound" else name
         axes.plot(*zip(*points, strict=True), style, label=label, linewidth=width, markersize=5)
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""A picture of a machine: GPUs, switches and memories, host by host, and the links between them."""
+"""Draw a machine: GPUs, switches and memories, grouped by host, and the links between them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.plot.node_positions import Layout, layout
+from flowccl.plot.node_positions import NodePositions, position_nodes
 from flowccl.plot.picture import INK, SOFT, check_suffix, missing_glyphs_ignored, new_figure, save_figure
 from flowccl.topology.topology import Kind, Topology
 from flowccl.units import format_GBps
@@ -19,17 +19,17 @@ _KINDS: dict[Kind, tuple[str, str, str]] = {  # marker, colour, words
     "memory": ("D", "#3a9a6e", "memory"),
 }
 _MAX_ARROWS = 3000
-_MAX_HOST_NAMES = 48  # more would run into each other
+_MAX_HOST_NAMES = 48  # more names would overlap
 
 
 def plot_topology(topology: Topology, path: str | Path) -> None:
-    """Draw a machine into a PNG, SVG or PDF file; lines are as thick as the links are fast."""
+    """Draw a machine into a PNG, SVG or PDF file; faster links are drawn with thicker lines."""
     check_suffix(path)
-    plan = layout(topology)
+    plan = position_nodes(topology)
     corners = np.concatenate([plan.place, *plan.outlines.values(), *(label[:1] for label in plan.labels.values())])
     low, high = corners.min(axis=0) - 0.7, corners.max(axis=0) + 0.7
     width, height = (high - low).tolist()
-    inches = min(0.62, 14 / width, 14 / height)  # of one unit
+    inches = min(0.62, 14 / width, 14 / height)  # per unit
     figure = new_figure(width * inches, height * inches)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
@@ -46,7 +46,7 @@ def plot_topology(topology: Topology, path: str | Path) -> None:
 
 @dataclass(frozen=True)
 class _Lines:
-    """What is drawn between two nodes: one line for both directions where they are alike, else an arrow each."""
+    """Lines between nodes: one line for both directions if their bandwidths are equal, otherwise one arrow each."""
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
@@ -56,7 +56,7 @@ class _Lines:
 
 
 def _lines(topology: Topology) -> _Lines:
-    """Links that run side by side add up."""
+    """Lines of a machine; the bandwidths of parallel links are added."""
     count = len(topology.nodes)
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     key, inverse = np.unique(src * count + dst, return_inverse=True)
@@ -70,7 +70,7 @@ def _lines(topology: Topology) -> _Lines:
 
 
 def _classes(GBps: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """Ranges of bandwidth, at most as many as there are colours; most machines have a few exact values."""
+    """Bandwidth ranges, at most one per colour; most machines have only a few distinct values."""
     values = np.unique(np.round(GBps, 6))
     groups = np.array_split(values, min(len(values), len(_COLOURS))) if len(values) else []
     return [(float(group[0]), float(group[-1])) for group in groups]
@@ -81,7 +81,7 @@ def _class_of(GBps: NDArray[np.float64], classes: list[tuple[float, float]]) -> 
 
 
 def _widths(classes: list[tuple[float, float]], inches: float) -> list[float]:
-    """Points; the fastest is thick, in a crowded picture all are thin."""
+    """Line width of each class in points; dense pictures get thinner lines."""
     fastest = classes[-1][1] if classes else 1.0
     return [float((0.7 + 2.4 * np.sqrt(high / fastest)) * np.clip(inches / 0.5, 0.3, 1.0)) for _, high in classes]
 
@@ -129,7 +129,7 @@ def _draw_arrow(axes: Any, path: Any, colour: str, width: float, alpha: float, i
 
 
 def _shortened(path: Any, trim: float) -> Any:
-    """The same path, ending so much earlier."""
+    """The path, shortened by `trim` at its end."""
     from matplotlib.path import Path as Curve
 
     points = path.vertices.copy()
@@ -139,7 +139,7 @@ def _shortened(path: Any, trim: float) -> Any:
 
 
 def _paths(topology: Topology, place: NDArray[np.float64], lines: _Lines) -> list[Any]:
-    """Straight lines, but bent where another node is in the way or where each direction has its own arrow."""
+    """Straight paths, bent if another node blocks them or if each direction has its own arrow."""
     from matplotlib.path import Path as Curve
 
     start, end = place[lines.src], place[lines.dst]
@@ -161,7 +161,7 @@ def _paths(topology: Topology, place: NDArray[np.float64], lines: _Lines) -> lis
 
 
 def _blocked(topology: Topology, place: NDArray[np.float64], lines: _Lines) -> NDArray[np.bool_]:
-    """Which straight lines would run over a node that they do not join; between hosts only where they would hide."""
+    """Which straight lines would cross a node that is not their endpoint; lines between hosts need less clearance."""
     result = np.zeros(len(lines.src), dtype=np.bool_)
     for i, (a, b) in enumerate(zip(lines.src.tolist(), lines.dst.tolist(), strict=True)):
         along = place[b] - place[a]
@@ -169,12 +169,12 @@ def _blocked(topology: Topology, place: NDArray[np.float64], lines: _Lines) -> N
         to = place - place[a]
         where = to @ along / length
         off = np.abs(to[:, 0] * along[1] - to[:, 1] * along[0]) / length
-        room = 0.2 if topology.nodes[a].host == topology.nodes[b].host else 0.06
-        result[i] = bool(np.any((off < room) & (where > 0.3) & (where < length - 0.3)))
+        clearance = 0.2 if topology.nodes[a].host == topology.nodes[b].host else 0.06
+        result[i] = bool(np.any((off < clearance) & (where > 0.3) & (where < length - 0.3)))
     return result
 
 
-def _draw_hosts(axes: Any, topology: Topology, plan: Layout, inches: float) -> None:
+def _draw_hosts(axes: Any, topology: Topology, plan: NodePositions, inches: float) -> None:
     from matplotlib.patches import Polygon
 
     every = -(-len(plan.outlines) // _MAX_HOST_NAMES)
@@ -193,7 +193,7 @@ def _draw_hosts(axes: Any, topology: Topology, plan: Layout, inches: float) -> N
 
 
 def _rank_font(topology: Topology, inches: float) -> float:
-    """Points of the numbers in the GPUs; 0 where they would be too small to read."""
+    """Font size in points of the ranks inside the GPUs; 0 if they would be too small to read."""
     font = min(8.0, inches * 72 * (0.3 if topology.num_gpus <= 100 else 0.22))
     return font if font >= 3.5 else 0.0
 
@@ -206,7 +206,7 @@ def _draw_nodes(axes: Any, topology: Topology, place: NDArray[np.float64], inche
         size = {"gpu": 0.56, "switch": 0.48, "memory": 0.4}[kind] * unit
         rim = min(0.8, 0.05 * unit)
         style = {"marker": marker, "color": colour, "edgecolors": "white", "linewidths": rim}
-        alone = [not topology.nodes[n].host for n in which]  # never lost, however small the rest is
+        alone = [not topology.nodes[n].host for n in which]  # nodes outside hosts keep a minimum size
         axes.scatter(*place[which].T, s=np.where(alone, max(size, 5.0), size) ** 2, zorder=4, **style)
         if kind == "gpu" and font:
             for n in which:
@@ -218,7 +218,7 @@ def _draw_nodes(axes: Any, topology: Topology, place: NDArray[np.float64], inche
 
 
 def _draw_name(axes: Any, topology: Topology, place: NDArray[np.float64], node: int, unit: float) -> None:
-    """The name of a switch or a memory, on a side that has no lines."""
+    """Draw the name of a switch or a memory on a side without lines."""
     from matplotlib.patheffects import withStroke
 
     linked = np.concatenate(
@@ -258,17 +258,17 @@ def _draw_key(axes: Any, topology: Topology, lines: _Lines, classes: Any, inches
         for kind, (marker, colour, words) in _KINDS.items()
         if kind in present
     ]
-    drawn = np.bincount(_class_of(lines.GBps, classes), minlength=len(classes)).tolist() if classes else []
+    line_counts = np.bincount(_class_of(lines.GBps, classes), minlength=len(classes)).tolist() if classes else []
     widths = _widths(classes, max(inches, 0.35))
     for number, (low, high) in reversed(list(enumerate(classes))):
         words = format_GBps(high) if low == high else f"{low:.4g} to {format_GBps(high)}"
-        words += f", {drawn[number]} {'line' if drawn[number] == 1 else 'lines'}"
+        words += f", {line_counts[number]} {'line' if line_counts[number] == 1 else 'lines'}"
         rows.append(Line2D([], [], color=_COLOURS[number], linewidth=widths[number], label=words))
     if len(lines.src):
-        words = "a line: one link each way" + (", an arrow: one way" if np.any(~lines.both) else "")
+        words = "line: both directions" + (", arrow: one direction" if np.any(~lines.both) else "")
         rows.append(Line2D([], [], linestyle="", label=words))
     with missing_glyphs_ignored():
-        axes.figure.draw_without_rendering()  # now the texts have their places
+        axes.figure.draw_without_rendering()  # computes the text positions
         right = axes.get_tightbbox().transformed(axes.transAxes.inverted()).x1
     beside = (max(1.0, right) + 0.01, 0.5)
     axes.legend(handles=rows, loc="center left", bbox_to_anchor=beside, fontsize=8, frameon=False, labelspacing=0.8)

@@ -1,7 +1,8 @@
-"""Where the nodes of a machine go on paper. The unit is the distance between two GPUs that are neighbours.
+"""Positions of the nodes of a machine in a picture. The unit is the distance between two neighbouring GPUs.
 
-A grid (mesh, torus) is drawn as one, a tree in rows. Else GPUs sit on a circle, switches inside it by their distance.
-Hosts are drawn alone, then set around the switches that join them, with the side that faces the network inwards.
+Meshes and tori are drawn as grids, trees in rows. Otherwise GPUs are placed on a circle, with switches inside it by
+their distance from the GPUs. Each host is laid out separately; hosts are then placed around the switches that connect
+them, with their network side inwards.
 """
 
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from numpy.typing import NDArray
 from flowccl.topology.topology import Topology
 
 Points = NDArray[np.float64]
-_MAX_IN_ROW = 16  # GPUs of one host
+_MAX_IN_ROW = 16  # GPUs per host
 _MAX_IN_TREE = 64
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A place for every node; for each host its outline, the place of its name and the direction that is free."""
+class NodePositions:
+    """Position of every node; for each host its outline, and the position and outward direction of its name."""
 
     place: Points
     outlines: dict[str, Points]
@@ -28,50 +29,50 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Cluster:
-    """Places of some nodes around (0, 0); up is where the rest of the machine is."""
+    """Positions of some nodes around (0, 0); the rest of the machine is above them."""
 
     nodes: list[int]
     place: Points
     round: bool
 
     def outline(self, foot: float) -> Points:
-        """A line around the nodes, with so much room below them for the names of switches."""
+        """Outline of the nodes, with a margin of `foot` below them for the names of switches."""
         if self.round:
             angle = np.linspace(0, 2 * np.pi, 90)
             radius = np.hypot(*self.place.T).max() + 0.65
-            circle: Points = radius * np.stack((np.cos(angle), np.sin(angle)), axis=1)
-            return circle
+            rim: Points = radius * np.stack((np.cos(angle), np.sin(angle)), axis=1)
+            return rim
         (left, low), (right, high) = self.place.min(axis=0) - (0.6, foot), self.place.max(axis=0) + 0.6
         return np.array([(left, low), (right, low), (right, high), (left, high)])
 
 
-def layout(topology: Topology) -> Layout:
-    """A place for every node of a machine."""
+def position_nodes(topology: Topology) -> NodePositions:
+    """Compute the position of every node of a machine."""
     hosts = {name: [n for n, node in enumerate(topology.nodes) if node.host == name] for name in topology.hosts}
     rest = [n for n, node in enumerate(topology.nodes) if not node.host]
     if not hosts:
-        return Layout(_whole(topology, rest), {}, {})
+        return NodePositions(_whole(topology, rest), {}, {})
     clusters = {name: _cluster(topology, nodes) for name, nodes in hosts.items()}
     return _around(topology, clusters, rest)
 
 
 def _whole(topology: Topology, nodes: list[int]) -> Points:
-    """A machine that has no hosts."""
+    """Positions for a machine without hosts."""
     gpus = list(range(topology.num_gpus))
     grid = _grid(topology)
     if grid is not None:
         return grid
     if len(_tiers(topology, nodes[len(gpus) :], gpus)) > 1 and len(gpus) <= _MAX_IN_TREE:
         return _row(topology, nodes, gpus, tree=True).place
-    return _circles(topology, nodes).place
+    return _concentric(topology, nodes).place
 
 
-def _around(topology: Topology, clusters: dict[str, _Cluster], rest: list[int]) -> Layout:
-    """Hosts around the nodes that have no host."""
+def _around(topology: Topology, clusters: dict[str, _Cluster], rest: list[int]) -> NodePositions:
+    """Place hosts around the nodes that belong to no host."""
     place = np.zeros((len(topology.nodes), 2))
     count = len(clusters)
-    housed = [n for n, node in enumerate(topology.nodes) if node.host]
-    middle = _rings(_tiers(topology, rest, housed))
+    in_hosts = [n for n, node in enumerate(topology.nodes) if node.host]
+    middle = _rings(_tiers(topology, rest, in_hosts))
     lined_up = count == 2 and not any(cluster.round for cluster in clusters.values())
     reach = max([0.0, *(np.hypot(*point) + 0.5 for point in middle.values())])
     if lined_up:
@@ -92,7 +93,7 @@ def _around(topology: Topology, clusters: dict[str, _Cluster], rest: list[int]) 
         out = np.array([np.sin(turn), np.cos(turn)])
         along = np.array([1.0, 0.0]) if lined_up or count == 1 else np.array([out[1], -out[0]])
         if count == 1:
-            out = -out  # upright, what it is linked with above it
+            out = -out  # upright, with its network neighbours above it
         frame = np.stack((along, -out))
         place[cluster.nodes] = radius * out + cluster.place @ frame
         outlines[name] = radius * out + shapes[name] @ frame
@@ -100,32 +101,32 @@ def _around(topology: Topology, clusters: dict[str, _Cluster], rest: list[int]) 
     for node, point in middle.items():
         place[node] = spread * point
     if lined_up and rest:
-        place[rest] = np.stack((_apart(_means(topology, rest, place)[:, 0], 1.1), np.zeros(len(rest))), axis=1)
-    return Layout(place, outlines, labels)
+        place[rest] = np.stack((_spaced(_means(topology, rest, place)[:, 0], 1.1), np.zeros(len(rest))), axis=1)
+    return NodePositions(place, outlines, labels)
 
 
 def _cluster(topology: Topology, nodes: list[int]) -> _Cluster:
-    """One host: GPUs that are linked with each other on a circle, GPUs that share switches in a row."""
+    """Positions for one host: directly linked GPUs on a circle, GPUs that share switches in a row."""
     gpus = [n for n in nodes if topology.nodes[n].kind == "gpu"]
     inside = np.isin(topology.link_src, gpus) & np.isin(topology.link_dst, gpus)
     if not np.any(inside) and 0 < len(gpus) <= _MAX_IN_ROW:
         return _row(topology, nodes, gpus)
-    cluster = _circles(topology, nodes)
+    cluster = _concentric(topology, nodes)
     outer = np.flatnonzero(_linked_outside(topology, nodes))
     toward = cluster.place[outer].mean(axis=0) if len(outer) else np.zeros(2)
     if np.hypot(*toward) < 0.2:
         return cluster
-    toward /= np.hypot(*toward)  # turn it so that what is linked outside is up
+    toward /= np.hypot(*toward)  # rotate so that nodes with links to other hosts are at the top
     turned = cluster.place @ np.array([[toward[1], toward[0]], [-toward[0], toward[1]]])
     return _Cluster(cluster.nodes, turned, True)
 
 
 def _row(topology: Topology, nodes: list[int], gpus: list[int], tree: bool = False) -> _Cluster:
-    """GPUs in a row; what is linked outside the host (or all, in a tree) goes above with all behind it, the rest below.
+    """GPUs in a row; nodes linked outside the host (or all nodes, in a tree) are placed above, the others below.
 
-    Rows are so far apart that the lines from the ends of a long row pass its other nodes.
+    The distance between rows grows with their length, so lines from the ends of a row do not cross its other nodes.
     """
-    apart = max(1.5, 0.19 * len(gpus)) if not tree else max(1.6, 0.12 * len(gpus))
+    row_gap = max(1.5, 0.19 * len(gpus)) if not tree else max(1.6, 0.12 * len(gpus))
     place = np.zeros((len(topology.nodes), 2))
     place[gpus, 0] = np.arange(len(gpus)) - (len(gpus) - 1) / 2
     others = [n for n in nodes if n not in set(gpus)]
@@ -140,14 +141,14 @@ def _row(topology: Topology, nodes: list[int], gpus: list[int], tree: bool = Fal
             if row:
                 names = max(len(topology.nodes[n].name) for n in row)
                 gap = max(0.7 + 0.1 * names, 0.95 * len(gpus) / len(row))
-                middle = _apart(_means(topology, row, place, set(side) - set(tier))[:, 0], gap)
-                place[row] = np.stack((middle, np.full(len(row), up * apart * depth)), axis=1)
+                middle = _spaced(_means(topology, row, place, set(side) - set(tier))[:, 0], gap)
+                place[row] = np.stack((middle, np.full(len(row), up * row_gap * depth)), axis=1)
     shown = place[nodes]
     return _Cluster(nodes, shown - [0.0, (shown[:, 1].max() + shown[:, 1].min()) / 2], False)
 
 
-def _circles(topology: Topology, nodes: list[int]) -> _Cluster:
-    """GPUs on a circle in order of rank; switches on smaller circles, outside where GPUs are linked directly."""
+def _concentric(topology: Topology, nodes: list[int]) -> _Cluster:
+    """GPUs on a circle in rank order; switches on smaller circles, or on larger ones if GPUs are linked directly."""
     gpus = [n for n in nodes if topology.nodes[n].kind == "gpu"]
     others = [n for n in nodes if n not in set(gpus)]
     tiers = _tiers(topology, others, gpus)
@@ -160,7 +161,7 @@ def _circles(topology: Topology, nodes: list[int]) -> _Cluster:
         radii = _radii([gpus, *tiers])
     place = np.zeros((len(topology.nodes), 2))
     if gpus:
-        place[gpus] = _on_circle(radii[0], len(gpus), 0.0)
+        place[gpus] = _polar_points(radii[0], len(gpus), 0.0)
     for tier, radius in zip(tiers, radii[1:], strict=True):
         known = set(nodes) - {n for later in tiers[tiers.index(tier) :] for n in later}
         place[tier] = _near(_means(topology, tier, place, known), radius)
@@ -168,34 +169,34 @@ def _circles(topology: Topology, nodes: list[int]) -> _Cluster:
 
 
 def _rings(tiers: list[list[int]]) -> dict[int, Points]:
-    """Nodes on circles around each other, the last tier in the middle."""
+    """Nodes on concentric circles, the last tier innermost."""
     result: dict[int, Points] = {}
     for tier, radius in zip(tiers, _radii(tiers), strict=True):
-        result |= dict(zip(tier, _on_circle(radius, len(tier), 0.0), strict=True))
+        result |= dict(zip(tier, _polar_points(radius, len(tier), 0.0), strict=True))
     return result
 
 
 def _radii(tiers: list[list[int]]) -> list[float]:
-    """From the outer circle to the inner one; each has room for its nodes and for the next one."""
+    """Radii from the outermost circle to the innermost; each circle fits its nodes and the next circle."""
     radii: list[float] = []
     for tier in reversed(tiers):
         inner = radii[-1] + 1.15 if radii else (0.0 if len(tier) == 1 else 0.9)
         radii.append(max(inner, len(tier) / (2 * np.pi) if len(tier) > 1 else 0.0))
     radii.reverse()
     for at in range(1, len(tiers)):
-        if len(tiers[at]) > 1:  # not farther inside than needed
+        if len(tiers[at]) > 1:  # not farther inside than necessary
             radii[at] = max(radii[at], radii[at - 1] - 2.2)
     return radii
 
 
-def _on_circle(radius: float, count: int, turn: float) -> Points:
+def _polar_points(radius: float, count: int, turn: float) -> Points:
     """Points on a circle, clockwise from the top."""
     angle = turn + 2 * np.pi * np.arange(count) / max(count, 1)
     return radius * np.stack((np.sin(angle), np.cos(angle)), axis=1)
 
 
 def _near(means: Points, radius: float) -> Points:
-    """Points evenly on a circle, each as near as may be to the direction of its mean."""
+    """Evenly spaced points on a circle, each close to the direction of its mean."""
     count = len(means)
     aimless = np.hypot(*means.T).max() < 1e-6
     angle = np.arctan2(means[:, 0], means[:, 1]) % (2 * np.pi)
@@ -203,12 +204,12 @@ def _near(means: Points, radius: float) -> Points:
     even = 2 * np.pi * np.arange(count) / count
     turn = 0.0 if aimless else float(np.angle(np.exp(1j * (angle[order] - even)).mean()))
     place = np.zeros((count, 2))
-    place[order] = _on_circle(radius, count, turn)
+    place[order] = _polar_points(radius, count, turn)
     return place
 
 
-def _apart(wanted: Points, gap: float) -> Points:
-    """Numbers near the wanted ones, at least `gap` apart, in the same order."""
+def _spaced(wanted: Points, gap: float) -> Points:
+    """Values close to the wanted ones, at least `gap` apart, in the same order."""
     order = np.argsort(wanted, kind="stable")
     steps = gap * np.arange(len(wanted))
     low = np.maximum.accumulate(wanted[order] - steps) + steps
@@ -219,7 +220,7 @@ def _apart(wanted: Points, gap: float) -> Points:
 
 
 def _means(topology: Topology, nodes: list[int], place: Points, known: set[int] | None = None) -> Points:
-    """The mean place of the neighbours of each node, of those that are known."""
+    """Mean position of the known neighbours of each node."""
     near = [[n for n in _neighbours(topology, node) if known is None or n in known] for node in nodes]
     return np.array([place[n].mean(axis=0) if n else np.zeros(2) for n in near])
 
@@ -232,13 +233,13 @@ def _neighbours(topology: Topology, node: int) -> list[int]:
 
 
 def _linked_outside(topology: Topology, nodes: list[int]) -> NDArray[np.bool_]:
-    """Which of these nodes are linked with others."""
+    """Which of these nodes have a link to a node outside the list."""
     own = set(nodes)
     return np.array([any(n not in own for n in _neighbours(topology, node)) for node in nodes])
 
 
 def _tiers(topology: Topology, nodes: list[int], start: list[int]) -> list[list[int]]:
-    """Nodes by their distance from the start nodes; those that have no way come last."""
+    """Nodes grouped by their distance from the start nodes; unreachable nodes come last."""
     left, reached, tiers = set(nodes), set(start), []
     while left:
         tier = [n for n in sorted(left) if reached & set(_neighbours(topology, n))] or sorted(left)
@@ -248,7 +249,7 @@ def _tiers(topology: Topology, nodes: list[int], start: list[int]) -> list[list[
 
 
 def _grid(topology: Topology) -> Points | None:
-    """Places in a grid of two or three dimensions, where all links join neighbours of such a grid; else None."""
+    """Positions in a two- or three-dimensional grid if all links connect neighbours in it; otherwise None."""
     count = len(topology.nodes)
     if topology.num_gpus < count or not topology.links:
         return None
@@ -260,12 +261,12 @@ def _grid(topology: Topology) -> Points | None:
         step = np.abs(where[topology.link_src] - where[topology.link_dst])
         one = np.sum(step > 0, axis=1) == 1
         if np.all(one) and np.all((step <= 1) | (step == np.array(shape) - 1)):
-            return _drawn(where.astype(np.float64), shape)
+            return _project_grid(where.astype(np.float64), shape)
     return None
 
 
-def _drawn(where: Points, shape: tuple[int, ...]) -> Points:
-    """Rows from top to bottom; the planes of a third dimension behind each other."""
+def _project_grid(where: Points, shape: tuple[int, ...]) -> Points:
+    """Project grid coordinates to the plane: rows from top to bottom, a third dimension as shifted layers."""
     if len(shape) == 2:
         return 1.25 * np.stack((where[:, 1], -where[:, 0]), axis=1)
     wide = 0.62 * shape[0] + 0.6

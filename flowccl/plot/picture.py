@@ -1,4 +1,4 @@
-"""What all pictures share: a figure without global state, and a file that is written whole or not at all."""
+"""Common parts of all pictures: figures without global state, and atomic writing of files."""
 
 import warnings
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SOFT = "#777777"
 
 
 def check_suffix(path: str | Path) -> str:
-    """The suffix of a picture's name; InputError where it is none that can be drawn."""
+    """Return the lower-case suffix of a picture file; raise InputError if the format is not supported."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(f"{path}: a picture must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {suffix!r}")
@@ -25,7 +25,7 @@ def check_suffix(path: str | Path) -> str:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of so many inches."""
+    """Return an empty figure; width and height are in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -35,25 +35,25 @@ def new_figure(width: float, height: float) -> Any:
 
 @contextmanager
 def missing_glyphs_ignored() -> Iterator[None]:
-    """No warning where a name is in a script that the font lacks; it is drawn as boxes."""
+    """Suppress warnings about characters that the font lacks; they are drawn as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
 
 
 def save_figure(figure: Any, path: str | Path, dots_per_inch: int = 130) -> None:
-    """Draw a figure into a file: PNG, SVG or PDF by its suffix."""
+    """Write a figure to a PNG, SVG or PDF file, chosen by its suffix."""
     from matplotlib import rc_context
 
     suffix = check_suffix(path)
-    same_each_time: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    no_date: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     data = BytesIO()
     with rc_context({"svg.hashsalt": "flowccl"}), missing_glyphs_ignored():
         figure.savefig(
             data,
             format=suffix[1:],
             dpi=dots_per_inch,
-            metadata=same_each_time.get(suffix),
+            metadata=no_date.get(suffix),
             bbox_inches="tight",
             pad_inches=0.15,
         )

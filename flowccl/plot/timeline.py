@@ -1,4 +1,4 @@
-"""The timeline of a schedule: one row per link, one bar per hold."""
+"""Draw the timeline of a schedule: one row per link, one bar per message while it occupies the link."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,16 +16,16 @@ from flowccl.units import PS_PER_US, format_bytes, format_us
 
 MAX_ROWS = 120
 _ROW_INCHES = 0.155
-_MANY_BARS = 20_000  # beyond this, bars in a PDF or SVG are pixels, else the file is too large to open
+_MANY_BARS = 20_000  # more bars are rasterized in PDF and SVG; otherwise the file is too large to open
 
 
 def plot_timeline(
     schedule: Schedule, path: str | Path, *, lower_bound_us: float | None = None, max_rows: int = MAX_ROWS
 ) -> None:
-    """Draw when each link is held, coloured by where the chunk comes from, into a PNG, SVG or PDF file.
+    """Draw when each link is busy, coloured by the source of the chunk, into a PNG, SVG or PDF file.
 
-    Chunks that travel together lie above each other in one bar. Links that are never used are left out. Where more
-    than `max_rows` are used, the busiest are drawn.
+    Chunks of one message are stacked in one bar. Unused links are omitted. If more than `max_rows` links are used, the
+    busiest are drawn.
     """
     check_suffix(path)
     if len(schedule) == 0:
@@ -46,14 +46,14 @@ def plot_timeline(
 
 @dataclass(frozen=True)
 class _Rows:
-    """The links that are drawn, from top to bottom, and how many were used in all."""
+    """The drawn links from top to bottom, and the number of all used links."""
 
     links: NDArray[np.int64]
     used: int
 
 
 def _rows(schedule: Schedule, max_rows: int) -> _Rows:
-    """Used links in order of host, source node and destination node; only the busiest where they are too many."""
+    """Used links ordered by host, source node and destination node; at most the `max_rows` busiest."""
     timing, topology = schedule.timing, schedule.topology
     busy = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
     used = np.unique(timing.hop_link)
@@ -66,9 +66,9 @@ def _rows(schedule: Schedule, max_rows: int) -> _Rows:
 
 
 def _colours(demand: Demand) -> tuple[NDArray[np.int64], int, str]:
-    """A colour number per chunk, how many there are, and what they mean.
+    """Colour index of each chunk, the number of colours, and their meaning.
 
-    The rank that the chunk comes from; where that is the same for all, the one it goes to; else its block or itself.
+    The colour is the source rank; if all chunks share it, the destination rank; otherwise the block or the chunk.
     """
     single_source = np.all(np.diff(demand.source_ptr) == 1)
     single_destination = np.all(np.diff(demand.destination_ptr) == 1)
@@ -84,7 +84,7 @@ def _colours(demand: Demand) -> tuple[NDArray[np.int64], int, str]:
 
 
 def _palette(count: int) -> NDArray[np.float64]:
-    """So many colours that neighbours can be told apart."""
+    """Return `count` colours; neighbouring colours are distinguishable."""
     from matplotlib import colormaps
 
     if count <= 10:
@@ -123,11 +123,11 @@ def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.in
 
 
 def _members(schedule: Schedule, hops: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """Every chunk of the messages on these hops: the hop, the transfer, its place in the message, of how many."""
+    """Chunks of the messages on these hops: (hop, transfer, position in the message, chunks in the message)."""
     leader = schedule.leader
     size = np.bincount(leader, minlength=len(schedule))
     first = np.cumsum(size) - size
-    owner = schedule.timing.hop_transfer[hops]  # of a message, its first transfer
+    owner = schedule.timing.hop_transfer[hops]  # the first transfer of each message
     hop = np.repeat(hops, size[owner])
     place = np.arange(len(hop)) - np.repeat(np.cumsum(size[owner]) - size[owner], size[owner])
     owner = schedule.timing.hop_transfer[hop]
@@ -135,11 +135,11 @@ def _members(schedule: Schedule, hops: NDArray[np.int64]) -> tuple[NDArray[np.in
 
 
 def _draw_rows(axes: Any, schedule: Schedule, rows: _Rows) -> None:
-    """Names of the links, with a light band behind every second source node and a line between hosts."""
+    """Draw the names of the links, a light band behind every second source node, and a line between hosts."""
     topology = schedule.topology
     names = [topology.link_name(link).replace("->", "→") for link in rows.links.tolist()]
     seen: dict[str, int] = {}
-    for position, name in enumerate(names):  # links side by side have the same name
+    for position, name in enumerate(names):  # parallel links have the same name
         seen[name] = seen.get(name, 0) + 1
         names[position] = name if seen[name] == 1 else f"{name} ({seen[name]})"
     axes.set_yticks(range(len(names)), names, fontsize=6.5, parse_math=False)
@@ -159,7 +159,7 @@ def _draw_rows(axes: Any, schedule: Schedule, rows: _Rows) -> None:
 
 
 def _draw_ends(axes: Any, schedule: Schedule, lower_bound_us: float | None) -> None:
-    """The time axis, the finish and the lower bound."""
+    """Draw the time axis, the finish and the lower bound."""
     finish = schedule.finish_us
     start = min(0.0, float(schedule.start_ps.min()) / PS_PER_US)
     axes.set_xlim(start, max(finish, lower_bound_us or 0.0, 1e-6) * 1.02)
@@ -185,12 +185,12 @@ def _draw_title(axes: Any, schedule: Schedule, rows: _Rows, lower_bound_us: floa
     if schedule.method:
         second += f", method {schedule.method}"
     if rows.used > len(rows.links):
-        second += f"\nshown are the {len(rows.links)} busiest of the {rows.used} links in use"
+        second += f"\nthe {len(rows.links)} busiest of {rows.used} used links are shown"
     axes.set_title(f"{first}\n{second}", fontsize=10, loc="left", color=INK, linespacing=1.4, parse_math=False)
 
 
 def _draw_key(figure: Any, axes: Any, count: int, what: str, height: float) -> None:
-    """A bar of the colours with their numbers."""
+    """Draw the colour bar with its labels."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 

@@ -1,1 +1,1 @@
-"""What the machine really does: probes between ranks, the links and limits that explain them. See docs/profile.md."""
+"""Measuring a machine: probes between ranks, and the links and limits that explain them. See docs/profile.md."""

@@ -1,4 +1,4 @@
-"""Is the profile right? The time that a schedule should take on the machine, against the time that it takes."""
+"""Check a profile: the predicted time of a schedule on the machine, compared with the measured time."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,8 +8,8 @@ import numpy as np
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
 from flowccl.profile.predict import predict_us
-from flowccl.run.buffer_layout import named_root
-from flowccl.run.measure import Options, TimeExpanded
+from flowccl.run.element_layout import named_root
+from flowccl.run.measure import CallTiming, RunOptions
 from flowccl.run.processes import run_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
@@ -18,11 +18,11 @@ from flowccl.units import format_bytes, format_us
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One size: the predicted time, the median and the mean of the measured ones; `wrong` elements: should be none.
+class PredictionCheck:
+    """One size: the predicted time, and the median and mean of the measured times; `wrong` counts incorrect elements.
 
-    Measured in two passes through all sizes, of which the quicker counts. `finish_us` is that of the schedule, whose
-    transfers wait for each other where the processes send at once.
+    All sizes are measured in two passes, and the faster pass counts. `finish_us` is the completion time of the
+    schedule, in which transfers on a shared limit follow one another; the processes of a run send them concurrently.
     """
 
     size_bytes: int
@@ -34,66 +34,66 @@ class Checked:
 
     @property
     def error(self) -> float:
-        """How much longer the prediction is than the truth, as a share of the truth; negative where it is shorter."""
+        """Relative error of the prediction: positive if the predicted time is longer than the measured time."""
         return self.predicted_us / self.measured_us - 1
 
     def to_json(self) -> dict[str, float]:
-        """For programs."""
+        """The fields and the error as a JSON object."""
         return asdict(self) | {"error": self.error}
 
     @property
     def factor(self) -> float:
-        """How many times one is the other, whichever is larger."""
+        """Ratio of the longer to the shorter of the predicted and the measured time."""
         ratio = self.predicted_us / self.measured_us
         return max(ratio, 1 / ratio)
 
 
 def check_profile(
     topology: Topology, schedule: Schedule, sizes: Sequence[int], on: str, iterations: int
-) -> list[Checked] | None:
-    """Predicted against measured, per size; None where another process has the rows."""
+) -> list[PredictionCheck] | None:
+    """Compare predicted and measured times per size; None if another process has the rows."""
     if schedule.topology.fingerprint != topology.fingerprint:
         raise InputError(
-            f"the schedule is for another machine ({schedule.topology.name}); make one with: "
+            f"the schedule is for another machine ({schedule.topology.name}); synthesize one for this machine with: "
             f"flowccl synth MACHINE {schedule.demand.collective} --size {schedule.demand.size_bytes} --out SCHEDULE"
         )
     if on == "nccl":
-        raise InputError("schedules are run on gloo or mpi; there is no run on nccl")
+        raise InputError("--check runs schedules on gloo or mpi, not on nccl")
     finish = [resize(schedule, size).finish_us for size in sizes]
     predicted = [predict_us(schedule, size) for size in sizes]
-    there_and_back = (*sizes, *reversed(sizes))
-    rows = run_schedule(schedule, on, Options(there_and_back, ("uint8",), iterations=-(-iterations // 2)))
+    both_directions = (*sizes, *reversed(sizes))
+    rows = run_schedule(schedule, on, RunOptions(both_directions, ("uint8",), iterations=-(-iterations // 2)))
     if rows is None:
         return None
-    timed = [row.out_of_place for row in rows]
-    measured = [_quicker(pair) for pair in zip(timed, timed[::-1], strict=True)]
+    timings = [row.out_of_place for row in rows]
+    measured = [_faster_pass(pair) for pair in zip(timings, timings[::-1], strict=True)]
     return [
-        Checked(size, end, us, one.median_us, one.time_us, one.wrong)
+        PredictionCheck(size, end, us, one.median_us, one.time_us, one.wrong)
         for size, end, us, one in zip(sizes, finish, predicted, measured, strict=False)
     ]
 
 
-def _quicker(passes: tuple[TimeExpanded, TimeExpanded]) -> TimeExpanded:
-    """The pass with the lesser median, as with probes: what disturbs a while only slows. All that is wrong counts."""
+def _faster_pass(passes: tuple[CallTiming, CallTiming]) -> CallTiming:
+    """Return the pass with the smaller median, since disturbances only slow a pass down; wrong elements add up."""
     return replace(min(passes, key=lambda one: one.median_us), wrong=sum(one.wrong for one in passes))
 
 
 def resize(schedule: Schedule, size_bytes: int) -> Schedule:
-    """The same transfers in the same order for another size, each as early as it can.
+    """Return a schedule with the same transfers in the same order for another size, left-shifted.
 
-    Starts are stretched with the chunks first, so that what came after something still does.
+    Start times are first scaled with the chunk sizes, which preserves the order of transfers.
     """
     demand, root = schedule.demand, named_root(schedule.demand)
     if root is None:
-        raise InputError(f"a {demand.collective} made of chunks has its own size; it cannot be checked at others")
+        raise InputError(f"a {demand.collective} demand given as chunks has a fixed size; check it at that size only")
     larger = collective(demand.collective, demand.num_gpus, size_bytes, demand.pieces, max(root, 0))
     stretch = max(1.0, float((larger.chunk_bytes / demand.chunk_bytes).max()) * (1 + 1e-9))
     start = np.ceil(schedule.start_ps * stretch).astype(np.int64)
     return left_shift(replace(schedule, demand=larger, start_ps=start))
 
 
-def table(rows: Sequence[Checked]) -> str:
-    """A line for each size."""
+def table(rows: Sequence[PredictionCheck]) -> str:
+    """Format the rows as a text table, one line per size."""
     words = ("finish", "predicted", "measured", "mean")
     lines = [f"{'size':>10}{''.join(f'  {word:>10}' for word in words)}  {'error':>8}  {'factor':>6}  {'wrong':>6}"]
     for row in rows:

@@ -1,8 +1,8 @@
-"""Latency and bandwidth of each link, from times that are noisy and sometimes wrong.
+"""Fit latency and bandwidth of each link to noisy times with outliers.
 
-A probe takes latencies x latency + bytes / bandwidth (TACCL section 2.1). Two numbers explain all times of a link: by
-least squares on relative errors with Huber's weights, from a start on the medians of each kind of probe, so that a few
-times that are far off move nothing.
+A probe takes latencies x latency + bytes / bandwidth (TACCL section 2.1). The two parameters of a link are fitted by
+iteratively reweighted least squares on relative errors with Huber weights. The fit starts from the medians of each kind
+of probe, so a few outliers do not affect it.
 """
 
 from collections.abc import Iterable
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.profile.measurements import Floats, Measured, link_name
+from flowccl.profile.measurements import Floats, MeasuredProbe, link_name
 from flowccl.profile.probes import Ends
 from flowccl.units import format_bytes, format_us
 
-_HUBER = 1.345  # in standard deviations: 95 % as good as least squares where nothing is wrong
-_FAR = 6.0  # in standard deviations: named as an outlier
-_CONFIDENCE = 1.96  # standard deviations: 95 %
+_HUBER = 1.345  # in standard deviations: 95 % of the efficiency of least squares under normal noise
+_FAR = 6.0  # in standard deviations: times farther from the median are reported as outliers
+_CONFIDENCE = 1.96  # in standard deviations: a 95 % interval
 _MAD = 1.4826  # median absolute deviation -> standard deviation
 
 
 @dataclass(frozen=True)
 class LinkFit:
-    """A link as measured; `*_error` is half of the 95 % interval, `residual` the median relative error of a time."""
+    """Fit of one link; `*_error` is half of the 95 % interval, `residual` the median relative error of a time."""
 
     link: Ends
     latency_us: float
@@ -35,13 +35,13 @@ class LinkFit:
     outliers: tuple[str, ...] = ()
 
     def seconds(self, latencies: int, size_bytes: int) -> float:
-        """How long a probe should take."""
+        """Predicted duration of a probe."""
         return latencies * self.latency_us * 1e-6 + size_bytes / (self.bandwidth_GBps * 1e9)
 
 
 @dataclass(frozen=True, eq=False)
-class _Times:
-    """The times of one link: `kind` numbers the kinds of probes; unit rows of the two unknowns."""
+class _LinkTimes:
+    """Times of one link with their probe kind (`kind`) and the coefficients of the two unknowns."""
 
     link: Ends
     kind: NDArray[np.int64]
@@ -50,9 +50,9 @@ class _Times:
     seconds: Floats
 
 
-def fit_links(measured: Iterable[Measured]) -> dict[Ends, LinkFit]:
-    """Every link that was probed alone in at least two kinds of probes; the others are left out."""
-    by_link: dict[Ends, list[Measured]] = {}
+def fit_links(measured: Iterable[MeasuredProbe]) -> dict[Ends, LinkFit]:
+    """Fit every link that was probed alone with at least two kinds of probes; other links are omitted."""
+    by_link: dict[Ends, list[MeasuredProbe]] = {}
     for one in measured:
         if one.probe.alone:
             by_link.setdefault(one.probe.links[0], []).append(one)
@@ -64,10 +64,10 @@ def fit_links(measured: Iterable[Measured]) -> dict[Ends, LinkFit]:
     return found
 
 
-def _times(link: Ends, probes: list[Measured]) -> _Times:
-    seconds = [one.seconds[:, 0][one.sane[:, 0]] for one in probes]
+def _times(link: Ends, probes: list[MeasuredProbe]) -> _LinkTimes:
+    seconds = [one.seconds[:, 0][one.plausible[:, 0]] for one in probes]
     counts = [len(part) for part in seconds]
-    return _Times(
+    return _LinkTimes(
         link,
         np.repeat(np.arange(len(probes)), counts),
         np.repeat([float(one.probe.latencies) for one in probes], counts),
@@ -76,11 +76,11 @@ def _times(link: Ends, probes: list[Measured]) -> _Times:
     )
 
 
-def _fit(times: _Times) -> LinkFit:
+def _fit(times: _LinkTimes) -> LinkFit:
     kinds = np.unique(times.kind)
-    middle = np.array([np.median(times.seconds[times.kind == kind]) for kind in kinds])
+    medians = np.array([np.median(times.seconds[times.kind == kind]) for kind in kinds])
     first = np.searchsorted(times.kind, kinds)
-    latency, per_byte = _solve(times.latencies[first], times.size_bytes[first], middle, 1 / middle)
+    latency, per_byte = _solve(times.latencies[first], times.size_bytes[first], medians, 1 / medians)
     weight = np.ones(len(times.seconds))
     for _ in range(30):
         expected = latency * times.latencies + per_byte * times.size_bytes
@@ -91,27 +91,27 @@ def _fit(times: _Times) -> LinkFit:
         latency, per_byte = _solve(times.latencies, times.size_bytes, times.seconds, np.sqrt(weight) / expected)
         if np.allclose(before, (latency, per_byte), rtol=1e-6):
             break
-    return _described(times, latency, per_byte, weight)
+    return _make_fit(times, latency, per_byte, weight)
 
 
 def _solve(latencies: Floats, size_bytes: Floats, seconds: Floats, scale: Floats) -> tuple[float, float]:
-    """Least squares of rows that are scaled; a latency is not negative, and some time per byte remains."""
+    """Solve the row-scaled least-squares problem for (latency >= 0, seconds per byte > 0)."""
     rows = np.column_stack((latencies, size_bytes)) * scale[:, None]
     right = seconds * scale
     (latency, per_byte), *_ = np.linalg.lstsq(rows, right)
     if latency < 0:
         latency, per_byte = 0.0, float(rows[:, 1] @ right / (rows[:, 1] @ rows[:, 1]))
-    if per_byte <= 0:  # nothing seen of the bandwidth: as much as the fastest probe shows
+    if per_byte <= 0:  # the bandwidth is not visible: bound it by the fastest probe
         per_byte = float((seconds / size_bytes).min() / 10)
         latency = max(float(np.median((seconds - per_byte * size_bytes) / latencies)), 0.0)
     return float(latency), float(per_byte)
 
 
-def _described(times: _Times, latency: float, per_byte: float, weight: Floats) -> LinkFit:
+def _make_fit(times: _LinkTimes, latency: float, per_byte: float, weight: Floats) -> LinkFit:
     expected = latency * times.latencies + per_byte * times.size_bytes
     relative = times.seconds / expected - 1
     rows = np.column_stack((times.latencies, times.size_bytes)) / expected[:, None]
-    inside = float((weight >= 1).mean())  # Huber's variance: of the errors as they count, over the share that count
+    inside = float((weight >= 1).mean())  # variance of a Huber estimate: weighted errors over the share of full weight
     noise = float(((weight * relative) ** 2).sum() / max(len(relative) - 2, 1)) / max(inside, 0.1) ** 2
     covariance = noise * np.linalg.inv(rows.T @ rows)
     error = _CONFIDENCE * np.sqrt(np.maximum(np.diag(covariance), 0))
@@ -128,15 +128,15 @@ def _described(times: _Times, latency: float, per_byte: float, weight: Floats) -
     )
 
 
-def _outliers(times: _Times) -> list[str]:
-    """Times that are far from the others of the same kind, in words."""
+def _outliers(times: _LinkTimes) -> list[str]:
+    """Describe the times that are far from the median of their kind."""
     found = []
     for kind in np.unique(times.kind):
         mine = times.kind == kind
         seconds = times.seconds[mine]
-        middle = float(np.median(seconds))
-        spread = max(_MAD * float(np.median(np.abs(seconds - middle))), 0.02 * middle)
-        for far in seconds[np.abs(seconds - middle) > _FAR * spread].tolist():
+        medians = float(np.median(seconds))
+        spread = max(_MAD * float(np.median(np.abs(seconds - medians))), 0.02 * medians)
+        for far in seconds[np.abs(seconds - medians) > _FAR * spread].tolist():
             size = format_bytes(float(times.size_bytes[mine][0]))
-            found.append(f"{link_name(times.link)}, {size}: {format_us(far * 1e6)}, usually {format_us(middle * 1e6)}")
+            found.append(f"{link_name(times.link)}, {size}: {format_us(far * 1e6)}, usually {format_us(medians * 1e6)}")
     return found

@@ -1,21 +1,22 @@
-"""What flows at once shares links and limits evenly: rates, and when each flow is through."""
+"""Concurrent flows that share links and limits max-min fairly: their rates and completion times."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Uses = NDArray[np.bool_]
-"""`uses[i, j]`: whether flow i needs thing j, a link or a limit."""
+"""`uses[i, j]`: whether flow i uses resource j, a link or a limit."""
 
 
-def fair_rates(uses: Uses, room: Floats) -> Floats:
-    """Max-min fair rates of flows, where flow i uses what `uses[i]` says and each thing has so much room.
+def fair_rates(uses: Uses, capacity: Floats) -> Floats:
+    """Max-min fair rates of flows that use the resources `uses[i]` with the given capacities.
 
-    The thing that gives its flows least fills first; what its flows take is gone for the others.
+    Progressive filling: the resource with the smallest fair share saturates first, and the rates of its flows are
+    subtracted from the other capacities.
     """
     rates = np.zeros(len(uses))
     waiting = np.ones(len(uses), dtype=np.bool_)
-    left = room.astype(np.float64).copy()
+    left = capacity.astype(np.float64).copy()
     while waiting.any():
         count = uses[waiting].sum(axis=0)
         share = np.where(count > 0, left / np.maximum(count, 1), np.inf)
@@ -27,12 +28,12 @@ def fair_rates(uses: Uses, room: Floats) -> Floats:
     return rates
 
 
-def flow_s(uses: Uses, room: Floats, size_bytes: Floats) -> Floats:
-    """When each flow is through, in seconds, if all begin at once; who is through leaves its share to the others."""
+def flow_s(uses: Uses, capacity: Floats, size_bytes: Floats) -> Floats:
+    """Completion time of each flow in seconds if all start together; rates are recomputed after each completion."""
     left, end = size_bytes.astype(np.float64).copy(), np.zeros(len(uses))
     flowing, now = left > 0, 0.0
     while flowing.any():
-        rates = fair_rates(uses[flowing], room)
+        rates = fair_rates(uses[flowing], capacity)
         step = float((left[flowing] / rates).min())
         now += step
         left[flowing] -= rates * step

@@ -1,7 +1,7 @@
-"""Limits from pairs of links that were probed together (TACCL section 2.2's questions).
+"""Find shared limits from pairs of links that were probed together (TACCL section 2.2).
 
-Two links conflict where together they take clearly longer than each alone; what they carried in that time is the
-bandwidth that they share. Links that all conflict with each other at one bandwidth are one limit.
+Two links conflict if they take clearly longer together than each alone; the rate they achieved together is the
+bandwidth that they share. Links that pairwise conflict at one bandwidth form one limit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,22 +11,22 @@ from itertools import combinations
 import numpy as np
 
 from flowccl.profile.fit import LinkFit
-from flowccl.profile.hosts import ranks_in_words
-from flowccl.profile.measurements import Floats, Measured, middle
+from flowccl.profile.hosts import format_ranks
+from flowccl.profile.load_cost import SLOWER
+from flowccl.profile.measurements import Floats, MeasuredProbe, median_times
 from flowccl.profile.probes import Ends
-from flowccl.profile.work import SLOWER
 
-_SAME = 1.12  # bandwidths within this factor of the next one are the same limit's
-_ESCAPED = 0.08  # of the pairs in one limit may have escaped notice
-_NEAR = 1.3  # bandwidths within this factor may be one limit's
+_SAME = 1.12  # neighbouring bandwidths within this factor belong to the same limit
+_ESCAPED = 0.08  # share of the pairs in one limit whose conflict may be missed
+_NEAR = 1.3  # limits with bandwidths within this factor may be merged
 
 Edges = dict[frozenset[Ends], float]
-"""Two links that conflict, and the bandwidth in GB/s that they share."""
+"""Pairs of conflicting links, and the bandwidth in GB/s that each pair shares."""
 
 
 @dataclass(frozen=True)
-class Shared:
-    """A bandwidth that links share; `probes` is how many measurements showed it."""
+class SharedLimit:
+    """A bandwidth that links share; `probes` is the number of measurements that showed it."""
 
     name: str
     links: tuple[Ends, ...]
@@ -34,8 +34,10 @@ class Shared:
     probes: int
 
 
-def limits_of_pairs(hosts: Sequence[str], pairs: Sequence[Measured], fits: dict[Ends, LinkFit]) -> list[Shared]:
-    """The limits that pairs of links show."""
+def limits_of_pairs(
+    hosts: Sequence[str], pairs: Sequence[MeasuredProbe], fits: dict[Ends, LinkFit]
+) -> list[SharedLimit]:
+    """Limits found from pairs of links."""
     edges = conflicts(pairs, fits)
     asked = {frozenset(one.probe.links) for one in pairs}
     limits = _merged(_from_cliques(edges), edges)
@@ -44,29 +46,30 @@ def limits_of_pairs(hosts: Sequence[str], pairs: Sequence[Measured], fits: dict[
     return limits
 
 
-def conflicts(pairs: Iterable[Measured], fits: dict[Ends, LinkFit]) -> Edges:
-    """The pairs of links that slow each other down, every time that they were asked."""
+def conflicts(pairs: Iterable[MeasuredProbe], fits: dict[Ends, LinkFit]) -> Edges:
+    """Pairs of links that slow each other down in every measurement of the pair."""
     slow: dict[frozenset[Ends], list[bool]] = {}
     rates: dict[frozenset[Ends], list[float]] = {}
     for one in pairs:
-        times = middle(one)
+        times = median_times(one)
         if times is not None:
             pair = frozenset(one.probe.links)
             slow.setdefault(pair, []).append(slowdown(one, times, fits) > SLOWER)
             rates.setdefault(pair, []).append(_shared_GBps(one, times, fits))
-    return {pair: max(rates[pair]) for pair, seen in slow.items() if all(seen)}  # what disturbs only slows
+    return {pair: max(rates[pair]) for pair, seen in slow.items() if all(seen)}  # disturbances only reduce rates
 
 
-def slowdown(one: Measured, times: Sequence[float] | Floats, fits: dict[Ends, LinkFit]) -> float:
-    """How much longer the links take together than the slowest of them alone."""
+def slowdown(one: MeasuredProbe, times: Sequence[float] | Floats, fits: dict[Ends, LinkFit]) -> float:
+    """Ratio of the time of the links together to the time of the slowest of them alone."""
     carried = zip(one.probe.links, one.probe.link_bytes, strict=True)
     return float(max(times)) / max(fits[link].seconds(one.probe.latencies, size) for link, size in carried)
 
 
-def _shared_GBps(one: Measured, times: Sequence[float] | Floats, fits: dict[Ends, LinkFit]) -> float:
-    """What two links carry together while both are busy: all of the first to end, and of the other what is not left.
+def _shared_GBps(one: MeasuredProbe, times: Sequence[float] | Floats, fits: dict[Ends, LinkFit]) -> float:
+    """Combined rate of two links while both are busy.
 
-    What is left of the other when the first ends goes at that link's own bandwidth.
+    When the first link ends, the second link sends the rest of its bytes at its own bandwidth; these bytes are
+    subtracted.
     """
     lag = [fits[link].latency_us * 1e-6 * one.probe.latencies for link in one.probe.links]
     busy = [max(float(t) - wait, 1e-9) for t, wait in zip(times, lag, strict=True)]
@@ -76,9 +79,9 @@ def _shared_GBps(one: Measured, times: Sequence[float] | Floats, fits: dict[Ends
     return (size[first] + max(size[last] - left, 0.0)) / busy[first] / 1e9
 
 
-def _from_cliques(edges: Edges) -> list[Shared]:
-    """Limits that explain all conflicts: at each bandwidth, from the narrowest, sets in which all conflict."""
-    limits: list[Shared] = []
+def _from_cliques(edges: Edges) -> list[SharedLimit]:
+    """Limits that explain all conflicts: cliques of conflicting links per bandwidth level, narrowest level first."""
+    limits: list[SharedLimit] = []
     for low, high in _levels(edges):
         near: dict[Ends, set[Ends]] = {}
         for pair, value in edges.items():
@@ -92,14 +95,14 @@ def _from_cliques(edges: Edges) -> list[Shared]:
             inside = [pair for pair in edges if pair <= clique and low <= edges[pair] <= high]
             left.difference_update(inside)
             value = float(np.median([edges[pair] for pair in inside]))
-            limits.append(Shared(_name(clique), tuple(sorted(clique)), value, len(inside)))
+            limits.append(SharedLimit(_name(clique), tuple(sorted(clique)), value, len(inside)))
     return limits
 
 
-def _merged(limits: list[Shared], edges: Edges) -> list[Shared]:
-    """Limits of about one bandwidth that overlap so much that hardly a pair of both lacks a conflict are one.
+def _merged(limits: list[SharedLimit], edges: Edges) -> list[SharedLimit]:
+    """Merge limits of similar bandwidth if nearly all pairs of links in their union conflict.
 
-    A few pairs that escaped notice would otherwise tear one limit into many.
+    Otherwise a few missed conflicts would split one limit into many.
     """
     for first, second in combinations(limits, 2):
         union = set(first.links) | set(second.links)
@@ -107,13 +110,15 @@ def _merged(limits: list[Shared], edges: Edges) -> list[Shared]:
         inside = [edges[pair] for pair in pairs if pair in edges]
         rates = sorted((first.bandwidth_GBps, second.bandwidth_GBps))
         if len(inside) >= (1 - _ESCAPED) * len(pairs) and rates[1] <= _NEAR * rates[0]:
-            one = Shared(_name(union), tuple(sorted(union)), float(np.median(inside)), first.probes + second.probes)
+            one = SharedLimit(
+                _name(union), tuple(sorted(union)), float(np.median(inside)), first.probes + second.probes
+            )
             return _merged([one, *(k for k in limits if k not in (first, second))], edges)
     return limits
 
 
 def _levels(edges: Edges) -> list[tuple[float, float]]:
-    """Bandwidths that belong together, as (lowest, highest): cut where the next is clearly higher."""
+    """Bandwidth levels as (lowest, highest); a new level begins where the next bandwidth is clearly higher."""
     values = np.sort(np.array(list(edges.values())))
     if not len(values):
         return []
@@ -122,7 +127,7 @@ def _levels(edges: Edges) -> list[tuple[float, float]]:
 
 
 def _clique(near: dict[Ends, set[Ends]], left: set[frozenset[Ends]]) -> set[Ends]:
-    """A set in which all conflict with all, with as many unexplained pairs as one finds from each start."""
+    """A clique of conflicting links that greedily covers many unexplained pairs; the best over all start pairs."""
     best: set[Ends] = set()
     score = -1
     for pair in sorted(left, key=sorted)[:200]:
@@ -140,7 +145,7 @@ def _clique(near: dict[Ends, set[Ends]], left: set[frozenset[Ends]]) -> set[Ends
 
 
 def _name(links: Iterable[Ends]) -> str:
-    """What the links have in common, in words."""
+    """Name of a limit, from the common endpoints of its links."""
     sources, ends = sorted({a for a, _ in links}), sorted({b for _, b in links})
     if len(sources) == 1:
         return f"out of gpu{sources[0]}"
@@ -148,15 +153,17 @@ def _name(links: Iterable[Ends]) -> str:
         return f"into gpu{ends[0]}"
     if not set(sources) & set(ends):
         small = sources if len(sources) <= len(ends) else ends
-        return f"{'out of' if small is sources else 'into'} {ranks_in_words(small)}"
-    return f"among {ranks_in_words(sorted(set(sources) | set(ends)))}"
+        return f"{'out of' if small is sources else 'into'} {format_ranks(small)}"
+    return f"among {format_ranks(sorted(set(sources) | set(ends)))}"
 
 
 # -- where not all pairs were probed ----------------------------------------------------------------------------------
 
 
-def _between_hosts(hosts: Sequence[str], asked: set[frozenset[Ends]], edges: Edges, links: list[Ends]) -> list[Shared]:
-    """Ranks of a host that share a way out of it or into it: those that conflict whoever is at the other end."""
+def _between_hosts(
+    hosts: Sequence[str], asked: set[frozenset[Ends]], edges: Edges, links: list[Ends]
+) -> list[SharedLimit]:
+    """Limits of ranks that share a path out of or into their host: they conflict for every remote endpoint."""
     result = []
     for side, word in ((0, "out of"), (1, "into")):
         seen: dict[frozenset[int], list[float | None]] = {}
@@ -174,6 +181,6 @@ def _between_hosts(hosts: Sequence[str], asked: set[frozenset[Ends]], edges: Edg
         for limit in _from_cliques(shared):
             ranks_here = sorted({rank for rank, _ in limit.links})
             covered = [k for k in links if k[side] in ranks_here and hosts[k[0]] != hosts[k[1]]]
-            name = f"{word} {ranks_in_words(ranks_here)}"
-            result.append(Shared(name, tuple(sorted(covered)), limit.bandwidth_GBps, limit.probes))
+            name = f"{word} {format_ranks(ranks_here)}"
+            result.append(SharedLimit(name, tuple(sorted(covered)), limit.bandwidth_GBps, limit.probes))
     return result

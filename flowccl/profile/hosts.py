@@ -1,4 +1,4 @@
-"""Which ranks are on one host, and how to say it."""
+"""Find which ranks are on the same host, and format ranks and hosts for messages."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,7 @@ from flowccl.profile.probes import Ends, ranks_of
 
 
 def find_hosts(names: Sequence[str], fits: dict[Ends, LinkFit]) -> tuple[str, ...]:
-    """The host of each rank: as its process said, or, where none did, ranks that are clearly nearer to each other."""
+    """Host of each rank: the reported host names, or groups of ranks that are clearly nearer to each other."""
     if any(names):
         return tuple(names)
     ranks = len(names)
@@ -27,7 +27,7 @@ def find_hosts(names: Sequence[str], fits: dict[Ends, LinkFit]) -> tuple[str, ..
 
 
 def _complete_groups(ranks: int, near: set[Ends]) -> list[int] | None:
-    """The group of each rank where `near` joins all ranks of a group and no others; None where it does not."""
+    """Group of each rank if the pairs in `near` form disjoint cliques of at least two ranks; otherwise None."""
     group = list(range(ranks))
     for a, b in sorted(near):
         old, new = max(group[a], group[b]), min(group[a], group[b])
@@ -39,11 +39,11 @@ def _complete_groups(ranks: int, near: set[Ends]) -> list[int] | None:
     return [order[g] for g in group]
 
 
-def hosts_in_words(hosts: Sequence[str]) -> str:
-    """Which ranks are where."""
-    return ", ".join(f"{name}: {ranks_in_words(ranks)}" for name, ranks in ranks_of(hosts).items())
+def format_hosts(hosts: Sequence[str]) -> str:
+    """Each host with its ranks."""
+    return ", ".join(f"{name}: {format_ranks(ranks)}" for name, ranks in ranks_of(hosts).items())
 
 
-def ranks_in_words(ranks: list[int]) -> str:
-    """Ranks as people write them."""
+def format_ranks(ranks: list[int]) -> str:
+    """Ranks as a short list, or their number if there are many."""
     return "gpu" + ",".join(map(str, ranks)) if len(ranks) <= 8 else f"{len(ranks)} gpus"

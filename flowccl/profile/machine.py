@@ -1,4 +1,4 @@
-"""The machine that measurements show, as a topology that `synth` takes."""
+"""Turn measurements into a topology for `synth`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ import numpy as np
 
 from flowccl.errors import InputError
 from flowccl.profile.fit import LinkFit, fit_links
-from flowccl.profile.groups import Shared
+from flowccl.profile.groups import SharedLimit
 from flowccl.profile.hosts import find_hosts
 from flowccl.profile.limits import find_limits
+from flowccl.profile.load_cost import LoadCost, find_load_cost
 from flowccl.profile.measurements import Measurements, clock_jumps, link_name
 from flowccl.profile.probes import Ends, all_links, check_ranks, ranks_of
-from flowccl.profile.work import AtWork, find_work
 from flowccl.topology.topology import Limit, Link, Node, Topology
 
 _ALIKE = 1.15  # bandwidths and latencies within this factor belong to one switch
@@ -21,42 +21,46 @@ _ALIKE = 1.15  # bandwidths and latencies within this factor belong to one switc
 
 @dataclass(frozen=True)
 class Profile:
-    """The machine, and how it was found: fits of links, limits, what is missing, what was left out of the fit.
+    """The measured topology and its evidence: link fits, limits, unmeasured links and discarded times.
 
-    `fits` are of links alone; `work` is what ranks at work add to that, and the topology has both.
+    `fits` describe links alone; `load_cost` is added while all ranks are busy. The topology includes both.
     """
 
     topology: Topology
     fits: dict[Ends, LinkFit]
-    limits: tuple[Shared, ...]
-    work: AtWork
+    limits: tuple[SharedLimit, ...]
+    load_cost: LoadCost
     missing: tuple[str, ...]
     jumps: tuple[str, ...]
 
     @property
     def outliers(self) -> list[str]:
-        """Times far from their like, in words."""
+        """Descriptions of the times that are far from others of the same probe."""
         return [words for fit in self.fits.values() for words in fit.outliers]
 
 
 def make_profile(measurements: Measurements, name: str = "profiled") -> Profile:
-    """Fit the links, find the limits, name what could not be measured."""
+    """Fit the links, find the limits, and list what could not be measured."""
     ranks = len(measurements.hosts)
     check_ranks(ranks)
     fits = fit_links(measurements.probes)
     missing = tuple(link_name(link) for link in all_links(ranks) if link not in fits)
     if not fits:
-        raise InputError(f"no link was measured whole, of {len(missing)}; measure again")
-    work = find_work(measurements.probes, fits)
-    limits = find_limits(measurements.hosts, measurements.probes, fits, work)
+        raise InputError(f"none of the {len(missing)} links was measured completely; measure again")
+    load_cost = find_load_cost(measurements.probes, fits)
+    limits = find_limits(measurements.hosts, measurements.probes, fits, load_cost)
     hosts = find_hosts(measurements.hosts, fits)
-    at_work = {link: replace(fit, latency_us=max(fit.latency_us + work.wait_us, 0.0)) for link, fit in fits.items()}
-    topology = with_overhead(make_topology(name, hosts, at_work, limits), work.overhead_us)
-    return Profile(topology, fits, tuple(limits), work, missing, tuple(clock_jumps(measurements)))
+    loaded_fits = {
+        link: replace(fit, latency_us=max(fit.latency_us + load_cost.wait_us, 0.0)) for link, fit in fits.items()
+    }
+    topology = with_overhead(make_topology(name, hosts, loaded_fits, limits), load_cost.overhead_us)
+    return Profile(topology, fits, tuple(limits), load_cost, missing, tuple(clock_jumps(measurements)))
 
 
-def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], limits: Sequence[Shared]) -> Topology:
-    """A link between any two ranks, with limits; ranks that only their ports hold back hang on a switch instead."""
+def make_topology(
+    name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], limits: Sequence[SharedLimit]
+) -> Topology:
+    """One link between any two ranks, plus limits; ranks limited only by their ports are connected to a switch."""
     nodes = [Node(name=f"gpu{rank}", host=host) for rank, host in enumerate(hosts)]
     links: list[Link] = []
     place: dict[Ends, int] = {}
@@ -82,7 +86,7 @@ def make_topology(name: str, hosts: Sequence[str], fits: dict[Ends, LinkFit], li
 
 
 def with_overhead(topology: Topology, overhead_us: float) -> Topology:
-    """The machine in which every message takes so much of its processes."""
+    """Return the topology with the given overhead per message on every link."""
     return replace(topology, links=tuple(replace(k, overhead_us=_rounded(overhead_us)) for k in topology.links))
 
 
@@ -91,7 +95,7 @@ def _link(src: int, dst: int, bandwidth_GBps: float, latency_us: float) -> Link:
 
 
 def _rounded(value: float) -> float:
-    """Four figures: more were not measured."""
+    """Round to four significant digits, the precision of the measurements."""
     return float(f"{value:.4g}")
 
 
@@ -100,9 +104,9 @@ def _host(hosts: Sequence[str], members: list[int]) -> str:
 
 
 def _limits(
-    limits: Sequence[Shared], used: set[str], place: dict[Ends, int], inside: set[Ends], links: list[Link]
+    limits: Sequence[SharedLimit], used: set[str], place: dict[Ends, int], inside: set[Ends], links: list[Link]
 ) -> list[Limit]:
-    """The limits that no switch stands for; on a switch, a limit is on the port of the one receiver, or the senders."""
+    """Limits that no switch represents; through a switch, a limit covers the port of its receiver or its senders."""
     result = []
     plain = set(place.values())
     for limit in limits:
@@ -119,8 +123,10 @@ def _limits(
     return result
 
 
-def _ports(members: list[int], fits: dict[Ends, LinkFit], limits: Sequence[Shared]) -> dict[int, list[Shared]] | None:
-    """The limits out of and into each rank, where they and nothing else make up the links among the ranks."""
+def _ports(
+    members: list[int], fits: dict[Ends, LinkFit], limits: Sequence[SharedLimit]
+) -> dict[int, list[SharedLimit]] | None:
+    """Output and input limit of each rank, if these alone explain the links among the ranks; otherwise None."""
     among = list(permutations(members, 2))
     if len(members) < 3 or any(link not in fits for link in among):
         return None
@@ -130,7 +136,7 @@ def _ports(members: list[int], fits: dict[Ends, LinkFit], limits: Sequence[Share
     ):
         return None
     exact = {frozenset(limit.links): limit for limit in limits}
-    ports: dict[int, list[Shared]] = {}
+    ports: dict[int, list[SharedLimit]] = {}
     for rank in members:
         out = exact.get(frozenset((rank, other) for other in members if other != rank))
         into = exact.get(frozenset((other, rank) for other in members if other != rank))
@@ -144,8 +150,8 @@ def _ports(members: list[int], fits: dict[Ends, LinkFit], limits: Sequence[Share
     return ports
 
 
-def _crossing(limit: Shared, among: list[Ends]) -> bool:
-    """Whether a limit holds some of these links, but not those of one rank's port nor all of them."""
-    held = set(limit.links) & set(among)
-    one_port = len({a for a, _ in held}) == 1 or len({b for _, b in held}) == 1
-    return bool(held) and not one_port and held != set(among)
+def _crossing(limit: SharedLimit, among: list[Ends]) -> bool:
+    """Whether a limit covers some of these links, but neither all of them nor only those of one rank's port."""
+    covered = set(limit.links) & set(among)
+    one_port = len({a for a, _ in covered}) == 1 or len({b for _, b in covered}) == 1
+    return bool(covered) and not one_port and covered != set(among)

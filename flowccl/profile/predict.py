@@ -1,9 +1,9 @@
-"""How long `flowccl run` should take for a schedule on a machine: what it sends at once shares links and limits evenly.
+"""Predict how long `flowccl run` takes for a schedule on a machine.
 
-A schedule says when each transfer starts; the processes that run it only keep its order. A process goes through the
-levels of its program. In each it first spends the setups of the messages that it sends or receives there, one after the
-other; a message flows as soon as both ends have done so, at its even share of all that it uses (max-min fair), as long
-as it takes; then comes its latency. So the prediction is that of the run, not the finish of the schedule.
+A schedule fixes start times, but the processes that run it keep only its order. A process executes its program level by
+level. In each level it first spends the overheads of the messages that it sends or receives, one after the other. A
+message flows once both ends have done so, at its max-min fair share of the links and limits that it uses; its latency
+follows. The prediction therefore differs from the finish of the schedule.
 """
 
 from dataclasses import dataclass, field
@@ -11,34 +11,34 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flowccl.profile.flows import Floats, Uses, fair_rates
-from flowccl.run.buffer_layout import make_layout
-from flowccl.run.program import Message, Program, make_program
+from flowccl.run.element_layout import make_layout
+from flowccl.run.program import Message, MessageProgram, make_program
 from flowccl.schedule.schedule import Schedule
 
 
 def predict_us(schedule: Schedule, size_bytes: int) -> float:
-    """The mean over all processes of the time that a call should take, for a buffer of so many bytes."""
+    """Predicted time of a call with a buffer of `size_bytes`, averaged over all processes."""
     program = make_program(schedule)
     sizes = make_layout(schedule.demand, size_bytes).chunk_count
-    return _Run(program, sizes).run() * 1e6
+    return _RunSimulation(program, sizes).run() * 1e6
 
 
 @dataclass
-class _Run:
-    """Where each process is, and what flows."""
+class _RunSimulation:
+    """Event simulation of a run: the level of each process and the messages in flight."""
 
-    program: Program
+    program: MessageProgram
     chunk_bytes: list[int]
     now_s: float = 0.0
-    at: list[int] = field(default_factory=list)  # the level that each process is in
-    ready_s: list[float] = field(default_factory=list)  # when each process has set up the messages of its level
-    waits: list[set[int]] = field(default_factory=list)  # for these messages, each process
+    at: list[int] = field(default_factory=list)  # current level of each process
+    ready_s: list[float] = field(default_factory=list)  # when each process has spent the overheads of its level
+    waits: list[set[int]] = field(default_factory=list)  # messages that each process waits for
     flows: dict[int, float] = field(default_factory=dict)  # message: bytes left
-    lands: dict[int, float] = field(default_factory=dict)  # message: when it is there
+    lands: dict[int, float] = field(default_factory=dict)  # message: arrival time
 
     def run(self) -> float:
-        """Seconds."""
-        machine = _machine(self.program)
+        """Simulate the run and return its duration in seconds."""
+        machine = _message_costs(self.program)
         exchanges = [_exchanges(self.program, process, self.chunk_bytes) for process in range(self.program.processes)]
         self.at = [-1] * self.program.processes
         self.ready_s = [0.0] * self.program.processes
@@ -52,13 +52,13 @@ class _Run:
                     if self.at[process] < len(levels):
                         self.waits[process] = set(levels[self.at[process]])
                         self.ready_s[process] = self.now_s + float(machine.overhead_s[levels[self.at[process]]].sum())
-            self._begin()
+            self._start_flows()
             if not self.flows and not self.lands and max(self.ready_s) <= self.now_s:
                 return float(np.mean(end))
-            self._pass(machine)
+            self._advance(machine)
 
-    def _begin(self) -> None:
-        """Messages that both ends now wait for, and have set up, begin to flow."""
+    def _start_flows(self) -> None:
+        """Start the messages whose two ends have reached their level and spent its overheads."""
         open_at = [
             waits if ready <= self.now_s else set() for waits, ready in zip(self.waits, self.ready_s, strict=True)
         ]
@@ -67,10 +67,10 @@ class _Run:
             if both and message.tag not in self.flows and message.tag not in self.lands:
                 self.flows[message.tag] = float(self.chunk_bytes[message.chunk])
 
-    def _pass(self, machine: "_Machine") -> None:
-        """Until the next message has flown or has landed, or a process is ready."""
+    def _advance(self, machine: "_MessageCosts") -> None:
+        """Advance to the next event: a message has sent all bytes, has arrived, or a process is ready."""
         tags = list(self.flows)
-        rates = fair_rates(machine.uses[tags], machine.room)
+        rates = fair_rates(machine.uses[tags], machine.capacity)
         left = [self.flows[tag] / rate for tag, rate in zip(tags, rates.tolist(), strict=True)]
         ready = [at for at in self.ready_s if at > self.now_s]
         until = min([self.now_s + time for time in left] + list(self.lands.values()) + ready)
@@ -88,8 +88,8 @@ class _Run:
             self.waits[message.dst_process].discard(tag)
 
 
-def _exchanges(program: Program, process: int, chunk_bytes: list[int]) -> list[list[int]]:
-    """The messages that a process sends or receives at once, level by level; empty ones are not sent."""
+def _exchanges(program: MessageProgram, process: int, chunk_bytes: list[int]) -> list[list[int]]:
+    """Messages that a process exchanges in each level; empty messages are not sent."""
     levels = []
     for level in program.levels[process]:
         sent = [step for step in level.steps if isinstance(step, Message) and not step.local]
@@ -98,16 +98,16 @@ def _exchanges(program: Program, process: int, chunk_bytes: list[int]) -> list[l
 
 
 @dataclass(frozen=True, eq=False)
-class _Machine:
-    """What each message uses of all links and limits, the bytes per second of these, and its time beside its bytes."""
+class _MessageCosts:
+    """The links and limits that each message uses, their capacities in bytes/s, and its overhead and latency."""
 
     uses: Uses
-    room: Floats
+    capacity: Floats
     overhead_s: Floats
     latency_s: Floats
 
 
-def _machine(program: Program) -> _Machine:
+def _message_costs(program: MessageProgram) -> _MessageCosts:
     schedule = program.schedule
     topology = schedule.topology
     links = len(topology.links)
@@ -123,5 +123,5 @@ def _machine(program: Program) -> _Machine:
         uses[message.tag] = member[on].any(axis=0)
         overhead_ps[message.tag] = topology.link_overhead_ps[on].max(initial=0)
         latency_ps[message.tag] = topology.link_latency_ps[on].sum()
-    room = np.concatenate((topology.link_GBps, limits)) * 1e9
-    return _Machine(uses, room, overhead_ps * 1e-12, latency_ps * 1e-12)
+    capacity = np.concatenate((topology.link_GBps, limits)) * 1e9
+    return _MessageCosts(uses, capacity, overhead_ps * 1e-12, latency_ps * 1e-12)

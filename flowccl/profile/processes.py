@@ -1,6 +1,6 @@
-"""Starts the processes of a profile, follows them, and keeps what was measured whatever happens to them.
+"""Start and monitor the processes of a profile, and keep the measurements even if a process fails.
 
-Started under mpiexec or torchrun, this process is already one of them; then rank 0 has the result.
+Under mpiexec or torchrun, this process is already one of the ranks; rank 0 then returns the result.
 """
 
 import multiprocessing
@@ -25,12 +25,12 @@ from flowccl.profile.worker import take_measurements
 from flowccl.run.launch import find_mpiexec, last_words, mpi_environment, need_extra, under_mpiexec, under_torchrun
 
 PLACES = ("gloo", "mpi", "nccl")
-_SILENCE_S = 120.0  # without a round, after which the processes are given up
+_SILENCE_S = 120.0  # the processes are ended if no round completes for this long
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure: on what, how many ranks, how; `part` is the file that grows by a line per round."""
+    """What to measure: backend, number of ranks and options; each round is appended to the file `part`."""
 
     on: str
     ranks: int
@@ -41,32 +41,32 @@ class Job:
 def measure_machine(
     on: str, ranks: int | None, options: PlanOptions, out: str | Path, on_round: Callable[[int, int], None]
 ) -> Measurements | None:
-    """Measure, and write the measurements beside `out`; None where another process has them.
+    """Measure and write the measurements beside `out`; None if another process has them.
 
-    `on_round` hears how many rounds are done, and of how many. Where a rank dies, the error says which, and what is
-    not measured.
+    `on_round` is called with the number of completed rounds and of all rounds. If a rank dies, the error names the
+    rank and what was not measured.
     """
     need_extra(on)
     path = measurements_path(out)
     part = path.with_name(path.name + ".part")
     if under_torchrun() if on != "mpi" else under_mpiexec():
-        return _take_part(Job(on, ranks or 0, options, part), path, on_round)
+        return _join_launcher(Job(on, ranks or 0, options, part), path, on_round)
     count = _default_ranks(on) if ranks is None else ranks
     check_ranks(count)
     if on == "nccl" and count > (gpus := _default_ranks(on)):
         here = f"{gpus} GPU{'' if gpus == 1 else 's'} here"
-        raise InputError(f"--on nccl needs one GPU for each rank: {count} ranks, but {here}")
+        raise InputError(f"--on nccl needs one GPU per rank: {count} ranks, but {here}")
     part.unlink(missing_ok=True)
     job = Job(on, count, options, part)
     with tempfile.TemporaryDirectory(prefix="flowccl-profile-") as folder:
         start = _start_mpi if on == "mpi" else _start_torch
         with start(job, Path(folder)) as processes:
-            trouble = _follow(processes, part, on_round)
-    return _kept(part, path, trouble)
+            failure = _follow(processes, part, on_round)
+    return _finish_measurements(part, path, failure)
 
 
 def _default_ranks(on: str) -> int:
-    """As many ranks as there are GPUs; processes on the CPU: 4."""
+    """Default number of ranks: the number of GPUs with nccl, otherwise 4."""
     if on != "nccl":
         return 4
     from flowccl.run.torch_run import devices
@@ -74,18 +74,18 @@ def _default_ranks(on: str) -> int:
     return devices()
 
 
-def _kept(part: Path, path: Path, trouble: str) -> Measurements:
-    """What was measured; an error that names the rest where something went wrong."""
-    from flowccl.profile.show import what_is_missing
+def _finish_measurements(part: Path, path: Path, failure: str) -> Measurements:
+    """Return the measurements; raise an error that lists what is missing if a process failed."""
+    from flowccl.profile.show import describe_missing
 
     if count_lines(part) == 0:
         part.unlink(missing_ok=True)
-        raise InputError(f"{trouble or 'the processes ended'}; nothing was measured")
+        raise InputError(f"{failure or 'the processes ended'}; nothing was measured")
     found = finish_lines(part, path)
-    if trouble or not found.complete:
-        done = f"{trouble or 'the processes ended'} after {found.rounds_done} of {found.rounds} rounds"
-        again = f"what was measured is kept: flowccl profile --from {path} --out MACHINE fits it"
-        raise InputError(f"{done}; {what_is_missing(found)}; {again}")
+    if failure or not found.complete:
+        done = f"{failure or 'the processes ended'} after {found.rounds_done} of {found.rounds} rounds"
+        again = f"the measurements are kept; fit them with: flowccl profile --from {path} --out MACHINE"
+        raise InputError(f"{done}; {describe_missing(found)}; {again}")
     return found
 
 
@@ -93,20 +93,20 @@ def _kept(part: Path, path: Path, trouble: str) -> Measurements:
 
 
 class Processes(Protocol):
-    """Processes that were started."""
+    """Started processes."""
 
-    def trouble(self) -> str | None:
-        """None while they run; "" when all ended well; else who died, in words."""
+    def failure(self) -> str | None:
+        """None while they run, "" if all ended successfully, otherwise a description of the failure."""
 
     def end(self) -> None:
         """End them all."""
 
 
 def _follow(processes: Processes, part: Path, on_round: Callable[[int, int], None]) -> str:
-    """Wait until all have ended; says in words what went wrong, or nothing."""
+    """Wait until all processes have ended; return a description of the failure, or "" on success."""
     done, since = 0, time.monotonic()
     try:
-        while (trouble := processes.trouble()) is None:
+        while (failure := processes.failure()) is None:
             time.sleep(0.05)
             now = count_lines(part)
             if now != done:
@@ -114,7 +114,7 @@ def _follow(processes: Processes, part: Path, on_round: Callable[[int, int], Non
                 on_round(done, planned_rounds(part))
             if time.monotonic() - since > _SILENCE_S:
                 return f"no round ended for {_SILENCE_S:g} s, so the processes were ended"
-        return trouble
+        return failure
     except KeyboardInterrupt:
         return "interrupted"
     finally:
@@ -124,13 +124,13 @@ def _follow(processes: Processes, part: Path, on_round: Callable[[int, int], Non
 @dataclass(frozen=True)
 class _Mpi:
     process: "subprocess.Popen[str]"
-    said: Path
+    output: Path
 
-    def trouble(self) -> str | None:
+    def failure(self) -> str | None:
         code = self.process.poll()
         if code is None or code == 0:
             return None if code is None else ""
-        text = self.said.read_text(errors="replace")
+        text = self.output.read_text(errors="replace")
         rank, died = re.search(r"process rank (\d+)", text), re.search(r"exited\s+on\s+signal (\d+)", text)
         if rank and died:
             return f"rank {rank[1]} died ({signal.Signals(int(died[1])).name})"
@@ -151,9 +151,9 @@ def _start_mpi(job: Job, folder: Path) -> Iterator[Processes]:
     write_json(folder / "job.json", asdict(job) | {"part": str(job.part.resolve())})
     worker = [sys.executable, "-m", "mpi4py", "-m", "flowccl.profile.processes", str(folder / "job.json")]
     command = [find_mpiexec(), "-n", str(job.ranks), *worker]
-    with (folder / "said").open("w") as said:
-        process = subprocess.Popen(command, env=mpi_environment(job.ranks), stdout=said, stderr=said, text=True)
-        started = _Mpi(process, folder / "said")
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(command, env=mpi_environment(job.ranks), stdout=output, stderr=output, text=True)
+        started = _Mpi(process, folder / "output")
         try:
             yield started
         finally:
@@ -165,18 +165,18 @@ class _Torch:
     processes: list[Any]
     folder: Path
 
-    def trouble(self) -> str | None:
+    def failure(self) -> str | None:
         codes = [process.exitcode for process in self.processes]
         if not any(codes):
             return "" if all(code == 0 for code in codes) else None
-        time.sleep(0.5)  # a rank that dies takes others with it: the killed one is the first to name
+        time.sleep(0.5)  # when a rank dies, others fail too: wait so that the killed rank is the one reported
         codes = [process.exitcode for process in self.processes]
         killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
         if killed:
             return f"rank {killed[0]} died ({signal.Signals(-codes[killed[0]]).name})"
         rank = next(rank for rank, code in enumerate(codes) if code)
-        said = self.folder / f"error-{rank}.txt"
-        return f"rank {rank} failed: {last_words(said.read_text() if said.exists() else '')}"
+        output = self.folder / f"error-{rank}.txt"
+        return f"rank {rank} failed: {last_words(output.read_text() if output.exists() else '')}"
 
     def end(self) -> None:
         for process in self.processes:
@@ -193,7 +193,10 @@ def _start_torch(job: Job, folder: Path) -> Iterator[Processes]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "flowccl.profile.processes"])
     started = _Torch(
-        [context.Process(target=_play_torch, args=(job, rank, str(folder)), daemon=True) for rank in range(job.ranks)],
+        [
+            context.Process(target=_run_torch_rank, args=(job, rank, str(folder)), daemon=True)
+            for rank in range(job.ranks)
+        ],
         folder,
     )
     for process in started.processes:
@@ -204,7 +207,7 @@ def _start_torch(job: Job, folder: Path) -> Iterator[Processes]:
         started.end()
 
 
-def _play_torch(job: Job, rank: int, folder: str) -> None:
+def _run_torch_rank(job: Job, rank: int, folder: str) -> None:
     from flowccl.run.torch_run import group
 
     try:
@@ -215,32 +218,32 @@ def _play_torch(job: Job, rank: int, folder: str) -> None:
         raise
 
 
-def _take_part(job: Job, path: Path, on_round: Callable[[int, int], None]) -> Measurements | None:
-    """Be one of the processes that mpiexec or torchrun started."""
+def _join_launcher(job: Job, path: Path, on_round: Callable[[int, int], None]) -> Measurements | None:
+    """Take part as one of the processes that mpiexec or torchrun started."""
     done = 0
 
-    def heard(rounds: int) -> None:
+    def count_round(rounds: int) -> None:
         nonlocal done
         done += 1
         on_round(done, rounds)
 
-    trouble, rank = "", 0
+    failure, rank = "", 0
     try:
         if job.on == "mpi":
-            rank = _play_mpi(job, heard)
+            rank = _run_mpi_rank(job, count_round)
         else:
             from flowccl.run.torch_run import group
 
             with group(job.on) as backend:
                 rank = backend.process
-                take_measurements(backend, backend.dist.get_world_size(), job.on, job.options, job.part, heard)
-    except (RuntimeError, KeyboardInterrupt) as error:  # torch: a peer is gone
-        trouble = f"a rank died ({last_words(str(error))})"
-    return _kept(job.part, path, trouble) if rank == 0 else None
+                take_measurements(backend, backend.dist.get_world_size(), job.on, job.options, job.part, count_round)
+    except (RuntimeError, KeyboardInterrupt) as error:  # torch raises RuntimeError if a peer is gone
+        failure = f"a rank died ({last_words(str(error))})"
+    return _finish_measurements(job.part, path, failure) if rank == 0 else None
 
 
-def _play_mpi(job: Job, on_round: Callable[[int], None] | None = None) -> int:
-    """Take part; the rank."""
+def _run_mpi_rank(job: Job, on_round: Callable[[int], None] | None = None) -> int:
+    """Take part in the measurement and return the rank of this process."""
     from flowccl.run.mpi_run import MpiBackend
 
     backend = MpiBackend()
@@ -251,10 +254,10 @@ def _play_mpi(job: Job, on_round: Callable[[int], None] | None = None) -> int:
 
 
 def main(path: str) -> int:
-    """One process of a job that `flowccl profile --on mpi` has written."""
+    """Run one process of a job file that `flowccl profile --on mpi` has written."""
     given = read_json(path, 10_000_000)
     options = PlanOptions(**given["options"] | {"sizes": tuple(given["options"]["sizes"])})
-    _play_mpi(Job(given["on"], given["ranks"], options, Path(given["part"])))
+    _run_mpi_rank(Job(given["on"], given["ranks"], options, Path(given["part"])))
     return 0
 
 

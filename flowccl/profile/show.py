@@ -1,41 +1,41 @@
-"""A profile in words, and how long it will still take."""
+"""Describe a profile in text and JSON, and estimate the remaining measuring time."""
 
 import time
 from dataclasses import asdict
 from typing import Any
 
 from flowccl.profile.fit import LinkFit, fit_links
-from flowccl.profile.hosts import hosts_in_words
+from flowccl.profile.hosts import format_hosts
+from flowccl.profile.load_cost import LoadCost
 from flowccl.profile.machine import Profile
 from flowccl.profile.measurements import Measurements, link_name
 from flowccl.profile.probes import all_links, pairs_left_out
-from flowccl.profile.work import AtWork
 from flowccl.topology.topology import Topology
 from flowccl.units import format_GBps, format_us
 
-_MOST = 12  # lines of one kind
+_MOST = 12  # printed lines of one kind
 
 
 def describe_profile(profile: Profile, measurements: Measurements) -> str:
-    """The machine as found: hosts, links with their intervals, limits, and what was odd."""
+    """Text report of the measured machine: hosts, links with their intervals, limits, and anomalies."""
     topology, ranks = profile.topology, len(measurements.hosts)
     lines = [f"profile      {ranks} ranks on {measurements.on}, {sum(f.samples for f in profile.fits.values())} times"]
-    said = "said by the processes" if any(measurements.hosts) else "by what is near"
+    origin = "reported by the processes" if any(measurements.hosts) else "inferred from distances"
     hosts = [node.host for node in topology.nodes[:ranks]]
-    lines.append(f"hosts        {hosts_in_words(hosts)} ({said})" if any(hosts) else "hosts        not told apart")
-    lines.append(f"switches     {_switches(topology) or 'none seen'}")
-    lines.append(f"links        {len(profile.fits)} measured; ± is 95 %")
+    lines.append(f"hosts        {format_hosts(hosts)} ({origin})" if any(hosts) else "hosts        not distinguished")
+    lines.append(f"switches     {_switches(topology) or 'none found'}")
+    lines.append(f"links        {len(profile.fits)} measured; ± is the 95 % interval")
     lines += _some([_link_line(fit) for fit in profile.fits.values()])
-    if profile.work != AtWork():
-        wait, overhead = format_us(abs(profile.work.wait_us)), format_us(profile.work.overhead_us)
-        sign = "-" if profile.work.wait_us < 0 else "+"
-        words = f"latencies {sign} {wait}, and {overhead} of both ranks for each message; the machine has that"
-        lines.append(f"at work      {words}")
+    if profile.load_cost != LoadCost():
+        wait, overhead = format_us(abs(profile.load_cost.wait_us)), format_us(profile.load_cost.overhead_us)
+        sign = "-" if profile.load_cost.wait_us < 0 else "+"
+        words = f"latencies {sign} {wait}, overhead per message {overhead} on both ranks; included in the machine"
+        lines.append(f"under load   {words}")
     lines.append(f"limits       {len(profile.limits)}")
     lines += _some([f"{k.name}: {format_GBps(k.bandwidth_GBps)} over {len(k.links)} links" for k in profile.limits])
     left_out = pairs_left_out(measurements.hosts, measurements.options)
     if left_out:
-        lines.append(f"not asked    {left_out} pairs of links were not probed together (--pairs)")
+        lines.append(f"not probed   {left_out} pairs of links were not probed together (--pairs)")
     for title, found in (
         ("outliers", profile.outliers),
         ("clock jumps", list(profile.jumps)),
@@ -47,7 +47,7 @@ def describe_profile(profile: Profile, measurements: Measurements) -> str:
 
 
 def _some(lines: list[str]) -> list[str]:
-    more = [] if len(lines) <= _MOST else [f"... {len(lines)} in all"]
+    more = [] if len(lines) <= _MOST else [f"... {len(lines)} in total"]
     return [f"             {line}" for line in lines[:_MOST] + more]
 
 
@@ -64,36 +64,36 @@ def _switches(topology: Topology) -> str:
 
 
 def profile_to_json(profile: Profile, measurements: Measurements) -> dict[str, Any]:
-    """The same for programs."""
+    """The profile as a JSON object."""
     links = [asdict(fit) | {"link": list(fit.link)} for fit in profile.fits.values()]
     return {
         "on": measurements.on,
         "hosts": [node.host for node in profile.topology.nodes[: len(measurements.hosts)]],
         "links": links,
         "limits": [asdict(limit) for limit in profile.limits],
-        "at_work": asdict(profile.work),
+        "load_cost": asdict(profile.load_cost),
         "clock_jumps": list(profile.jumps),
         "missing": list(profile.missing),
     }
 
 
-def what_is_missing(measurements: Measurements) -> str:
-    """What an interrupted measurement lacks, in words."""
+def describe_missing(measurements: Measurements) -> str:
+    """Describe what an interrupted measurement lacks."""
     fits = fit_links(measurements.probes)
     links = [link_name(link) for link in all_links(len(measurements.hosts)) if link not in fits]
     if not links:
-        return "all links are measured, but not all of them together"
+        return "all links are measured alone, but not all sets of links together"
     named = ", ".join(links[:_MOST]) + (f" and {len(links) - _MOST} more" if len(links) > _MOST else "")
-    return f"not measured: {named}, and all links together"
+    return f"not measured: {named}, and sets of links together"
 
 
 class TimeLeft:
-    """An estimate from the rounds so far; all are about equally long."""
+    """Estimate of the remaining time; rounds take about equally long."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
 
     def words(self, done: int, rounds: int) -> str:
-        """How far it is, and how long it will still take."""
+        """Progress and estimated remaining time."""
         left = (time.monotonic() - self.start) / max(done, 1) * max(rounds - done, 0)
         return f"{done} of {rounds} rounds, about {left:.0f} s left"

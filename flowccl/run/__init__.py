@@ -1,1 +1,1 @@
-"""On real data."""
+"""Execution of schedules on real data: numpy, torch.distributed and MPI."""

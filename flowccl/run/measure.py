@@ -1,4 +1,4 @@
-"""Runs with real bytes: each case is checked against the definition, timed, and printed in nccl-tests' columns."""
+"""Runs on real data: every case is checked against the definition, timed, and printed in nccl-tests' columns."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,37 +10,37 @@ from numpy.typing import NDArray
 
 from flowccl.demand.collectives import busbw_factor
 from flowccl.errors import InputError
-from flowccl.run.buffer_layout import Layout, make_layout
-from flowccl.run.program import Program, run_process
+from flowccl.run.element_layout import ElementLayout, make_layout
+from flowccl.run.program import MessageProgram, run_process
 from flowccl.run.reference import execute_into
 from flowccl.run.values import Dtype, Inputs, find_dtype, numpy_dtype
 from flowccl.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to run: every size with every dtype, out of place, and in place too where `inplace`."""
+class RunOptions:
+    """Cases to run: every size with every dtype, out of place and, with `inplace`, also in place."""
 
     sizes: tuple[int, ...]
     dtypes: tuple[str, ...] = ("float32",)
     inplace: bool = False
     iterations: int = 5
 
-    def cases(self, schedule: Schedule) -> list[tuple[Layout, Dtype]]:
-        """Layout and dtype of every row, sizes rounded down to whole elements."""
+    def cases(self, schedule: Schedule) -> list[tuple[ElementLayout, Dtype]]:
+        """Return the layout and dtype of every row; sizes are rounded down to whole elements."""
         result = []
         for size in self.sizes:
             for name in self.dtypes:
                 dtype = find_dtype(name)
                 if size < dtype.itemsize:
-                    raise InputError(f"{size} bytes hold no {dtype.name}; give at least {dtype.itemsize}")
+                    raise InputError(f"{size} bytes are less than one {dtype.name}; give at least {dtype.itemsize}")
                 result.append((make_layout(schedule.demand, size // dtype.itemsize), dtype))
         return result
 
 
 @dataclass(frozen=True)
-class TimeExpanded:
-    """One measurement: mean time of a call, the elements of all ranks that were wrong in any call, the median time."""
+class CallTiming:
+    """Measured calls: the mean and median time of a call, and the number of wrong elements in all ranks and calls."""
 
     time_us: float
     wrong: int
@@ -49,60 +49,60 @@ class TimeExpanded:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `in_place` is None where it was not asked for."""
+    """One line of the table; `in_place` is None if it was not requested."""
 
     layout_count: int
     call_count: int
     dtype: str
     collective: str
     root: int
-    out_of_place: TimeExpanded
-    in_place: TimeExpanded | None
+    out_of_place: CallTiming
+    in_place: CallTiming | None
 
 
 class Backend(Protocol):
-    """What a kind of process must bring: arrays, messages, a barrier and a sum over all processes."""
+    """Operations of one process: arrays, messages, a barrier and an allreduce over all processes."""
 
     process: int
 
     def array(self, values: Any, dtype: Dtype) -> Any:
-        """A flat array of whole numbers."""
+        """Return a flat array of whole numbers."""
 
     def empty(self, count: int, dtype: Dtype) -> Any:
-        """A flat array, not filled."""
+        """Return a flat array with arbitrary contents."""
 
     def exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        """Send and receive all (process, tag, array); return when all are done."""
+        """Send and receive all (process, tag, array); return when all are complete."""
 
     def wrong(self, array: Any, expected: Any) -> int:
-        """How many elements differ."""
+        """Return the number of elements that differ."""
 
     def barrier(self) -> None:
         """Wait for all processes."""
 
-    def sums(self, numbers: Sequence[float]) -> list[float]:
-        """Each number summed over all processes; the same on all."""
+    def allreduce(self, numbers: Sequence[float]) -> list[float]:
+        """Return each number summed over all processes, on every process."""
 
 
-def run_cases(program: Program, options: Options, backend: Backend) -> list[Row]:
-    """All rows, seen from one process; every process gets the same."""
+def run_cases(program: MessageProgram, options: RunOptions, backend: Backend) -> list[Row]:
+    """Run all cases as one of the processes; return the rows, which are the same on every process."""
     rows = []
     process, mine = backend.process, backend.process < program.schedule.demand.num_gpus
     for layout, dtype in options.cases(program.schedule):
-        inputs = Inputs(layout, dtype)  # a spare process has none: it only plays memories and relays
+        inputs = Inputs(layout, dtype)  # an additional process has none: it only acts as memories and relays
         given = backend.array(inputs.of(process) if mine else [], dtype)
         expected = backend.array(inputs.expected(process) if mine else [], dtype)
-        timed = [
+        timings = [
             _run_case(program, layout, _Arrays(backend, dtype, given, expected), options.iterations, inplace)
             for inplace in ((False, True) if options.inplace else (False,))
         ]
-        rows.append(_row(layout, dtype, timed))
+        rows.append(_row(layout, dtype, timings))
     return rows
 
 
 @dataclass(frozen=True)
 class _Arrays:
-    """What one process has and must get, in the arrays of its backend."""
+    """Input and expected output of one process, as arrays of its backend."""
 
     backend: Backend
     dtype: Dtype
@@ -113,57 +113,61 @@ class _Arrays:
         return self.backend.empty(count, self.dtype)
 
 
-class _Room:
-    """Arrays that every call needs in the same order: made in the first, used again in the others."""
+class _ArrayPool:
+    """Arrays that every call needs in the same order: created in the first call, reused in the others."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self.make, self.made, self.used = make, list[Any](), 0
 
-    def again(self) -> None:
-        """Begin a call."""
+    def restart(self) -> None:
+        """Start a call."""
         self.used = 0
 
     def empty(self, count: int) -> Any:
-        """The next array of a call."""
+        """Return the next array of a call."""
         if self.used == len(self.made):
             self.made.append(self.make(count))
         self.used += 1
         return self.made[self.used - 1]
 
 
-def _run_case(program: Program, layout: Layout, arrays: _Arrays, iterations: int, inplace: bool) -> TimeExpanded:
-    """One warm-up call and so many timed ones, on the same buffers, filled anew for each, and each checked.
+def _run_case(
+    program: MessageProgram, layout: ElementLayout, arrays: _Arrays, iterations: int, inplace: bool
+) -> CallTiming:
+    """Run one warm-up call and `iterations` timed calls on the same buffers; refill and check them for each call.
 
-    New buffers for each call would be new memory, which no program has that calls a collective again and again. All
-    wait for each other before a call and after it: who checks what came while others still send takes their cores.
+    Real programs call a collective repeatedly on the same memory, so buffers are reused. Barriers before and after each
+    call keep the check of one process from taking cores while others still send.
     """
     backend, process = arrays.backend, arrays.backend.process
     elapsed, wrong = [0.0] * (iterations + 1), 0
-    room = _Room(arrays.empty)
+    pool = _ArrayPool(arrays.empty)
     buffers, mine = (arrays.given, arrays.expected), process < len(layout.input_count)
     if mine:
         buffers = _buffers(layout, process, arrays.given, inplace, arrays.empty)
     for call in range(iterations + 1):
-        room.again()
+        pool.restart()
         if mine:
             buffers[1][:] = 1
             buffers[0][:] = arrays.given
         backend.barrier()
         start = time.perf_counter()
-        run_process(program, layout, process, buffers, backend.exchange, room.empty, apart=not inplace)
+        run_process(program, layout, process, buffers, backend.exchange, pool.empty, separate=not inplace)
         elapsed[call] = time.perf_counter() - start
         backend.barrier()
         wrong += backend.wrong(buffers[1], arrays.expected)
-    *seconds, total = backend.sums((*elapsed[1:], float(wrong)))
-    return _timed(np.array(seconds) / program.processes, int(total))
+    *seconds, total = backend.allreduce((*elapsed[1:], float(wrong)))
+    return _call_timing(np.array(seconds) / program.processes, int(total))
 
 
-def _timed(seconds: NDArray[Any], wrong: int) -> TimeExpanded:
-    return TimeExpanded(float(np.mean(seconds)) * 1e6, wrong, float(np.median(seconds)) * 1e6)
+def _call_timing(seconds: NDArray[Any], wrong: int) -> CallTiming:
+    return CallTiming(float(np.mean(seconds)) * 1e6, wrong, float(np.median(seconds)) * 1e6)
 
 
-def _buffers(layout: Layout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]) -> tuple[Any, Any]:
-    """Fresh input and output of a rank: apart, or as NCCL shares them in place."""
+def _buffers(
+    layout: ElementLayout, rank: int, given: Any, inplace: bool, empty: Callable[[int], Any]
+) -> tuple[Any, Any]:
+    """Return a new input and output of a rank: separate, or overlapping in place as in NCCL."""
     if not inplace:
         return given, empty(layout.output_count[rank])
     source, output = layout.views_in_place(rank, empty(layout.count_in_place(rank)))
@@ -171,30 +175,30 @@ def _buffers(layout: Layout, rank: int, given: Any, inplace: bool, empty: Callab
     return source, output
 
 
-def run_numpy(schedule: Schedule, options: Options) -> list[Row]:
-    """All rows by the reference, all ranks in this process; the time is that of all ranks one after the other."""
+def run_numpy(schedule: Schedule, options: RunOptions) -> list[Row]:
+    """Return all rows of the reference; all ranks run in this process, and the time is the total of all ranks."""
     rows = []
     for layout, dtype in options.cases(schedule):
         inputs, kind = Inputs(layout, dtype), numpy_dtype(dtype)
         ranks = range(schedule.demand.num_gpus)
         given = [inputs.of(rank).astype(kind) for rank in ranks]
         expected = [inputs.expected(rank).astype(kind) for rank in ranks]
-        timed = [
+        timings = [
             _run_numpy_case(schedule, layout, given, expected, options.iterations, inplace)
             for inplace in ((False, True) if options.inplace else (False,))
         ]
-        rows.append(_row(layout, dtype, timed))
+        rows.append(_row(layout, dtype, timings))
     return rows
 
 
 def _run_numpy_case(
     schedule: Schedule,
-    layout: Layout,
+    layout: ElementLayout,
     given: list[NDArray[Any]],
     expected: list[NDArray[Any]],
     iterations: int,
     inplace: bool,
-) -> TimeExpanded:
+) -> CallTiming:
     def empty(count: int) -> NDArray[Any]:
         return np.ones(count, dtype=given[0].dtype)
 
@@ -205,13 +209,13 @@ def _run_numpy_case(
         execute_into(schedule, layout, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
         elapsed[call] = time.perf_counter() - start
         wrong += sum(int(np.count_nonzero(pair[1] != want)) for pair, want in zip(pairs, expected, strict=True))
-    return _timed(np.array(elapsed[1:]), wrong)
+    return _call_timing(np.array(elapsed[1:]), wrong)
 
 
-def _row(layout: Layout, dtype: Dtype, timed: list[TimeExpanded]) -> Row:
-    inside = timed[1] if len(timed) > 1 else None
+def _row(layout: ElementLayout, dtype: Dtype, timings: list[CallTiming]) -> Row:
+    inside = timings[1] if len(timings) > 1 else None
     name = layout.demand.collective
-    return Row(layout.count, layout.call_count, dtype.name, name, layout.root, timed[0], inside)
+    return Row(layout.count, layout.call_count, dtype.name, name, layout.root, timings[0], inside)
 
 
 # -- the table ------------------------------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ _HEADER = """\
 
 
 def table(rows: Sequence[Row], ranks: int, program: str) -> str:
-    """The rows as nccl-tests prints them; bandwidths in 1e9 bytes/s."""
+    """Format the rows as nccl-tests prints them, with bandwidths in 1e9 bytes/s."""
     head = _HEADER.format(
         out="out-of-place",
         inside="in-place",
@@ -245,15 +249,15 @@ def table(rows: Sequence[Row], ranks: int, program: str) -> str:
         size = row.layout_count * find_dtype(row.dtype).itemsize
         redop = "sum" if row.collective in ("reduce", "allreduce", "reduce_scatter") else "none"
         line = f"{size:>12}  {row.call_count:>12}  {find_dtype(row.dtype).nccl:>8}  {redop:>6}  {row.root:>6}"
-        for timed in (row.out_of_place, row.in_place):
-            if timed is None:
+        for timing in (row.out_of_place, row.in_place):
+            if timing is None:
                 line += f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
                 continue
-            algbw = size / (timed.time_us * 1e3)
+            algbw = size / (timing.time_us * 1e3)
             busbw = algbw * busbw_factor(row.collective, ranks)
             found.append(busbw)
-            wrong += timed.wrong
-            line += f"  {_number(timed.time_us, 7)}  {_number(algbw, 6)}  {_number(busbw, 6)}  {timed.wrong:>6g}"
+            wrong += timing.wrong
+            line += f"  {_number(timing.time_us, 7)}  {_number(algbw, 6)}  {_number(busbw, 6)}  {timing.wrong:>6g}"
         lines.append(line)
     lines.append(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
     lines.append(f"# Avg bus bandwidth    : {sum(found) / max(len(found), 1):g}")
@@ -262,7 +266,7 @@ def table(rows: Sequence[Row], ranks: int, program: str) -> str:
 
 
 def _number(value: float, width: int) -> str:
-    """Two decimals, fewer where it would be too wide."""
+    """Format with two decimals, or fewer if the text would be too wide."""
     for decimals in (2, 1, 0):
         text = f"{value:.{decimals}f}"
         if len(text) <= width:

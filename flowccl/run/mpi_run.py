@@ -1,4 +1,4 @@
-"""One process of an MPI run: `mpiexec -n 8 python -m flowccl.run.mpi_run JOB`; arrays of numpy, sent as bytes."""
+"""One process of an MPI run: `mpiexec -n 8 python -m flowccl.run.mpi_run JOB`. Arrays are numpy's, sent as bytes."""
 
 import sys
 import time
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from flowccl.errors import InputError
-from flowccl.run.measure import Options, Row, run_cases
-from flowccl.run.processes import leave_rows, read_job
+from flowccl.run.jobs import read_job, write_rows
+from flowccl.run.measure import Row, RunOptions, run_cases
 from flowccl.run.program import make_program
 from flowccl.run.values import Dtype, numpy_dtype
 from flowccl.schedule.schedule import Schedule
@@ -26,30 +26,30 @@ class MpiBackend:
         self.process: int = self.comm.Get_rank()
 
     def array(self, values: Any, dtype: Dtype) -> Any:
-        """A flat array of whole numbers."""
+        """Return a flat array of whole numbers."""
         return np.asarray(values).astype(numpy_dtype(dtype))
 
     def empty(self, count: int, dtype: Dtype) -> Any:
-        """A flat array, filled with ones so that what is not written shows."""
+        """Return a flat array of ones, so that missing writes are found."""
         return np.ones(count, dtype=numpy_dtype(dtype))
 
     def exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        """Post all receives, then all sends, then wait for all; bytes, since MPI knows no float16."""
+        """Post all receives, then all sends, then wait for all. Arrays are sent as bytes, because MPI has no float16."""
         byte = self.mpi.BYTE
         posted = [self.comm.Irecv([array.view(np.uint8), byte], peer, tag) for peer, tag, array in receives]
         posted += [self.comm.Isend([array.view(np.uint8), byte], peer, tag) for peer, tag, array in sends]
         self.mpi.Request.Waitall(posted)
 
     def wrong(self, array: Any, expected: Any) -> int:
-        """How many elements differ."""
+        """Return the number of elements that differ."""
         return int(np.count_nonzero(array != expected))
 
     def barrier(self) -> None:
         """Wait for all processes."""
         self.comm.Barrier()
 
-    def sums(self, numbers: Sequence[float]) -> list[float]:
-        """Each number summed over all processes; who waits here leaves the processor to the others."""
+    def allreduce(self, numbers: Sequence[float]) -> list[float]:
+        """Return each number summed over all processes; a waiting process sleeps and leaves its core to the others."""
         given, total = np.array(numbers, dtype=np.float64), np.zeros(len(numbers))
         request = self.comm.Iallreduce(given, total)
         while not request.Test():
@@ -57,8 +57,8 @@ class MpiBackend:
         return [float(number) for number in total]
 
 
-def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
-    """Play this process's part; the rows on rank 0."""
+def run_here(schedule: Schedule, options: RunOptions) -> list[Row] | None:
+    """Run the schedule as this process; return the rows on rank 0, None on other ranks."""
     backend = MpiBackend()
     program = make_program(schedule, backend.comm.Get_size())
     rows = run_cases(program, options, backend)
@@ -66,11 +66,11 @@ def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
 
 
 def main(job: str) -> int:
-    """Play one process of a job that `flowccl run` has written."""
+    """Run one process of a job that `flowccl run` has written."""
     schedule, options = read_job(job)
     rows = run_here(schedule, options)
     if rows is not None:
-        leave_rows(job, rows)
+        write_rows(job, rows)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""A group of torch.distributed whose collectives run flowccl's schedules; what has none goes to an inner backend.
+"""A torch.distributed process group that runs flowccl's schedules; other collectives use an inner backend.
 
-torch calls the methods by the names below; they moved with torch 2.13 (`_allgather_base` became `all_gather_single`
-and so on), so both names are here. Every call is done when the method returns.
+torch calls the methods by the names below. torch 2.13 renamed some of them (`_allgather_base` became
+`all_gather_single`, for example), so both names are defined. Every call is complete when its method returns.
 """
 
 import logging
@@ -17,7 +17,7 @@ from flowccl.schedule.schedule import Schedule
 
 log = logging.getLogger("flowccl.torch")
 
-_FIRST_TAG = 1 << 20  # above what programs use for their own messages
+_FIRST_TAG = 1 << 20  # above the tags that programs use for their own messages
 _OLD_NAMES = {
     "all_gather_single": "_allgather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -26,19 +26,19 @@ _OLD_NAMES = {
 
 
 class GroupMethods:
-    """What torch.distributed calls, apart from the base class, which needs torch to be there."""
+    """The methods that torch.distributed calls, without the base class, which requires torch."""
 
     def begin(self, rank: int, size: int, inner: Any, schedules: Sequence[Schedule]) -> None:
-        """Take the schedules for groups of this size; `inner` does the messages and all the rest."""
+        """Select the schedules for groups of this size; `inner` carries the messages and runs everything else."""
         self.my_rank, self.my_size, self.inner = rank, size, inner
         self.runners = [runner_of(schedule) for schedule in schedules if schedule.demand.num_gpus == size]
         self.scheduled: Counter[str] = Counter()
         self.fallen_back: Counter[str] = Counter()
 
-    # -- the collectives that schedules can do ----------------------------------------------------------------------
+    # -- the collectives that schedules implement ----------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """The sum of all ranks' tensors, on all ranks."""
+        """Reduce the tensors of all ranks to their sum, on all ranks."""
         tensor = _only(tensors)
         runner = self._runner("allreduce", tensor) if _is_sum(opts) else None
         if runner is None:
@@ -46,7 +46,7 @@ class GroupMethods:
         return self._run(runner, tensor.numel(), tensor, tensor, [tensor])
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        """The root's tensor, on all ranks."""
+        """Copy the root's tensor to all ranks."""
         tensor = _only(tensors)
         root = int(getattr(opts, "rootRank", 0))
         runner = self._runner("broadcast", tensor, root=root)
@@ -55,14 +55,14 @@ class GroupMethods:
         return self._run(runner, tensor.numel(), tensor, tensor, [tensor])
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
-        """All ranks' tensors, one after the other."""
+        """Concatenate the tensors of all ranks, on all ranks."""
         runner = self._runner("allgather", output)
         if runner is None:
             return self._inner("all_gather_single", output, tensor, opts)
         return self._run(runner, output.numel(), tensor, output, [output])
 
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
-        """Block r of the sum, on rank r."""
+        """Reduce the tensors of all ranks; rank r gets block r of the sum."""
         runner = self._runner("reduce_scatter", tensor) if _is_sum(opts) else None
         if runner is None:
             return self._inner("reduce_scatter_single", output, tensor, opts)
@@ -71,7 +71,7 @@ class GroupMethods:
     def all_to_all_single(
         self, output: Any, tensor: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
     ) -> Any:
-        """Block r of rank s, on rank r in place s."""
+        """Exchange blocks: rank r gets block r of rank s as its block s."""
         even = not output_splits and not input_splits and tensor.numel() == output.numel()
         runner = self._runner("alltoall", tensor) if even and tensor.numel() % self.my_size == 0 else None
         if runner is None:
@@ -79,7 +79,7 @@ class GroupMethods:
         return self._run(runner, tensor.numel(), tensor, output, [output])
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
-        """As `all_gather_single`, into one tensor per rank."""
+        """Like `all_gather_single`, into one tensor per rank."""
         parts, tensor = output_tensors[0], _only(input_tensors)
         runner = self._runner("allgather", tensor, self.my_size) if _alike(parts, tensor) else None
         if runner is None:
@@ -91,7 +91,7 @@ class GroupMethods:
         return self._done(parts)
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
-        """As `reduce_scatter_single`, from one tensor per rank."""
+        """Like `reduce_scatter_single`, from one tensor per rank."""
         parts, output = input_tensors[0], _only(output_tensors)
         even = _alike(parts, output) and _is_sum(opts)
         runner = self._runner("reduce_scatter", output, self.my_size) if even else None
@@ -104,10 +104,10 @@ class GroupMethods:
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------------------------------------------
 
     def _runner(self, collective: str, tensor: Any, times: int = 1, root: int | None = None) -> Runner | None:
-        """The schedule for a collective whose size is nearest, or None; then this is said once."""
+        """Return the runner of the collective's schedule with the nearest size, or None if there is none."""
         fits = [
             runner
             for runner in self.runners
@@ -125,7 +125,7 @@ class GroupMethods:
         return min(fits, key=distance)
 
     def _run(self, runner: Runner, count: int, given: Any, output: Any, result: list[Any]) -> Any:
-        """Run a schedule from one tensor to another, which may be the same."""
+        """Run a schedule from one tensor to another, which may be the same tensor."""
         flat = given.contiguous().view(-1)
         into = flat if output is given else output if output.is_contiguous() else output.contiguous()
         runner.run(self.my_rank, count, (flat, into.view(-1)), self._exchange)
@@ -135,7 +135,9 @@ class GroupMethods:
         return self._done(result)
 
     def _exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        together = "nccl" in self.inner.name().lower()  # NCCL's messages must be one group, or they wait in turn
+        together = (
+            "nccl" in self.inner.name().lower()
+        )  # NCCL needs all messages in one group; otherwise they run one by one
         if together:
             self.inner._start_coalescing()
         works = [self.inner.recv([as_bytes(t)], peer, _FIRST_TAG + tag) for peer, tag, t in receives]
@@ -146,9 +148,9 @@ class GroupMethods:
             work.wait()
 
     def _inner(self, name: str, *args: Any) -> Any:
-        """What has no schedule: the inner backend's own collective; the first time this is said."""
+        """Run a collective without a schedule on the inner backend; log this the first time."""
         if not self.fallen_back[name] and self.my_rank == 0:
-            log.warning("flowccl: no schedule for %s on %d ranks; %s does it", name, self.my_size, self.inner.name())
+            log.warning("flowccl: no schedule for %s on %d ranks; using %s", name, self.my_size, self.inner.name())
         self.fallen_back[name] += 1
         method = getattr(self.inner, name, None) or getattr(self.inner, _OLD_NAMES.get(name, name))
         while args and args[-1] is None:
@@ -159,9 +161,9 @@ class GroupMethods:
         return _classes()[1](result)
 
 
-# -- everything else goes to the inner backend ------------------------------------------------------------------------
+# -- methods that are forwarded to the inner backend ------------------------------------------------------------------------
 
-_PASSED_ON = (
+_FORWARDED = (
     "alltoall",
     "allgather_coalesced",
     "allgather_into_tensor_coalesced",
@@ -176,7 +178,7 @@ _PASSED_ON = (
 )
 
 
-def _passed_on(name: str) -> Callable[..., Any]:
+def _forwarded(name: str) -> Callable[..., Any]:
     def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
         return self._inner(name, *args, *named.values())
 
@@ -198,7 +200,7 @@ def _recv_anysource(self: GroupMethods, tensors: Any, tag: int = 0) -> Any:
 
 @lru_cache(maxsize=1)
 def _classes() -> tuple[Any, Any]:
-    """The process group and its finished work, as classes of the torch that is installed."""
+    """Return the classes of the process group and of a completed work, derived from the installed torch's."""
     torch = import_torch()
     group_base: Any = torch.distributed.ProcessGroup
     work_base: Any = torch.distributed.Work
@@ -226,15 +228,15 @@ def _classes() -> tuple[Any, Any]:
         def get_future(self) -> Any:
             return self.future
 
-    for name in _PASSED_ON:
-        setattr(FlowcclGroup, name, _passed_on(name))
+    for name in _FORWARDED:
+        setattr(FlowcclGroup, name, _forwarded(name))
     for name, method in (("send", _send), ("recv", _recv), ("recv_anysource", _recv_anysource)):
         setattr(FlowcclGroup, name, method)
     return FlowcclGroup, Done
 
 
 def register(schedules: Sequence[Schedule], inner: str) -> None:
-    """Make "flowccl" a backend of torch.distributed that runs these schedules."""
+    """Register the torch.distributed backend "flowccl", which runs these schedules."""
     dist = import_torch().distributed
     makers = {"gloo": ("ProcessGroupGloo", ["cpu"]), "nccl": ("ProcessGroupNCCL", ["cuda"])}
     if inner not in makers:
@@ -256,13 +258,13 @@ def register(schedules: Sequence[Schedule], inner: str) -> None:
 
 
 def counts_of(group: Any) -> dict[str, dict[str, int]]:
-    """How often a group ran a schedule, and how often its inner backend."""
+    """Return how many times a group ran each collective by a schedule and by its inner backend."""
     if not isinstance(group, GroupMethods):
-        raise InputError('this group is not one of the backend "flowccl"')
+        raise InputError('this group does not use the backend "flowccl"')
     return {"scheduled": dict(group.scheduled), "inner": dict(group.fallen_back)}
 
 
-# -- small checks -----------------------------------------------------------------------------------------------------
+# -- checks -----------------------------------------------------------------------------------------------------
 
 
 def _only(tensors: Any) -> Any:

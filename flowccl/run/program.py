@@ -1,12 +1,12 @@
-"""A schedule as messages between processes, in an order that cannot deadlock.
+"""A schedule as messages between processes, in an order without deadlock.
 
-Every transfer becomes one message from each of its roots to each of its ends: a switch that copies is several
-messages, one that adds up is a sum at the end. A message's level is one more than that of the last arrival before
-it, so a process that goes through its levels in order, sending and receiving all messages of a level at once, only
-waits for messages of lower levels: no two processes ever wait for each other. What a level brings is stored or added
-later, in the order of the schedule's times, so sums are those of the schedule.
+Every transfer becomes one message from each of its roots to each of its ends: a copy inside a switch becomes several
+messages, and a reduction inside a switch becomes a reduction at the end. The level of a message is one more than that
+of the last arrival before it. A process executes its levels in order and sends and receives all messages of a level
+together, so it only waits for messages of lower levels, and no deadlock is possible. Data that arrives in a level is
+stored or reduced later, in the order of the schedule's times, so the order of reductions is that of the schedule.
 
-Only GPUs of the demand are processes. Memories, and GPUs that only pass data on, are played by one of them.
+Only the GPUs of the demand are processes. Memories, and GPUs that only relay data, are simulated by one of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowccl.errors import InputError, ScheduleError
-from flowccl.run.buffer_layout import Layout
+from flowccl.run.element_layout import ElementLayout
 from flowccl.run.reference import events
 from flowccl.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chunk from one node to another; `src_process` and `dst_process` play them. `tag` is its own."""
+    """One chunk from one node to another, run by `src_process` and `dst_process`. Every message has its own `tag`."""
 
     tag: int
     transfer: int
@@ -34,13 +34,13 @@ class Message:
 
     @property
     def local(self) -> bool:
-        """Whether one process plays both ends."""
+        """Whether one process runs both ends."""
         return self.src_process == self.dst_process
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a transfer brings to a node: the messages from all its roots, added to what is there or in its place."""
+    """The arrival of a transfer at a node: messages from all its roots, reduced with the present data or replacing it."""
 
     node: int
     chunk: int
@@ -50,15 +50,15 @@ class Arrival:
 
 @dataclass(slots=True)
 class Level:
-    """What a process does in one level: settle what came and send, in this order; then receive."""
+    """Work of a process in one level: apply arrivals and send, in the order of `steps`; then receive."""
 
     steps: list[Message | Arrival] = field(default_factory=list)
     receives: list[Message] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
-    """What each of `processes` processes does, level by level. `player[node]` is the process that plays a node."""
+class MessageProgram:
+    """The levels of each of `processes` processes. `player[node]` is the process that runs a node."""
 
     schedule: Schedule
     processes: int
@@ -66,13 +66,13 @@ class Program:
     messages: list[Message]
     player: dict[int, int]
 
-    def played(self) -> list[str]:
-        """Who plays a node that is no rank, in words: "memory0 is played by rank 0"."""
+    def describe_stand_ins(self) -> list[str]:
+        """Return one line per node that is not a rank: "memory0 is simulated by rank 0"."""
         names, ranks = self.schedule.topology.nodes, self.schedule.demand.num_gpus
-        return [f"{names[node].name} is played by rank {at}" for node, at in self.player.items() if node >= ranks]
+        return [f"{names[node].name} is simulated by rank {at}" for node, at in self.player.items() if node >= ranks]
 
     def operations(self, process: int) -> list[str]:
-        """The operations of a process in words, in order; for people and tests."""
+        """Return readable operations of a process in order, for debugging and tests."""
         result = []
         for level in self.levels[process]:
             for step in level.steps:
@@ -84,14 +84,14 @@ class Program:
         return result
 
 
-def make_program(schedule: Schedule, processes: int | None = None) -> Program:
-    """The messages of a schedule for so many processes; by default one for each rank of the demand."""
+def make_program(schedule: Schedule, processes: int | None = None) -> MessageProgram:
+    """Return the message program of a schedule for `processes` processes, by default one for each rank."""
     ranks = schedule.demand.num_gpus
     count = ranks if processes is None else processes
     if count < ranks:
         raise InputError(
-            f"the schedule is for {ranks} ranks, but there are {count} processes; start {ranks}, or make a schedule "
-            f"for {count} gpus"
+            f"the schedule is for {ranks} ranks, but there are {count} processes; start {ranks}, or synthesize a "
+            f"schedule for {count} gpus"
         )
     timing = schedule.timing
     player = _players(schedule, count)
@@ -121,11 +121,11 @@ def make_program(schedule: Schedule, processes: int | None = None) -> Program:
             arrival = Arrival(node, chunk, bool(schedule.reduce[i]), came)
             levels[player[node]].setdefault(last[node, chunk] + 1, Level()).steps.append(arrival)
     ordered = [[mine[level] for level in sorted(mine)] for mine in levels]
-    return Program(schedule, count, ordered, messages, player)
+    return MessageProgram(schedule, count, ordered, messages, player)
 
 
 def _players(schedule: Schedule, processes: int) -> dict[int, int]:
-    """Which process plays each storing node that has a part: ranks themselves, others spare processes, then in turn."""
+    """Return the process of each storing node that is used: ranks, then additional processes, then ranks in turn."""
     ranks = schedule.demand.num_gpus
     used = set(schedule.timing.root_node.tolist()) | set(schedule.timing.end_node.tolist())
     player = {rank: rank for rank in range(ranks)}
@@ -135,43 +135,45 @@ def _players(schedule: Schedule, processes: int) -> dict[int, int]:
 
 
 Exchange = Callable[[Sequence[tuple[int, int, Any]], Sequence[tuple[int, int, Any]]], None]
-"""Sends and receives all (process, tag, flat array) of a level, and returns when all are done."""
+"""Sends and receives all (process, tag, flat array) of a level, and returns when all are complete."""
 
 
 def run_process(
-    program: Program,
-    layout: Layout,
+    program: MessageProgram,
+    layout: ElementLayout,
     process: int,
     buffers: tuple[Any, Any],
     exchange: Exchange,
     empty: Callable[[int], Any],
     *,
-    apart: bool = False,
+    separate: bool = False,
 ) -> None:
-    """Play one process: from its input to its output, the pair `buffers`. Works on numpy arrays and torch tensors.
+    """Run one process from its input to its output, the pair `buffers`, on numpy arrays or torch tensors.
 
-    Arrays are never changed once they are sent; sums are new arrays. Empty pieces are not sent at all. Where input and
-    output are `apart`, what is no sum arrives where it stays.
+    Arrays are never changed after they are sent; reductions are new arrays. Empty pieces are not sent. If input and
+    output are `separate`, chunks without a reduction are received directly into the output.
     """
     given, output = buffers
     value = {key: given[place] for key, place in layout.taken.items() if key[0] == process}
     came: dict[int, Any] = {}
-    there: dict[int, Any] = {}  # chunk: its place in the output, where it has arrived
+    there: dict[int, Any] = {}  # chunk: its part of the output, if it was received there
     for level in program.levels[process]:
         sends: list[tuple[int, int, Any]] = []
         for step in level.steps:
             if isinstance(step, Arrival):
-                _settle(step, value, came)
+                _apply(step, value, came)
             elif (step.src, step.chunk) not in value:
                 name = program.schedule.topology.nodes[step.src].name
-                raise ScheduleError(f"transfer {step.transfer}: {name} sends chunk {step.chunk}, which it lacks")
+                raise ScheduleError(
+                    f"transfer {step.transfer}: {name} sends chunk {step.chunk}, which it does not have"
+                )
             elif step.local:
                 came[step.tag] = value[step.src, step.chunk]
             elif layout.chunk_count[step.chunk]:
                 sends.append((step.dst_process, step.tag, value[step.src, step.chunk]))
         receives = []
         for message in level.receives:
-            here = layout.placed.get((process, message.chunk)) if apart and message.dst == process else None
+            here = layout.placed.get((process, message.chunk)) if separate and message.dst == process else None
             if here is not None and len(layout.demand.sources(message.chunk)) == 1:
                 came[message.tag] = there[message.chunk] = output[here]
             else:
@@ -180,10 +182,10 @@ def run_process(
                 receives.append((message.src_process, message.tag, came[message.tag]))
         if sends or receives:
             exchange(sends, receives)
-    _place(layout, process, value, (given, output), None if apart else empty, there)
+    _place(layout, process, value, (given, output), None if separate else empty, there)
 
 
-def _settle(arrival: Arrival, value: dict[tuple[int, int], Any], came: dict[int, Any]) -> None:
+def _apply(arrival: Arrival, value: dict[tuple[int, int], Any], came: dict[int, Any]) -> None:
     total = came.pop(arrival.messages[0].tag)
     for message in arrival.messages[1:]:
         total = total + came.pop(message.tag)
@@ -192,16 +194,16 @@ def _settle(arrival: Arrival, value: dict[tuple[int, int], Any], came: dict[int,
 
 
 def _place(
-    layout: Layout,
+    layout: ElementLayout,
     process: int,
     value: dict[tuple[int, int], Any],
     buffers: tuple[Any, Any],
     empty: Callable[[int], Any] | None,
     there: dict[int, Any],
 ) -> None:
-    """Put what this process wants, and what stays on it, into its output, unless it is `there` already.
+    """Write the wanted chunks and the kept parts of this process to its output, unless they are `there` already.
 
-    The output may overlap the input where there is an `empty` to make room for what stays.
+    The output may overlap the input if `empty` is given, which provides memory for the kept parts.
     """
     given, output = buffers
     kept = []

@@ -1,7 +1,8 @@
-"""A schedule on numpy arrays, in one process: the definition that all other ways to run a schedule must meet.
+"""Reference execution of a schedule on numpy arrays in one process; all other executions must give the same result.
 
-Events happen in order of time: a root reads its value of the chunk when it starts to send; at its arrival a chunk is
-added to what the end has where the transfer says so, else it replaces it. Arrivals at an instant come before sends.
+Events happen in order of time. A root reads its value of the chunk when it starts to send. On arrival, a chunk is
+reduced with the value of the end if the transfer reduces, else it replaces that value. At equal times, arrivals come
+before sends.
 """
 
 from collections.abc import Sequence
@@ -11,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import ScheduleError
-from flowccl.run.buffer_layout import Layout, count_of_inputs, make_layout
+from flowccl.run.element_layout import ElementLayout, count_of_inputs, make_layout
 from flowccl.schedule.schedule import Schedule
 
 Array = NDArray[Any]
 
 
 def execute(schedule: Schedule, inputs: Sequence[Array], count: int | None = None) -> list[Array]:
-    """The outputs of all ranks for their inputs: flat arrays of one dtype, laid out as `make_layout` says.
+    """Return the outputs of all ranks for their inputs: flat arrays of one dtype, in the layout of `make_layout`.
 
-    `count` is the number of elements of the whole buffer (what nccl-tests calls the size); left out, it follows from
-    the inputs. Memories, relays and switches work on buffers of their own.
+    `count` is the number of elements of the whole buffer (the size of nccl-tests); by default it follows from the
+    inputs. Memories, relays and switches have buffers of their own.
     """
     arrays = [np.asarray(buffer).reshape(-1) for buffer in inputs]
     layout = make_layout(schedule.demand, count_of_inputs(schedule.demand, arrays) if count is None else count)
@@ -34,12 +35,12 @@ def execute(schedule: Schedule, inputs: Sequence[Array], count: int | None = Non
     return outputs
 
 
-def execute_into(schedule: Schedule, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-    """Fill the outputs; they may share memory with the inputs (in place), which are read before."""
+def execute_into(schedule: Schedule, layout: ElementLayout, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    """Fill the outputs, which may share memory with the inputs (in place): inputs are read first."""
     value: dict[tuple[int, int], Array] = {
         (rank, chunk): inputs[rank][place].copy() for (rank, chunk), place in layout.taken.items()
     }
-    flying: dict[int, Array] = {}
+    in_flight: dict[int, Array] = {}
     timing, nodes = schedule.timing, schedule.topology.nodes
     for is_send, row in events(schedule):
         if is_send:
@@ -48,16 +49,16 @@ def execute_into(schedule: Schedule, layout: Layout, inputs: Sequence[Array], ou
             if (node, chunk) not in value:
                 raise ScheduleError(f"transfer {i}: {nodes[node].name} sends chunk {chunk}, which it does not have")
             sent = value[node, chunk]
-            flying[i] = flying[i] + sent if i in flying else sent
+            in_flight[i] = in_flight[i] + sent if i in in_flight else sent
         else:
             i, node = int(timing.end_transfer[row]), int(timing.end_node[row])
             key = (node, int(schedule.chunk[i]))
-            value[key] = value[key] + flying[i] if schedule.reduce[i] and key in value else flying[i]
+            value[key] = value[key] + in_flight[i] if schedule.reduce[i] and key in value else in_flight[i]
     place_outputs(layout, value, inputs, outputs)
 
 
 def events(schedule: Schedule) -> list[tuple[bool, int]]:
-    """All sends and arrivals in order of time: (is a send, row of the roots or of the ends in `schedule.timing`)."""
+    """Return all sends and arrivals by time: (is a send, row of the roots or of the ends in `schedule.timing`)."""
     if schedule.shape.problem:
         route, words = next(iter(schedule.shape.problem.items()))
         raise ScheduleError(f"route {route} {words}")
@@ -71,9 +72,9 @@ def events(schedule: Schedule) -> list[tuple[bool, int]]:
 
 
 def place_outputs(
-    layout: Layout, value: dict[tuple[int, int], Array], inputs: Sequence[Array], outputs: Sequence[Array]
+    layout: ElementLayout, value: dict[tuple[int, int], Array], inputs: Sequence[Array], outputs: Sequence[Array]
 ) -> None:
-    """Put what the destinations have, and what stays where it is, into the outputs."""
+    """Write the chunks of the destinations and the kept parts to the outputs."""
     kept = [(rank, there, inputs[rank][here].copy()) for rank, here, there in layout.kept]
     for (rank, chunk), place in layout.placed.items():
         if (rank, chunk) not in value:

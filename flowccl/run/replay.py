@@ -1,9 +1,9 @@
-"""A plan, or an exported file, on numpy arrays: the second proof of a file, by numbers instead of by logic.
+"""Replay of a plan or an exported file on numpy arrays: a second check of a file, by numbers instead of logic.
 
-Every threadblock runs by itself, and a draw by `seed` says which goes next, so a step comes as early or as late as the
-waits of the program let it. What a connection holds, what a waiter sees and that a port sends when it likes are as in
-the runtimes. Calls follow each other without a pause: a GPU that is done checks its output, changes its buffers and
-begins anew while others are still busy. The results are compared with the definition on real elements.
+Every threadblock runs independently, in a random order by `seed`, so a step runs as early or as late as the waits of the
+program allow. The depth of connections, the visibility of completed steps and the asynchronous sends of ports are as in
+the runtimes. Calls follow each other without a barrier: a GPU that has completed a call checks its output, changes its
+buffers and starts the next call while others are still busy. The results are compared with the definition.
 """
 
 import random
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from flowccl.demand.collectives import ROOTED, collective
 from flowccl.errors import ScheduleError
-from flowccl.export.proof.program import Cell, Finding, Operation, Program
-from flowccl.run.buffer_layout import make_layout
+from flowccl.export.proof.program import Cell, Finding, Operation, RuntimeProgram
+from flowccl.run.element_layout import make_layout
 from flowccl.run.values import Inputs, find_dtype, numpy_dtype
 
 Array = NDArray[Any]
 _MOST_FINDINGS = 20
-_PROMPT = 0.2  # how often a port sends before everything else has come to rest
+_PORT_RATE = 0.2  # probability that a port sends while other steps can still run
 
 
 def replay(
-    program: Program, *, dtype: str = "int32", per_chunk: int = 3, seed: int = 0, calls: int = 2
+    program: RuntimeProgram, *, dtype: str = "int32", per_chunk: int = 3, seed: int = 0, calls: int = 2
 ) -> list[Finding]:
-    """What is wrong after some calls with chunks of so many elements, in place or not as the program says."""
+    """Return everything that is wrong after some calls with `per_chunk` elements per chunk, in all modes of the program."""
     kind = find_dtype(dtype)
     extra = (program.root,) if program.collective in ROOTED else ()
     demand = collective(program.collective, program.num_gpus, program.chunks * program.num_gpus, 1, *extra)
@@ -38,7 +38,7 @@ def replay(
     for inplace in program.modes:
         caller = _Caller(inputs, inplace, per_chunk)
         try:
-            execute_program(program, caller.sources, caller.outputs, per_chunk, seed, calls, caller.take)
+            execute_program(program, caller.sources, caller.outputs, per_chunk, seed, calls, caller.complete)
         except ScheduleError as error:
             findings.append(Finding("run", str(error)))
         findings += caller.findings
@@ -47,7 +47,7 @@ def replay(
 
 @dataclass
 class _Caller:
-    """The buffers of all ranks. An output is ones before it is written, and every call has other inputs."""
+    """The buffers of all ranks. Outputs are filled with ones before a call, and every call has other inputs."""
 
     inputs: Inputs
     inplace: bool
@@ -55,7 +55,7 @@ class _Caller:
     sources: list[Array] = field(default_factory=list)
     outputs: list[Array] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    call: list[Inputs] = field(default_factory=list)  # of each rank, for the call that it is in
+    call: list[Inputs] = field(default_factory=list)  # of each rank, for its current call
 
     def __post_init__(self) -> None:
         layout, dtype = self.inputs.layout, numpy_dtype(self.inputs.dtype)
@@ -74,8 +74,8 @@ class _Caller:
         self.outputs[rank][:] = 1
         self.sources[rank][:] = self.call[rank].of(rank)
 
-    def take(self, rank: int) -> None:
-        """A call is over on a rank: look at the result, and get ready for the next."""
+    def complete(self, rank: int) -> None:
+        """Check the result of a rank at the end of a call, and prepare its next call."""
         now = self.call[rank]
         self.findings += _compare(f"gpu {rank}, output", self.outputs[rank], now.expected(rank), self.per_chunk)
         if not self.inplace:
@@ -94,7 +94,7 @@ def _compare(name: str, found: Array, wanted: Array, per_chunk: int) -> list[Fin
 
 
 def execute_program(
-    program: Program,
+    program: RuntimeProgram,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     per_chunk: int,
@@ -102,18 +102,23 @@ def execute_program(
     calls: int = 1,
     on_end: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Run all threadblocks on flat arrays with chunks of `per_chunk` elements; ScheduleError where they get stuck.
+    """Run all threadblocks on flat arrays with `per_chunk` elements per chunk; raise ScheduleError if they deadlock.
 
-    `on_end` is told the rank whenever a rank is at the end of a call; its next call begins after that.
+    `on_end` is called with the rank at the end of each call of that rank, before its next call starts.
     """
-    _Run(program, inputs, outputs, per_chunk, random.Random(seed)).run(calls, on_end)
+    _Replay(program, inputs, outputs, per_chunk, random.Random(seed)).run(calls, on_end)
 
 
-class _Run:
-    """The memory of all GPUs, what is under way, and how far each threadblock is."""
+class _Replay:
+    """The memory of all GPUs, the data in flight, and the progress of each threadblock."""
 
     def __init__(
-        self, program: Program, inputs: Sequence[Array], outputs: Sequence[Array], per_chunk: int, rng: random.Random
+        self,
+        program: RuntimeProgram,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        per_chunk: int,
+        rng: random.Random,
     ) -> None:
         self.program, self.rng = program, rng
         self.memory: list[dict[str, Array]] = []
@@ -121,11 +126,11 @@ class _Run:
             free = np.ones((scratch, per_chunk), dtype=given.dtype)
             self.memory.append({"i": given.reshape(-1, per_chunk), "o": wanted.reshape(-1, per_chunk), "s": free})
         self.flight: dict[Hashable, deque[dict[int, Array]]] = {}
-        self.published: dict[tuple[int, int], int] = {}  # the last step that a threadblock has announced
-        self.late: list[Operation] = []  # puts that ports have not sent yet
+        self.published: dict[tuple[int, int], int] = {}  # the last step that a threadblock has published
+        self.late: list[Operation] = []  # puts of ports that are not sent yet
 
     def run(self, calls: int, on_end: Callable[[int], None]) -> None:
-        """Let threadblocks run, each a few steps at a time, until all are at their end."""
+        """Run all threadblocks, each a few steps at a time, until all calls are complete."""
         blocks: list[dict[int, list[int]]] = [{} for _ in range(self.program.num_gpus)]
         for n, operation in enumerate(self.program.operations):
             blocks[operation.rank].setdefault(operation.block, []).append(n)
@@ -146,7 +151,7 @@ class _Run:
         self._send_late(self.late)
 
     def _turn(self, left: list[tuple[tuple[int, int], deque[int]]]) -> None:
-        """Each threadblock takes some steps, if it can."""
+        """Run a few steps of each threadblock that can proceed."""
         self.rng.shuffle(left)
         moved = False
         for key, steps in left:
@@ -154,10 +159,10 @@ class _Run:
             while steps and turns and self._is_ready(self.program.operations[steps[0]], key):
                 self._do(steps.popleft(), key)
                 moved, turns = True, turns - 1
-        if self.late and (not moved or self.rng.random() < _PROMPT):
+        if self.late and (not moved or self.rng.random() < _PORT_RATE):
             self._send_late(self.late[:1])
         elif not moved:
-            raise ScheduleError(f"deadlock: {self.program.operations[left[0][1][0]]} waits for ever")
+            raise ScheduleError(f"deadlock: {self.program.operations[left[0][1][0]]} waits forever")
 
     def _is_ready(self, operation: Operation, key: tuple[int, int]) -> bool:
         depth = self.program.depth
@@ -191,11 +196,11 @@ class _Run:
             self._finish(operation, {})
 
     def _assign(self, operation: Operation, came: dict[int, Array]) -> dict[int, Array]:
-        """Store the sums in their cells; those that are sent are returned."""
+        """Store the reductions in their cells; return those that are sent."""
         results = []
         for target, sources in operation.assigns:
             if any(isinstance(source, int) and source not in came for source in sources):
-                raise ScheduleError(f"{operation}: receives fewer chunks than it takes")
+                raise ScheduleError(f"{operation}: receives fewer chunks than it uses")
             parts = [came[s] if isinstance(s, int) else self._at(s, operation) for s in sources]
             total = parts[0].copy()
             for part in parts[1:]:
@@ -210,6 +215,8 @@ class _Run:
         rank, buffer, index = cell
         chunks = self.memory[rank][buffer]
         if not 0 <= index < len(chunks):
-            raise ScheduleError(f"{operation}: chunk {buffer}[{index}] of gpu {rank}, which has {len(chunks)} there")
+            raise ScheduleError(
+                f"{operation}: chunk {buffer}[{index}] of gpu {rank}, whose buffer has {len(chunks)} chunks"
+            )
         found: Array = chunks[index]
         return found

@@ -1,4 +1,4 @@
-"""One process of a gloo run, and what runs a schedule on the tensors of any torch.distributed backend."""
+"""One process of a gloo run, and the execution of schedules on tensors over any torch.distributed backend."""
 
 import os
 import traceback
@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.run.buffer_layout import Layout, make_layout
-from flowccl.run.measure import Options, Row, run_cases
-from flowccl.run.processes import leave_rows, read_job
-from flowccl.run.program import Exchange, Program, make_program, run_process
+from flowccl.run.element_layout import ElementLayout, make_layout
+from flowccl.run.jobs import read_job, write_rows
+from flowccl.run.measure import Row, RunOptions, run_cases
+from flowccl.run.program import Exchange, MessageProgram, make_program, run_process
 from flowccl.run.values import Dtype
 from flowccl.schedule.schedule import Schedule
 
 
 def import_torch() -> Any:
-    """The module torch, or a message that says how to get it."""
+    """Return the module torch; raise InputError with the install command if it is missing."""
     try:
         import torch
     except ImportError:
         raise InputError("flowccl.torch needs torch, which is not installed: pip install flowccl[torch]") from None
     if not torch.distributed.is_available():
-        raise InputError("this torch was built without torch.distributed; install another: pip install flowccl[torch]")
+        raise InputError(
+            "this torch was built without torch.distributed; install one with it: pip install flowccl[torch]"
+        )
     return torch
 
 
@@ -32,9 +34,9 @@ def import_torch() -> Any:
 
 
 def batch_exchange(group: Any = None) -> Exchange:
-    """Messages over a group of torch.distributed, all of a level in one `batch_isend_irecv`.
+    """Return an exchange over a group of torch.distributed: all messages of a level in one `batch_isend_irecv`.
 
-    NCCL ignores tags: messages between two ranks match in the order of the batch, which is the same on both sides.
+    NCCL ignores tags: messages between two ranks match in the order of the batch, which is the same at both ends.
     """
     import torch.distributed as dist
 
@@ -51,26 +53,26 @@ def batch_exchange(group: Any = None) -> Exchange:
 
 
 def as_bytes(tensor: Any) -> Any:
-    """A flat tensor as bytes: backends need not know its dtype."""
+    """Return a flat tensor as bytes, so that backends need not support its dtype."""
     import torch
 
     return tensor.view(torch.uint8)
 
 
 class Runner:
-    """A schedule ready to run on tensors: its program, and the layouts of the sizes met so far."""
+    """A schedule prepared for tensors: its message program, and the layouts of the sizes used so far."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.program: Program = make_program(schedule)
-        self.layouts: dict[int, Layout] = {}
+        self.program: MessageProgram = make_program(schedule)
+        self.layouts: dict[int, ElementLayout] = {}
 
     def run(self, rank: int, count: int, buffers: tuple[Any, Any], exchange: Exchange) -> None:
-        """Run on flat tensors, the input and the output of a rank; `count` is the elements of the whole buffer."""
+        """Run on flat tensors, the input and output of a rank; `count` is the number of elements of the whole buffer."""
         import torch
 
         if count not in self.layouts:
-            if len(self.layouts) > 100:  # a program that calls with ever new sizes
+            if len(self.layouts) > 100:  # the caller uses new sizes all the time
                 self.layouts.clear()
             self.layouts[count] = make_layout(self.schedule.demand, count)
         layout = self.layouts[count]
@@ -89,7 +91,7 @@ class Runner:
 
 @lru_cache(maxsize=64)
 def runner_of(schedule: Schedule) -> Runner:
-    """The runner of a schedule, made once."""
+    """Return the runner of a schedule; the last ones are cached."""
     return Runner(schedule)
 
 
@@ -105,35 +107,35 @@ class TorchBackend:
 
         self.torch, self.dist, self.device = torch, dist, device
         self.process: int = dist.get_rank()
-        self.exchange: Exchange = batch_exchange() if device == "cpu" else self._finished(batch_exchange())
+        self.exchange: Exchange = batch_exchange() if device == "cpu" else self._synchronized(batch_exchange())
 
-    def _finished(self, exchange: Exchange) -> Exchange:
-        """An exchange that returns when the device is done, not when it has been told."""
+    def _synchronized(self, exchange: Exchange) -> Exchange:
+        """Return an exchange that waits until the device has completed it, not only until it is enqueued."""
 
-        def whole(sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
+        def synchronized(sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
             exchange(sends, receives)
             self.torch.cuda.synchronize()
 
-        return whole
+        return synchronized
 
     def array(self, values: Any, dtype: Dtype) -> Any:
-        """A flat tensor of whole numbers."""
+        """Return a flat tensor of whole numbers."""
         return self.torch.as_tensor(values).to(getattr(self.torch, dtype.name)).to(self.device)
 
     def empty(self, count: int, dtype: Dtype) -> Any:
-        """A flat tensor, filled with ones so that what is not written shows."""
+        """Return a flat tensor of ones, so that missing writes are found."""
         return self.torch.ones(count, dtype=getattr(self.torch, dtype.name), device=self.device)
 
     def wrong(self, array: Any, expected: Any) -> int:
-        """How many elements differ."""
+        """Return the number of elements that differ."""
         return int((array != expected).sum())
 
     def barrier(self) -> None:
         """Wait for all processes."""
         self.dist.barrier()
 
-    def sums(self, numbers: Sequence[float]) -> list[float]:
-        """Each number summed over all processes."""
+    def allreduce(self, numbers: Sequence[float]) -> list[float]:
+        """Return each number summed over all processes."""
         total = self.torch.tensor(numbers, dtype=self.torch.float64, device=self.device)
         self.dist.all_reduce(total)
         return [float(number) for number in total]
@@ -141,7 +143,7 @@ class TorchBackend:
 
 @contextmanager
 def group(kind: str, place: tuple[str, int, int] | None = None) -> Iterator[TorchBackend]:
-    """A process of a group of gloo or nccl while it lasts: as torchrun says, or (meeting file, rank, processes)."""
+    """Join a gloo or nccl group: the one of torchrun, or (rendezvous file, rank, number of processes)."""
     import torch
     import torch.distributed as dist
 
@@ -149,11 +151,11 @@ def group(kind: str, place: tuple[str, int, int] | None = None) -> Iterator[Torc
         dist.init_process_group(kind)
         local = int(os.environ.get("LOCAL_RANK", "0"))
     else:
-        meeting, local, processes = place
+        rendezvous, local, processes = place
         if kind == "gloo":
             torch.set_num_threads(1)
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback())
-        dist.init_process_group(kind, f"file://{meeting}", rank=local, world_size=processes)
+        dist.init_process_group(kind, f"file://{rendezvous}", rank=local, world_size=processes)
     try:
         if kind == "nccl":
             torch.cuda.set_device(local)
@@ -163,38 +165,38 @@ def group(kind: str, place: tuple[str, int, int] | None = None) -> Iterator[Torc
 
 
 def devices() -> int:
-    """How many GPUs torch sees here."""
+    """Return the number of GPUs that torch sees on this host."""
     import torch
 
     return int(torch.cuda.device_count())
 
 
-def run_here(schedule: Schedule, options: Options) -> list[Row] | None:
-    """Play the process that torchrun started; the rows on rank 0."""
+def run_here(schedule: Schedule, options: RunOptions) -> list[Row] | None:
+    """Run the schedule as the process that torchrun started; return the rows on rank 0, None on other ranks."""
     with group("gloo") as backend:
         return _rows(backend, schedule, options)
 
 
 def run_one(rank: int, processes: int, job: str) -> None:
-    """Play one process of a job that `flowccl run` has written; what goes wrong is left beside the job."""
+    """Run one process of a job that `flowccl run` has written; an error is written next to the job."""
     try:
         schedule, options = read_job(job)
-        with group("gloo", (str(Path(job).with_name("meeting")), rank, processes)) as backend:
+        with group("gloo", (str(Path(job).with_name("rendezvous")), rank, processes)) as backend:
             rows = _rows(backend, schedule, options)
         if rows is not None:
-            leave_rows(job, rows)
+            write_rows(job, rows)
     except BaseException:
         Path(job).with_name(f"error-{rank}.txt").write_text(traceback.format_exc())
         raise
 
 
-def _rows(backend: TorchBackend, schedule: Schedule, options: Options) -> list[Row] | None:
+def _rows(backend: TorchBackend, schedule: Schedule, options: RunOptions) -> list[Row] | None:
     rows = run_cases(make_program(schedule, backend.dist.get_world_size()), options, backend)
     return rows if backend.process == 0 else None
 
 
 def loopback() -> str:
-    """The interface of this machine alone; all processes are on it."""
+    """Return the name of the loopback interface; all processes are on this host."""
     import socket
 
     names = [name for _, name in socket.if_nameindex()]

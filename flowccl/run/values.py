@@ -1,8 +1,8 @@
-"""Inputs whose exact results are known, and the results by the definition of each collective.
+"""Inputs with exact results, and the results by the definition of each collective.
 
-Inputs are small whole numbers that depend on the rank and the position, so that a wrong place shows, and whose sum
-over all ranks is exact in the dtype whatever the order. Results are computed from them in whole numbers, from the
-words of the collective alone: no schedule, no layout of chunks.
+Inputs are small whole numbers that depend on the rank and the position, so that misplaced data is found. Their sum over
+all ranks is exact in the dtype in any order. Results are computed in whole numbers from the definition of the
+collective alone, without a schedule or a layout of chunks.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.run.buffer_layout import Layout, bound
+from flowccl.run.element_layout import ElementLayout, bound
 
 Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """A type of elements: whole numbers up to `exact` are exact in it (no more than 2^31 - 1 is needed)."""
+    """A type of elements that represents whole numbers up to `exact` exactly (at most 2^31 - 1 is needed)."""
 
     name: str
     nccl: str
@@ -45,28 +45,28 @@ DTYPES = {
 
 
 def find_dtype(name: str) -> Dtype:
-    """A dtype by its name, as numpy, torch or nccl-tests spell it."""
+    """Return a dtype by its name in numpy, torch or nccl-tests."""
     plain = name.strip().lower().removeprefix("torch.")
     for dtype in DTYPES.values():
         if plain in (dtype.name, dtype.nccl):
             return dtype
-    raise InputError(f"unknown dtype {name!r}; known are {', '.join(DTYPES)}")
+    raise InputError(f"unknown dtype {name!r}; known dtypes: {', '.join(DTYPES)}")
 
 
-def largest_value(dtype: Dtype, summed: int) -> int:
-    """The largest input, 2^k - 1, so that the sum of `summed` of them is exact; 0 where ones would be too many."""
-    return int((1 << (min(dtype.exact // summed, 2**20) + 1).bit_length() - 1) - 1)
+def largest_value(dtype: Dtype, contributions: int) -> int:
+    """Return the largest input 2^k - 1 for which the sum of `contributions` inputs is exact; 0 if even ones exceed it."""
+    return int((1 << (min(dtype.exact // contributions, 2**20) + 1).bit_length() - 1) - 1)
 
 
 def values(rank: int, start: int, stop: int, ranks: int, most: int, exact: int) -> Ints:
-    """Elements `start` to `stop` of a rank's input: 0 to `most`, which is 2^k - 1.
+    """Return elements `start` to `stop` of a rank's input, from 0 to `most`, which is 2^k - 1.
 
-    Where even ones from all ranks would be too many to add exactly (`most` is 0), only `exact` of them give a one.
+    If the sum of ones from all ranks would not be exact (`most` is 0), only `exact` ranks contribute a one.
     """
     index = np.arange(start, stop, dtype=np.uint32)
     if most == 0:
         return (((index + np.uint32(rank)) % np.uint32(ranks)) < exact).astype(np.int32)
-    index *= np.uint32(0x9E3779B1)  # arrays wrap around: a plain hash
+    index *= np.uint32(0x9E3779B1)  # a simple hash; uint32 arithmetic wraps around
     index += np.uint32((rank + 1) * 0x85EBCA77 % 2**32)
     index >>= np.uint32(11)
     index &= np.uint32(most)
@@ -77,34 +77,34 @@ def values(rank: int, start: int, stop: int, ranks: int, most: int, exact: int) 
 class Inputs:
     """The inputs of all ranks for a layout and a dtype; they differ from one `call` to the next."""
 
-    layout: Layout
+    layout: ElementLayout
     dtype: Dtype
     call: int = 0
 
     def part(self, rank: int, start: int, stop: int) -> Ints:
-        """Elements `start` to `stop` of a rank's input."""
-        summed = int(np.diff(self.layout.demand.source_ptr).max())
-        most = largest_value(self.dtype, summed)
+        """Return elements `start` to `stop` of a rank's input."""
+        contributions = int(np.diff(self.layout.demand.source_ptr).max())
+        most = largest_value(self.dtype, contributions)
         ranks = self.layout.demand.num_gpus
         return values(rank + self.call * ranks, start, stop, ranks, most, self.dtype.exact)
 
     def of(self, rank: int) -> Ints:
-        """The whole input of a rank."""
+        """Return the whole input of a rank."""
         return self.part(rank, 0, self.layout.input_count[rank])
 
     def expected(self, rank: int) -> Ints:
-        """The output of a rank by the definition of the collective."""
+        """Return the output of a rank by the definition of the collective."""
         if not self.layout.output_count[rank]:
             return np.zeros(0, dtype=np.int32)
         return _DEFINITIONS[self.layout.collective](self, rank)
 
     def block(self, rank: int) -> tuple[int, int]:
-        """Where block `rank` of the whole buffer begins and ends."""
+        """Return the start and end of block `rank` of the whole buffer."""
         ranks = self.layout.demand.num_gpus
         return bound(self.layout.count, ranks, rank), bound(self.layout.count, ranks, rank + 1)
 
     def total(self, start: int, stop: int) -> Ints:
-        """The sum of elements `start` to `stop` of all ranks' inputs."""
+        """Return the sum of elements `start` to `stop` of all ranks' inputs."""
         result = np.zeros(stop - start, dtype=np.int32)
         for rank in range(self.layout.demand.num_gpus):
             result += self.part(rank, start, stop)
@@ -120,11 +120,11 @@ def _exchanged(inputs: Inputs, rank: int) -> Ints:
 
 
 def _by_chunks(inputs: Inputs, rank: int) -> Ints:
-    """A custom demand: each chunk that the rank wants is the sum over its sources."""
+    """Return the output for a custom demand: each wanted chunk is the sum over its sources."""
     layout = inputs.layout
     result = np.zeros(layout.output_count[rank], dtype=np.int32)
-    for (who, chunk), place in layout.placed.items():
-        if who == rank:
+    for (owner, chunk), place in layout.placed.items():
+        if owner == rank:
             parts = [(s, layout.taken[s, chunk]) for s in layout.demand.sources(chunk).tolist()]
             result[place] = sum(inputs.part(s, part.start, part.stop) for s, part in parts)
     return result
@@ -144,7 +144,7 @@ _DEFINITIONS: dict[str, Callable[[Inputs, int], Ints]] = {
 
 
 def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
-    """The dtype of numpy, which has no bfloat16."""
+    """Return the numpy dtype; raise InputError for bfloat16, which numpy lacks."""
     if not dtype.numpy:
         raise InputError(f"numpy has no {dtype.name}; run it with --on gloo")
     return np.dtype(dtype.name)

@@ -1,43 +1,34 @@
-"""Schedules in compact form: the transfers of GPU 0's data, and a group that moves them to all sources.
+"""Schedules in compact form: the transfers of GPU 0's data, and a symmetry group that maps them to all sources.
 
-For machines that look the same from every GPU: 40,000 GPUs need the schedule of one. `check/compact.py` proves it in
-this form; `expanded` writes it out, where that is small enough.
+For machines that look the same from every GPU: 40,000 GPUs need the schedule of one. `verifier/compact.py` verifies this
+form directly; `expanded` lists the transfers of all sources, if they are not too many.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flowccl.demand.collectives import broadcast, collective, scatter
 from flowccl.demand.demand import Demand
-from flowccl.demand.files import check_header
-from flowccl.errors import InputError, ScheduleError
-from flowccl.files import read_json, write_json
-from flowccl.schedule.files import MAX_FILE_BYTES, schedule_from_json, schedule_to_json
+from flowccl.errors import ScheduleError
 from flowccl.schedule.schedule import Schedule
-from flowccl.topology.fields import check_keys, show
 from flowccl.topology.routes import Routes
-from flowccl.topology.symmetry.regular_groups import Regular, turned_group
+from flowccl.topology.symmetry.regular_groups import RegularGroup, rotation_group
 from flowccl.topology.topology import Topology
 
-FORMAT = "flowccl-compact-schedule"
-VERSION = 1
-COMPACT = ("allgather", "alltoall")
-_MOST_WRITTEN_OUT = 20_000_000  # transfers; some 4 GB while they are judged
-_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
+COMPACT = ("allgather", "alltoall")  # the collectives that have a compact form
+_MOST_EXPANDED = 20_000_000  # transfers; verifying them takes about 4 GB
 
 
 @dataclass(frozen=True, eq=False)
 class CompactSchedule:
-    """The schedule `one` of GPU 0's data, which `group` moves to every GPU's; together the `collective`."""
+    """A `collective` as the schedule `one` of GPU 0's data, which `group` maps to the data of every other GPU."""
 
     collective: str
     size_bytes: int
     one: Schedule
-    group: Regular
+    group: RegularGroup
 
     @property
     def topology(self) -> Topology:
@@ -46,21 +37,21 @@ class CompactSchedule:
 
     @property
     def pieces(self) -> int:
-        """Chunks of each block."""
+        """The number of chunks per block."""
         return self.one.demand.pieces
 
     @property
     def finish_us(self) -> float:
-        """The last arrival: for every source the same."""
+        """The last arrival, which is the same for every source."""
         return self.one.finish_us
 
     def __len__(self) -> int:
-        """Transfers of all sources."""
+        """The number of transfers of all sources."""
         return len(self.one) * len(self.group)
 
     @cached_property
     def demand_of_one(self) -> Demand:
-        """What GPU 0 must send: its block to all, or a block to each; blocks as large as the largest."""
+        """The demand of GPU 0's data: its block to all GPUs, or a block to each, all of the size of the largest block."""
         count = len(self.group)
         block = -(-self.size_bytes // count)
         if self.collective == "allgather":
@@ -68,9 +59,9 @@ class CompactSchedule:
         return scatter(count, block * count, self.pieces)
 
     def expanded(self) -> Schedule:
-        """The schedule of all sources, written out; ScheduleError where that is too large."""
-        if len(self) > _MOST_WRITTEN_OUT:
-            raise ScheduleError(f"{len(self)} transfers are too many to write out; {_MOST_WRITTEN_OUT} at most")
+        """Return the schedule of all sources; raise ScheduleError if it has too many transfers."""
+        if len(self) > _MOST_EXPANDED:
+            raise ScheduleError(f"{len(self)} transfers are too many to expand; at most {_MOST_EXPANDED} are possible")
         one, group, count, pieces = self.one, self.group, len(self.group), self.pieces
         element = np.arange(count, dtype=np.int32)
         parts = [
@@ -96,36 +87,3 @@ class CompactSchedule:
             np.zeros(route.size, dtype=np.bool_),
             one.method,
         )
-
-
-def save_compact(compact: CompactSchedule, path: str | Path) -> None:
-    """Write it as JSON with its machine; compressed where the name ends in .gz."""
-    head = {"format": FORMAT, "version": VERSION, "collective": compact.collective, "size_bytes": compact.size_bytes}
-    turns = {"inside": list(compact.group.inside), "order": list(compact.group.order)}
-    write_json(path, head | turns | {"schedule": schedule_to_json(compact.one)})
-
-
-def load_compact(path: str | Path, topology: Topology | None = None) -> CompactSchedule:
-    """The compact schedule in a JSON file; refused where it was made for another machine than this."""
-    value, name = read_json(path, MAX_FILE_BYTES), str(path)
-    try:
-        check_header(value, FORMAT, VERSION)
-        check_keys(value, "", _KEYS, dict.fromkeys(_KEYS[2:], "..."))
-        if value["collective"] not in COMPACT:
-            raise ScheduleError(f"collective: must be {' or '.join(COMPACT)}, got {show(value['collective'])}")
-        size, inside, order = (_whole(value[key], key) for key in ("size_bytes", "inside", "order"))
-        one = schedule_from_json(value["schedule"], "schedule", topology)
-        group = turned_group(one.topology, tuple(inside), tuple(order))
-    except InputError as error:
-        raise ScheduleError(f"{name}: {error}") from None
-    if group is None:
-        raise ScheduleError(f"{name}: inside, order: these turns of ranks do not leave {one.topology.name} unchanged")
-    return CompactSchedule(value["collective"], size[0], one, group)
-
-
-def _whole(value: Any, key: str) -> list[int]:
-    """Positive whole numbers, one or a list."""
-    numbers = value if isinstance(value, list) else [value]
-    if not numbers or any(type(number) is not int or number < 1 for number in numbers):
-        raise ScheduleError(f"{key}: must be whole and positive, got {show(value)}")
-    return numbers

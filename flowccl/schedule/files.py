@@ -1,6 +1,6 @@
-"""Schedule JSON in and out; docs/schedule.md describes the format.
+"""Read and write schedules as JSON, in full and in compact form; docs/schedule.md describes the format.
 
-A file holds everything: the machine, the demand, the routes and the transfers, one column each.
+A file contains the machine, the demand, the routes and the transfers, one column each.
 """
 
 from itertools import chain, pairwise
@@ -13,41 +13,68 @@ from numpy.typing import NDArray
 from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column
 from flowccl.errors import InputError, ScheduleError
 from flowccl.files import json_format, read_json, write_json
+from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.files import topology_from_json, topology_to_json
 from flowccl.topology.routes import Routes
+from flowccl.topology.symmetry.regular_groups import turned_group
 from flowccl.topology.topology import Topology
 
 FORMAT = "flowccl-schedule"
+COMPACT_FORMAT = "flowccl-compact-schedule"
 VERSION = 1
-MAX_FILE_BYTES = 2_000_000_000  # unpacked
+_MAX_FILE_BYTES = 2_000_000_000  # uncompressed
 
 _NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": "[[0], [1, 2]]"}
 _KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", *_NEEDED)
+_COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
-_MAX_PS = 2**60  # some 13 days; sums of a few such times still fit in 64 bits
+_MAX_PS = 2**60  # about 13 days; the total of a few such times still fits in 64 bits
 
 
 def save_schedule(schedule: Schedule, path: str | Path) -> None:
-    """Write a schedule with its machine and its demand as JSON; compressed where the name ends in .gz."""
+    """Write a schedule with its machine and its demand as JSON; compressed if the name ends in .gz."""
     write_json(path, schedule_to_json(schedule))
 
 
 def load_schedule(path: str | Path, topology: Topology | None = None) -> Schedule:
-    """The schedule in a JSON file (.json or .json.gz); refused where it was made for another machine than this.
+    """Return the schedule in a JSON file (.json or .json.gz); raise ScheduleError if it was made for another machine.
 
-    One in compact form is written out, unless it is too large.
+    A compact schedule is expanded, unless it has too many transfers.
     """
-    if json_format(path) == "flowccl-compact-schedule":
-        from flowccl.schedule.compact import load_compact
-
+    if json_format(path) == COMPACT_FORMAT:
         return load_compact(path, topology).expanded()
-    return schedule_from_json(read_json(path, MAX_FILE_BYTES), str(path), topology)
+    return schedule_from_json(read_json(path, _MAX_FILE_BYTES), str(path), topology)
+
+
+def save_compact(compact: CompactSchedule, path: str | Path) -> None:
+    """Write a compact schedule with its machine as JSON; compressed if the name ends in .gz."""
+    head = {"format": COMPACT_FORMAT, "version": VERSION, "collective": compact.collective, "size_bytes": compact.size_bytes}
+    turns = {"inside": list(compact.group.inside), "order": list(compact.group.order)}
+    write_json(path, head | turns | {"schedule": schedule_to_json(compact.one)})
+
+
+def load_compact(path: str | Path, topology: Topology | None = None) -> CompactSchedule:
+    """Return the compact schedule in a JSON file; raise ScheduleError if it was made for another machine."""
+    value, name = read_json(path, _MAX_FILE_BYTES), str(path)
+    try:
+        check_header(value, COMPACT_FORMAT, VERSION)
+        check_keys(value, "", _COMPACT_KEYS, dict.fromkeys(_COMPACT_KEYS[2:], "..."))
+        if value["collective"] not in COMPACT:
+            raise ScheduleError(f"collective: must be {' or '.join(COMPACT)}, got {show(value['collective'])}")
+        size, inside, order = (_positive(value[key], key) for key in ("size_bytes", "inside", "order"))
+        one = schedule_from_json(value["schedule"], "schedule", topology)
+        group = rotation_group(one.topology, tuple(inside), tuple(order))
+    except InputError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    if group is None:
+        raise ScheduleError(f"{name}: inside, order: these rotations of the ranks are no symmetries of {one.topology.name}")
+    return CompactSchedule(value["collective"], size[0], one, group)
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as a value for JSON."""
+    """Return a schedule as a JSON value."""
     bounds = schedule.routes.ptr.tolist()
     links = schedule.routes.link.tolist()
     transfers: dict[str, Any] = {
@@ -73,7 +100,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | None = None) -> Schedule:
-    """The schedule in a JSON value; `name` is the file it comes from, for messages."""
+    """Return the schedule in a JSON value; `name` is the file name for error messages."""
     try:
         check_header(value, FORMAT, VERSION)
         check_keys(value, "", _KEYS, _NEEDED)
@@ -92,12 +119,12 @@ def _check_fingerprint(stored: Any, machine: Topology, wanted: Topology | None) 
     if stored is not None and text_field(stored, "", "fingerprint") != machine.fingerprint:
         raise ScheduleError(
             f"fingerprint: is {stored}, but the machine in the file has {machine.fingerprint}; the machine was changed "
-            "after the schedule was made (leave the fingerprint out to load it all the same)"
+            "after the schedule was made (remove the fingerprint to load the schedule anyway)"
         )
     if wanted is not None and wanted.fingerprint != machine.fingerprint:
         raise ScheduleError(
-            f"made for another machine: {machine.name}, its fingerprint is {machine.fingerprint}, "
-            f"this one's ({wanted.name}) is {wanted.fingerprint}"
+            f"made for another machine: {machine.name} with fingerprint {machine.fingerprint}, "
+            f"not {wanted.name} with fingerprint {wanted.fingerprint}"
         )
 
 
@@ -113,7 +140,7 @@ def _routes(rows: Any, num_links: int) -> Routes:
     try:
         link = int_column(flat, "routes", 0, num_links - 1)
     except InputError:
-        for number, row in enumerate(rows):  # again, for the place
+        for number, row in enumerate(rows):  # again, to name the route in the message
             int_column(row, f"routes[{number}]", 0, num_links - 1)
         raise
     return Routes(ptr, link.astype(np.int32))
@@ -136,7 +163,7 @@ def _transfers(value: Any, chunks: int, routes: int) -> dict[str, NDArray[Any]]:
 
 
 def _flags(value: Any, count: int) -> NDArray[np.bool_]:
-    """One flag for all transfers, or one each."""
+    """One flag for all transfers, or one per transfer."""
     if isinstance(value, bool):
         return np.full(count, value, dtype=np.bool_)
     if not isinstance(value, list):
@@ -145,6 +172,14 @@ def _flags(value: Any, count: int) -> NDArray[np.bool_]:
         at = next(n for n, entry in enumerate(value) if type(entry) is not bool)
         raise ScheduleError(f"transfers.reduce[{at}]: must be true or false, got {show(value[at])}")
     return np.array(value, dtype=np.bool_)
+
+
+def _positive(value: Any, key: str) -> list[int]:
+    """Positive integers from one number or a list."""
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or any(type(number) is not int or number < 1 for number in numbers):
+        raise ScheduleError(f"{key}: must be a positive whole number or a list of them, got {show(value)}")
+    return numbers
 
 
 def _flowccl_version() -> str:

@@ -117,7 +117,7 @@ class Schedule:
         return shape_on(self.topology, self.routes)
 
     @cached_property
-    def remembered(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """What functions of a schedule found out about it, by their names."""
         return {}
 

@@ -36,7 +36,7 @@ class Timing:
     end_arrival_ps: NDArray[np.int64]
 
     @property
-    def adding(self) -> NDArray[np.int64]:
+    def reducing(self) -> NDArray[np.int64]:
         """The ends that are busy adding up, from `end_whole_ps` to `end_arrival_ps`."""
         return np.flatnonzero(self.end_arrival_ps > self.end_whole_ps)
 
@@ -150,7 +150,7 @@ def _with_changes(
             links = [int(shape.routes.link[h]) for h in hops]
             limit = shape.segment_GBps[s] if topology.limits else np.inf
             share = _limit_share(topology, links, limit)
-            held, slowest = _longest_hold(topology, links, starts, int(size_bytes[i]), share)
+            held, slowest = _longest_busy(topology, links, starts, int(size_bytes[i]), share)
             duration[first_segment[i] + s - base] = held
             rows = hop_ptr[i] + np.array(hops) - shape.routes.ptr[r]
             begin[rows], rate[rows] = starts, slowest if not topology.has_overheads else size_bytes[i] * 1000.0 / held
@@ -165,7 +165,7 @@ def _limit_share(topology: Topology, links: list[int], otherwise: float) -> floa
     return min([limit.bandwidth_GBps / n for limit, n in zip(topology.limits, uses, strict=True) if n] or [np.inf])
 
 
-def _longest_hold(
+def _longest_busy(
     topology: Topology, links: list[int], starts: list[int], size_bytes: int, rate: float
 ) -> tuple[int, float]:
     """How long the links are held, at the slowest rate of that time: it makes the hold longer, and may meet a slower.

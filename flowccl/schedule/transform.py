@@ -22,7 +22,7 @@ def prune(schedule: Schedule) -> Schedule:
     several contributions, and branches without which the rest would be too fast for a limit or a link further on.
     """
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
-    summed = (np.diff(demand.source_ptr) > 1)[schedule.chunk]
+    reduced = (np.diff(demand.source_ptr) > 1)[schedule.chunk]
     order, keys, _ = deliveries(schedule)
     first = np.ones(len(keys), dtype=np.bool_)
     first[1:] = keys[1:] != keys[:-1]
@@ -34,9 +34,9 @@ def prune(schedule: Schedule) -> Schedule:
     fed_by = np.full(len(schedule), -1, dtype=np.int64)  # the row with which the root of each transfer got the chunk
     root, end = feeding(schedule)
     fed_by[timing.root_transfer[root]] = end
-    useful = summed[timing.end_transfer]
+    useful = reduced[timing.end_transfer]
     if schedule.has_messages:  # what travels with a sum stays, so that the sum comes when it came
-        with_sum = np.isin(schedule.leader, schedule.leader[summed])
+        with_sum = np.isin(schedule.leader, schedule.leader[reduced])
         rows = np.union1d(rows, np.flatnonzero(with_sum[timing.end_transfer]))
     rows = rows[~useful[rows]]
     last = np.empty(len(useful), dtype=np.int64)
@@ -146,7 +146,7 @@ def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
     switches do not let it be done so.
     """
     times, count = len(demand) // len(schedule.demand), len(schedule)
-    if schedule.has_messages or schedule.topology.changes or not _is_finer(demand, schedule.demand, times):
+    if schedule.has_messages or schedule.topology.changes or not _is_subdivision(demand, schedule.demand, times):
         return None
     chunk = np.repeat(schedule.chunk, times) * times + np.tile(np.arange(times, dtype=np.int32), count)
     route, reduce = np.repeat(schedule.route, times), np.repeat(schedule.reduce, times)
@@ -160,8 +160,8 @@ def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
         reduce=reduce,
         message=none[:0].astype(np.int32),
     )
-    hold = _longest_holds(pieces).reshape(count, times)
-    whole, together = _longest_holds(schedule), hold.sum(axis=1)
+    hold = _longest_busy_times(pieces).reshape(count, times)
+    whole, together = _longest_busy_times(schedule), hold.sum(axis=1)
     more = together > whole  # where bytes do not divide: all starts a little later
     longer = float(((together + 2) / whole)[more].max(initial=1.0))
     start = np.ceil(schedule.start_ps * longer).astype(np.int64)[:, None] + np.cumsum(hold, axis=1) - hold
@@ -169,7 +169,7 @@ def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
     return left_shift(placed) if fits(placed) else None
 
 
-def _is_finer(fine: Demand, coarse: Demand, times: int) -> bool:
+def _is_subdivision(fine: Demand, coarse: Demand, times: int) -> bool:
     """Whether each chunk of one demand is so many chunks of the other, one after another."""
     of = np.repeat(np.arange(len(coarse), dtype=np.int32), times)
     return len(fine) == len(of) and all(
@@ -181,7 +181,7 @@ def _is_finer(fine: Demand, coarse: Demand, times: int) -> bool:
     )
 
 
-def _longest_holds(schedule: Schedule) -> NDArray[np.int64]:
+def _longest_busy_times(schedule: Schedule) -> NDArray[np.int64]:
     """How long each transfer holds the link that it holds longest."""
     timing = schedule.timing
     hold = np.zeros(len(schedule), dtype=np.int64)

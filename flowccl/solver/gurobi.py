@@ -1,7 +1,7 @@
-"""Gurobi, where it is installed: the same function as for HiGHS.
+"""Solve programs with Gurobi, if it is installed.
 
-Gurobi has no rows with two different bounds, so each row becomes one constraint per finite bound, or one equation; its
-dual is the sum of theirs. Signs of duals are those of `solution.py`. Ctrl-C is caught by gurobipy itself.
+Gurobi has no rows with two different bounds, so each row becomes one constraint per finite bound, or one equation; the
+dual of the row is the sum of their duals. Signs of duals are those of `solution.py`. gurobipy handles Ctrl-C itself.
 """
 
 import logging
@@ -35,12 +35,12 @@ def solve(program: LinearProgram, options: SolverOptions) -> Solution:
             columns, parts = _fill(gurobipy, model, program)
             if options.start is not None and program.has_integers:
                 columns.Start = options.start
-            watch = _Watch(gurobipy.GRB, options, started)
+            watch = _ProgressCallback(gurobipy.GRB, options, started)
             model.optimize(watch)
             if watch.error is not None:
                 raise watch.error
             if model.Status == gurobipy.GRB.INF_OR_UNBD:
-                model.Params.DualReductions = 0  # then Gurobi tells the two apart
+                model.Params.DualReductions = 0  # Gurobi then distinguishes the two
                 model.optimize(watch)
             return _read(gurobipy.GRB, model, program, columns, parts, time.monotonic() - started)
     except gurobipy.GurobiError as error:
@@ -51,7 +51,7 @@ def _params(options: SolverOptions) -> dict[str, float | int]:
     params: dict[str, float | int] = {
         "OutputFlag": 0,
         "MIPGap": options.gap,
-        "IntegralityFocus": 1,  # answers are rounded to whole numbers, and must still fit
+        "IntegralityFocus": 1,  # solutions are rounded to integers and must remain feasible
         "Seed": options.seed,
         "Method": _METHODS[options.method],
     }
@@ -67,7 +67,7 @@ def _params(options: SolverOptions) -> dict[str, float | int]:
 
 
 def _fill(gurobipy: Any, model: Any, program: LinearProgram) -> tuple[Any, list[tuple[Any, Any]]]:
-    """Variables, and pairs (rows, constraints)."""
+    """Add the program to the model; return its variables and pairs (rows, constraints)."""
     columns = model.addMVar(
         program.num_columns,
         lb=program.lower,
@@ -91,8 +91,8 @@ def _fill(gurobipy: Any, model: Any, program: LinearProgram) -> tuple[Any, list[
     return columns, parts
 
 
-class _Watch:
-    """The callback: shows progress, asks whether to stop, and keeps what these raise, since Gurobi would print it."""
+class _ProgressCallback:
+    """Callback that reports progress and checks `should_stop`; it keeps their exceptions for `solve` to raise."""
 
     def __init__(self, grb: Any, options: SolverOptions, started: float) -> None:
         self.grb = grb
@@ -106,20 +106,20 @@ class _Watch:
             callback = self.grb.Callback
             if where == callback.MIP and self.options.on_progress is not None:
                 best, bound = model.cbGet(callback.MIP_OBJBST), model.cbGet(callback.MIP_OBJBND)
-                noted = (_unlimited(best), _unlimited(bound))
+                noted = (_as_infinite(best), _as_infinite(bound))
                 if noted != self.shown:
                     self.shown = noted
                     self.options.on_progress(
-                        _unlimited(noted[0]), _unlimited(noted[1]), time.monotonic() - self.started
+                        _as_infinite(noted[0]), _as_infinite(noted[1]), time.monotonic() - self.started
                     )
             if self.options.should_stop is not None and self.options.should_stop():
                 model.terminate()
-        except Exception as error:  # raised by solve() once Gurobi is at rest
+        except Exception as error:  # solve() raises it after Gurobi has stopped
             self.error = error
             model.terminate()
 
 
-def _unlimited(number: float) -> float:
+def _as_infinite(number: float) -> float:
     return math.copysign(math.inf, number) if abs(number) >= 1e100 else number
 
 
@@ -138,7 +138,7 @@ def _read(
     _log.debug("gurobi: %s, status %s after %.3f s", program, model.Status, seconds)
     solution = Solution(
         status=status,
-        bound=_unlimited(model.ObjBound) if program.has_integers else math.inf if program.maximize else -math.inf,
+        bound=_as_infinite(model.ObjBound) if program.has_integers else math.inf if program.maximize else -math.inf,
         seconds=seconds,
         iterations=int(model.IterCount),
         nodes=int(model.NodeCount),

@@ -1,10 +1,10 @@
-"""HiGHS, the free solver.
+"""Solve programs with HiGHS, the default solver.
 
-HiGHS runs in a thread of its own while the caller's thread waits, because
+HiGHS runs in its own thread while the caller's thread waits, because
 - Ctrl-C reaches Python only in the main thread, and only between two of its instructions;
-- each thread has its own HiGHS task scheduler, so the `threads` of one solve cannot clash with those of another;
+- each thread has its own HiGHS task scheduler, so the `threads` of one solve cannot conflict with those of another;
 - `on_progress` and `should_stop` are then called in the caller's thread, where they may raise.
-The callback that HiGHS itself calls does no more than note two numbers and read one flag.
+The callback that HiGHS calls only stores two numbers and reads one flag.
 """
 
 import logging
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 
-# What is tried when an answer is no good. Presolve is what breaks down most. With large coefficients, a variable within
-# the usual tolerance of a whole number may carry what the whole number could not: 1e-6 of a link that is "not used",
-# times 1e6 bytes.
+# Settings for a second attempt after an invalid solution. Most failures occur in presolve. With large coefficients, a
+# variable within the default tolerance of an integer may allow what the integer does not: 1e-6 of an unused link times
+# 1e6 bytes.
 _AFTER_ERROR: dict[str, float | str] = {"presolve": "off"}
 _AFTER_FRACTIONS: dict[str, float | str] = {"mip_feasibility_tolerance": 1e-9}
 
@@ -43,8 +43,8 @@ _AFTER_FRACTIONS: dict[str, float | str] = {"mip_feasibility_tolerance": 1e-9}
 def solve(program: LinearProgram, options: SolverOptions) -> Solution:
     """Solve a program with HiGHS.
 
-    Integer variables of the answer are exact whole numbers. Where rounding them breaks a row, the continuous variables
-    are solved again with the integers fixed; where that fails, the program is solved again with a finer tolerance.
+    Integer variables of the solution are exact integers. If rounding them violates a row, the continuous variables are
+    solved again with the integers fixed; if that fails, the program is solved again with a tighter tolerance.
     """
     started = time.monotonic()
     if program.num_columns == 0:
@@ -61,7 +61,7 @@ def _attempt(
     program: LinearProgram, options: SolverOptions, started: float, settings: dict[str, float | str]
 ) -> Solution:
     run = HighsRun(program, options, settings)
-    run.go(started)
+    run.execute(started)
     if run.is_unbounded_or_infeasible():
         return _unbounded_or_infeasible(program, run, started)
     solution = run.read(program)
@@ -71,10 +71,10 @@ def _attempt(
 
 
 def _unbounded_or_infeasible(program: LinearProgram, run: "HighsRun", started: float) -> Solution:
-    """Tell the two apart, which HiGHS does not do for integers: without costs nothing is unbounded."""
+    """Distinguish the two cases, which HiGHS does not for integers: without costs no program is unbounded."""
     every = np.arange(program.num_columns, dtype=np.int32)
-    run.must(run.highs.changeColsCost(len(every), every, np.zeros(len(every))), "change costs")
-    run.go(started)
+    run.require(run.highs.changeColsCost(len(every), every, np.zeros(len(every))), "change costs")
+    run.execute(started)
     answer = run.read(program.with_cost(every, 0.0))
     status = Status.UNBOUNDED if answer.status is Status.OPTIMAL else answer.status
     return Solution(status=status, message=answer.message)
@@ -83,7 +83,7 @@ def _unbounded_or_infeasible(program: LinearProgram, run: "HighsRun", started: f
 def _with_exact_integers(
     program: LinearProgram, solution: Solution, values: FloatArray, options: SolverOptions, started: float
 ) -> Solution:
-    left = max(options.time_limit_s - (time.monotonic() - started), 1.0)  # it is worth a second to keep the point
+    left = max(options.time_limit_s - (time.monotonic() - started), 1.0)  # at least a second, to keep the point
     plain = SolverOptions(time_limit_s=left, threads=options.threads, seed=options.seed)
     answer = solve(program.with_fixed_integers(values), plain)
     if answer.status is Status.INTERRUPTED:
@@ -94,12 +94,12 @@ def _with_exact_integers(
 
 
 class HighsRun:
-    """One HiGHS object with a program in it, and how to run it."""
+    """A HiGHS object with a program, and functions to run it."""
 
     def __init__(
         self, program: LinearProgram, options: SolverOptions, settings: dict[str, float | str] | None = None
     ) -> None:
-        import highspy  # here, so that importing flowccl stays fast
+        import highspy  # imported here to keep the import of flowccl fast
 
         self.options = options
         self.highspy: Any = highspy  # its type hints are incomplete
@@ -113,26 +113,26 @@ class HighsRun:
         try:
             self._pass(program)
         except MemoryError as error:
-            raise SolverError(f"{program}: not enough memory; use a smaller formulation") from error
+            raise SolverError(f"{program}: out of memory; use a smaller formulation") from error
         kinds = self.highspy.cb.HighsCallbackType
         self._mip_kind = int(kinds.kCallbackMipInterrupt)
-        self.highs.setCallback(self._heard, None)
+        self.highs.setCallback(self._callback, None)
         for kind in (kinds.kCallbackSimplexInterrupt, kinds.kCallbackIpmInterrupt, kinds.kCallbackMipInterrupt):
             self.highs.startCallback(kind)
 
-    def must(self, status: Any, what: str) -> None:
-        """Raise where HiGHS could not do it; what it only warns of (a lower bound above an upper one) is no error."""
+    def require(self, status: Any, what: str) -> None:
+        """Raise SolverError if HiGHS failed; warnings (such as a lower bound above an upper bound) are ignored."""
         if status == self.highspy.HighsStatus.kError:
             raise SolverError(f"HiGHS could not {what}")
 
-    def go(self, started: float) -> None:
-        """Run HiGHS to its end, to a limit (the time counts from `started`) or until it is interrupted."""
+    def execute(self, started: float) -> None:
+        """Run HiGHS until it ends, reaches a limit (time counts from `started`) or is interrupted."""
         self._started, self._stop, self._interrupted = started, None, False
         left = self.options.time_limit_s - (time.monotonic() - started)
-        # HiGHS adds up the time of all runs of one object.
+        # HiGHS accumulates the time of all runs of one object.
         self._set("time_limit", self.highs.getRunTime() + max(left, 0.0))
         errors: list[Exception] = []
-        done = threading.Event()  # not Thread.join: Ctrl-C in it makes Python 3.11 believe that the thread has ended
+        done = threading.Event()  # not Thread.join: after Ctrl-C in it, Python 3.11 assumes that the thread has ended
         threading.Thread(target=self._work, args=(errors, done), name="highs", daemon=True).start()
         while True:
             try:
@@ -142,20 +142,20 @@ class HighsRun:
                 if self._interrupted:  # a second Ctrl-C does not wait for HiGHS
                     raise
                 self._interrupted = True
-                self._halt(Status.INTERRUPTED)
+                self._request_stop(Status.INTERRUPTED)
         for error in errors:
             if not isinstance(error, MemoryError):
-                raise SolverError(f"HiGHS broke down: {error}") from error
+                raise SolverError(f"HiGHS failed: {error}") from error
             self._stop = Status.MEMORY_LIMIT
 
     def is_unbounded_or_infeasible(self) -> bool:
-        """Whether HiGHS left open which of the two it is."""
+        """Whether HiGHS did not decide between unbounded and infeasible."""
         return not self._interrupted and bool(
             self.highs.getModelStatus() == self.highspy.HighsModelStatus.kUnboundedOrInfeasible
         )
 
     def read(self, program: LinearProgram) -> Solution:
-        """What HiGHS found for the program, which must be the one it has."""
+        """Read the solution; `program` must be the one that HiGHS holds."""
         info, optimal = self.highs.getInfo(), self.highs.getModelStatus() == self.highspy.HighsModelStatus.kOptimal
         status = self._status(info.primal_solution_status == self.highspy.kSolutionStatusFeasible)
         linear = not program.has_integers
@@ -180,7 +180,7 @@ class HighsRun:
         return with_point(program, solution, np.array(point.col_value))
 
     def _set(self, name: str, value: float | str) -> None:
-        self.must(self.highs.setOptionValue(name, value), f"set {name} to {value}")
+        self.require(self.highs.setOptionValue(name, value), f"set {name} to {value}")
 
     def _configure(self, settings: dict[str, float | str]) -> None:
         options = self.options
@@ -188,7 +188,7 @@ class HighsRun:
         self._set("mip_rel_gap", options.gap)
         self._set("random_seed", options.seed)
         self._set("solver", options.method)
-        self._set("small_matrix_value", 1e-12)  # by default coefficients below 1e-9 are dropped: seconds per byte are
+        self._set("small_matrix_value", 1e-12)  # the default drops coefficients below 1e-9, such as seconds per byte
         if options.threads is not None:
             self._set("threads", options.threads)
         if options.first_solution:
@@ -214,52 +214,52 @@ class HighsRun:
             program.column_start,
             program.entry_row,
             program.entry_value,
-            program.integer.astype(np.int32),  # never empty: HiGHS wants one number per column, of linear programs too
+            program.integer.astype(np.int32),  # HiGHS needs one number per column, for linear programs too
         )
-        self.must(done, f"read {program}; coefficients must be below 1e15")
+        self.require(done, f"read {program}; coefficients must be below 1e15")
         if self.options.start is not None and program.has_integers:
             self._pass_start(self.options.start, program.num_columns)
 
     def _pass_start(self, start: FloatArray, num_columns: int) -> None:
         if start.shape != (num_columns,) or not np.isfinite(start).all():
-            raise InputError(f"start: give {num_columns} finite values, one per column; got shape {start.shape}")
+            raise InputError(f"start: expected {num_columns} finite values, one per column; got shape {start.shape}")
         point = self.highspy.HighsSolution()
         point.col_value = start.tolist()
-        self.must(self.highs.setSolution(point), "take the start")
+        self.require(self.highs.setSolution(point), "use the start point")
 
     def _work(self, errors: list[Exception], done: threading.Event) -> None:
         try:
             self.highs.run()
-        except Exception as error:  # anything: it is raised in the caller's thread
+        except Exception as error:  # re-raised in the caller's thread
             errors.append(error)
         finally:
-            self.highs.resetGlobalScheduler(True)  # this thread's; frees its workers
+            self.highs.resetGlobalScheduler(True)  # frees the workers of this thread's scheduler
             done.set()
 
-    def _heard(self, kind: int, _message: str, heard: Any, answer: Any, _data: object) -> None:
+    def _callback(self, kind: int, _message: str, heard: Any, answer: Any, _data: object) -> None:
         if int(kind) == self._mip_kind:
             self._noted = (heard.mip_primal_bound, heard.mip_dual_bound)
         if self._stop is not None:
             answer.user_interrupt = True
 
     def _watch(self, done: threading.Event) -> None:
-        """Wait for HiGHS, and show, ask and measure meanwhile."""
+        """Wait for HiGHS; meanwhile report progress, and check `should_stop` and the memory limit."""
         try:
             while not done.wait(_POLL_S):
                 self._show()
                 if self.options.should_stop is not None and self.options.should_stop():
-                    self._halt(Status.INTERRUPTED)
+                    self._request_stop(Status.INTERRUPTED)
                 if _too_big(self.options.memory_limit_MB):
-                    self._halt(Status.MEMORY_LIMIT)
+                    self._request_stop(Status.MEMORY_LIMIT)
             self._show()
-        except Exception:  # on_progress or should_stop raised: the caller gets it once HiGHS is at rest
-            self._halt(Status.INTERRUPTED)
+        except Exception:  # on_progress or should_stop raised: re-raise after HiGHS has stopped
+            self._request_stop(Status.INTERRUPTED)
             done.wait()
             raise
 
-    def _halt(self, status: Status) -> None:
+    def _request_stop(self, status: Status) -> None:
         self._stop = self._stop or status
-        # The callback ends everything but presolve, which calls none; it looks at the time limit, which may be changed.
+        # The callback stops everything but presolve, which checks only the time limit.
         self.highs.setOptionValue("time_limit", 0.0)
 
     def _show(self) -> None:
@@ -276,7 +276,7 @@ class HighsRun:
             statuses.kUnbounded: Status.UNBOUNDED,
             statuses.kMemoryLimit: Status.MEMORY_LIMIT,
         }
-        if self._interrupted:  # even if HiGHS was done at that moment: who pressed Ctrl-C wants no next solve
+        if self._interrupted:  # even if HiGHS had just finished, so that the caller does not start the next solve
             return Status.INTERRUPTED
         if found in known:
             return known[found]
@@ -288,7 +288,7 @@ class HighsRun:
 
 
 def _whole_bounds(program: LinearProgram) -> tuple[FloatArray, FloatArray]:
-    """Bounds with those of integers moved inwards to whole numbers: presolve may stay on one that is a fraction."""
+    """Bounds with those of integer variables rounded inwards, since presolve may keep a fractional bound."""
     low, high = program.lower, program.upper
     low = np.where(program.integer, np.ceil(low - 1e-9 * np.maximum(1.0, np.abs(low))), low)
     return low, np.where(program.integer, np.floor(high + 1e-9 * np.maximum(1.0, np.abs(high))), high)
@@ -300,7 +300,7 @@ def _too_big(limit_MB: float) -> bool:
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") > limit_MB * 1e6
-    except OSError:  # not Linux: the most it ever had, in bytes (macOS)
+    except OSError:  # not Linux: use the peak memory, in bytes on macOS
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > limit_MB * 1e6

@@ -1,10 +1,10 @@
-"""Linear programs as arrays: what a solver gets.
+"""Linear programs as arrays, the input of a solver.
 
     minimize (or maximize)   cost . x + offset
-    subject to               row_lower <= A x <= row_upper,   lower <= x <= upper,   x[integer] whole numbers
+    subject to               row_lower <= A x <= row_upper,   lower <= x <= upper,   x[integer] integer
 
-Arrays are frozen and checked when the program is made; names are kept per family and serve messages only. Write a
-program with the ProgramBuilder of `builder.py`.
+Arrays are read-only and checked when the program is created; names are stored per family and used in messages only. Use
+the ProgramBuilder of `builder.py` to create a program.
 """
 
 import math
@@ -25,14 +25,14 @@ Entries = NDArray[Any] | sparse.sparray
 """A matrix of coefficients: a numpy array, or any scipy sparse array."""
 
 MAX_INDEX = 2**31 - 1
-"""Solvers count columns, rows and entries in 32 bits."""
+"""Solvers use 32-bit indices for columns, rows and entries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Label:
-    """Names for consecutive numbers: a family of `shape`, whose first number is `first`.
+    """Names for consecutive numbers: a family of `shape` whose first number is `first`.
 
-    Where the family was made with a mask, `places` has the flat place in the shape of each number.
+    For a masked family, `places` has the flat index in the shape of each number.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """A linear or mixed-integer program, its matrix by columns (CSC).
+    """A linear or mixed-integer program with its matrix in column order (CSC).
 
     Column j has the coefficients `entry_value[k]` in the rows `entry_row[k]`, for k from `column_start[j]` to
-    `column_start[j + 1]`. Equal bounds make an equation; bounds may be infinite; a lower bound above its upper one is
-    allowed and makes the program infeasible.
+    `column_start[j + 1]` (exclusive). Equal bounds make an equation; bounds may be infinite; a lower bound above its
+    upper bound is allowed and makes the program infeasible.
     """
 
     cost: FloatArray
@@ -75,7 +75,7 @@ class LinearProgram:
     column_labels: tuple[Label, ...] = ()
     row_labels: tuple[Label, ...] = ()
     row_number: NDArray[np.int64] | None = None
-    """What each row is called in `row_labels`; None where no row was dropped."""
+    """Number of each row in `row_labels`; None if no row was dropped."""
 
     def __post_init__(self) -> None:
         for name, kind in _ARRAYS.items():
@@ -91,22 +91,22 @@ class LinearProgram:
 
     @property
     def num_columns(self) -> int:
-        """How many variables."""
+        """Number of variables."""
         return len(self.cost)
 
     @property
     def num_rows(self) -> int:
-        """How many constraints."""
+        """Number of constraints."""
         return len(self.row_lower)
 
     @property
     def num_entries(self) -> int:
-        """How many coefficients are not zero."""
+        """Number of nonzero coefficients."""
         return len(self.entry_value)
 
     @cached_property
     def has_integers(self) -> bool:
-        """Whether any variable must be a whole number."""
+        """Whether any variable is an integer."""
         return bool(self.integer.any())
 
     @cached_property
@@ -121,15 +121,15 @@ class LinearProgram:
         return np.repeat(np.arange(self.num_columns, dtype=np.int32), np.diff(self.column_start))
 
     def objective(self, values: FloatArray) -> float:
-        """What is to be minimized or maximized: cost . x + offset."""
+        """Objective value: cost . x + offset."""
         return float(self.cost @ values) + self.offset
 
     def activity(self, values: FloatArray) -> FloatArray:
-        """A x, one number per row."""
+        """Row activities A x."""
         return np.asarray(self.matrix @ values, dtype=np.float64)
 
     def reduced_costs(self, duals: FloatArray) -> FloatArray:
-        """What is left of the costs once the rows have their prices: cost - A^T duals."""
+        """Reduced costs: cost - A^T duals."""
         return np.asarray(self.cost - self.matrix.T @ duals, dtype=np.float64)
 
     def column_name(self, column: int) -> str:
@@ -142,19 +142,19 @@ class LinearProgram:
         return _name(self.row_labels, number, f"row {row}")
 
     def rows_of(self, family: ArrayLike) -> NDArray[np.int64]:
-        """The rows of a RowFamily here, in its shape; -1 where there is none (masked, or dropped as empty)."""
+        """Rows of a RowFamily in this program, in its shape; -1 for masked rows and for dropped empty rows."""
         numbers = np.asarray(family, dtype=np.int64)
         if self.row_number is None:
             return numbers
         rows = np.full(max(int(numbers.max(initial=-1)), int(self.row_number.max(initial=-1))) + 2, -1, dtype=np.int64)
         known = self.row_number >= 0
         rows[self.row_number[known]] = np.flatnonzero(known)
-        return rows[numbers]  # the last entry stays -1, and so do the numbers -1
+        return rows[numbers]  # the last entry is -1, so -1 maps to -1
 
     def point(self, *parts: tuple[ArrayLike, ArrayLike]) -> FloatArray:
-        """One value per column, from pairs (block, values); the other columns get 0, or the bound nearest to it.
+        """A point from pairs (block, values); the other columns get 0, or the bound closest to 0.
 
-        A value that is not zero where the block has no variable is an InputError: no point of this program has it.
+        A nonzero value where the block has no variable is an InputError.
         """
         values: FloatArray = np.minimum(np.maximum(0.0, self.lower), self.upper)
         for block, wanted in parts:
@@ -169,7 +169,7 @@ class LinearProgram:
     def with_columns(
         self, cost: ArrayLike, entries: Entries, lower: ArrayLike = 0.0, upper: ArrayLike = math.inf
     ) -> "LinearProgram":
-        """A program with more continuous variables, and their coefficients as a matrix (rows x new columns)."""
+        """Return the program with new continuous variables; their coefficients are a matrix (rows x new columns)."""
         new: Any = sparse.csc_array(entries)
         if new.shape[0] != self.num_rows:
             raise InputError(f"new columns have {new.shape[0]} rows, the program has {self.num_rows}")
@@ -186,7 +186,7 @@ class LinearProgram:
         )
 
     def with_rows(self, entries: Entries, lower: ArrayLike = -math.inf, upper: ArrayLike = math.inf) -> "LinearProgram":
-        """A program with more constraints, and their coefficients as a matrix (new rows x columns)."""
+        """Return the program with new constraints; their coefficients are a matrix (new rows x columns)."""
         new: Any = sparse.csc_array(entries).tocsr()
         if new.shape[1] != self.num_columns:
             raise InputError(f"new rows have {new.shape[1]} columns, the program has {self.num_columns}")
@@ -204,13 +204,13 @@ class LinearProgram:
         )
 
     def with_cost(self, columns: ArrayLike, cost: ArrayLike) -> "LinearProgram":
-        """A program with other costs for some columns."""
+        """Return the program with changed costs of some columns."""
         changed = self.cost.copy()
         changed[np.asarray(columns)] = cost
         return replace(self, cost=changed)
 
     def with_fixed_integers(self, values: FloatArray) -> "LinearProgram":
-        """The linear program that is left once every integer variable has its value from a point."""
+        """Return the linear program with every integer variable fixed to its value in a point."""
         lower, upper = np.where(self.integer, values, self.lower), np.where(self.integer, values, self.upper)
         return replace(self, lower=lower, upper=upper, integer=np.zeros(self.num_columns, dtype=np.bool_))
 
@@ -246,7 +246,7 @@ def _check(program: LinearProgram) -> None:
             raise InputError(f"program: {name} must have {length} entries, got shape {getattr(program, name).shape}")
     start = program.column_start
     if start[0] != 0 or start[-1] != entries or np.any(np.diff(start) < 0):
-        raise InputError(f"program: column_start must rise from 0 to {entries}")
+        raise InputError(f"program: column_start must increase from 0 to {entries}")
     if entries and not 0 <= program.entry_row.min() <= program.entry_row.max() < rows:
         raise InputError(f"program: entry_row must be from 0 to {rows - 1}")
     _check_numbers(program)

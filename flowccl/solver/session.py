@@ -1,4 +1,4 @@
-"""A linear program that grows between solves: column generation, cutting planes."""
+"""Linear programs that grow between solves, for column generation and cutting planes."""
 
 import math
 import time
@@ -15,10 +15,10 @@ from flowccl.solver.solution import Solution, SolverOptions, checked, solve_empt
 
 
 class Session:
-    """A linear program in HiGHS; each solve starts from the basis of the last one (with simplex).
+    """A linear program in HiGHS; each simplex solve starts from the basis of the last one.
 
-    Solve, price new columns with the duals, add them, solve again. `program` is always the program as it now is, and
-    every answer is checked against it.
+    For column generation: solve, price new columns with the duals, add them, solve again. `program` is always the
+    current program, and every solution is checked against it.
     """
 
     def __init__(self, program: LinearProgram, options: SolverOptions | None = None) -> None:
@@ -30,7 +30,7 @@ class Session:
     def add_columns(
         self, cost: ArrayLike, entries: Entries, lower: ArrayLike = 0.0, upper: ArrayLike = math.inf
     ) -> NDArray[np.int64]:
-        """Add variables with their coefficients, a matrix (rows x new columns); returns their columns."""
+        """Add variables with their coefficients, a matrix (rows x new columns); return their columns."""
         first, program = self.program.num_columns, self.program.with_columns(cost, entries, lower, upper)
         start, new = program.column_start[first:], slice(first, None)
         taken = slice(int(start[0]), int(start[-1]))
@@ -44,14 +44,14 @@ class Session:
             program.entry_row[taken],
             program.entry_value[taken],
         )
-        self._run.must(done, "add columns")
+        self._run.require(done, "add columns")
         self.program = program
         return np.arange(first, program.num_columns)
 
     def add_rows(
         self, entries: Entries, lower: ArrayLike = -math.inf, upper: ArrayLike = math.inf
     ) -> NDArray[np.int64]:
-        """Add constraints with their coefficients, a matrix (new rows x columns); returns their rows."""
+        """Add constraints with their coefficients, a matrix (new rows x columns); return their rows."""
         first, program = self.program.num_rows, self.program.with_rows(entries, lower, upper)
         matrix: Any = sparse.csc_array(entries).tocsr()
         done = self._run.highs.addRows(
@@ -63,19 +63,19 @@ class Session:
             matrix.indices.astype(np.int32),
             matrix.data.astype(np.float64),
         )
-        self._run.must(done, "add rows")
+        self._run.require(done, "add rows")
         self.program = program
         return np.arange(first, program.num_rows)
 
     def change_cost(self, columns: ArrayLike, cost: ArrayLike) -> None:
-        """Give some columns other costs."""
+        """Change the costs of some columns."""
         self.program = self.program.with_cost(columns, cost)
         where = np.unique(np.asarray(columns, dtype=np.int32))
-        self._run.must(self._run.highs.changeColsCost(len(where), where, self.program.cost[where]), "change costs")
+        self._run.require(self._run.highs.changeColsCost(len(where), where, self.program.cost[where]), "change costs")
 
     def solve(self) -> Solution:
-        """Solve the program as it now is; the time limit counts from this call."""
+        """Solve the current program; the time limit counts from this call."""
         if self.program.num_columns == 0:
             return solve_empty(self.program)
-        self._run.go(time.monotonic())
+        self._run.execute(time.monotonic())
         return checked(self.program, self._run.read(self.program))

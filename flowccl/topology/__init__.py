@@ -1,1 +1,1 @@
-"""The machine."""
+"""The machine: GPUs, switches, memories, and the links between them."""

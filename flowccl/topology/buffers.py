@@ -1,4 +1,4 @@
-"""The same machine with less room to keep what is for others."""
+"""Machines with smaller buffers for forwarded data."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from flowccl.topology.topology import Topology
 
 
 def with_buffers(topology: Topology, buffer_bytes: int) -> Topology:
-    """Every storing node may hold so many bytes for others, or fewer where the machine says so."""
+    """Return the machine with the buffer of every storing node limited to `buffer_bytes`; smaller buffers stay."""
     if buffer_bytes < 0:
         raise TopologyError(f"buffer_bytes must be >= 0, got {buffer_bytes}")
     nodes = [

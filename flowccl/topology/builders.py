@@ -1,8 +1,8 @@
 """Regular machines of any size: ring, line, full, star, mesh, torus, hypercube, fat tree, dragonfly, rail.
 
-Every function gives a `Topology`. All its links come in pairs, one each way, `a -> b` directly before `b -> a`, and
-all have the same bandwidth, latency and setup unless the function says otherwise. The order of the links is the order
-in which the docstring names them. GPUs are gpu0, gpu1, ...; switches come after them.
+Every function returns a `Topology`. Links come in pairs, one per direction, with `a -> b` directly before `b -> a`. All
+links have the same bandwidth, latency and overhead unless the function says otherwise. The order of the links is the
+order in which the docstring names them. GPUs are gpu0, gpu1, ...; switches come after them.
 """
 
 import inspect
@@ -19,7 +19,7 @@ MAX_LINKS = 10_000_000
 
 
 def ring(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
-    """A ring: gpu i and gpu i + 1, last and first. Two GPUs have one pair of links, not two."""
+    """Return a ring: gpu i with gpu i + 1, the last GPU with the first. Two GPUs have one pair of links, not two."""
     check_whole("ring", "gpus", gpus, 2)
     count = gpus if gpus > 2 else 1
     links = [k for i in range(count) for k in both(i, (i + 1) % gpus, bandwidth_GBps, latency_us, overhead_us)]
@@ -28,7 +28,7 @@ def ring(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, ov
 
 
 def line(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
-    """A line: gpu i and gpu i + 1."""
+    """Return a line: gpu i with gpu i + 1."""
     check_whole("line", "gpus", gpus, 2)
     links = [k for i in range(gpus - 1) for k in both(i, i + 1, bandwidth_GBps, latency_us, overhead_us)]
     name = machine_name(line, f"line:{gpus}", locals())
@@ -36,7 +36,7 @@ def line(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, ov
 
 
 def full(gpus: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
-    """Every GPU linked with every other: (0, 1), (0, 2), ... (1, 2), ..."""
+    """Return a full mesh, with links between all pairs of GPUs: (0, 1), (0, 2), ... (1, 2), ..."""
     check_whole("full", "gpus", gpus, 2)
     _check_links("full", gpus * (gpus - 1))
     links = [k for a, b in combinations(range(gpus), 2) for k in both(a, b, bandwidth_GBps, latency_us, overhead_us)]
@@ -54,9 +54,9 @@ def star(
     reduces: bool = False,
     crossing: Crossing = "cut-through",
 ) -> Topology:
-    """Every GPU linked with one switch, in rank order.
+    """Return a star: every GPU is linked with one switch, in rank order.
 
-    `copies` makes it a multicast switch, `reduces` one that can add up; `crossing` says how it is crossed.
+    `copies` lets the switch multicast, `reduces` lets it reduce; `crossing` is cut-through or store-and-forward.
     """
     check_whole("star", "gpus", gpus, 2)
     switch = Node(name="switch", kind="switch", copies=copies, reduces=reduces, crossing=crossing)
@@ -66,9 +66,9 @@ def star(
 
 
 def mesh(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
-    """A grid A x B or A x B x C; ranks count the last dimension first.
+    """Return a grid A x B or A x B x C; ranks count the last dimension first.
 
-    For each GPU in rank order and each dimension in order: the link with the next GPU of that dimension, if any.
+    For each GPU in rank order and each dimension in order: the link with the next GPU in that dimension, if any.
     """
     _check_grid("mesh", sizes)
     links = _grid_links(sizes, False, bandwidth_GBps, latency_us, overhead_us)
@@ -77,11 +77,11 @@ def mesh(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, ove
 
 
 def torus(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0) -> Topology:
-    """A grid A x B or A x B x C closed in every dimension; ranks count the last dimension first.
+    """Return a grid A x B or A x B x C that wraps around in every dimension; ranks count the last dimension first.
 
-    For each GPU in rank order and each dimension in order: the link with the next GPU of that dimension, where the
-    first comes after the last. In a dimension of size 2 the way forward and the way round are the same pair of GPUs:
-    they are merged into one pair of links of the normal bandwidth. A dimension of size 1 adds no links.
+    For each GPU in rank order and each dimension in order: the link with the next GPU in that dimension, where the
+    first follows the last. In a dimension of size 2 the forward and the wrap-around link connect the same two GPUs;
+    they are merged into one pair of links with the normal bandwidth. A dimension of size 1 adds no links.
     """
     _check_grid("torus", sizes)
     links = _grid_links(sizes, True, bandwidth_GBps, latency_us, overhead_us)
@@ -92,9 +92,9 @@ def torus(*sizes: int, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, ov
 def hypercube(
     dimensions: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0
 ) -> Topology:
-    """2^dimensions GPUs, linked where their ranks differ in one bit.
+    """Return a hypercube: 2^dimensions GPUs; GPUs whose ranks differ in one bit are linked.
 
-    For each GPU in rank order and each bit from the lowest that is 0 in its rank: the link with the GPU that has 1.
+    For each GPU in rank order and each 0 bit of its rank, lowest first: the link with the GPU that has a 1 there.
     """
     check_whole("hypercube", "dimensions", dimensions, 1)
     if dimensions > 19:
@@ -114,11 +114,11 @@ def hypercube(
 def fat_tree(
     ports: int, *, bandwidth_GBps: float = 25.0, latency_us: float = 0.7, overhead_us: float = 0.0
 ) -> Topology:
-    """The three-level fat tree of switches with `ports` ports each (even): ports^3 / 4 GPUs, full bisection.
+    """Return a three-level fat tree of switches with `ports` ports each (even): ports^3 / 4 GPUs, full bisection.
 
     There are `ports` pods. Pod p has ports / 2 leaf switches leaf{p}.0, ... with ports / 2 GPUs each, and ports / 2
-    aggregation switches aggregation{p}.0, ...; above are (ports / 2)^2 core switches core0, ... Links: each GPU in
-    rank order with its leaf; for each pod each leaf with each aggregation switch; for each pod each aggregation
+    aggregation switches aggregation{p}.0, ...; above are (ports / 2)^2 core switches core0, ... Order of links: each
+    GPU in rank order with its leaf; for each pod each leaf with each aggregation switch; for each pod each aggregation
     switch j with cores j * ports / 2 to (j + 1) * ports / 2 - 1. Switches are plain.
     """
     check_whole("fat_tree", "ports", ports, 2)
@@ -148,13 +148,13 @@ def dragonfly(
     latency_us: float = 0.7,
     overhead_us: float = 0.0,
 ) -> Topology:
-    """A dragonfly (Kim et al. 2008, their a, p, h): groups of switches, every two groups joined by one link pair.
+    """Return a dragonfly (Kim et al. 2008, their a, p, h): groups of switches, one link pair between every two groups.
 
     Each group has `switches` switches, all linked with each other; each switch has `gpus` GPUs and `global_links`
     links to other groups, so there are switches * global_links + 1 groups. The switches of group g are switch{g}.0,
-    ...; switch s of group g has the GPUs (g * switches + s) * gpus and on. Global link k of a group is on switch
-    k // global_links and goes to the k-th of the other groups. Links: each GPU in rank order with its switch; for
-    each group every two of its switches; every two groups. Switches are plain.
+    ...; switch s of group g has `gpus` GPUs from rank (g * switches + s) * gpus on. Global link k of a group is on
+    switch k // global_links and connects to the k-th of the other groups. Order of the links: each GPU in rank order
+    with its switch; for each group every two of its switches; every two groups. Switches are plain.
     """
     for what, value in (("switches", switches), ("gpus", gpus), ("global_links", global_links)):
         check_whole("dragonfly", what, value, 1)
@@ -166,7 +166,7 @@ def dragonfly(
     pairs = [(rank, total + rank // gpus) for rank in range(total)]
     for group in range(groups):
         pairs += combinations(range(total + group * switches, total + (group + 1) * switches), 2)
-    for a, b in combinations(range(groups), 2):  # b is number b - 1 among the others of a; a is number a for b
+    for a, b in combinations(range(groups), 2):  # b is number b - 1 among the other groups of a; a is number a for b
         from_a = total + a * switches + (b - 1) // global_links
         pairs.append((from_a, total + b * switches + a // global_links))
     links = [k for a, b in pairs for k in both(a, b, bandwidth_GBps, latency_us, overhead_us)]
@@ -185,23 +185,23 @@ def rail(
     network_latency_us: float = 1.3,
     network_overhead_us: float = 0.0,
 ) -> Topology:
-    """A cluster of `hosts` hosts with `gpus` GPUs each: one switch inside each host, one rail switch per GPU index.
+    """Return a cluster of `hosts` hosts with `gpus` GPUs each: one switch per host, one rail switch per GPU index.
 
-    Host h has the GPUs h * gpus and on, and switch{h}; GPU i of every host is linked with rail{i}. Links: each GPU
-    in rank order with the switch of its host (bandwidth_GBps, latency_us, setup_us); for each rail each host's GPU
-    with it (network_GBps, network_latency_us, network_setup_us). One host has no rails; hosts of one GPU have no
-    switch inside. Switches are plain.
+    Host h has the GPUs from rank h * gpus on and switch{h}; GPU i of every host is linked with rail{i}. Order of the
+    links: each GPU in rank order with the switch of its host (bandwidth_GBps, latency_us, overhead_us); for each rail,
+    the GPU of each host with the rail (network_GBps, network_latency_us, network_overhead_us). One host has no rails;
+    hosts of one GPU have no switch inside. Switches are plain.
     """
     check_hosts("rail", "hosts", hosts, gpus)
     if hosts * gpus < 2:
-        raise TopologyError("rail: needs at least 2 gpus in all, got 1 host with 1 gpu; try rail:2x1 or rail:1x2")
+        raise TopologyError("rail: needs at least 2 gpus in total, got 1 host with 1 gpu; try rail:2x1 or rail:1x2")
     name = machine_name(rail, f"rail:{hosts}x{gpus}", locals())
     switches = [Node(name=f"switch{h}", kind="switch", host=f"host{h}") for h in range(hosts)] if gpus > 1 else []
     inside, network = (bandwidth_GBps, latency_us, overhead_us), (network_GBps, network_latency_us, network_overhead_us)
     return rail_cluster(name, hosts, gpus, switches, inside, network)
 
 
-# -- what machines.py shares ----------------------------------------------------------------------------------------
+# -- shared with hardware.py and machines.py ------------------------------------------------------------------------
 
 
 def rail_cluster(
@@ -212,7 +212,7 @@ def rail_cluster(
     inside: tuple[float, ...],
     network: tuple[float, ...],
 ) -> Topology:
-    """The shape of `rail` with given in-host switches; `inside` and `network` are (bandwidth, latency[, setup])."""
+    """Return a `rail` cluster with given in-host switches; `inside`, `network` are (bandwidth, latency[, overhead])."""
     total = hosts * gpus
     links = [k for rank in range(total) for k in both(rank, total + rank // gpus, *inside)] if switches else []
     rails = rail_nodes(gpus) if hosts > 1 else []
@@ -223,7 +223,7 @@ def rail_cluster(
 
 
 def both(a: int, b: int, bandwidth_GBps: float, latency_us: float, overhead_us: float = 0.0) -> tuple[Link, Link]:
-    """Two links between nodes `a` and `b`: a -> b, then b -> a."""
+    """Return the two links between nodes `a` and `b`: a -> b, then b -> a."""
     bandwidth, latency, overhead = float(bandwidth_GBps), float(latency_us), float(overhead_us)
     return (
         Link(src=a, dst=b, bandwidth_GBps=bandwidth, latency_us=latency, overhead_us=overhead),
@@ -232,17 +232,17 @@ def both(a: int, b: int, bandwidth_GBps: float, latency_us: float, overhead_us: 
 
 
 def gpu_nodes(count: int, per_host: int = 0) -> list[Node]:
-    """GPUs gpu0, gpu1, ...; where `per_host` is given, that many in host0, then in host1 and so on."""
+    """Return GPUs gpu0, gpu1, ...; if `per_host` is given, that many in host0, the next in host1 and so on."""
     return [Node(name=f"gpu{i}", host=f"host{i // per_host}" if per_host else "") for i in range(count)]
 
 
 def rail_nodes(count: int) -> list[Node]:
-    """Plain switches rail0, rail1, ..."""
+    """Return plain switches rail0, rail1, ..."""
     return _switches(f"rail{i}" for i in range(count))
 
 
 def machine_name(function: Callable[..., Topology], base: str, arguments: Mapping[str, Any]) -> str:
-    """`base` and the options among the arguments that are not the function's defaults: "ring:8:bandwidth=50GB/s"."""
+    """Return `base` followed by the options that differ from the defaults: "ring:8:bandwidth=50GB/s"."""
     for key, default in machine_options(function).items():
         value = arguments[key]
         if value == default:
@@ -256,13 +256,13 @@ def machine_name(function: Callable[..., Topology], base: str, arguments: Mappin
 
 
 def machine_options(function: Callable[..., Topology]) -> dict[str, float | bool | str]:
-    """The options of a function that builds a machine, which are its keyword-only parameters, with their defaults."""
+    """Return the options of a function that builds a machine: its keyword-only parameters, with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def option_name(parameter: str) -> str:
-    """How an option is called in the name of a machine: the parameter without its unit."""
+    """Return the name of an option in the name of a machine: the parameter without its unit."""
     return parameter.removesuffix("_GBps").removesuffix("_us")
 
 
@@ -277,7 +277,7 @@ def check_whole(machine: str, what: str, value: int, least: int) -> None:
 
 
 def check_hosts(machine: str, what: str, hosts: int, gpus_per_host: int) -> None:
-    """Refuse a number of hosts (or of racks: `what`) that is none, or too many for MAX_GPUS."""
+    """Refuse fewer than one host (or rack: `what`), and more than MAX_GPUS GPUs."""
     check_whole(machine, what, hosts, 1)
     check_whole(machine, "gpus", gpus_per_host, 1)
     _check_gpus(machine, hosts * gpus_per_host)
@@ -304,7 +304,7 @@ def _check_grid(machine: str, sizes: tuple[int, ...]) -> None:
 
 
 def _grid_links(sizes: tuple[int, ...], wraps: bool, *cost: float) -> list[Link]:
-    """`cost` is (bandwidth_GBps, latency_us, setup_us)."""
+    """Return the links of a grid; `cost` is (bandwidth_GBps, latency_us, overhead_us)."""
     strides = [prod(sizes[dimension + 1 :]) for dimension in range(len(sizes))]
     links: list[Link] = []
     for rank in range(prod(sizes)):

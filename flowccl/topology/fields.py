@@ -1,4 +1,4 @@
-"""Fields of a topology JSON file: each is checked, and the message says where it is."""
+"""Checks of the fields of JSON files; every message gives the position of the field."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from flowccl.units import parse_bytes
 
 
 def check_keys(value: Any, place: str, known: tuple[str, ...], needed: dict[str, str]) -> None:
-    """Refuse what is no object, has a key that is not known, or lacks one that is needed (given with an example)."""
+    """Refuse values that are not objects, unknown keys, and missing keys (`needed` maps each to an example value)."""
     where = f"{place}: " if place else ""
     if not isinstance(value, dict):
         raise TopologyError(f"{where}must be an object, got {show(value)}")
@@ -23,48 +23,48 @@ def check_keys(value: Any, place: str, known: tuple[str, ...], needed: dict[str,
             raise TopologyError(f'{where}"{key}" is missing; write for example "{key}": {example}')
 
 
-def entry_count(fields: dict[str, Any], place: str, patterns: tuple[str, ...], room: int, bound: str) -> int | None:
-    """How many nodes or links an entry with "count" makes; None where it has no "count"."""
+def entry_count(fields: dict[str, Any], place: str, patterns: tuple[str, ...], most: int, message: str) -> int | None:
+    """Return the number of nodes or links that an entry with "count" defines; None if it has no "count"."""
     count = fields.get("count")
     if "count" in fields and (type(count) is not int or count < 1):
-        raise TopologyError(f"{place}: count must be a whole number from 1, got {show(count)}")
-    if (count or 1) > room:
-        raise TopologyError(f"{place}: {bound}")
+        raise TopologyError(f"{place}: count must be a whole number of at least 1, got {show(count)}")
+    if (count or 1) > most:
+        raise TopologyError(f"{place}: {message}")
     if count is not None and not any("{}" in str(fields[key]) for key in patterns):
         raise TopologyError(f'{place}: count needs {{}} in {" or ".join(patterns)} for the number, as in "gpu{{}}"')
     return count
 
 
 def text_field(value: Any, place: str, key: str) -> str:
-    """A text that can be written to a file."""
+    """Return a string that can be written to a file."""
     where = f"{place}: " if place else ""
     if not isinstance(value, str):
-        raise TopologyError(f"{where}{key} must be a text, got {show(value)}")
+        raise TopologyError(f"{where}{key} must be a string, got {show(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise TopologyError(f"{where}{key} must be text that can be written as UTF-8, got {show(value)}") from None
+        raise TopologyError(f"{where}{key} must be a string that can be encoded as UTF-8, got {show(value)}") from None
     return value
 
 
 def numbered(pattern: str, number: str, place: str, key: str) -> str:
-    """A text of an entry with "count", with the number in the place of {}."""
+    """Return a string of an entry with "count", with {} replaced by the number."""
     if len(pattern) > 1000:
         raise TopologyError(f"{place}: {key} with count must be at most 1,000 characters, got {len(pattern):,}")
     return pattern.replace("{}", number)
 
 
 def flag_field(value: Any, place: str, key: str) -> bool:
-    """True or false."""
+    """Return a Boolean."""
     if not isinstance(value, bool):
         raise TopologyError(f"{place}: {key} must be true or false, got {show(value)}")
     return value
 
 
 def quantity_field(parse: Callable[[str | float, str], float], value: Any, place: str, key: str) -> float:
-    """A bandwidth or a time, as `parse` of flowccl.units reads it."""
+    """Return a bandwidth or a time, parsed by `parse` of flowccl.units."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TopologyError(f"{place}: {key} must be a number or a text with a unit, got {show(value)}")
+        raise TopologyError(f"{place}: {key} must be a number or a string with a unit, got {show(value)}")
     try:
         return parse(value, key)
     except OverflowError:
@@ -74,14 +74,14 @@ def quantity_field(parse: Callable[[str | float, str], float], value: Any, place
 
 
 def buffer_field(value: Any, place: str) -> int:
-    """Bytes of a buffer."""
-    if type(value) is int and 0 <= value <= 2**60:  # exact, and 0 is allowed: keeps nothing for others
+    """Return the bytes of a buffer."""
+    if type(value) is int and 0 <= value <= 2**60:  # exact; 0 is allowed and means that the node cannot forward data
         return value
     return int(quantity_field(lambda size, _: parse_bytes(size), value, f"{place}: buffer", "size"))
 
 
 def show(value: Any) -> str:
-    """A JSON value in a message: texts and numbers as they are, cut where long; others by their kind."""
+    """Return a JSON value for a message: strings and numbers as written, shortened if long; others by type."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list" if value else "an empty list"
     if not isinstance(value, str | int | float | None):

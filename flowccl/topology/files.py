@@ -1,11 +1,11 @@
-"""Topology JSON in and out, and `read_machine`, which takes a machine's name or its file. See docs/topology.md."""
+"""Reading and writing topology JSON, and `read_machine` for the name or the file of a machine. See docs/topology.md."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flowccl.errors import InputError, TopologyError
+from flowccl.errors import FileError, InputError, TopologyError
 from flowccl.files import read_json, write_json
 from flowccl.topology.fields import (
     buffer_field,
@@ -35,13 +35,15 @@ _LIMIT = ("name", "bandwidth", "links")
 
 
 def read_machine(text: str) -> Topology:
-    """The machine with a name such as "ndv2:2", or the one that a JSON file describes.
+    """Return the machine with a name such as "ndv2:2", or the machine that a JSON file describes.
 
-    Text that ends in .json or .json.gz is a file. Else what starts with the name of a machine is that machine, so
-    that "ring:8:bandwidth=50GB/s" is one. Else a path with a separator, or one that exists, is a file.
+    Text that ends in .json or .json.gz is a file. Otherwise text that starts with the name of a machine is a name, so
+    "ring:8:bandwidth=50GB/s" is a name. Otherwise a path with a separator or the path of an existing file is a file.
     """
     head = text.strip().split(":")[0]
     separators = [separator for separator in (os.sep, os.altsep) if separator]
+    if head not in MACHINES and os.path.isdir(text):
+        raise FileError(f"{text}: is a folder; give a topology file or the name of a machine such as ndv2:2")
     if text.endswith((".json", ".json.gz")):
         return load_topology(text)
     if head not in MACHINES and (any(separator in head for separator in separators) or os.path.isfile(text)):
@@ -50,20 +52,20 @@ def read_machine(text: str) -> Topology:
 
 
 def load_topology(path: str | Path) -> Topology:
-    """The machine that a topology JSON file (.json, or .json.gz compressed) describes."""
+    """Return the machine that a topology JSON file (.json, or .json.gz compressed) describes."""
     return topology_from_json(read_json(path, MAX_FILE_BYTES), str(path))
 
 
 def save_topology(topology: Topology, path: str | Path) -> None:
-    """Write a machine as topology JSON; compressed where the name ends in .gz. Loading it gives an equal machine."""
+    """Write a machine as topology JSON; compressed if the name ends in .gz. Loading it returns an equal machine."""
     write_json(path, topology_to_json(topology), indent=1)
 
 
-# -- out --------------------------------------------------------------------------------------------------------------
+# -- writing ----------------------------------------------------------------------------------------------------------
 
 
 def topology_to_json(topology: Topology) -> dict[str, Any]:
-    """A machine as a JSON value: one entry for each node and link, plain numbers in GB/s and microseconds."""
+    """Return a machine as a JSON value: one entry per node and link, numbers in GB/s and microseconds."""
     names = [node.name for node in topology.nodes]
     parallel: dict[tuple[int, int], int] = {}
     for link in topology.links if topology.limits else ():
@@ -117,11 +119,11 @@ def _link_to_json(link: Link, names: list[str]) -> dict[str, Any]:
     return result
 
 
-# -- in ---------------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def topology_from_json(value: Any, name: str) -> Topology:
-    """The machine that a JSON value describes; `name` says in messages where the value comes from."""
+    """Return the machine that a JSON value describes; error messages start with `name`, the source of the value."""
     try:
         _check_top(value)
         nodes = _read_nodes(value["nodes"])
@@ -148,7 +150,7 @@ def _check_top(value: Any) -> None:
 
 
 def _read_nodes(entries: list[Any]) -> list[Node]:
-    """All nodes, GPUs first, otherwise in the order of the file."""
+    """Return all nodes, GPUs first, otherwise in file order."""
     nodes: list[Node] = []
     entry_of: dict[str, int] = {}
     for position, entry in enumerate(entries):
@@ -191,7 +193,7 @@ def _read_node(fields: dict[str, Any], place: str, number: str | None) -> Node:
 
 
 def _read_links(entries: list[Any], index: dict[str, int]) -> tuple[list[Link], dict[int | str, range]]:
-    """All links in the order of the file, and which of them each entry makes, by its position and its name."""
+    """Return all links in file order, and the links that each entry defines, by its position and by its name."""
     links: list[Link] = []
     made: dict[int | str, range] = {}
     for position, entry in enumerate(entries):
@@ -200,15 +202,15 @@ def _read_links(entries: list[Any], index: dict[str, int]) -> tuple[list[Link], 
         src, dst = (text_field(entry[key], place, key) for key in ("src", "dst"))
         place = f"{place} ({src:.60} -> {dst:.60})"
         both = flag_field(entry.get("both", False), place, "both")
-        room = (MAX_LINKS - len(links)) // (2 if both else 1)
-        count = entry_count(entry, place, ("src", "dst"), room, f"a machine has at most {MAX_LINKS:,} links")
+        most = (MAX_LINKS - len(links)) // (2 if both else 1)
+        count = entry_count(entry, place, ("src", "dst"), most, f"a machine has at most {MAX_LINKS:,} links")
         rates = _read_rates(entry, place)
         first = len(links)
         for number in range(count or 1):
             ends = (src, dst) if count is None else tuple(end.replace("{}", str(number)) for end in (src, dst))
             a, b = (_find_node(end, place, index) for end in ends)
             if a == b:
-                raise TopologyError(f"{place}: a link must join two different nodes, not {show(ends[0])} with itself")
+                raise TopologyError(f"{place}: a link must connect two different nodes, got {show(ends[0])} twice")
             links += [Link(src=a, dst=b, **rates)] + ([Link(src=b, dst=a, **rates)] if both else [])
         made[position] = range(first, len(links))
         if "name" in entry:
@@ -220,7 +222,7 @@ def _read_links(entries: list[Any], index: dict[str, int]) -> tuple[list[Link], 
 
 
 def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
-    """Bandwidth, latency, setup and changes of a link, as keyword arguments."""
+    """Return bandwidth, latency, overhead and changes of a link, as keyword arguments."""
     check_keys(entry, place, _LINK, {"bandwidth": '"25GB/s"'})
     bandwidth = quantity_field(parse_GBps, entry["bandwidth"], place, "bandwidth")
     latency, overhead = (quantity_field(parse_us, entry.get(key, 0.0), place, key) for key in ("latency", "overhead"))
@@ -234,7 +236,7 @@ def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
         at = quantity_field(parse_us, change["at"], where, "at")
         before = changes[-1][0] if changes else 0.0
         if us_to_ps(at) <= us_to_ps(before):
-            raise TopologyError(f"{where}: times must rise from above 0, got {at:g} us after {before:g} us")
+            raise TopologyError(f"{where}: times must be above 0 and increase, got {at:g} us after {before:g} us")
         changes.append((at, quantity_field(parse_GBps, change["bandwidth"], where, "bandwidth")))
     return {"bandwidth_GBps": bandwidth, "latency_us": latency, "overhead_us": overhead, "changes": tuple(changes)}
 
@@ -246,7 +248,7 @@ def _read_limits(
     for position, link in enumerate(links if entries else ()):
         between.setdefault((link.src, link.dst), []).append(position)
     limits: dict[str, Limit] = {}
-    room = MAX_LINKS
+    remaining = MAX_LINKS
     for position, entry in enumerate(entries):
         place = f"limits[{position}]"
         check_keys(entry, place, _LIMIT, {"name": '"pcie0"', "bandwidth": '"32GB/s"', "links": '[["gpu0", "gpu1"]]'})
@@ -260,11 +262,11 @@ def _read_limits(
         for number, item in enumerate(entry["links"]):
             for member in _read_members(item, f"{place}: links[{number}]", index, between, made):
                 if member in members:
-                    raise TopologyError(f"{place}: links[{number}]: names a link that this limit already has")
+                    raise TopologyError(f"{place}: links[{number}]: names a link that is already part of this limit")
                 members[member] = None
-        room -= len(members)
-        if room < 0:
-            raise TopologyError(f"{place}: limits may name at most {MAX_LINKS:,} links in all")
+        remaining -= len(members)
+        if remaining < 0:
+            raise TopologyError(f"{place}: limits may name at most {MAX_LINKS:,} links in total")
         bandwidth = quantity_field(parse_GBps, entry["bandwidth"], place, "bandwidth")
         limits[name] = Limit(name=name, links=tuple(members), bandwidth_GBps=bandwidth)
     return list(limits.values())
@@ -277,7 +279,7 @@ def _read_members(
     between: dict[tuple[int, int], list[int]],
     made: dict[int | str, range],
 ) -> Sequence[int]:
-    """Positions of the links that one item of a limit stands for."""
+    """Return the indices of the links that one item of a limit refers to."""
     if isinstance(item, list) and len(item) == 2:
         a, b = (_find_node(text_field(end, place, "a node"), place, index) for end in item)
         if (a, b) not in between:

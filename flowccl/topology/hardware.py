@@ -1,8 +1,8 @@
-"""Real machines, with a source beside every number.
+"""Real machines, with the source of every number.
 
 GB/s are per direction. "TE-CCL" is Liu et al., SIGCOMM 2024; "thesis" is Shapley, Cornell 2025; "A100 paper" is
 Choquette et al., IEEE Micro 41(2), 2021; "vendor" is the vendor's public data sheet. Where no source gives a latency
-(A100, H100, GB200), a usual value stands in, and it is an option. GPU i of host h is gpu{h * gpus per host + i}.
+(A100, H100, GB200), a typical value is used, which is an option. GPU i of host h is gpu{h * gpus per host + i}.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from flowccl.topology.topology import Link, Node, Topology
 
 A100Links = Literal["nvlink", "no-nvlink", "all"]
 
-NVSWITCH_LATENCY_US = 0.35  # as DGX2's, TE-CCL figure 13
-NIC_LATENCY_US = 1.3  # as NDv2's, TE-CCL figure 14
-PCIE_LATENCY_US = 0.7  # no source; as an NVLink of NDv2
+NVSWITCH_LATENCY_US = 0.35  # that of DGX2, TE-CCL figure 13
+NIC_LATENCY_US = 1.3  # that of NDv2, TE-CCL figure 14
+PCIE_LATENCY_US = 0.7  # no source; that of an NVLink of NDv2
 
 # NVLink units of 25 GB/s, row = from, column = to. TE-CCL section 6 and figure 14 (one host of NDv2), SCCL.
 _DGX1_UNITS = (
@@ -30,7 +30,7 @@ _DGX1_UNITS = (
     (0, 0, 0, 1, 1, 2, 2, 0),
 )
 
-# xGMI units of 50 GB/s, {(gpu, gpu): units}, each pair both ways. TE-CCL figure 15. Kept as a table:
+# xGMI units of 50 GB/s, {(gpu, gpu): units}, each pair in both directions. TE-CCL figure 15. Formatted as a table:
 # fmt: off
 _MI250_UNITS = {
     (0, 1): 4, (0, 4): 2, (0, 8): 1, (1, 5): 1, (1, 9): 1, (1, 10): 1, (2, 3): 4, (2, 6): 1, (2, 9): 1, (2, 10): 1,
@@ -41,29 +41,29 @@ _MI250_UNITS = {
 
 
 def dgx1() -> Topology:
-    """DGX1: 8 GPUs, NVLink hypercube mesh of 50 and 25 GB/s. Links in order of src, then dst."""
+    """Return DGX1: 8 GPUs, NVLink hypercube mesh of 50 and 25 GB/s. Links are sorted by src, then dst."""
     return Topology("dgx1", tuple(gpu_nodes(8, 8)), tuple(_dgx1_links(0)))
 
 
 def ndv2(hosts: int) -> Topology:
-    """Azure NDv2: hosts with the DGX1 mesh. GPU 0 of a host sends to, GPU 1 receives from, the other hosts.
+    """Return Azure NDv2: hosts with the DGX1 mesh. GPU 0 of a host sends to the other hosts, GPU 1 receives from them.
 
-    Two hosts are linked directly, more through one plain switch. Links: the mesh of each host; then for each host
-    the link out of its GPU 0; then, with a switch, for each host the link into its GPU 1.
+    Two hosts are linked directly; more hosts are linked through one plain switch. Order of the links: the mesh of each
+    host; for each host the link out of its GPU 0; with a switch, for each host the link into its GPU 1.
     """
     check_hosts("ndv2", "hosts", hosts, 8)
     links = [k for host in range(hosts) for k in _dgx1_links(8 * host)]
     senders, receivers = range(0, 8 * hosts, 8), range(1, 8 * hosts, 8)
-    # 12.5 GB/s and 1.3 us for each link, also with the switch: TE-CCL figure 14.
+    # 12.5 GB/s and 1.3 us for each link, with and without the switch: TE-CCL figure 14.
     extra, network = _network("network", senders, receivers, 8 * hosts, 12.5, 1.3)
     return Topology(f"ndv2:{hosts}", (*gpu_nodes(8 * hosts, 8), *extra), (*links, *network))
 
 
 def dgx2(hosts: int) -> Topology:
-    """DGX2: 16 GPUs on an NVSwitch that copies; odd GPUs send to other hosts, even GPUs receive: 1 -> 0, 3 -> 2, ...
+    """Return DGX2: 16 GPUs on an NVSwitch that copies; odd GPUs send to even GPUs of other hosts: 1 -> 0, 3 -> 2, ...
 
-    Two hosts are linked directly, more through one plain switch for each such pair, network0 to network7. Links: each
-    GPU in rank order with its NVSwitch; then for each pair the links between hosts, as for `ndv2`.
+    Two hosts are linked directly; more hosts are linked through one plain switch per such pair, network0 to network7.
+    Order of the links: each GPU in rank order with its NVSwitch; for each pair the links between hosts, as for `ndv2`.
     """
     check_hosts("dgx2", "hosts", hosts, 16)
     gpus = 16 * hosts
@@ -72,7 +72,7 @@ def dgx2(hosts: int) -> Topology:
     links = [k for rank in range(gpus) for k in both(rank, gpus + rank // 16, 125.0, 0.35)]
     for pair in range(8):
         senders, receivers = range(2 * pair + 1, gpus, 16), range(2 * pair, gpus, 16)
-        # 12.5 GB/s, 2.6 us: TE-CCL figure 13 (two hosts). More hosts: the same for each link, as in figure 14.
+        # 12.5 GB/s, 2.6 us: TE-CCL figure 13 (two hosts). More hosts: the same for each link, following figure 14.
         extra, network = _network(f"network{pair}", senders, receivers, len(nodes), 12.5, 2.6)
         nodes += extra
         links += network
@@ -80,10 +80,10 @@ def dgx2(hosts: int) -> Topology:
 
 
 def mi250(hosts: int) -> Topology:
-    """AMD MI250: 16 GPUs (half a package each), xGMI of 200, 100 and 50 GB/s; two GPUs share a leaf, leaves a spine.
+    """Return AMD MI250: 16 GPUs (half a package each), xGMI of 200, 100 and 50 GB/s, leaf switches and one spine.
 
-    Links: for each host its xGMI links in order of GPU pairs; then each GPU in rank order with its leaf switch
-    leaf{rank // 2}, each leaf with the spine. Switches are plain. One host has no switches.
+    Two GPUs share a leaf. Order of the links: for each host its xGMI links, sorted by GPU pair; each GPU in rank order
+    with its leaf switch leaf{rank // 2}; each leaf with the spine. Switches are plain. One host has no switches.
     """
     check_hosts("mi250", "hosts", hosts, 16)
     links: list[Link] = []
@@ -113,15 +113,15 @@ def dgx_a100(
     pcie_bandwidth_GBps: float = 32.0,  # PCIe 4.0 x16; thesis chapter 6
     pcie_latency_us: float = PCIE_LATENCY_US,
 ) -> Topology:
-    """DGX A100: 8 GPUs a host, one rail switch per GPU index between hosts. `links` says which links may be used.
+    """Return DGX A100: 8 GPUs per host, one rail switch per GPU index between hosts. `links` selects the usable links.
 
     nvlink      NVSwitch in the host; each GPU's NIC is a link from the GPU to its rail
-    no-nvlink   PCIe only: four PCIe switches pcie{h}.0 to pcie{h}.3 a host, each with 2 GPUs, a link pair with
+    no-nvlink   PCIe only: four PCIe switches per host, pcie{h}.0 to pcie{h}.3, each with 2 GPUs, a link pair with
                 memory{h}, which stores and copies, and the NICs of its GPUs: links from the PCIe switch to two rails
     all         NVSwitch and PCIe; NICs on the PCIe switches
 
-    Links, as far as there are any: each GPU in rank order with its NVSwitch; each with its PCIe switch; each PCIe
-    switch with the memory; for each rail each host with it. All switches are plain. One host has no rails.
+    Order of the links that exist: each GPU in rank order with its NVSwitch; each GPU with its PCIe switch; each PCIe
+    switch with the memory; for each rail, each host with the rail. All switches are plain. One host has no rails.
     """
     check_hosts("dgx_a100", "hosts", hosts, 8)
     if links not in get_args(A100Links):
@@ -145,10 +145,10 @@ def dgx_h100(
     nic_latency_us: float = NIC_LATENCY_US,
     nvls: bool = True,
 ) -> Topology:
-    """DGX H100: 8 GPUs a host on an NVSwitch that copies and reduces (NVLS); NICs on one rail per GPU index.
+    """Return DGX H100: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS); NICs on one rail per GPU index.
 
-    Links: each GPU in rank order with its NVSwitch; for each rail each host's GPU with it. One host has no rails.
-    Without `nvls` the NVSwitch only forwards.
+    Order of the links: each GPU in rank order with its NVSwitch; for each rail, the GPU of each host with the rail. One
+    host has no rails. Without `nvls` the NVSwitch only forwards.
     """
     check_hosts("dgx_h100", "hosts", hosts, 8)
     name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
@@ -165,7 +165,7 @@ def gb200_nvl72(
     nic_latency_us: float = NIC_LATENCY_US,
     nvls: bool = True,
 ) -> Topology:
-    """GB200 NVL72: 72 GPUs a rack on one NVSwitch domain that copies and reduces; NICs on one rail per GPU index.
+    """Return GB200 NVL72: 72 GPUs per rack on one NVSwitch that copies and reduces; NICs on one rail per GPU index.
 
     A rack counts as one host. Links and `nvls` as in `dgx_h100`. One rack has no rails.
     """
@@ -176,18 +176,18 @@ def gb200_nvl72(
 
 
 def internal1(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:
-    """Stand-in for TE-CCL's proprietary Internal 1: 4 GPUs and 8 links a host, here a ring; one switch joins hosts.
+    """Return a stand-in for TE-CCL's Internal 1: 4 GPUs and 8 links per host, here a ring; one switch connects hosts.
 
-    Links: the ring of each host; each GPU in rank order with the switch. The bandwidth is not published (mostly the
-    same on all links, says TE-CCL section 6), so one value stands for all.
+    Order of the links: the ring of each host; each GPU in rank order with the switch. The bandwidth is not published
+    (TE-CCL section 6: mostly the same on all links), so all links have the same value.
     """
     return _internal(internal1, "internal1", hosts, 4, bandwidth_GBps)
 
 
 def internal2(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:
-    """Stand-in for TE-CCL's proprietary Internal 2: 2 GPUs and 2 links a host; one switch joins hosts.
+    """Return a stand-in for TE-CCL's Internal 2: 2 GPUs and 2 links per host; one switch connects hosts.
 
-    Links as in `internal1`.
+    The order of the links is that of `internal1`.
     """
     return _internal(internal2, "internal2", hosts, 2, bandwidth_GBps)
 
@@ -225,7 +225,7 @@ def _nvswitches(hosts: int, *, copies: bool = False, reduces: bool = False) -> l
 def _network(
     name: str, senders: Sequence[int], receivers: Sequence[int], switch: int, bandwidth_GBps: float, latency_us: float
 ) -> tuple[list[Node], list[Link]]:
-    """Links from one sender to one receiver per host: none, direct for two hosts, else through a plain switch."""
+    """Return links from one sender to one receiver per host: direct for two hosts, through a plain switch for more."""
     if len(senders) == 1:
         return [], []
     if len(senders) == 2:
@@ -244,7 +244,7 @@ def _pcie_cluster(
     pcie: tuple[float, float],
     nic: tuple[float, float],
 ) -> Topology:
-    """DGX A100 with its PCIe switches: one per two GPUs, each with an uplink to the host's memory and two NICs."""
+    """Return DGX A100 with its PCIe switches: one per two GPUs, each with an uplink to the host memory and two NICs."""
     gpus = 8 * hosts
     first_pcie = gpus + len(nvswitches)
     first_memory = first_pcie + 4 * hosts

@@ -1,8 +1,8 @@
-"""`machine("ndv2:2")` builds any machine from its name; `MACHINES` is the table of all names.
+"""`machine("ndv2:2")` builds a machine from its name; `MACHINES` is the table of all names.
 
-A name is the kind of machine, its sizes and, last, any options, all parted by colons: "torus:8x8",
-"dgx_a100:4:all", "ring:8:bandwidth=50GB/s:latency=0.5us". The options are the keyword arguments of the function that
-builds the machine, without the unit in their names.
+A name is the kind of machine, its sizes and then any options, separated by colons: "torus:8x8", "dgx_a100:4:all",
+"ring:8:bandwidth=50GB/s:latency=0.5us". The options are the keyword arguments of the function that builds the machine,
+without the unit suffix.
 """
 
 import re
@@ -42,9 +42,9 @@ from flowccl.units import parse_GBps, parse_us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineKind:
-    """One row of `MACHINES`: the function that builds it, and what a person needs to know to name it.
+    """One row of `MACHINES`: the function that builds the machine, and the syntax of its name for users.
 
-    `sizes` is the regular expression of what follows the name; its groups are the function's positional arguments.
+    `sizes` is the regular expression for the text after the name; its groups are the function's positional arguments.
     """
 
     build: Callable[..., Topology]
@@ -64,19 +64,23 @@ def _row(build: Callable[..., Topology], pattern: str, sizes: str, example: str,
 
 MACHINES: dict[str, MachineKind] = {
     "dgx1": _row(dgx1, "dgx1", "", "dgx1", "8 GPUs in an NVLink mesh of 50 and 25 GB/s"),
-    "ndv2": _row(ndv2, "ndv2:HOSTS", _N, "ndv2:2", "Azure NDv2: DGX1 meshes, one 12.5 GB/s NIC a host"),
-    "dgx2": _row(dgx2, "dgx2:HOSTS", _N, "dgx2:2", "16 GPUs a host on a copying NVSwitch, eight 12.5 GB/s NICs"),
-    "mi250": _row(mi250, "mi250:HOSTS", _N, "mi250:2", "16 AMD GPUs a host in an xGMI mesh, leaf switches and a spine"),
+    "ndv2": _row(ndv2, "ndv2:HOSTS", _N, "ndv2:2", "Azure NDv2: DGX1 meshes, one 12.5 GB/s NIC per host"),
+    "dgx2": _row(dgx2, "dgx2:HOSTS", _N, "dgx2:2", "16 GPUs per host on a multicast NVSwitch, eight 12.5 GB/s NICs"),
+    "mi250": _row(
+        mi250, "mi250:HOSTS", _N, "mi250:2", "16 AMD GPUs per host in an xGMI mesh, leaf switches and a spine"
+    ),
     "dgx_a100": _row(
         dgx_a100,
         "dgx_a100:HOSTS[:nvlink|no-nvlink|all]",
         f"{_N}(?::(nvlink|no-nvlink|all))?",
         "dgx_a100:4:all",
-        "8 GPUs a host on NVSwitch, PCIe or both; rails",
+        "8 GPUs per host on NVSwitch, PCIe or both; rails",
     ),
-    "dgx_h100": _row(dgx_h100, "dgx_h100:HOSTS", _N, "dgx_h100:4", "8 GPUs a host, NVSwitch copies and reduces; rails"),
+    "dgx_h100": _row(
+        dgx_h100, "dgx_h100:HOSTS", _N, "dgx_h100:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
+    ),
     "gb200_nvl72": _row(
-        gb200_nvl72, "gb200_nvl72:RACKS", _N, "gb200_nvl72:2", "72 GPUs a rack, NVSwitch copies and reduces; rails"
+        gb200_nvl72, "gb200_nvl72:RACKS", _N, "gb200_nvl72:2", "72 GPUs per rack, NVSwitch copies and reduces; rails"
     ),
     "internal1": _row(
         internal1, "internal1:HOSTS", _N, "internal1:2", "stand-in for TE-CCL's Internal 1: rings of 4, one switch"
@@ -86,10 +90,10 @@ MACHINES: dict[str, MachineKind] = {
     ),
     "ring": _row(ring, "ring:GPUS", _N, "ring:8", "a ring"),
     "line": _row(line, "line:GPUS", _N, "line:8", "a line"),
-    "full": _row(full, "full:GPUS", _N, "full:8", "every GPU linked with every other"),
+    "full": _row(full, "full:GPUS", _N, "full:8", "a link between every two GPUs"),
     "star": _row(star, "star:GPUS", _N, "star:8:copies=true", "one switch"),
     "mesh": _row(mesh, "mesh:AxB[xC]", _GRID, "mesh:4x4", "a grid of 2 or 3 dimensions"),
-    "torus": _row(torus, "torus:AxB[xC]", _GRID, "torus:8x8", "a grid closed in every dimension"),
+    "torus": _row(torus, "torus:AxB[xC]", _GRID, "torus:8x8", "a grid that wraps around in every dimension"),
     "hypercube": _row(hypercube, "hypercube:DIMENSIONS", _N, "hypercube:4", "2^DIMENSIONS GPUs"),
     "fat_tree": _row(fat_tree, "fat_tree:PORTS", _N, "fat_tree:4", "PORTS^3 / 4 GPUs, three levels of switches"),
     "dragonfly": _row(
@@ -99,12 +103,12 @@ MACHINES: dict[str, MachineKind] = {
         "dragonfly:4:2:2",
         "SWITCHES * GLOBAL_LINKS + 1 groups of switches",
     ),
-    "rail": _row(rail, "rail:HOSTSxGPUS", f"{_N}x{_N}", "rail:4x8", "hosts with a switch each, one rail per GPU index"),
+    "rail": _row(rail, "rail:HOSTSxGPUS", f"{_N}x{_N}", "rail:4x8", "one switch per host, one rail per GPU index"),
 }
 
 
 def machine(text: str) -> Topology:
-    """The machine with this name; the topology's name is the text."""
+    """Return the machine with this name. The text becomes the name of the topology."""
     text = text.strip()
     head, *rest = text.split(":")
     kind = MACHINES.get(head)
@@ -122,7 +126,7 @@ def machine(text: str) -> Topology:
 
 
 def _options(text: str, kind: MachineKind, options: list[str]) -> dict[str, float | bool | str]:
-    """Keyword arguments from ["bandwidth=50GB/s", ...]."""
+    """Return keyword arguments from ["bandwidth=50GB/s", ...]."""
     known = {option_name(parameter): parameter for parameter in machine_options(kind.build)}
     result: dict[str, float | bool | str] = {}
     for option in options:
@@ -154,9 +158,9 @@ def _value(kind: MachineKind, parameter: str, value: str) -> float | bool | str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message on an unknown word: `; nearest is "ring"`, or nothing where none is near.
+    """Return the end of a message about an unknown word: `; nearest is "ring"`, or "" if no known word is similar.
 
-    Of several that are equally near it is the first. Only the first 10,000 are looked at.
+    Of equally similar words, the first is named. Only the first 10,000 known words are compared.
     """
     matcher = SequenceMatcher(b=word.lower()[:100])
     best, score = "", 0.5

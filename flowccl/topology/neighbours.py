@@ -1,8 +1,8 @@
-"""Who a storing node can send to next, and over which routes: the network as a scheduler sees it.
+"""The storing nodes that each storing node can send to directly or through switches, with the routes between them.
 
-Routes through switches are found best first (least latency, then most bandwidth, then fewest links), a bounded number
-per pair, so that nothing explodes on a fat tree. Ties are broken by a hash of the ends, which spreads pairs over equal
-routes.
+Routes through switches are found best first: by lowest latency, then highest bandwidth, then fewest links. The number
+of routes per pair is bounded, so fat trees stay tractable. Ties are broken by a hash of the ends, which spreads the
+pairs over equal routes.
 """
 
 import heapq
@@ -20,7 +20,7 @@ ROUTES_PER_PAIR = 4
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Pairs (src, end) of storing nodes, sorted by src; pair a has routes `pair_ptr[a]` to `pair_ptr[a + 1]`."""
+    """Pairs (src, end) of storing nodes, sorted by src; pair a has routes `pair_ptr[a]` to `pair_ptr[a + 1] - 1`."""
 
     topology: Topology
     src: NDArray[np.int32]
@@ -29,9 +29,9 @@ class Neighbours:
     routes: Routes
 
     def without(self, nodes: NDArray[np.bool_]) -> "Neighbours":
-        """The same without pairs that start at memories among `nodes`."""
-        gone = nodes & (np.arange(len(nodes)) >= self.topology.num_gpus)
-        keep = np.flatnonzero(~gone[self.src])
+        """Return the neighbours without the pairs that start at memories among `nodes`."""
+        removed = nodes & (np.arange(len(nodes)) >= self.topology.num_gpus)
+        keep = np.flatnonzero(~removed[self.src])
         if len(keep) == len(self.src):
             return self
         count = np.diff(self.pair_ptr)[keep]
@@ -47,30 +47,30 @@ class Neighbours:
 
     @cached_property
     def node_ptr(self) -> NDArray[np.int64]:
-        """Pairs of each node: `node_ptr[n]` to `node_ptr[n + 1]`."""
+        """Pairs of each node: `node_ptr[n]` to `node_ptr[n + 1] - 1`."""
         return np.searchsorted(self.src, np.arange(len(self.topology.nodes) + 1)).astype(np.int64)
 
     def route_cost_ps(self, size_bytes: float) -> NDArray[np.float64]:
-        """Time of one chunk of so many bytes on each route, nothing in the way."""
+        """Time of one chunk of `size_bytes` bytes on each route when all links are idle."""
         shape = self.shape
-        hold = np.bincount(shape.segment_route, size_bytes * 1000.0 / shape.segment_GBps, len(self.routes))
+        busy = np.bincount(shape.segment_route, size_bytes * 1000.0 / shape.segment_GBps, len(self.routes))
         ends = shape.end_hop
-        return np.asarray(hold + shape.hop_offset_ps[ends] + self.topology.link_latency_ps[self.routes.link[ends]])
+        return np.asarray(busy + shape.hop_offset_ps[ends] + self.topology.link_latency_ps[self.routes.link[ends]])
 
     def pair_cost_ps(self, size_bytes: float) -> NDArray[np.float64]:
-        """Time of one chunk of so many bytes from src to end on the quickest route of each pair."""
+        """Time of one chunk of `size_bytes` bytes from src to end on the fastest route of each pair."""
         cost = self.route_cost_ps(size_bytes)
         return np.minimum.reduceat(cost, self.pair_ptr[:-1]) if len(self.src) else cost
 
     def quickest_first(self, size_bytes: float) -> "Neighbours":
-        """The same with the routes of each pair in order of their time for a chunk of so many bytes."""
+        """Return the neighbours with the routes of each pair sorted by their time for a chunk of `size_bytes` bytes."""
         pair = np.repeat(np.arange(len(self.src)), np.diff(self.pair_ptr))
         order = np.lexsort((self.route_cost_ps(size_bytes), pair))
         lists = [self.routes.links(int(route)) for route in order]
         return Neighbours(self.topology, self.src, self.end, self.pair_ptr, Routes.from_lists(lists))
 
     def distance_ps(self, size_bytes: float) -> NDArray[np.float64]:
-        """The same between any two nodes, over any number of pairs; inf where there is no way or no storing node."""
+        """Shortest time between any two nodes over any number of pairs; inf for switches and if there is no path."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import dijkstra
 
@@ -80,7 +80,7 @@ class Neighbours:
 
 
 def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Neighbours:
-    """All pairs of storing nodes that are joined by a link or through switches."""
+    """Return all pairs of storing nodes that a link or a route through switches connects."""
     rows: list[tuple[int, int, tuple[int, ...]]] = []
     for node in np.flatnonzero(topology.stores).tolist():
         found = routes_from(topology, node, routes_per_pair)
@@ -97,12 +97,12 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
 
 
 def routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple[int, ...]]]:
-    """Up to `most` routes to each end, best first: every switch is left at most `most` times."""
+    """Return up to `most` routes to each end, best first; the search expands every switch at most `most` times."""
     pointer, out = topology.out_links
     dst, latency, stores = topology.link_dst, topology.link_latency_ps, topology.stores
     slowness = (1.0 / topology.link_GBps).tolist()
     found: dict[int, list[tuple[int, ...]]] = {}
-    left: dict[int, int] = {}
+    expanded: dict[int, int] = {}
     queue: list[tuple[int, float, int, int, int, tuple[int, ...], frozenset[int]]]
     queue = [(0, 0.0, 0, 0, src, (), frozenset())]
     while queue:
@@ -112,9 +112,9 @@ def routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple
             if len(found[node]) < most:
                 found[node].append(links)
             continue
-        if left.get(node, 0) >= most:
+        if expanded.get(node, 0) >= most:
             continue
-        left[node] = left.get(node, 0) + 1
+        expanded[node] = expanded.get(node, 0) + 1
         for link in out[pointer[node] : pointer[node + 1]].tolist():
             end = int(dst[link])
             if end == src or end in passed or (stores[end] and len(found.get(end, ())) >= most):

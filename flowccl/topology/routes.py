@@ -1,9 +1,9 @@
-"""The ways from one storing node to the next, through switches.
+"""Routes from storing nodes through switches to the next storing nodes.
 
-A route is a set of links that are used together: one link, or several that meet in switches. It starts at one or
-more storing nodes (its roots) and ends at one or more storing nodes (its ends). A fork needs a switch that copies,
-a merge one that reduces. Links joined by cut-through switches form a segment: they run at one rate, that of the
-slowest; a store-and-forward switch starts a new segment when the chunk is whole there.
+A route is a set of links that one transfer uses: one link, or several that meet in switches. It starts at one or
+more storing nodes (its roots) and ends at one or more storing nodes (its ends). A fork needs a switch that copies, and
+a merge needs a switch that reduces. Links connected by cut-through switches form a segment: they run at the same rate,
+that of the slowest link. A store-and-forward switch starts a new segment when the whole chunk has arrived there.
 """
 
 import itertools
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from flowccl.topology.topology import Topology
 
-_MOST_REMEMBERED = 200_000  # routes of one machine
+_MAX_CACHED = 200_000  # routes of one machine
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Many routes as arrays: route r has links `link[ptr[r]:ptr[r + 1]]`, each after the one that feeds it."""
+    """Routes as arrays: route r has links `link[ptr[r]:ptr[r + 1]]`, each after the link that feeds it."""
 
     ptr: NDArray[np.int64]
     link: NDArray[np.int32]
@@ -34,7 +34,7 @@ class Routes:
 
     @classmethod
     def from_lists(cls, routes: Iterable[Sequence[int]]) -> "Routes":
-        """Routes from one list of links each."""
+        """Return routes from one list of links per route."""
         routes = list(routes)
         ptr = np.concatenate(([0], np.cumsum([len(route) for route in routes])))
         return cls(ptr, np.array([link for route in routes for link in route], dtype=np.int32))
@@ -43,20 +43,20 @@ class Routes:
         return len(self.ptr) - 1
 
     def renamed(self, link: NDArray[np.int64]) -> "Routes":
-        """The same routes where link i is called link[i]."""
+        """Return the routes with link i replaced by link[i]."""
         return Routes(self.ptr, link[self.link].astype(np.int32))
 
     @cached_property
     def last_shape(self) -> dict[str, tuple[Topology, "RouteShape"]]:
-        """What `shape_on` remembers."""
+        """Cache of `shape_on`."""
         return {}
 
     def links(self, route: int) -> tuple[int, ...]:
-        """Links of one route."""
+        """Return the links of one route."""
         return tuple(self.link[self.ptr[route] : self.ptr[route + 1]].tolist())
 
     def distinct(self) -> tuple["Routes", NDArray[np.int32]]:
-        """Each route once, in order of first appearance, and for every route its place there."""
+        """Return the distinct routes in order of first appearance, and the index of every route among them."""
         for seed in itertools.count():
             _, first, inverse = np.unique(self._hashes(seed), return_index=True, return_inverse=True)
             order = np.argsort(first)
@@ -65,17 +65,17 @@ class Routes:
             once, which = self.only(first[order]), place[inverse.reshape(-1)]
             again = once.only(which)
             if np.array_equal(again.ptr, self.ptr) and np.array_equal(again.link, self.link):
-                break  # else two routes have one number
+                break  # otherwise two different routes have the same hash
         return once, which
 
     def only(self, which: NDArray[np.int32] | NDArray[np.int64]) -> "Routes":
-        """Some of the routes, in this order."""
+        """Return the selected routes, in this order."""
         size = np.diff(self.ptr)[which]
         ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
         return Routes(ptr, self.link[np.repeat(self.ptr[which] - ptr[:-1], size) + np.arange(ptr[-1])])
 
     def _hashes(self, seed: int) -> NDArray[np.uint64]:
-        """A number for each route, nearly always another for another route."""
+        """Return a hash of each route; different routes almost always have different hashes."""
         size, link = np.diff(self.ptr), self.link - self.link.min(initial=0)
         noise = np.random.default_rng(seed).integers(
             2**64, size=(2, int(max(link.max(initial=0), size.max(initial=0))) + 1), dtype=np.uint64
@@ -87,13 +87,15 @@ class Routes:
 
 @dataclass(frozen=True, eq=False)
 class RouteShape:
-    """What the machine makes of `Routes`: arrays per link use ("hop"), per segment, per root and per end.
+    """Properties of `Routes` on a machine: arrays per link use ("hop"), per segment, per root and per end.
 
     hop_offset_ps    latency from the start of the route to the start of this hop
-    hop_segment      the segment (global number) the hop is in; segment_route, segment_parent say where that hangs
-    segment_GBps     the slowest of its links and limits at time zero
+    hop_segment      the segment of the hop (numbered over all routes)
+    segment_route    the route of the segment
+    segment_parent   the segment that feeds this segment; -1 if it starts at a root
+    segment_GBps     bandwidth of its slowest link or limit at time zero
     root_*, end_*    the storing nodes where the route starts and ends, each with its hop
-    problem          why a route is none: {route: words}
+    problem          {route: message} for invalid routes
     """
 
     routes: Routes
@@ -113,7 +115,7 @@ class RouteShape:
 
 @dataclass(slots=True)
 class _Shape:
-    """The shape of one route, hops and segments numbered from 0."""
+    """The shape of one route; hops and segments are numbered from 0."""
 
     offset: list[int]
     segment: list[int]
@@ -124,13 +126,13 @@ class _Shape:
 
 
 def route_shape(topology: Topology, routes: Routes) -> RouteShape:
-    """Offsets, segments, roots and ends of every route; what is wrong with a route goes to `problem`."""
+    """Return offsets, segments, roots and ends of every route; `problem` says why a route is invalid."""
     count = len(routes)
     size = np.diff(routes.ptr)
     in_range = (routes.link >= 0) & (routes.link < len(topology.links))
     safe = np.where(in_range, routes.link, 0)
     src, dst = topology.link_src[safe], topology.link_dst[safe]
-    if in_range.all() and len(safe) and _all_straight(topology, routes):  # the common case, whole arrays
+    if in_range.all() and len(safe) and _all_straight(topology, routes):  # the common case, on whole arrays
         every, ptr = np.arange(count, dtype=np.int64), np.arange(count + 1, dtype=np.int64)
         first, last = routes.ptr[:-1], routes.ptr[1:] - 1
         before = np.cumsum(topology.link_latency_ps[safe]) - topology.link_latency_ps[safe]
@@ -169,7 +171,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
 
 
 def _all_straight(topology: Topology, routes: Routes) -> bool:
-    """Whether every route is a line of links from one storing node through cut-through switches to another."""
+    """Return whether every route is a path from one storing node through cut-through switches to another."""
     size = np.diff(routes.ptr)
     for width in np.unique(size).tolist():
         if width == 0:
@@ -189,7 +191,7 @@ def _all_straight(topology: Topology, routes: Routes) -> bool:
 
 
 def shape_on(topology: Topology, routes: Routes) -> RouteShape:
-    """The same, remembered by the routes for the machine that asked last."""
+    """Return `route_shape`, cached in the routes for the most recent machine."""
     known = routes.last_shape.get("shape")
     if known is None or known[0] is not topology:
         known = routes.last_shape["shape"] = (topology, route_shape(topology, routes))
@@ -197,10 +199,10 @@ def shape_on(topology: Topology, routes: Routes) -> RouteShape:
 
 
 def _known_shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
-    """The shape of one route; the machine remembers it, since many schedules use the same routes."""
+    """Return the shape of one route, cached in the machine because many schedules use the same routes."""
     known: dict[tuple[int, ...], _Shape] = topology.route_shapes
     if links not in known:
-        if len(known) >= _MOST_REMEMBERED:
+        if len(known) >= _MAX_CACHED:
             known.clear()
         known[links] = _shape(topology, links)
     return known[links]
@@ -213,7 +215,7 @@ def segment_GBps(
     segments: int,
     link_GBps: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The slowest link and limit of each segment; a limit met by m links of a segment gives each an m-th."""
+    """Return the rate of each segment: its slowest link or limit; m links of a segment share a limit equally."""
     rate = np.full(segments, np.inf)
     np.minimum.at(rate, hop_segment, link_GBps[link])
     if topology.limits:
@@ -230,7 +232,7 @@ def segment_GBps(
 
 
 def _shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
-    """Walk one route of several links, from its roots to its ends."""
+    """Return the shape of one route of several links."""
     broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
     bad = [link for link in links if not 0 <= link < len(topology.links)]
     if not links or bad:
@@ -267,19 +269,19 @@ def _crossing_problem(
     for node in sorted(inner):
         name = topology.nodes[node].name
         if not into[node]:
-            return f"leaves switch {name}, which gets nothing"
+            return f"leaves switch {name}, which receives nothing"
         if not out[node]:
             return f"stops at switch {name}, which does not store"
         if len(out[node]) > 1 and not topology.nodes[node].copies:
             return f"makes {len(out[node])} copies at switch {name}, which cannot copy"
         if len(into[node]) > 1 and not topology.nodes[node].reduces:
-            return f"adds {len(into[node])} inputs at switch {name}, which cannot reduce"
+            return f"reduces {len(into[node])} inputs at switch {name}, which cannot reduce"
         if len(into[node]) > 1 and topology.nodes[node].crossing != "cut-through":
-            return f"adds inputs at switch {name}, which is store-and-forward; only cut-through switches reduce"
+            return f"reduces inputs at switch {name}, which is store-and-forward; only cut-through switches reduce"
     if len({node for node, _ in roots}) != len(roots):
-        return "leaves one node on two links; that is two transfers"
+        return "leaves one node on two links; use two transfers"
     if len({node for node, _ in ends}) != len(ends):
-        return "enters one node on two links; that is two transfers"
+        return "enters one node on two links; use two transfers"
     if {node for node, _ in roots} & {node for node, _ in ends}:
         return "starts and ends at the same node"
     if len(links) != len(inner) + len(roots) + len(ends) - 1:
@@ -297,13 +299,13 @@ def _walk(
     roots: list[tuple[int, int]],
     ends: list[tuple[int, int]],
 ) -> _Shape:
-    """Offsets and segments from the root that starts first: the one above all store-and-forward switches."""
+    """Return offsets and segments, from the root that starts first: the one above all store-and-forward switches."""
     for _, first in roots:
         shape = _walk_from(first, topology, links, src, dst, into, out, roots, ends)
         if shape is not None:
             return shape
     broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
-    broken.problem = "adds up what comes from two store-and-forward switches, which cannot be on time for each other"
+    broken.problem = "reduces inputs from two store-and-forward switches, which cannot be synchronized"
     return broken
 
 
@@ -318,9 +320,9 @@ def _walk_from(
     roots: list[tuple[int, int]],
     ends: list[tuple[int, int]],
 ) -> _Shape | None:
-    """Walk the tree from one root in both directions; every switch gets all inputs at once.
+    """Walk the tree from one root in both directions; all inputs of a switch arrive at the same time.
 
-    None where a store-and-forward switch is met from behind: then its root starts earlier than this one.
+    None if the walk enters a store-and-forward switch from its output: then another root starts earlier than this one.
     """
     latency = topology.link_latency_ps
     offset: dict[int, int] = {first_hop: 0}

@@ -1,7 +1,7 @@
-"""A sketch: what a human knows of a machine and tells the synthesizer (TACCL sections 3 and 4.2).
+"""Communication sketches: hints from the user for the synthesizer (TACCL sections 3 and 4.2).
 
-Which connections between hosts may be used, through which GPU each one's data leaves its host, how to use switches,
-which turns of the ranks leave everything unchanged, and into how many chunks to cut. Ranks are those of the machine.
+A sketch says which connections between hosts may be used, through which GPU the data of each rank leaves its host, how
+to use switches, which rotations of the ranks are symmetries, and the number of chunks. Ranks are those of the machine.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.topology.symmetry.permutations import Verifier
+from flowccl.topology.symmetry.permutations import AutomorphismChecker
 from flowccl.topology.topology import Topology
 
 Inclination = Literal["uc-min", "uc-max", "none"]
@@ -21,9 +21,9 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSketch:
-    """GPUs behind one switch: use few different connections (uc-min), many (uc-max), or as it comes (none).
+    """GPUs behind one switch: use few different connections (uc-min), many (uc-max), or no preference (none).
 
-    `most` is how many others each GPU may send to: the next ones of the group, in a circle.
+    `most` is the number of GPUs that each GPU may send to: the next ones of the group, in cyclic order.
     """
 
     gpus: tuple[int, ...]
@@ -39,15 +39,15 @@ class SwitchSketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """What may be used, and how.
+    """A communication sketch.
 
-    between_hosts   (sender, receiver) pairs that may be used between hosts; None is all that the machine has
-    closed          pairs that may not be used at all
-    senders         for each rank, the GPU through which its data leaves the host; empty leaves it open
+    between_hosts   (sender, receiver) pairs that may be used between hosts; None: all pairs of the machine
+    closed          pairs that may not be used
+    senders         for each rank, the GPU through which its data leaves the host; empty: any GPU
     switches        groups of GPUs behind a switch
-    turns           (offset, size): rank r -> r + offset within its block of size ranks, which changes nothing
-    chunks          pieces of each block of data
-    reach           shortest: a chunk visits only GPUs on shortest ways from its source to a destination; any
+    rotations       (offset, size): rank r -> r + offset within its block of `size` ranks is a symmetry
+    chunks          chunks of each block of data
+    reach           shortest: a chunk visits only GPUs on shortest paths from its source to a destination; any: all GPUs
     """
 
     name: str = ""
@@ -55,7 +55,7 @@ class Sketch:
     closed: tuple[Pair, ...] = ()
     senders: tuple[int, ...] = ()
     switches: tuple[SwitchSketch, ...] = ()
-    turns: tuple[Pair, ...] = ()
+    rotations: tuple[Pair, ...] = ()
     chunks: int = 1
     reach: Reach = "shortest"
 
@@ -67,7 +67,7 @@ class Sketch:
 
 
 def check_sketch(sketch: Sketch, topology: Topology) -> None:
-    """Every GPU that it names exists, and every turn leaves the machine and the sketch unchanged."""
+    """Raise InputError if the sketch names a missing GPU or a rotation that changes the machine or the sketch."""
     gpus = topology.num_gpus
     named = [("between_hosts", rank) for pair in sketch.between_hosts or () for rank in pair]
     named += [("closed", rank) for pair in sketch.closed for rank in pair]
@@ -77,29 +77,29 @@ def check_sketch(sketch: Sketch, topology: Topology) -> None:
         if not 0 <= rank < gpus:
             raise InputError(f"{where}: there is no gpu {rank}; {topology.name} has 0 to {gpus - 1}")
     if sketch.senders and len(sketch.senders) != gpus:
-        raise InputError(f"senders: needs one for each of the {gpus} gpus, got {len(sketch.senders)}")
-    verifier = Verifier(topology)
-    for offset, size in sketch.turns:
-        moved = turned(topology, offset, size)
-        if not verifier.accepts(moved[:gpus]):
-            raise InputError(f"symmetry [{offset}, {size}]: {topology.name} does not have it; leave it out")
+        raise InputError(f"senders: must have one entry for each of the {gpus} gpus, got {len(sketch.senders)}")
+    checker = AutomorphismChecker(topology)
+    for offset, size in sketch.rotations:
+        moved = rotated_ranks(topology, offset, size)
+        if not checker.accepts(moved[:gpus]):
+            raise InputError(f"symmetry [{offset}, {size}]: {topology.name} does not have this symmetry; remove it")
         broken = _broken_by(sketch, moved)
         if broken:
-            raise InputError(f"symmetry [{offset}, {size}]: changes the {broken} of the sketch; leave it out")
+            raise InputError(f"symmetry [{offset}, {size}]: changes the {broken} of the sketch; remove it")
 
 
-def turned(topology: Topology, offset: int, size: int) -> NDArray[np.int32]:
-    """Where each rank goes."""
+def rotated_ranks(topology: Topology, offset: int, size: int) -> NDArray[np.int32]:
+    """Return the image of each rank under the rotation by `offset` within blocks of `size` ranks."""
     gpus = topology.num_gpus
     if not 0 < offset < size or gpus % size:
-        words = f"needs 0 < offset < size and a size that divides the {gpus} gpus of {topology.name}"
-        raise InputError(f"symmetry [{offset}, {size}]: {words}")
+        rule = f"must have 0 < offset < size and a size that divides the {gpus} gpus of {topology.name}"
+        raise InputError(f"symmetry [{offset}, {size}]: {rule}")
     rank = np.arange(gpus)
     return (rank // size * size + (rank + offset) % size).astype(np.int32)
 
 
 def _broken_by(sketch: Sketch, moved: NDArray[np.int32]) -> str:
-    """What of the sketch a turn changes."""
+    """Return the part of the sketch that a rotation changes; "" if it changes nothing."""
 
     def same(pairs: tuple[Pair, ...]) -> bool:
         return {(int(moved[a]), int(moved[b])) for a, b in pairs} == set(pairs)
@@ -114,23 +114,23 @@ def _broken_by(sketch: Sketch, moved: NDArray[np.int32]) -> str:
 
 
 def default_sketch(topology: Topology) -> Sketch:
-    """A sketch from the machine alone: its hosts and switches, and the turns that leave it unchanged."""
+    """Return a sketch from the machine alone: its hosts, its switches, and the rotations that are symmetries."""
     gpus = topology.num_gpus
     hosts = [node.host for node in topology.nodes[:gpus]]
     sizes = {hosts.count(host) for host in set(hosts)} if all(hosts) else {gpus}
     per_host = sizes.pop() if len(sizes) == 1 else gpus
-    verifier = Verifier(topology)
-    turns: list[Pair] = []
+    checker = AutomorphismChecker(topology)
+    rotations: list[Pair] = []
     for inside, size in ((1, per_host), (per_host, gpus)):
         for offset in (d for d in range(inside, size, inside) if size % d == 0):
-            if verifier.accepts(turned(topology, offset, size)):
-                turns.append((offset, size))
+            if checker.accepts(rotated_ranks(topology, offset, size)):
+                rotations.append((offset, size))
                 break
-    return Sketch(name="default", switches=_switch_groups(topology), turns=tuple(turns))
+    return Sketch(name="default", switches=_switch_groups(topology), rotations=tuple(rotations))
 
 
 def _switch_groups(topology: Topology) -> tuple[SwitchSketch, ...]:
-    """The GPUs of a host that one switch joins, to be used with few different connections."""
+    """Return the GPUs behind each switch of a host, to be used with few different connections."""
     groups = []
     for node in range(topology.num_gpus, len(topology.nodes)):
         if topology.nodes[node].kind != "switch" or not topology.nodes[node].host:

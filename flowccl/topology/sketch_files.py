@@ -1,4 +1,4 @@
-"""Sketch JSON in and out, ours (docs/sketch.md) and TACCL's own."""
+"""Reading and writing sketch JSON: flowccl's format (docs/sketch.md) and, for reading, TACCL's."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ MAX_FILE_BYTES = 16_000_000
 _PLAN = ("between_hosts", "closed", "senders", "switches", "symmetry", "chunks", "reach")
 _KEYS = ("$schema", "format", "version", "name", *_PLAN)
 _SWITCH = ("gpus", "inclination", "most")
-_MOST_CHUNKS = 1024
+_MAX_CHUNKS = 1024
 
 
 def load_sketch(path: str | Path, topology: Topology) -> Sketch:
-    """The sketch in a file of ours or of TACCL's, checked against the machine it is for."""
+    """Return the sketch in a file of flowccl or of TACCL, checked against the machine."""
     value = read_json(path, MAX_FILE_BYTES)
     try:
         if not isinstance(value, dict):
@@ -33,16 +33,16 @@ def load_sketch(path: str | Path, topology: Topology) -> Sketch:
 
 
 def save_sketch(sketch: Sketch, path: str | Path) -> None:
-    """Write a sketch as JSON; loading it gives an equal one."""
+    """Write a sketch as JSON; loading it returns an equal sketch."""
     write_json(path, sketch_to_json(sketch), indent=1)
 
 
 def sketch_to_json(sketch: Sketch) -> dict[str, Any]:
-    """A sketch as a value for JSON."""
+    """Return a sketch as a JSON value."""
     result: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": sketch.name}
     if sketch.between_hosts is not None:
         result["between_hosts"] = [list(pair) for pair in sketch.between_hosts]
-    for key, pairs in (("closed", sketch.closed), ("symmetry", sketch.turns)):
+    for key, pairs in (("closed", sketch.closed), ("symmetry", sketch.rotations)):
         if pairs:
             result[key] = [list(pair) for pair in pairs]
     if sketch.senders:
@@ -58,12 +58,12 @@ def _switch_to_json(switch: SwitchSketch) -> dict[str, Any]:
 
 
 def sketch_from_json(value: dict[str, Any]) -> Sketch:
-    """The sketch in a JSON value of ours."""
+    """Return the sketch in a JSON value of flowccl's format."""
     for key, expected in (("format", FORMAT), ("version", VERSION)):
         if value.get(key) != expected:
             got = f", got {show(value[key])}" if key in value else ""
             raise FileError(
-                f'is neither a sketch of TACCL nor of flowccl: write "{key}": {show(expected)} at the top{got}'
+                f'is neither a TACCL sketch nor a flowccl sketch: write "{key}": {show(expected)} at the top{got}'
             )
     check_keys(value, "", _KEYS, {})
     between = value.get("between_hosts")
@@ -73,8 +73,8 @@ def sketch_from_json(value: dict[str, Any]) -> Sketch:
         closed=_pairs(value.get("closed", []), "closed"),
         senders=_ranks(value.get("senders", []), "senders"),
         switches=tuple(_switch(entry, f"switches[{n}]") for n, entry in enumerate(_list(value, "switches"))),
-        turns=_pairs(value.get("symmetry", []), "symmetry"),
-        chunks=whole(value.get("chunks", 1), "chunks", 1, _MOST_CHUNKS),
+        rotations=_pairs(value.get("symmetry", []), "symmetry"),
+        chunks=whole(value.get("chunks", 1), "chunks", 1, _MAX_CHUNKS),
         reach=value.get("reach", "shortest"),
     )
 
@@ -117,15 +117,15 @@ def _pairs(value: Any, place: str) -> tuple[Pair, ...]:
     return tuple(result)
 
 
-# -- TACCL's own ------------------------------------------------------------------------------------------------------
+# -- TACCL's format ---------------------------------------------------------------------------------------------------
 
 
 def _of_taccl(value: dict[str, Any], topology: Topology) -> Sketch:
-    """TACCL's ranks are those in a host; the machine says how many a host has."""
+    """Return the sketch in TACCL's format, whose ranks are within a host; the machine gives the GPUs per host."""
     hosts = whole(value.get("nnodes"), "nnodes", 1, 100_000)
     gpus = topology.num_gpus
     if gpus % hosts:
-        raise FileError(f"nnodes: {topology.name} has {gpus} gpus, which are not {hosts} hosts of equal size")
+        raise FileError(f"nnodes: {topology.name} has {gpus} gpus, which cannot be divided into {hosts} equal hosts")
     keys = ("intranode_sketch", "internode_sketch", "hyperparameters")
     inside, between, settings = (_object(value.get(key, {}), key) for key in keys)
     return Sketch(
@@ -133,8 +133,8 @@ def _of_taccl(value: dict[str, Any], topology: Topology) -> Sketch:
         between_hosts=_taccl_connections(between, topology, hosts) if hosts > 1 else None,
         senders=_taccl_senders(between, gpus, hosts) if hosts > 1 else (),
         switches=_taccl_switches(inside, gpus, hosts),
-        turns=_pairs(value.get("symmetry_offsets", []), "symmetry_offsets"),
-        chunks=whole(settings.get("input_chunkup", 1), "hyperparameters.input_chunkup", 1, _MOST_CHUNKS),
+        rotations=_pairs(value.get("symmetry_offsets", []), "symmetry_offsets"),
+        chunks=whole(settings.get("input_chunkup", 1), "hyperparameters.input_chunkup", 1, _MAX_CHUNKS),
     )
 
 
@@ -145,7 +145,7 @@ def _object(value: Any, key: str) -> dict[str, Any]:
 
 
 def _taccl_connections(between: dict[str, Any], topology: Topology, hosts: int) -> tuple[Pair, ...] | None:
-    """All pairs of hosts are joined alike: by the pairs named, by equal ranks, or by all that the machine has."""
+    """Return the connections of every pair of hosts: named pairs, equal ranks, or all of the machine (None)."""
     size, given = topology.num_gpus // hosts, between.get("internode_conn")
     if given == "fully-connected":
         return None
@@ -188,7 +188,7 @@ def _taccl_switches(inside: dict[str, Any], gpus: int, hosts: int) -> tuple[Swit
 
 
 def _by_rank(given: Any, where: str, size: int) -> dict[int, tuple[int, ...]]:
-    """{"0": [1]} with ranks of a host."""
+    """Return {0: (1,)} from {"0": [1]}; ranks are within a host."""
     if not isinstance(given, dict) or not given:
         raise FileError(f'{where}: must be "fully-connected", "direct-map" or an object such as {{"0": [1]}}')
     result = {}

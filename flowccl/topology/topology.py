@@ -1,4 +1,4 @@
-"""The machine: nodes, directed links, limits that links share. Frozen, and checked when made."""
+"""The machine: nodes, directed links, and limits that links share. Objects are frozen and validated on creation."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from flowccl.units import us_to_ps
 Kind = Literal["gpu", "switch", "memory"]
 Crossing = Literal["cut-through", "store-and-forward"]
 
-_CAN = {  # kind: stores, copies, reduces
+_ABILITIES = {  # kind: stores, copies, reduces
     "gpu": (True, True, True),
     "memory": (True, True, False),
     "switch": (False, False, False),
@@ -28,10 +28,10 @@ _CAN = {  # kind: stores, copies, reduces
 class Node:
     """A GPU, a switch or a host memory.
 
-    `stores`, `copies` and `reduces` say what the node can do; left out, they follow from the kind (a GPU can do
-    all three, a memory stores and copies, a plain switch only forwards). Only GPUs own data. `crossing` is how a
-    switch is crossed. `buffer_bytes` bounds what a storing node may hold for others. `reduce_GBps` is how fast it adds
-    up what arrives, one after the other; left out, that takes no time.
+    `stores`, `copies` and `reduces` say what the node can do; None means the default of the kind (a GPU can do all
+    three, a memory stores and copies, a plain switch only forwards). Only GPUs own data. `crossing` says how data
+    crosses a switch. `buffer_bytes` limits the forwarded data that a storing node can keep. `reduce_GBps` is the rate
+    at which the node reduces arriving data, one transfer after the other; None means instantly.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Node:
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
-            raise TopologyError(f"a node needs a name that is a non-empty text, got {self.name!r}")
-        if self.kind not in _CAN:
+            raise TopologyError(f"the name of a node must be a non-empty string, got {self.name!r}")
+        if self.kind not in _ABILITIES:
             raise TopologyError(f"node {self.name}: kind must be gpu, switch or memory, got {self.kind!r}")
         if self.crossing not in get_args(Crossing):
             raise TopologyError(
                 f"node {self.name}: crossing must be cut-through or store-and-forward, got {self.crossing!r}"
             )
-        for can, default in zip(("stores", "copies", "reduces"), _CAN[self.kind], strict=True):
-            if getattr(self, can) is None:
-                object.__setattr__(self, can, default)
+        for ability, default in zip(("stores", "copies", "reduces"), _ABILITIES[self.kind], strict=True):
+            if getattr(self, ability) is None:
+                object.__setattr__(self, ability, default)
         if self.kind == "gpu" and not self.stores:
             raise TopologyError(f"node {self.name}: a gpu owns data, so stores cannot be false")
         if self.buffer_bytes is not None and self.buffer_bytes < 0:
@@ -69,10 +69,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A directed link between two nodes, given by their positions in `Topology.nodes`.
+    """A directed link between two nodes, given by their indices in `Topology.nodes`.
 
-    Every send holds the link for `setup_us` before its bytes flow; the latency does not hold it. `changes` are pairs
-    (from_us, bandwidth_GBps), in order of time, for a bandwidth that changes.
+    Every message occupies the link for `overhead_us` before its bytes flow; the latency does not occupy the link.
+    `changes` are pairs (from_us, bandwidth_GBps), sorted by time, for a bandwidth that changes over time.
     """
 
     src: int
@@ -91,7 +91,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A bandwidth that several links share, given by their positions in `Topology.links`."""
+    """A bandwidth that several links share; `links` are their indices in `Topology.links`."""
 
     name: str
     links: tuple[int, ...]
@@ -130,21 +130,21 @@ class Topology:
 
     @cached_property
     def num_gpus(self) -> int:
-        """How many GPUs; they are nodes 0 to num_gpus - 1."""
+        """Number of GPUs; they are nodes 0 to num_gpus - 1."""
         return sum(node.kind == "gpu" for node in self.nodes)
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Position of each node by its name."""
+        """Index of each node by name."""
         return {node.name: position for position, node in enumerate(self.nodes)}
 
     def link_name(self, link: int) -> str:
-        """How messages call a link: "gpu0 -> gpu4"."""
+        """Return the name of a link in messages: "gpu0 -> gpu4"."""
         return f"{self.nodes[self.links[link].src].name} -> {self.nodes[self.links[link].dst].name}"
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts, in order of appearance; nodes without a host are not in it."""
+        """Names of the hosts, in order of appearance."""
         return tuple(dict.fromkeys(node.host for node in self.nodes if node.host))
 
     # -- arrays per link and per node ---------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class Topology:
 
     @cached_property
     def link_peak_GBps(self) -> NDArray[np.float64]:
-        """Highest bandwidth that each link ever has."""
+        """Highest bandwidth of each link over time."""
         return np.array([max([link.bandwidth_GBps, *(b for _, b in link.changes)]) for link in self.links])
 
     @cached_property
@@ -176,17 +176,17 @@ class Topology:
 
     @cached_property
     def link_overhead_ps(self) -> NDArray[np.int64]:
-        """For how long each send holds each link before its bytes flow."""
+        """Overhead per message of each link: the time that it is busy before the bytes flow."""
         return np.array([us_to_ps(link.overhead_us) for link in self.links], dtype=np.int64)
 
     @cached_property
     def has_overheads(self) -> bool:
-        """Whether any link has a setup."""
+        """Whether any link has an overhead per message."""
         return bool(self.link_overhead_ps.any())
 
     @cached_property
     def link_delay_ps(self) -> NDArray[np.int64]:
-        """What each link adds to any way: its latency, and its setup where no switch lets it overlap with others'."""
+        """Time that each link adds to a path: its latency, and its overhead unless a switch lets overheads overlap."""
         alone = self.stores[self.link_src] & self.stores[self.link_dst]
         return np.where(alone, self.link_latency_ps + self.link_overhead_ps, self.link_latency_ps)
 
@@ -221,7 +221,7 @@ class Topology:
 
     @cached_property
     def link_limits(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Limits that each link is part of: (pointer per link, limit indices)."""
+        """Limits of each link: (pointer per link, limit indices)."""
         members: list[list[int]] = [[] for _ in self.links]
         for index, limit in enumerate(self.limits):
             for link in limit.links:
@@ -241,27 +241,27 @@ class Topology:
 
     @cached_property
     def copies(self) -> NDArray[np.bool_]:
-        """Which nodes can send on more than one copy of what they got."""
+        """Which nodes can forward more than one copy of the data that they receive."""
         return np.array([bool(node.copies) for node in self.nodes])
 
     @cached_property
     def reduces(self) -> NDArray[np.bool_]:
-        """Which nodes can add up what they got."""
+        """Which nodes can reduce the data that they receive."""
         return np.array([bool(node.reduces) for node in self.nodes])
 
     @cached_property
     def reduce_GBps(self) -> NDArray[np.float64]:
-        """How fast each node adds up what arrives; infinite where that takes no time."""
+        """Rate at which each node reduces arriving data; infinite if reducing takes no time."""
         return np.array([np.inf if node.reduce_GBps is None else node.reduce_GBps for node in self.nodes])
 
     @cached_property
     def has_reduce_rate(self) -> bool:
-        """Whether it takes any node time to add up."""
+        """Whether reducing takes time at any node."""
         return any(node.reduce_GBps is not None for node in self.nodes)
 
     @cached_property
     def cuts_through(self) -> NDArray[np.bool_]:
-        """Which nodes forward while they still receive (switches with the cut-through crossing)."""
+        """Which nodes forward data while still receiving it (cut-through switches)."""
         return np.array([not node.stores and node.crossing == "cut-through" for node in self.nodes])
 
     @cached_property
@@ -276,12 +276,12 @@ class Topology:
 
     @cached_property
     def route_shapes(self) -> dict[tuple[int, ...], Any]:
-        """What `routes.py` remembers of this machine's routes."""
+        """Cache of `routes.py` for the routes of this machine."""
         return {}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that matters to a schedule: nodes, links and limits, but not the machine's name."""
+        """Hash of everything that affects a schedule: nodes, links and limits, but not the name of the machine."""
         rows = (
             [[getattr(node, name) for name in _fields_of(node)] for node in self.nodes],
             [
@@ -295,7 +295,7 @@ class Topology:
 
     @cached_property
     def reversed(self) -> "Topology":
-        """The same machine with every link turned round; what copied reduces, and what reduced copies."""
+        """The machine with all links reversed; nodes that copy reduce instead, and nodes that reduce copy instead."""
         nodes = [replace(node, copies=node.reduces, reduces=node.copies) for node in self.nodes]
         links = [replace(link, src=link.dst, dst=link.src) for link in self.links]
         back = " reversed"
@@ -309,7 +309,7 @@ def _group(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def _fields_of(node: Node) -> tuple[str, ...]:
-    """What of a node counts; a rate that is not given is left out, so that old fingerprints stay."""
+    """Return the fields in the fingerprint; an absent `reduce_GBps` is omitted so that old fingerprints stay valid."""
     return tuple(name for name in Node.__slots__ if name != "reduce_GBps" or node.reduce_GBps is not None)
 
 
@@ -334,7 +334,7 @@ def _check_link(topology: Topology, index: int, link: Link) -> None:
             raise TopologyError(f"link {index}: {end} must be a node, 0 to {count - 1}, got {node}")
     where = f"link {index} ({topology.nodes[link.src].name} -> {topology.nodes[link.dst].name})"
     if link.src == link.dst:
-        raise TopologyError(f"{where}: a link must join two different nodes")
+        raise TopologyError(f"{where}: a link must connect two different nodes")
     _check_bandwidth(where, link.bandwidth_GBps)
     for name in ("latency_us", "overhead_us"):
         if not 0 <= getattr(link, name) <= 1e9:
@@ -343,7 +343,7 @@ def _check_link(topology: Topology, index: int, link: Link) -> None:
     for at_us, bandwidth in link.changes:
         _check_bandwidth(where, bandwidth)
         if not (math.isfinite(at_us) and at_us <= 1e9 and us_to_ps(at_us) > us_to_ps(last)):
-            raise TopologyError(f"{where}: times of changes must rise from above 0, got {at_us:g} after {last:g}")
+            raise TopologyError(f"{where}: times of changes must be above 0 and increase, got {at_us:g} after {last:g}")
         last = at_us
 
 

@@ -1,4 +1,4 @@
-"""A machine without some of its links or GPUs, or without setups: the same nodes, other links."""
+"""Variants of a machine: without some links or GPUs, without overheads, or with another reduction rate."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,8 +10,8 @@ from flowccl.topology.topology import Link, Topology
 from flowccl.units import us_to_ps, with_overhead_GBps
 
 
-def with_links(topology: Topology, keep: NDArray[np.bool_], words: str) -> tuple[Topology, NDArray[np.int64]]:
-    """The machine with only these links, and the number that each of them has in the whole machine."""
+def with_links(topology: Topology, keep: NDArray[np.bool_], suffix: str) -> tuple[Topology, NDArray[np.int64]]:
+    """Return the machine with only the links in `keep`, and the index of each of them in the given machine."""
     kept = np.flatnonzero(keep).astype(np.int64)
     place = {int(link): i for i, link in enumerate(kept)}
     limits = []
@@ -20,11 +20,11 @@ def with_links(topology: Topology, keep: NDArray[np.bool_], words: str) -> tuple
         if members:
             limits.append(replace(limit, links=members))
     links = tuple(topology.links[link] for link in kept)
-    return Topology(f"{topology.name}, {words}", topology.nodes, links, tuple(limits)), kept
+    return Topology(f"{topology.name}, {suffix}", topology.nodes, links, tuple(limits)), kept
 
 
 def without(topology: Topology, gpus: Collection[int]) -> tuple[Topology, NDArray[np.int64]]:
-    """The machine in which these GPUs have no links, and the number that each link left has in the whole machine."""
+    """Return the machine with no links at these GPUs, and the index of each remaining link in the given machine."""
     gone = np.zeros(len(topology.nodes), dtype=np.bool_)
     gone[list(gpus)] = True
     keep = ~(gone[topology.link_src] | gone[topology.link_dst])
@@ -32,15 +32,16 @@ def without(topology: Topology, gpus: Collection[int]) -> tuple[Topology, NDArra
 
 
 def reducing_at(topology: Topology, reduce_GBps: float | None) -> Topology:
-    """The machine in which every GPU adds up what arrives at this rate; None: in no time at all."""
+    """Return the machine in which every GPU reduces arriving data at this rate; None means instantly."""
     nodes = [replace(node, reduce_GBps=reduce_GBps) if node.kind == "gpu" else node for node in topology.nodes]
     return replace(topology, nodes=tuple(nodes))
 
 
 def without_overheads(topology: Topology, size_bytes: int) -> Topology:
-    """The machine without setups on which chunks of so many bytes take as long, and longer ones no less.
+    """Return the machine with every overhead replaced by a lower bandwidth.
 
-    A setup of s and then z bytes at bandwidth b take as long as z bytes at bandwidth z / (s + z / b).
+    An overhead s followed by z bytes at bandwidth b takes as long as z bytes at bandwidth z / (s + z / b). The time of
+    a chunk of `size_bytes` bytes is the same on both machines, and the time of a larger chunk is not shorter here.
     """
 
     def slower(link: Link) -> Link:

@@ -13,7 +13,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.schedule.compact import CompactSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.symmetry.permutations import verified
-from flowccl.topology.symmetry.regular_groups import Regular
+from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, ps_to_us
 from flowccl.verifier.verify import verify
@@ -29,7 +29,7 @@ def verify_whole(compact: CompactSchedule) -> list[Violation]:
     return verify_compact(compact.one, compact.group)
 
 
-def alike_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
+def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
     """A floor for machines that look the same from every GPU: what must get into a GPU, a host and half of the ranks.
 
     Into a set of m of n GPUs come n - m blocks (allgather), or m (n - m) of them (alltoall).
@@ -51,19 +51,19 @@ def alike_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
     return best
 
 
-def verify_compact(schedule: Schedule, group: Regular) -> list[Violation]:
+def verify_compact(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     """Every violation; an empty list proves the schedule that the group makes of this one right."""
     return [*_group(schedule, group), *verify(schedule), *_orbits(schedule, group)]
 
 
-def _group(schedule: Schedule, group: Regular) -> list[Violation]:
+def _group(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     """The turns leave this machine unchanged and make exactly one element per GPU; all data is GPU 0's."""
-    topology, turns = schedule.topology, group.turns
-    known = verified(topology, turns.nodes)
-    if len(known) != len(turns) or not np.array_equal(known.links, turns.links):
+    topology, rotations = schedule.topology, group.rotations
+    known = verified(topology, rotations.nodes)
+    if len(known) != len(rotations) or not np.array_equal(known.links, rotations.links):
         return [Violation("machine", "a permutation of the group changes the machine")]
     count, total = topology.num_gpus, 1
-    for nodes, inside, order in zip(turns.nodes, group.inside, group.order, strict=True):
+    for nodes, inside, order in zip(rotations.nodes, group.inside, group.order, strict=True):
         rank = np.arange(count)
         digit = rank // inside % order
         if total != inside or not np.array_equal(nodes[:count], rank + ((digit + 1) % order - digit) * inside):
@@ -73,12 +73,12 @@ def _group(schedule: Schedule, group: Regular) -> list[Violation]:
         return [Violation("machine", f"the group has {total} elements for {count} gpus")]
     if schedule.demand.reduces or np.any(schedule.demand.source_rank != 0):
         return [Violation("source", "in compact form all data must be that of gpu 0")]
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+    if topology.has_extra_constraints:
         return [Violation("machine", "compact form knows no limits, buffers or changes of bandwidth")]
     return []
 
 
-def _orbits(schedule: Schedule, group: Regular) -> list[Violation]:
+def _orbits(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     """Every link that is used is moved by all elements, and its orbit carries one chunk at a time."""
     timing = schedule.timing
     stuck = np.flatnonzero(~group.free_links[timing.hop_link])

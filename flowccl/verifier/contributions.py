@@ -17,14 +17,14 @@ def check_contributions(schedule: Schedule) -> list[Violation]:
     arrivals, then sends. What arrives is added where the transfer says so, else it replaces what was there. A node that
     cannot copy gives away what it sends.
     """
-    summed = reduced_chunks(schedule)
-    if not summed.any():
+    reduced = reduced_chunks(schedule)
+    if not reduced.any():
         return []
     timing = schedule.timing
     of_root, of_end = schedule.chunk[timing.root_transfer], schedule.chunk[timing.end_transfer]
-    roots, ends = np.flatnonzero(summed[of_root]), np.flatnonzero(summed[of_end])
+    roots, ends = np.flatnonzero(reduced[of_root]), np.flatnonzero(reduced[of_end])
     demand = schedule.demand
-    late = np.flatnonzero((demand.available_ps > 0) & summed[demand.source_chunk])
+    late = np.flatnonzero((demand.available_ps > 0) & reduced[demand.source_chunk])
     time = np.concatenate((timing.root_from_ps[roots], timing.end_arrival_ps[ends], demand.available_ps[late]))
     sends = np.repeat(np.array([_SEND, _ARRIVAL, _READY], dtype=np.int8), (len(roots), len(ends), len(late)))
     row = np.concatenate((roots, ends, late))
@@ -36,17 +36,17 @@ def check_contributions(schedule: Schedule) -> list[Violation]:
     columns = (sends, row, transfer, node, schedule.reduce[transfer] if len(schedule) else transfer >= 0)
     events = list(zip(*(column[order].tolist() for column in columns), strict=True))
     result: list[Violation] = []
-    for c in np.flatnonzero(summed).tolist():
+    for c in np.flatnonzero(reduced).tolist():
         result += _follow(schedule, c, events[bounds[c] : bounds[c + 1]])
     return result
 
 
 def reduced_chunks(schedule: Schedule) -> NDArray[np.bool_]:
     """Chunks that are added up: several sources, a transfer that adds, or one that leaves several nodes at once."""
-    summed = np.asarray(np.diff(schedule.demand.source_ptr) > 1)
-    summed[schedule.chunk[schedule.reduce]] = True
-    summed[schedule.chunk[np.diff(schedule.shape.root_ptr)[schedule.route] > 1]] = True
-    return summed
+    reduced = np.asarray(np.diff(schedule.demand.source_ptr) > 1)
+    reduced[schedule.chunk[schedule.reduce]] = True
+    reduced[schedule.chunk[np.diff(schedule.shape.root_ptr)[schedule.route] > 1]] = True
+    return reduced
 
 
 def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int, int, int, bool]]) -> list[Violation]:

@@ -33,7 +33,7 @@ def verify(schedule: Schedule) -> list[Violation]:
         *check_contributions(schedule),
         *_copies(schedule),
         *_links(schedule),
-        *_adding(schedule),
+        *_reducing(schedule),
         *_limits(schedule),
         *_buffers(schedule),
     ]
@@ -58,8 +58,8 @@ def _messages(schedule: Schedule) -> list[Violation]:
     for column, words in (("route", "route"), ("start_ps", "start"), ("reduce", "use (added or stored)")):
         values = getattr(schedule, column)
         for i in np.flatnonzero(values != values[leader]).tolist():
-            with_whom = f"is in message {schedule.message[i]} with transfer {leader[i]}"
-            text = f"{transfer_name(schedule, i)}: {with_whom}, but has another {words}"
+            partner = f"is in message {schedule.message[i]} with transfer {leader[i]}"
+            text = f"{transfer_name(schedule, i)}: {partner}, but has another {words}"
             result.append(Violation("message", text, (int(leader[i]), i)))
     return result
 
@@ -194,9 +194,9 @@ def _links(schedule: Schedule) -> list[Violation]:
     return result
 
 
-def _adding(schedule: Schedule) -> list[Violation]:
+def _reducing(schedule: Schedule) -> list[Violation]:
     """A node that takes time to add up adds one chunk after the other."""
-    timing, rows, result = schedule.timing, schedule.timing.adding, []
+    timing, rows, result = schedule.timing, schedule.timing.reducing, []
     rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
     last: dict[int, int] = {}  # node: the row that keeps it busy for longest
     for row in rows.tolist():

@@ -26,8 +26,8 @@ def transfer_name(schedule: Schedule, transfer: int) -> str:
     nodes = schedule.topology.nodes
     roots = [nodes[schedule.topology.links[k].src].name for k in links if nodes[schedule.topology.links[k].src].stores]
     ends = [nodes[schedule.topology.links[k].dst].name for k in links if nodes[schedule.topology.links[k].dst].stores]
-    way = f"{_some(roots)} -> {_some(ends)}"
-    return f"transfer {transfer} (chunk {schedule.chunk[transfer]}, {way})"
+    path = f"{_some(roots)} -> {_some(ends)}"
+    return f"transfer {transfer} (chunk {schedule.chunk[transfer]}, {path})"
 
 
 def _some(names: list[str]) -> str:

@@ -5,18 +5,19 @@ from collections.abc import Iterator
 from flowccl.adapters.reduction import with_reductions
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods import METHODS
 from flowccl.methods.baselines import direct, ring
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.topology import builders
-from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
 
-def slow_then_nothing_then_fast(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def slow_then_nothing_then_fast(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """A search that finds something better in its third step."""
+    topology, demand = problem.topology, problem.demand
     yield ring(topology, demand)
     yield None
     yield direct(topology, demand)
@@ -24,15 +25,17 @@ def slow_then_nothing_then_fast(topology: Topology, demand: Demand, clock: Clock
 
 def test_what_a_half_finds_after_a_step_without_luck_is_not_lost():
     topology, demand = builders.full(4), collective("allreduce", 4, 400_000)
-    found = list(with_reductions(slow_then_nothing_then_fast)(topology, demand, Clock(60.0)))
-    best = next(METHODS["direct"](topology, demand, Clock(60.0)))
+    found = list(with_reductions(slow_then_nothing_then_fast)(topology, demand, SearchContext.with_limit(60.0)))
+    best = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     assert [schedule is None for schedule in found] == [False, True, False]
     assert found[2].finish_ps == best.finish_ps < found[0].finish_ps
     assert verify(found[2]) == []
 
 
 def test_a_search_that_ends_ends_the_joined_one_too():
-    steps = METHODS["ring"](builders.ring(4), collective("allreduce", 4, 40_000), Clock(60.0))
+    steps = load_method("ring")(
+        Problem(builders.ring(4), collective("allreduce", 4, 40_000)), SearchContext.with_limit(60.0)
+    )
     assert len(list(steps)) == 1
 
 
@@ -40,7 +43,7 @@ def test_an_allreduce_of_some_is_summed_among_them():
     """Ranks 2 and 3 only; nobody else need be visited."""
     chunks = [Chunk(bytes=1000, sources=(2, 3), destinations=(2, 3))] * 2
     demand = Demand.from_chunks("custom", 4, chunks)
-    schedule = next(METHODS["direct"](builders.full(4), demand, Clock(60.0)))
+    schedule = next(load_method("direct")(Problem(builders.full(4), demand), SearchContext.with_limit(60.0)))
     assert verify(schedule) == []
     assert set(schedule.timing.end_node.tolist()) == {2, 3}
 

@@ -12,10 +12,11 @@ from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, TopologyError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full, ring, star
 from flowccl.topology.files import topology_from_json, topology_to_json
 from flowccl.topology.topology import Node
@@ -58,7 +59,10 @@ def test_retime_keeps_them_apart() -> None:
 def test_what_only_arrives_is_not_added() -> None:
     topology = reducing_at(ring(4), 1.0)
     demand = collective("allgather", 4, 40 * KB)
-    plain, slow = (next(METHODS["ring"](machine, demand, Clock(1.0))) for machine in (ring(4), topology))
+    plain, slow = (
+        next(load_method("ring")(Problem(machine, demand), SearchContext.with_limit(1.0)))
+        for machine in (ring(4), topology)
+    )
     assert plain.finish_ps == slow.finish_ps
 
 
@@ -75,8 +79,8 @@ def test_the_floor_counts_all_that_must_be_added() -> None:
 @pytest.mark.parametrize("method", ["greedy", "reroute", "joint-trees", "one-shot", "ring", "tree", "direct"])
 def test_every_method_takes_it(method: str) -> None:
     topology, demand = reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB, 2)
-    free = next(METHODS[method](full(4), demand, Clock(9.0)))
-    slow = next(METHODS[method](topology, demand, Clock(9.0)))
+    free = next(load_method(method)(Problem(full(4), demand), SearchContext.with_limit(9.0)))
+    slow = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(9.0)))
     assert verify(slow) == []
     assert slow.topology == topology
     assert slow.finish_ps > free.finish_ps
@@ -85,7 +89,11 @@ def test_every_method_takes_it(method: str) -> None:
 
 def test_exchange_does_not() -> None:
     with pytest.raises(DemandError, match="exchange is for gpus that add up in no time; use greedy or paired"):
-        next(METHODS["staged-exchange"](reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB), Clock(9.0)))
+        next(
+            load_method("staged-exchange")(
+                Problem(reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB)), SearchContext.with_limit(9.0)
+            )
+        )
 
 
 @settings(max_examples=30, deadline=None)
@@ -93,7 +101,7 @@ def test_exchange_does_not() -> None:
 def test_random_machines(data: st.DataObject) -> None:
     topology = reducing_at(data.draw(topologies(max_gpus=5)), data.draw(st.sampled_from([1.0, 10.0, 300.0])))
     demand = data.draw(demands(topology.num_gpus, reductions=True))
-    for schedule in islice(METHODS["greedy"](topology, demand, Clock(1.0)), 3):
+    for schedule in islice(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(1.0)), 3):
         if schedule is not None:
             assert verify(schedule) == []
             assert schedule.finish_ps >= lower_bound(topology, demand).ps

@@ -11,11 +11,12 @@ from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.demand.groups import with_late
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
-from flowccl.run.buffer_layout import make_layout
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.run.element_layout import make_layout
 from flowccl.run.reference import execute_into
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
@@ -78,7 +79,7 @@ def test_five_hundred_reductions(seed: int, method: str) -> None:
     demand = _random_reduction(random, topology.num_gpus)
     if method == "joint-trees" and len(demand.destination_rank) == len(demand):
         method = "reroute"
-    schedule = next(METHODS[method](topology, demand, Clock(1.0, seed)))
+    schedule = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(1.0, seed=seed)))
     assert schedule is not None
     assert verify(schedule) == []
     _adds_up(schedule, 60)
@@ -92,7 +93,7 @@ def test_every_contribution_once(data: st.DataObject) -> None:
     assume(demand.reduces)
     late = data.draw(st.dictionaries(st.integers(0, topology.num_gpus - 1), st.integers(0, 9_000_000), max_size=1))
     demand = with_late(demand, late)
-    schedule = next(METHODS["greedy"](topology, demand, Clock(1.0)))
+    schedule = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(1.0)))
     if schedule is None:
         return
     assert verify(schedule) == []
@@ -104,7 +105,11 @@ def test_every_contribution_once(data: st.DataObject) -> None:
 def test_exchange(machine: str, size: int) -> None:
     topology = read_machine(machine)
     demand = collective("allreduce", topology.num_gpus, size)
-    found = [s for s in islice(METHODS["staged-exchange"](topology, demand, Clock(9.0)), 12) if s is not None]
+    found = [
+        s
+        for s in islice(load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0)), 12)
+        if s is not None
+    ]
     for schedule in found[-1:]:
         assert verify(schedule) == []
         _adds_up(schedule, 64)
@@ -115,7 +120,11 @@ def test_exchange(machine: str, size: int) -> None:
 def test_exchange_takes_the_latency_of_the_farthest(machine: str, pencil_us: float) -> None:
     topology = read_machine(machine)
     demand = collective("allreduce", topology.num_gpus, 1000)
-    best = min(s.finish_us for s in METHODS["staged-exchange"](topology, demand, Clock(9.0)) if s is not None)
+    best = min(
+        s.finish_us
+        for s in load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0))
+        if s is not None
+    )
     assert pencil_us <= best <= 1.05 * pencil_us
 
 
@@ -125,7 +134,11 @@ def test_exchange_begins_with_another_stage_for_every_other_chunk() -> None:
     The second stage of the last chunk begins at 0.7 + 2 x 0.4 us. One order for all would take 4 x 0.4 until then.
     """
     topology, demand = read_machine("hypercube:2"), collective("allreduce", 4, 40_000)
-    best = min(s.finish_us for s in METHODS["staged-exchange"](topology, demand, Clock(9.0)) if s is not None)
+    best = min(
+        s.finish_us
+        for s in load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0))
+        if s is not None
+    )
     assert best == pytest.approx((0.7 + 2 * 0.4) + (0.7 + 0.4))
 
 
@@ -134,7 +147,7 @@ def test_apart_takes_the_latency_of_the_farthest(machine: str, hops: int) -> Non
     """Where no plan of exchanges fits: every destination adds up on its own, and nobody waits for a whole sum."""
     topology = read_machine(machine)
     demand = collective("allreduce", topology.num_gpus, 100)
-    schedule = next(METHODS["one-shot"](topology, demand, Clock(9.0)))
+    schedule = next(load_method("one-shot")(Problem(topology, demand), SearchContext.with_limit(9.0)))
     assert verify(schedule) == []
     assert hops * 0.7 < schedule.finish_us < hops * 0.7 + 0.1
     layout = make_layout(schedule.demand, 64)
@@ -152,7 +165,11 @@ def test_apart_is_a_demand_of_its_own() -> None:
     assert apart.destination_rank.tolist() == [0, 0, 1, 1, 2, 2] * 3
     assert set(np.diff(apart.source_ptr).tolist()) == {3}
     with pytest.raises(DemandError, match="apart is for sums that several gpus want, such as allreduce; got reduce"):
-        next(METHODS["one-shot"](read_machine("ring:3"), collective("reduce", 3, 600), Clock(1.0)))
+        next(
+            load_method("one-shot")(
+                Problem(read_machine("ring:3"), collective("reduce", 3, 600)), SearchContext.with_limit(1.0)
+            )
+        )
 
 
 def test_paired_shares_links_between_sums_and_copies() -> None:
@@ -162,7 +179,7 @@ def test_paired_shares_links_between_sums_and_copies() -> None:
     links = [Link(src=s, dst=d, bandwidth_GBps=w) for a, b, w in sides for s, d in ((a, b), (b, a))]
     topology = Topology("triangle", nodes, tuple(links))
     demand = collective("allreduce", 3, 10**9, 32)
-    schedule = next(METHODS["joint-trees"](topology, demand, Clock(9.0)))
+    schedule = next(load_method("joint-trees")(Problem(topology, demand), SearchContext.with_limit(9.0)))
     assert verify(schedule) == []
     pencil_us = 2 * 2 * 10**9 / 200e3  # every byte goes over two of the sides, both ways
     assert pencil_us <= schedule.finish_us <= 1.1 * pencil_us
@@ -172,18 +189,30 @@ def test_paired_is_for_sums_that_are_copied() -> None:
     for name in ("allgather", "reduce"):
         words = f"paired is for demands that add up and copy, such as allreduce; got {name}"
         with pytest.raises(DemandError, match=words):
-            next(METHODS["joint-trees"](read_machine("ring:3"), collective(name, 3, 600), Clock(1.0)))
+            next(
+                load_method("joint-trees")(
+                    Problem(read_machine("ring:3"), collective(name, 3, 600)), SearchContext.with_limit(1.0)
+                )
+            )
 
 
 def test_exchange_is_for_allreduce_only() -> None:
     with pytest.raises(DemandError, match="exchange is for allreduce: all who contribute want the sum; reduce is not"):
-        next(METHODS["staged-exchange"](read_machine("ring:4"), collective("reduce", 4, 100), Clock(1.0)))
+        next(
+            load_method("staged-exchange")(
+                Problem(read_machine("ring:4"), collective("reduce", 4, 100)), SearchContext.with_limit(1.0)
+            )
+        )
 
 
 def test_in_switch_halves_the_traffic() -> None:
     """Every GPU sends and gets every byte once: bytes / bandwidth, where without it takes 2(n-1)/n of that."""
     topology = read_machine("dgx_h100:1")
-    schedule = next(METHODS["in-network"](topology, collective("allreduce", 8, 10**9, 8), Clock(1.0)))
+    schedule = next(
+        load_method("in-network")(
+            Problem(topology, collective("allreduce", 8, 10**9, 8)), SearchContext.with_limit(1.0)
+        )
+    )
     assert schedule is not None
     assert verify(schedule) == []
     _adds_up(schedule, 640)
@@ -201,14 +230,20 @@ def test_what_nvls_gains_is_what_pencil_gives() -> None:
 def test_in_switch_needs_such_a_switch() -> None:
     words = "in-switch is for an allreduce of gpus that share a switch that copies and reduces; allreduce on ring:4 is"
     with pytest.raises(DemandError, match=words):
-        next(METHODS["in-network"](read_machine("ring:4"), collective("allreduce", 4, 100), Clock(1.0)))
+        next(
+            load_method("in-network")(
+                Problem(read_machine("ring:4"), collective("allreduce", 4, 100)), SearchContext.with_limit(1.0)
+            )
+        )
 
 
 @pytest.mark.parametrize("method", ["greedy", "greedy-weighted", "reroute-weighted"])
 def test_owners(method: str) -> None:
     topology = read_machine("mesh:3x3")
     demand = collective("allreduce", 9, 10**6, 2)
-    schedule = next(s for s in METHODS[method](topology, demand, Clock(5.0)) if s is not None)
+    schedule = next(
+        s for s in load_method(method)(Problem(topology, demand), SearchContext.with_limit(5.0)) if s is not None
+    )
     assert verify(schedule) == []
     _adds_up(schedule, 90)
 

@@ -12,9 +12,10 @@ from flowccl.auto.balance import can_level, level
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.files import read_machine
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Link, Node, Topology
@@ -44,7 +45,7 @@ def test_two_long_pieces_on_one_way_change_places_with_short_ones() -> None:
     """On two hops 3 and then 3 bytes take 2 us and 3 + 3 + 3 ns; 2 and then 3, with the order as it was, 2 + 3 + 3."""
     before = _lopsided()
     assert verify(before) == []
-    after = level(before, Clock(60.0))
+    after = level(before, SearchContext.with_limit(60.0))
     assert after is not None
     assert verify(after) == []
     assert (before.finish_ps, after.finish_ps) == (2_009_000, 2_008_000)
@@ -52,22 +53,22 @@ def test_two_long_pieces_on_one_way_change_places_with_short_ones() -> None:
 
 
 def test_without_time_nothing_is_exchanged() -> None:
-    assert level(_lopsided(), Clock(0.0)) is None
+    assert level(_lopsided(), SearchContext.with_limit(0.0)) is None
 
 
 def test_what_is_level_stays_as_it_is() -> None:
-    once = level(_lopsided(), Clock(60.0))
+    once = level(_lopsided(), SearchContext.with_limit(60.0))
     assert once is not None
-    assert level(once, Clock(60.0)) is None
+    assert level(once, SearchContext.with_limit(60.0)) is None
 
 
 @pytest.mark.parametrize("size", [10**6, 64 * 10**6, 10**9])
 def test_the_last_bytes_of_an_alltoall(size: int) -> None:
     """In 3 chunks on a DGX1 the ways are as good as the floor, but for bytes that do not divide by 3."""
     topology, demand = read_machine("dgx1"), collective("alltoall", 8, size, 3)
-    before = next(METHODS["reroute"](topology, demand, Clock(60.0)))
+    before = next(load_method("reroute")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     assert before is not None
-    after = level(before, Clock(60.0))
+    after = level(before, SearchContext.with_limit(60.0))
     assert after is not None
     assert verify(after) == []
     bound_ps = lower_bound(topology, demand).ps
@@ -81,10 +82,10 @@ def test_auto_takes_care_of_the_last_bytes() -> None:
 
 
 def test_nothing_to_exchange() -> None:
-    topology, clock = read_machine("ring:4"), Clock(60.0)
+    topology, context = read_machine("ring:4"), SearchContext.with_limit(60.0)
     even, odd = (collective("alltoall", 4, size, 2) for size in (4 * 1000, 4 * 1001))
     sums = collective("reduce_scatter", 4, 4 * 1001, 2)
-    found = [next(METHODS["greedy"](topology, demand, clock)) for demand in (even, odd, sums)]
+    found = [next(load_method("greedy")(Problem(topology, demand), context)) for demand in (even, odd, sums)]
     assert [one is not None and can_level(one) for one in found] == [False, True, False]
     assert found[1] is not None
     assert not can_level(
@@ -96,11 +97,11 @@ def test_nothing_to_exchange() -> None:
 @settings(max_examples=40, deadline=None)
 def test_on_random_machines_it_is_earlier_or_nothing(topology: Topology, name: str, size: int, count: int) -> None:
     demand = collective(name, topology.num_gpus, size * topology.num_gpus, count)
-    before = next(METHODS["greedy"](topology, demand, Clock(60.0)))
+    before = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     assert before is not None
     if not can_level(before):
         return
-    after = level(before, Clock(60.0))
+    after = level(before, SearchContext.with_limit(60.0))
     if after is not None:
         assert verify(after) == []
         assert after.finish_ps < before.finish_ps

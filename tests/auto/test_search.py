@@ -15,13 +15,12 @@ from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
-from flowccl.methods.method import Method
+from flowccl.methods.registry import load_method
 from flowccl.methods.reroute import RerouteSearch
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import Method, SearchContext
 from flowccl.topology.files import read_machine
-from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
 
@@ -29,13 +28,19 @@ def test_methods_that_go_on_from_others_are_asked_where_those_are_best() -> None
     """On the ladder the improver finds nothing and leaves it at once; behind it, it is asked at the best counts."""
     topology, asked = read_machine("ring:4"), []
 
-    def improver(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+    def improver(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        demand = problem.demand
         asked.append(demand.pieces)
         while True:
             yield None
 
-    methods = {"greedy": METHODS["greedy"], "lns": improver}
-    run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=400))
+    methods = {"greedy": load_method("greedy"), "lns": improver}
+    run = Chunking(
+        topology,
+        lambda count: collective("broadcast", 4, 10**6, count),
+        methods,
+        SearchContext.with_limit(60.0, steps=400),
+    )
     assert list(run.run())
     assert asked[0] == 1
     assert len(asked) >= 4
@@ -54,11 +59,11 @@ def test_who_goes_on_from_others_and_leads_goes_on_up_the_ladder() -> None:
 
 
 def test_woven_says_what_it_goes_on_from() -> None:
-    topology, demand, clock = read_machine("ring:4"), collective("allgather", 4, 4000), Clock(60.0)
-    other = next(METHODS["greedy"](topology, demand, clock))
+    topology, demand, context = read_machine("ring:4"), collective("allgather", 4, 4000), SearchContext.with_limit(60.0)
+    other = next(load_method("greedy")(Problem(topology, demand), context))
     assert other is not None
-    clock.told[topology, demand] = other
-    found = next(METHODS["lns"](topology, demand, clock))
+    context.incumbents.schedules[topology, demand] = other
+    found = next(load_method("lns")(Problem(topology, demand), context))
     assert found is not None
     assert found.finish_ps <= other.finish_ps
 
@@ -66,11 +71,11 @@ def test_woven_says_what_it_goes_on_from() -> None:
 def test_what_is_good_goes_on_for_seconds_only_where_little_gap_was_asked_for() -> None:
     topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
     for gap, finish, enough in ((0.005, 1003, False), (0.005, 1000, True), (0.05, 1003, True)):
-        clock = Clock(60.0, bound_ps=1000.0, good_ps=1000.0 * (1 + gap), best_ps=finish)
-        run = Chunking(topology, lambda _: demand, {"greedy": METHODS["greedy"]}, clock, all_first=True)
+        context = SearchContext.with_limit(60.0, bound_ps=1000.0, good_ps=1000.0 * (1 + gap), best_ps=finish)
+        run = Chunking(topology, lambda _: demand, {"greedy": load_method("greedy")}, context, all_first=True)
         run.steps, run.best_ps = 1, finish
         assert run._enough() is enough
-        clock.started -= 10.0
+        context.budget.started -= 10.0
         assert run._enough()
 
 
@@ -79,13 +84,13 @@ def test_what_is_close_goes_on_while_it_gets_better() -> None:
     topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
     cases = ((0.5, 2.4, False), (0.5, 2.6, True), (6.0, 8.9, False), (6.0, 9.1, True))
     for (better_s, worked_s, enough), finish in itertools.product(cases, (1000.5, 1000.0)):
-        clock = Clock(60.0, bound_ps=1000.0, good_ps=1005.0, best_ps=finish)
-        methods = {name: METHODS[name] for name in ("greedy", "reroute")}
-        run = Chunking(topology, lambda _: demand, methods, clock, all_first=True)
+        context = SearchContext.with_limit(60.0, bound_ps=1000.0, good_ps=1005.0, best_ps=finish)
+        methods = {name: load_method(name) for name in ("greedy", "reroute")}
+        run = Chunking(topology, lambda _: demand, methods, context, all_first=True)
         run.steps, run.best_ps, run.better_s = 2, finish, better_s
         run.searches.new("greedy", 1).worked_s = worked_s * run.places
         assert run._enough() is (enough or finish == 1000.0)
-        clock.started -= 10.0
+        context.budget.started -= 10.0
         assert run._enough()
 
 
@@ -96,12 +101,12 @@ def test_for_a_hair_nothing_is_cut() -> None:
         run = Chunking(
             topology,
             lambda count: collective("broadcast", 4, 10**6, count),
-            {name: METHODS[name] for name in ("greedy", "direct")},
-            Clock(60.0, steps=40),
+            {name: load_method(name) for name in ("greedy", "direct")},
+            SearchContext.with_limit(60.0, steps=40),
         )
         first = next(run.run())
-        run.clock.bound_ps = run.best_ps / above
-        run.clock.good_ps = run.clock.bound_ps * (1 + gap)
+        run.context.incumbents.bound_ps = run.best_ps / above
+        run.context.budget.good_ps = run.context.incumbents.bound_ps * (1 + gap)
         run.searches.all[0].worked_s = 100.0
         assert first.finish_ps == run.best_ps
         assert len(run._cut()) == cuts
@@ -109,7 +114,7 @@ def test_for_a_hair_nothing_is_cut() -> None:
 
 def test_routed_listens_only_when_it_has_ways_of_its_own() -> None:
     topology, demand = read_machine("ring:4"), collective("allgather", 4, 4000)
-    other = next(METHODS["lns"](topology, demand, Clock(60.0)))
+    other = next(load_method("lns")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     assert other is not None
     search = RerouteSearch(topology, demand, 0)
     assert search.hear(other) is None
@@ -127,15 +132,15 @@ def test_the_program_over_time_is_for_few_chunks_with_one_destination() -> None:
 
 
 def test_the_program_over_time_knows_when_links_are_needed() -> None:
-    clock = Clock(60.0)
+    context = SearchContext.with_limit(60.0)
     topology, demand = read_machine("ring:5"), collective("alltoall", 5, 5 * 10**6)
-    found = next(METHODS["lp-quick"](topology, demand, clock))
+    found = next(load_method("lp-quick")(Problem(topology, demand), context))
     assert found is not None
     assert verify(found) == []
     assert found.finish_ps <= 1.1 * lower_bound(topology, demand).ps
-    assert clock.notes == {}  # auto has nothing to say of epochs
+    assert context.notes == {}  # auto has nothing to say of epochs
     with pytest.raises(DemandError, match="lp-quick is for a time limit"):
-        next(METHODS["lp-quick"](topology, demand, Clock(60.0, steps=3)))
+        next(load_method("lp-quick")(Problem(topology, demand), SearchContext.with_limit(60.0, steps=3)))
 
 
 def test_an_unlucky_rung_does_not_end_the_ladder_for_good() -> None:
@@ -143,20 +148,26 @@ def test_an_unlucky_rung_does_not_end_the_ladder_for_good() -> None:
     topology = read_machine("ring:4")
     good = {count: schedule for count in (1, 2, 8) if (schedule := _greedy(count)) is not None}
 
-    def moody(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
-        best = next(METHODS["greedy"](topology, demand, clock))
+    def moody(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        topology, demand = problem.topology, problem.demand
+        best = next(load_method("greedy")(Problem(topology, demand), context))
         yield best if demand.pieces in good else _slowed(best)
         while True:
             yield None
 
-    methods = {"moody": moody, "direct": METHODS["direct"]}
-    run = Chunking(topology, lambda count: collective("broadcast", 4, 10**6, count), methods, Clock(60.0, steps=60))
+    methods = {"moody": moody, "direct": load_method("direct")}
+    run = Chunking(
+        topology,
+        lambda count: collective("broadcast", 4, 10**6, count),
+        methods,
+        SearchContext.with_limit(60.0, steps=60),
+    )
     assert list(run.run())[-1].demand.pieces == 8
 
 
 @dataclass
-class _Told(Clock):
-    """A clock that goes on when it is told to."""
+class _Told(SearchContext):
+    """A context that goes on when it is told to."""
 
     now: float = 0.0
 
@@ -207,26 +218,31 @@ def _begun(
     bound_ps: float = 0.0,
 ) -> list[tuple[str, int]]:
     """Which searches make steps, if a step takes so long for each chunk, longer or shorter by the computer's mood."""
-    clock, begun = _Told(limit_s, bound_ps=bound_ps), list[tuple[str, int]]()
+    context, begun = _Told(limit_s, bound_ps=bound_ps), list[tuple[str, int]]()
 
     def method_of(name: str, slower: float) -> Method:
-        def steps(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+        def steps(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+            demand = problem.demand
             while True:
                 begun.append((name, demand.pieces))
                 mood = moods[len(begun) % len(moods)]
-                clock.now += mood * slower * cost_s * demand.pieces  # type: ignore[attr-defined]
+                context.UNKNOWN_now += mood * slower * cost_s * demand.pieces  # type: ignore[attr-defined]
                 yield _greedy(demand.pieces)
 
         return steps
 
     methods = {name: method_of(name, slower) for name, slower in zip(names, (1.0, 1.3), strict=False)}
-    run = Chunking(read_machine("ring:4"), lambda n: collective("broadcast", 4, 10**6, n), methods, clock, workers=1)
+    run = Chunking(read_machine("ring:4"), lambda n: collective("broadcast", 4, 10**6, n), methods, context, workers=1)
     assert list(run.run())
     return begun
 
 
 def _greedy(count: int) -> Schedule | None:
-    return next(METHODS["greedy"](read_machine("ring:4"), collective("broadcast", 4, 10**6, count), Clock(60.0)))
+    return next(
+        load_method("greedy")(
+            Problem(read_machine("ring:4"), collective("broadcast", 4, 10**6, count)), SearchContext.with_limit(60.0)
+        )
+    )
 
 
 def _slowed(schedule: Schedule | None) -> Schedule | None:

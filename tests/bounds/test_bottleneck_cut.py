@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flowccl.bounds.bottleneck_cut import cut_optimum
+from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 
@@ -33,7 +33,7 @@ def test_the_cut_optimum_is_the_best_of_all_cuts_on_random_machines(seed: int, m
     random = np.random.default_rng(seed)
     for _ in range(machines):
         topology = random_machine(random)
-        found = cut_optimum(topology)
+        found = bottleneck_cut(topology)
         assert found.seconds_per_GB == pytest.approx(brute_force(topology), rel=1e-9)
         GBps = topology.link_GBps[found.cut.links].sum()
         assert found.seconds_per_GB == pytest.approx(found.blocks / GBps)
@@ -44,9 +44,9 @@ def test_the_cut_optimum_is_the_best_of_all_cuts_on_random_machines(seed: int, m
 )
 def test_published_allgather_bandwidths(name: str, GBps: float) -> None:
     topology = machine(name)
-    assert topology.num_gpus / cut_optimum(topology).seconds_per_GB == pytest.approx(GBps, rel=1e-5)
+    assert topology.num_gpus / bottleneck_cut(topology).seconds_per_GB == pytest.approx(GBps, rel=1e-5)
 
 
 def test_sinks_of_each_class_are_enough() -> None:
     topology = machine("dgx_a100:4")
-    assert cut_optimum(topology, np.array([0])).seconds_per_GB == pytest.approx(0.12)
+    assert bottleneck_cut(topology, np.array([0])).seconds_per_GB == pytest.approx(0.12)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from flowccl.bounds.lower_bound import bounds, lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
 from flowccl.methods.greedy import GreedySearch
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full, line, ring, star
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Limit, Node, Topology
@@ -135,7 +136,7 @@ def test_demands_that_mix_sums_and_copies_have_a_floor():
     topology, demand = line(3), Demand.from_chunks("custom", 3, chunks)
     bound = lower_bound(topology, demand)
     for method in ("direct", "tree", "ring", "greedy"):
-        schedule = next(METHODS[method](topology, demand, Clock(60.0)))
+        schedule = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0)))
         assert verify(schedule) == []
         assert 0 < bound.ps <= schedule.finish_ps
 
@@ -202,7 +203,11 @@ def test_exhaustive_search_never_beats_a_floor_and_greedy_is_near_it():
 def test_no_floor_is_above_any_schedule(data):
     topology = data.draw(topologies(max_gpus=5))
     demand = data.draw(demands(topology.num_gpus, reductions=True))
-    schedule = next(METHODS[data.draw(st.sampled_from(("direct", "tree", "ring")))](topology, demand, Clock(60.0)))
+    schedule = next(
+        load_method(data.draw(st.sampled_from(("direct", "tree", "ring"))))(
+            Problem(topology, demand), SearchContext.with_limit(60.0)
+        )
+    )
     for bound in bounds(topology, demand):
         assert bound.ps <= schedule.finish_ps, bound
 

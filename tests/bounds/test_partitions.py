@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from flowccl.bounds.lower_bound import bounds, lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.groups import group_collective, with_late
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
 from tests.strategies import demands, topologies
@@ -81,7 +82,7 @@ def test_no_schedule_beats_the_floor(data: st.DataObject) -> None:
     demand = data.draw(demands(topology.num_gpus, reductions=True))
     late = data.draw(st.dictionaries(st.integers(0, topology.num_gpus - 1), st.integers(0, 30_000_000), max_size=2))
     demand = with_late(demand, late)
-    schedule = next(METHODS["greedy"](topology, demand, Clock(1.0)))
+    schedule = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(1.0)))
     if schedule is not None:
         bound = lower_bound(topology, demand)
         assert schedule.finish_ps >= bound.ps, bound.witness

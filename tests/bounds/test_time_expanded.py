@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowccl.bounds.commodities import Commodities
-from flowccl.bounds.lower_bound import Bound, lower_bound, sharpened
+from flowccl.bounds.lower_bound import Bound, lower_bound, tightened
 from flowccl.bounds.time_expanded import time_expanded_bound_ps
 from flowccl.demand.collectives import collective
 from flowccl.synthesis import synthesize
@@ -58,12 +58,12 @@ def test_an_alltoall_on_a_dgx1_that_cuts_do_not_explain():
     topology, demand = machine("dgx1"), collective("alltoall", 8, 64_000, 1)
     known = lower_bound(topology, demand)
     assert known.us == pytest.approx(1.56)
-    assert 1.71 < sharpened(topology, demand, known, us_to_ps(1.9), 60.0).us <= 1.725
+    assert 1.71 < tightened(topology, demand, known, us_to_ps(1.9), 60.0).us <= 1.725
 
 
 def test_blocks_that_differ_by_a_byte_count_as_the_least():
     topology, demand = machine("dgx1"), collective("alltoall", 8, 64_003, 1)
-    assert sharpened(topology, demand, lower_bound(topology, demand), us_to_ps(1.9), 60.0).us > 1.71
+    assert tightened(topology, demand, lower_bound(topology, demand), us_to_ps(1.9), 60.0).us > 1.71
 
 
 def test_a_dragonfly_that_cuts_do_not_explain():
@@ -71,7 +71,7 @@ def test_a_dragonfly_that_cuts_do_not_explain():
     topology, demand = machine("dragonfly:4:2:1"), collective("allgather", 40, 64_000, 1)
     known = lower_bound(topology, demand)
     assert known.us == pytest.approx(4.72)
-    found = sharpened(topology, demand, known, us_to_ps(7.0), 60.0)
+    found = tightened(topology, demand, known, us_to_ps(7.0), 60.0)
     assert 5.3 < found.us < 5.5
     assert found.kind == "timed"
 
@@ -79,6 +79,6 @@ def test_a_dragonfly_that_cuts_do_not_explain():
 def test_what_is_known_stays_where_there_is_nothing_better():
     ring, demand = machine("ring:4"), collective("allgather", 4, 4_000_000, 1)
     known = lower_bound(ring, demand)
-    assert sharpened(ring, demand, known, 1.5 * known.ps, 60.0) is known
+    assert tightened(ring, demand, known, 1.5 * known.ps, 60.0) is known
     other = collective("scatter", 4, 4_000_000, 1)
-    assert sharpened(ring, other, Bound(5, "cut", ""), 1e9, 60.0) == Bound(5, "cut", "")
+    assert tightened(ring, other, Bound(5, "cut", ""), 1e9, 60.0) == Bound(5, "cut", "")

@@ -12,11 +12,12 @@ from flowccl.demand.collectives import collective
 from flowccl.demand.files import demand_from_json, demand_to_json
 from flowccl.demand.groups import group_collective, in_group, parse_ranks, with_late
 from flowccl.demand.matrix import load_matrix
-from flowccl.demand.tenants import Tenant, together
+from flowccl.demand.tenants import Tenant, combined_demand
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.files import load_schedule
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.tenants import synthesize_tenants
 from flowccl.topology.builders import line
@@ -65,9 +66,15 @@ def test_json_round_trip() -> None:
 def test_nothing_goes_through_forbidden_gpus(method: str) -> None:
     topology = read_machine("torus:4x4")
     demand = group_collective("allreduce", 10**6, range(8), 16, relays=())
-    schedule = next(s for s in METHODS[method](topology, demand, Clock(9.0)) if s is not None)
+    schedule = next(
+        s for s in load_method(method)(Problem(topology, demand), SearchContext.with_limit(9.0)) if s is not None
+    )
     assert verify(schedule) == []
-    free = next(METHODS["greedy"](topology, in_group(collective("alltoall", 8, 8000), range(8), 16), Clock(1.0)))
+    free = next(
+        load_method("greedy")(
+            Problem(topology, in_group(collective("alltoall", 8, 8000), range(8), 16)), SearchContext.with_limit(1.0)
+        )
+    )
     assert free is not None
     kinds = {v.kind for v in verify(type(free)(**{**vars_of(free), "demand": _without_relays(free.demand)}))}
     assert kinds <= {"relay"}
@@ -89,9 +96,15 @@ def _without_relays(demand: object) -> object:
 def test_late_data_is_waited_for(name: str, method: str) -> None:
     topology = read_machine("dgx1")
     demand = with_late(collective(name, 8, 10**4), {3: 20_000_000})
-    schedule = next(s for s in METHODS[method](topology, demand, Clock(9.0)) if s is not None)
+    schedule = next(
+        s for s in load_method(method)(Problem(topology, demand), SearchContext.with_limit(9.0)) if s is not None
+    )
     assert verify(schedule) == []
-    on_time = next(s for s in METHODS[method](topology, collective(name, 8, 10**4), Clock(9.0)) if s is not None)
+    on_time = next(
+        s
+        for s in load_method(method)(Problem(topology, collective(name, 8, 10**4)), SearchContext.with_limit(9.0))
+        if s is not None
+    )
     assert schedule.finish_ps <= on_time.finish_ps + 20_000_000
     early = type(schedule)(**{**vars_of(on_time), "demand": demand})
     assert "source" in {v.kind for v in verify(early)} or name != "allgather"
@@ -152,7 +165,9 @@ def test_tenants_on_halves_of_their_own_finish_as_if_alone() -> None:
 
 
 def test_tenants_start_when_they_say() -> None:
-    demand = together([Tenant("a", collective("broadcast", 4, 100)), Tenant("b", collective("reduce", 4, 100), 1, 5)])
+    demand = combined_demand(
+        [Tenant("a", collective("broadcast", 4, 100)), Tenant("b", collective("reduce", 4, 100), 1, 5)]
+    )
     assert demand.available_ps.tolist() == [0, 5, 5, 5, 5]
 
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED
 from flowccl.demand.demand import Demand
-from flowccl.export import TARGETS, Options
+from flowccl.export import TARGETS, ExportOptions
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.formats.read_xml import parse_xml
 from flowccl.export.proof.interpreter import interpret
-from flowccl.export.proof.program import Finding, Program
+from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -29,10 +29,10 @@ def schedule_of(name: str, collective: str, chunks: int = 1, size_bytes: int = 1
 
 
 def made(schedule: Schedule, target: str, **options: object) -> bytes:
-    return TARGETS[target](schedule, Options(**options))[0]  # type: ignore[arg-type]
+    return TARGETS[target](schedule, ExportOptions(**options))[0]  # type: ignore[arg-type]
 
 
-def read(data: bytes, target: str, root: int = 0) -> Program:
+def read(data: bytes, target: str, root: int = 0) -> RuntimeProgram:
     program = parse_mscclpp(data, "plan.json") if target == "mscclpp" else parse_xml(data, "algo.xml", target)
     program.root = root
     return program

@@ -13,7 +13,7 @@ import pytest
 from flowccl.cli import main
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError
-from flowccl.export import Options, check, export, make, parse
+from flowccl.export import ExportOptions, check, export, make, parse
 from flowccl.export.formats.protobuf import (
     bytes_field,
     delimited,
@@ -70,7 +70,7 @@ def deps(node: Fields) -> list[int]:
 def damaged(schedule: Schedule, damage: Callable[[list[list[Fields]]], None]) -> list[Finding]:
     """What is found after the damage to the nodes of all ranks."""
     heads, nodes = [], []
-    for trace in make(schedule, "chakra", Options()):
+    for trace in make(schedule, "chakra", ExportOptions()):
         head, *rest = read_delimited(trace)
         heads.append(head)
         nodes.append([read_fields(message) for message in rest])
@@ -92,7 +92,7 @@ def first(nodes: list[list[Fields]], what: int, test: Callable[[Fields], bool] =
 )
 def test_traces_are_proved_and_lose_nothing(name: str, collective: str) -> None:
     schedule = schedule_of(name, collective)
-    program = parse(make(schedule, "chakra", Options()), "chakra", "x")
+    program = parse(make(schedule, "chakra", ExportOptions()), "chakra", "x")
     assert program.collective == collective
     assert interpret(program) == []
     assert replay(program, seed=1) == []
@@ -103,14 +103,14 @@ def test_traces_are_proved_and_lose_nothing(name: str, collective: str) -> None:
 @pytest.mark.parametrize("name", ["dgx2:2", "mi250:2", "dgx_a100:2", "torus:4x4"])
 @pytest.mark.parametrize("collective", ["allgather", "alltoall", "allreduce", "reduce_scatter", "broadcast", "reduce"])
 def test_traces_of_more_machines_are_proved(name: str, collective: str) -> None:
-    program = parse(make(schedule_of(name, collective), "chakra", Options()), "chakra", "x")
+    program = parse(make(schedule_of(name, collective), "chakra", ExportOptions()), "chakra", "x")
     assert replay(program) == []
 
 
 def random_traces(seeds: range) -> None:
     for seed in seeds:
         schedule, root = random_schedule(seed)
-        program = parse(make(schedule, "chakra", Options()), "chakra", "x")
+        program = parse(make(schedule, "chakra", ExportOptions()), "chakra", "x")
         assert program.root == root
         assert interpret(program) == []
         assert replay(program, seed=seed) == []

@@ -12,8 +12,8 @@ from flowccl.cli import main
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, allgather
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
-from flowccl.export import Options, check, export, export_directory
-from flowccl.export.limits import LIMITS, XML_LIMITS, Limits
+from flowccl.export import ExportOptions, check, export, export_directory
+from flowccl.export.limits import LIMITS, XML_LIMITS, RuntimeLimits
 from flowccl.export.lowering.plan import make_plan, num_steps
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.schedule.files import save_schedule
@@ -54,9 +54,9 @@ def test_too_many_steps_are_spread_over_channels() -> None:
     assert findings(made(schedule, "executor"), "executor") == []
 
 
-def tight(**changes: int) -> Limits:
-    values = {name: getattr(XML_LIMITS["msccl"], name) for name in Limits.__slots__}
-    return Limits(**{**values, **changes})
+def tight(**changes: int) -> RuntimeLimits:
+    values = {name: getattr(XML_LIMITS["msccl"], name) for name in RuntimeLimits.__slots__}
+    return RuntimeLimits(**{**values, **changes})
 
 
 def test_contiguous_chunks_are_merged_where_steps_are_few() -> None:
@@ -290,7 +290,7 @@ def test_plain_formats_take_no_options() -> None:
 def test_folder_of_disjoint_ranges(tmp_path: Path) -> None:
     schedules = [schedule_of("dgx1", "allgather", 1, size) for size in (64_000_000, 1_000_000)]
     schedules.append(schedule_of("dgx1", "allreduce"))
-    paths = export_directory(schedules, "executor", tmp_path / "algos", Options(inplace=True))
+    paths = export_directory(schedules, "executor", tmp_path / "algos", ExportOptions(inplace=True))
     assert len(paths) == 3
     ranges = []
     for path in sorted(paths):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flowccl.cli import main
-from flowccl.export import Options, check_listing, make
+from flowccl.export import ExportOptions, check_listing, make
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
@@ -16,7 +16,7 @@ NO_SUMS = ("allgather", "alltoall", "broadcast", "scatter", "gather")
 def written(tmp_path, target, collective, name="dgx1"):
     schedule = synthesize(machine(name), collective, 64_000, method="greedy", chunks=1, steps=1).schedule
     path = tmp_path / "out.json"
-    path.write_bytes(make(schedule, target, Options())[0])
+    path.write_bytes(make(schedule, target, ExportOptions())[0])
     return path
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.verify import verify
 
@@ -42,10 +43,10 @@ def run(
     method: str, topology: Topology, demand: Demand, time_limit_s: float = 60, **options: Any
 ) -> tuple[Schedule, dict[str, Any]]:
     """The schedule of a method, verified, and its notes."""
-    clock = Clock(time_limit_s, options=options)
-    *_, schedule = [s for s in METHODS[method](topology, demand, clock) if s is not None]
+    context = SearchContext.with_limit(time_limit_s, options=options)
+    *_, schedule = [s for s in load_method(method)(Problem(topology, demand), context) if s is not None]
     assert verify(schedule) == []
-    return schedule, dict(clock.notes)
+    return schedule, dict(context.notes)
 
 
 def without_latency(topology: Topology) -> Topology:

@@ -7,9 +7,10 @@ import pytest
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods import BASELINES, METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method, methods_where
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Node, Topology
 from flowccl.units import us_to_ps
@@ -22,7 +23,7 @@ RUNS = 10
 
 def by_greedy(case: Case) -> Schedule | None:
     """The best of a few runs of greedy."""
-    found = islice(METHODS["greedy"](case.topology, case.demand, Clock(60.0)), RUNS)
+    found = islice(load_method("greedy")(Problem(case.topology, case.demand), SearchContext.with_limit(60.0)), RUNS)
     return min((schedule for schedule in found if schedule is not None), key=lambda s: s.finish_ps, default=None)
 
 
@@ -47,10 +48,10 @@ def test_synthesize_takes_the_demand_as_it_is_and_proves_its_finish(case):
     assert result.status == ("optimal" if optimal else "feasible")
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", methods_where(lambda info: info.baseline))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_classics_are_valid_and_never_better_than_the_best(case, method):
-    steps = METHODS[method](case.topology, case.demand, Clock(60.0))
+    steps = load_method(method)(Problem(case.topology, case.demand), SearchContext.with_limit(60.0))
     if method == "recursive-doubling" and case.demand.num_gpus == 3:
         with pytest.raises(DemandError, match="recursive-doubling needs a power of two of gpus, got 3"):
             next(steps)
@@ -95,15 +96,15 @@ def test_classics_cross_a_long_row_of_store_and_forward_switches():
     links = [link(a, b) for way in (there, there[::-1]) for a, b in pairwise(way)]
     topology = Topology("row", (*gpus(2), *row), tuple(links))
     demand = collective("allgather", 2, 20_000, 2)
-    for method in BASELINES:
-        schedule = next(METHODS[method](topology, demand, Clock(60.0)))
+    for method in methods_where(lambda info: info.baseline):
+        schedule = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0)))
         assert verify(schedule) == []
         assert schedule.finish_us == pytest.approx(21 * 0.5 + 21 * 0.5 + 0.5)
 
 
 def test_classics_let_transfers_that_fit_share_a_limit():
     case = next(case for case in CASES if case.name == "a limit of 20 over two links of 10")
-    schedule = next(METHODS["direct"](case.topology, case.demand, Clock(60.0)))
+    schedule = next(load_method("direct")(Problem(case.topology, case.demand), SearchContext.with_limit(60.0)))
     assert schedule.start_ps.tolist() == [0, 0]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from benchmarks.thesis import measured, published_rows
-from flowccl.bounds.bottleneck_cut import cut_optimum
+from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
@@ -185,7 +185,7 @@ def test_one_slow_link_breaks_symmetry_and_the_optimum_is_still_proved() -> None
     optimum = fluid_optimum(slow, "allgather")
     assert optimum.proved
     assert optimum.seconds_per_GB == pytest.approx(15 / 175)
-    assert optimum.seconds_per_GB == pytest.approx(cut_optimum(slow).seconds_per_GB)
+    assert optimum.seconds_per_GB == pytest.approx(bottleneck_cut(slow).seconds_per_GB)
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_on_random_machines_floors_are_in_order(topology: Topology) -> None:
     assert optimum.bound_s_per_GB <= optimum.seconds_per_GB * (1 + 1e-6)
     plain = np.all(~topology.copies[topology.num_gpus :])
     if plain:  # a copying switch or a memory may do better than the cut counts on neither side
-        assert optimum.bound_s_per_GB >= cut_optimum(topology).seconds_per_GB * (1 - 1e-6)
+        assert optimum.bound_s_per_GB >= bottleneck_cut(topology).seconds_per_GB * (1 - 1e-6)
     demand = collective("allgather", topology.num_gpus, topology.num_gpus * 10**9)
     still = replace(topology, links=tuple(replace(link, latency_us=0.0) for link in topology.links))
     assert lower_bound(still, demand).us <= optimum.seconds_per_GB * 1e6 * (1 + 1e-6)

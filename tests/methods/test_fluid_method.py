@@ -6,11 +6,12 @@ import pytest
 
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
 from flowccl.methods.fluid import fluid_optimum
 from flowccl.methods.fluid.method import fluid
 from flowccl.methods.fluid.paths import paths_of
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.permutations import symmetry, verified
 from flowccl.topology.topology import Limit, Topology
@@ -41,11 +42,11 @@ def slowed(name: str) -> Topology:
     ids=str,
 )
 def test_verified_and_near_the_optimum(topology: Topology, kind: str, chunks: int, gap: float) -> None:
-    clock = Clock(60.0)
+    context = SearchContext.with_limit(60.0)
     demand = collective(kind, topology.num_gpus, 10**9, chunks)
-    schedule = [s for s in islice(METHODS["fluid"](topology, demand, clock), 8) if s is not None][-1]
+    schedule = [s for s in islice(load_method("fluid")(Problem(topology, demand), context), 8) if s is not None][-1]
     assert verify(schedule) == []
-    assert 1 - 1e-6 <= schedule.finish_us / float(str(clock.notes["optimum_us"])) <= 1 + gap
+    assert 1 - 1e-6 <= schedule.finish_us / float(str(context.notes["optimum_us"])) <= 1 + gap
 
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
@@ -54,10 +55,10 @@ def test_limits_are_kept(kind: str) -> None:
     inward = [Limit(name=f"in{i}", links=_into(plain, i), bandwidth_GBps=50.0) for i in range(4)]
     topology = replace(plain, limits=tuple(inward))
     demand = collective(kind, 4, 10**9, 6)
-    clock = Clock(60.0)
-    schedule = [s for s in islice(fluid(topology, demand, clock), 4) if s is not None][-1]
+    context = SearchContext.with_limit(60.0)
+    schedule = [s for s in islice(fluid(Problem(topology, demand), context), 4) if s is not None][-1]
     assert verify(schedule) == []
-    assert clock.notes["optimum_us"] == pytest.approx(0.75e9 / 50e3)
+    assert context.notes["optimum_us"] == pytest.approx(0.75e9 / 50e3)
     assert schedule.finish_us <= 0.75e9 / 50e3 * 1.3
 
 
@@ -93,4 +94,4 @@ def test_flows_added_up_over_destinations_have_the_same_optimum_with_and_without
 def test_what_it_does_not_do() -> None:
     ring = machine("ring:4")
     with pytest.raises(DemandError, match="chunks that go to everybody"):
-        next(fluid(ring, collective("scatter", 4, 1000), Clock(1.0)))
+        next(fluid(Problem(ring, collective("scatter", 4, 1000)), SearchContext.with_limit(1.0)))

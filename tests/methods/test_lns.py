@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
 from flowccl.methods.lns import LnsSearch, table_kernels
 from flowccl.methods.lns.timetable_kernels import Table
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.topology.builders import dragonfly, ring, star
 from flowccl.topology.machines import machine
@@ -59,7 +60,11 @@ KNOWN = [case for case in CASES if plain(case.topology) and not case.demand.redu
 
 @pytest.mark.parametrize("case", KNOWN, ids=str)
 def test_woven_meets_the_pencil(case):
-    found = [s for s in islice(METHODS["lns"](case.topology, case.demand, Clock(60.0)), 20) if s is not None]
+    found = [
+        s
+        for s in islice(load_method("lns")(Problem(case.topology, case.demand), SearchContext.with_limit(60.0)), 20)
+        if s is not None
+    ]
     assert found[-1].finish_ps == us_to_ps(case.best_us)
 
 
@@ -73,10 +78,10 @@ def test_the_same_seed_gives_the_same_schedules():
 
 def test_it_goes_on_from_what_another_method_found():
     topology, demand = machine("mi250:1"), collective("allgather", 16, 1_000_000, 4)
-    clock = Clock(60.0)
-    other = next(METHODS["greedy"](topology, demand, clock))
-    clock.generate_serial()
-    assert clock.told[topology, demand] == other
+    context = SearchContext.with_limit(60.0)
+    other = next(load_method("greedy")(Problem(topology, demand), context))
+    context.incumbents.publish()
+    assert context.incumbents.schedules[topology, demand] == other
     search = LnsSearch(topology, demand, seed=0)
     search.builds = False
     found = [s for s in (search.step(other) for _ in range(12)) if s is not None]
@@ -87,7 +92,7 @@ def test_it_goes_on_from_what_another_method_found():
 def test_where_a_few_of_many_chunks_are_late_they_are_repaired_in_one_step():
     """Of 512 chunks a list scheduler leaves some for the end; to improve all of them takes many steps."""
     topology, demand = machine("hypercube:5"), collective("allgather", 32, 1_000_000, 16)
-    other = next(METHODS["greedy"](topology, demand, Clock(60.0)))
+    other = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     found = LnsSearch(topology, demand, seed=0).step(other)
     assert verify(found) == []
     bound_ps = lower_bound(topology, demand).ps
@@ -98,7 +103,7 @@ def test_where_a_few_of_many_chunks_are_late_they_are_repaired_in_one_step():
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_what_is_repaired_is_right_and_never_later(problem):
     topology, demand = problem
-    other = next(METHODS["greedy"](topology, demand, Clock(60.0)))
+    other = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     search = LnsSearch(topology, demand, seed=1)
     search.builds = False
     last_ps = other.finish_ps + 1
@@ -123,7 +128,7 @@ def test_what_it_does_not_know_is_said():
     from flowccl.methods.lns import lns
 
     with pytest.raises(DemandError, match="woven moves chunks with one source each; allreduce adds up several"):
-        next(lns(ring(4), demand, Clock(1.0)))
+        next(lns(Problem(ring(4), demand), SearchContext.with_limit(1.0)))
 
 
 def test_auto_goes_on_without_it_where_it_does_not_apply():

@@ -8,9 +8,10 @@ import pytest
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
 from flowccl.methods.lns.quotient import Fold
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.free_groups import free_groups
 from flowccl.verifier.verify import verify
@@ -23,7 +24,11 @@ from flowccl.verifier.verify import verify
 def test_schedules_are_right(name, what):
     topology = machine(name)
     demand = collective(what, topology.num_gpus, 3 * 64_000, 3)
-    found = [s for s in islice(METHODS["lns-quotient"](topology, demand, Clock(60.0)), 6) if s is not None]
+    found = [
+        s
+        for s in islice(load_method("lns-quotient")(Problem(topology, demand), SearchContext.with_limit(60.0)), 6)
+        if s is not None
+    ]
     assert found
     assert all(verify(schedule) == [] for schedule in found)
     assert [s.finish_ps for s in found] == sorted({s.finish_ps for s in found}, reverse=True)
@@ -32,7 +37,11 @@ def test_schedules_are_right(name, what):
 def test_every_link_of_an_orbit_carries_the_same():
     topology = machine("torus:4x4")
     demand = collective("allgather", 16, 16_000_000, 1)
-    found = [s for s in islice(METHODS["lns-quotient"](topology, demand, Clock(60.0)), 3) if s is not None][-1]
+    found = [
+        s
+        for s in islice(load_method("lns-quotient")(Problem(topology, demand), SearchContext.with_limit(60.0)), 3)
+        if s is not None
+    ][-1]
     assert found.method == "lns-quotient"
     use = np.bincount(found.routes.link[found.routes.ptr[found.route]], minlength=len(topology.links))
     orbits = [group.link_orbits for group in free_groups(topology)]
@@ -43,7 +52,11 @@ def test_a_dragonfly_of_forty_gpus_is_within_a_fifth_of_its_floor_in_a_few_steps
     """Whose GPU links must be busy nearly all the time, in both directions; search on all links stays at a quarter."""
     topology = machine("dragonfly:4:2:1")
     demand = collective("allgather", 40, 1_000_000, 1)
-    found = [s for s in islice(METHODS["lns-quotient"](topology, demand, Clock(60.0)), 10) if s is not None]
+    found = [
+        s
+        for s in islice(load_method("lns-quotient")(Problem(topology, demand), SearchContext.with_limit(60.0)), 10)
+        if s is not None
+    ]
     assert found[-1].finish_us < 40.4 * 1.2
 
 
@@ -67,5 +80,5 @@ def test_no_symmetry_of_the_machine_or_of_the_demand():
         (machine("ring:4"), Demand.from_chunks("custom", 4, [Chunk(bytes=8, sources=(0,), destinations=(1,))])),
     ):
         with pytest.raises(DemandError) as raised:
-            next(METHODS["lns-quotient"](topology, demand, Clock(60.0)))
+            next(load_method("lns-quotient")(Problem(topology, demand), SearchContext.with_limit(60.0)))
         assert str(raised.value) == message

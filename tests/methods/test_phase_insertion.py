@@ -9,8 +9,9 @@ from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import line
 from flowccl.topology.files import read_machine
 from flowccl.verifier.verify import verify
@@ -31,7 +32,13 @@ def test_both_orders_of_the_halves_are_right(machine: str) -> None:
         beside(topology.num_gpus, 10_000, 3),
         collective("allreduce", topology.num_gpus, 100_000),
     ):
-        found = [one for one in islice(METHODS["phase-insertion"](topology, demand, Clock(60.0)), 6) if one is not None]
+        found = [
+            one
+            for one in islice(
+                load_method("phase-insertion")(Problem(topology, demand), SearchContext.with_limit(60.0)), 6
+            )
+            if one is not None
+        ]
         assert found
         assert [verify(one) for one in found] == [[]] * len(found)
 
@@ -39,7 +46,11 @@ def test_both_orders_of_the_halves_are_right(machine: str) -> None:
 def test_what_goes_between_waits_for_nobody() -> None:
     """On a line of three, the copies use the links that the sums leave free: only the way to the end is shared."""
     topology, demand = line(3, bandwidth_GBps=10, latency_us=0), beside(3, 10_000, 1)
-    found = [one for one in islice(METHODS["phase-insertion"](topology, demand, Clock(60.0)), 8) if one is not None]
+    found = [
+        one
+        for one in islice(load_method("phase-insertion")(Problem(topology, demand), SearchContext.with_limit(60.0)), 8)
+        if one is not None
+    ]
     assert found[-1].finish_us == pytest.approx(3)
     assert lower_bound(topology, demand).us <= 3
 
@@ -50,4 +61,8 @@ def test_it_is_for_sums_beside_copies() -> None:
     assert "phase-insertion" not in portfolio(topology, beside(8, 10**9, 1))  # latency does not count
     assert "phase-insertion" not in portfolio(topology, collective("allreduce", 8, 10**6))
     with pytest.raises(DemandError, match="entwined is for demands that add up and copy"):
-        next(METHODS["phase-insertion"](topology, collective("allgather", 8, 1000), Clock(1.0)))
+        next(
+            load_method("phase-insertion")(
+                Problem(topology, collective("allgather", 8, 1000)), SearchContext.with_limit(1.0)
+            )
+        )

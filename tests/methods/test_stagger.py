@@ -3,7 +3,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from flowccl.bounds.bottleneck_cut import cut_optimum
+from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.trees.along import jobs_along, rounds_of
@@ -83,7 +83,7 @@ def test_a_period_is_what_the_fullest_link_has_to_do_where_switches_are_crossed_
 @given(machines(), st.integers(2, 5))
 def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(topology: Topology, rounds: int) -> None:
     """With as many chunks as the bandwidth of the best cut, T is the optimum: the rest is the pipeline's."""
-    best = cut_optimum(topology)
+    best = bottleneck_cut(topology)
     base = round(float(topology.link_GBps[best.cut.links].sum()))
     assume(base * rounds <= 60)
     found = stagger_of(topology, base, rounds)
@@ -138,5 +138,5 @@ def test_as_many_chunks_as_the_formula_wants_keep_the_gap(name: str, gap: float)
     base, rounds = trees_and_rounds(topology, demand, gap, {})
     chunk = block // (base * rounds)
     found = stagger_of(topology, base, rounds, chunk=chunk)
-    assert found.bound_ps <= cut_optimum(topology).seconds_per_GB * 1000 * base * rounds * chunk * (1 + gap)
+    assert found.bound_ps <= bottleneck_cut(topology).seconds_per_GB * 1000 * base * rounds * chunk * (1 + gap)
     assert base * rounds <= np.prod(trees_and_rounds(topology, demand, gap / 2, {}))

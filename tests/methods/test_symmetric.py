@@ -7,11 +7,12 @@ import pytest
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
 from flowccl.methods.symmetric import symmetric, symmetric_paths
 from flowccl.methods.symmetric.one_source import OneSource, deliver_one, spread_one
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Topology
 from flowccl.verifier.compact import verify_compact
@@ -22,7 +23,7 @@ NEVER = 2**60
 
 def best(topology: Topology, name: str, size_bytes: int, chunks: int, runs: int = 10) -> Schedule:
     demand = collective(name, topology.num_gpus, size_bytes, chunks)
-    found = islice(METHODS["symmetric"](topology, demand, Clock(60.0)), runs)
+    found = islice(load_method("symmetric")(Problem(topology, demand), SearchContext.with_limit(60.0)), runs)
     return [schedule for schedule in found if schedule is not None][-1]
 
 
@@ -110,9 +111,9 @@ def test_the_compact_judge_checks_the_group() -> None:
 def test_what_it_does_not_do() -> None:
     ring = machine("ring:4")
     with pytest.raises(DemandError, match="allgather and alltoall"):
-        next(symmetric(ring, collective("broadcast", 4, 1000), Clock(1.0)))
+        next(symmetric(Problem(ring, collective("broadcast", 4, 1000)), SearchContext.with_limit(1.0)))
     with pytest.raises(DemandError, match="looks the same from every GPU"):
-        next(symmetric(machine("line:4"), collective("allgather", 4, 1000), Clock(1.0)))
+        next(symmetric(Problem(machine("line:4"), collective("allgather", 4, 1000)), SearchContext.with_limit(1.0)))
 
 
 @pytest.mark.slow

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.published import published_us
 from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.show import describe_result
 from flowccl.synthesis import synthesize
 from flowccl.topology.builders import line, ring
@@ -268,7 +269,11 @@ def test_300_random_sketches_give_a_right_schedule_or_a_reason(data):
     options = {"sketch": sketch, "routing": "fast", "contiguity": "fast"}
     found, reason = [], ""
     try:
-        found = [s for s in METHODS["taccl"](topology, demand, Clock(2.0, options=options)) if s is not None]
+        found = [
+            s
+            for s in load_method("taccl")(Problem(topology, demand), SearchContext.with_limit(2.0, options=options))
+            if s is not None
+        ]
     except InputError as error:
         reason = str(error)
     reasons = ("symmetry [", "leaves no way", "has no link or switch for")
@@ -282,8 +287,8 @@ def test_random_machines_and_demands_without_a_sketch(data):
     topology = data.draw(topologies(max_gpus=4, max_switches=2, overheads=True))
     demand = data.draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
     found: list[Schedule] = []
-    clock = Clock(1.0, options={"routing_limit_s": 0.3, "contiguity_limit_s": 0.3})
-    for schedule in METHODS["taccl"](topology, demand, clock):
+    context = SearchContext.with_limit(1.0, options={"routing_limit_s": 0.3, "contiguity_limit_s": 0.3})
+    for schedule in load_method("taccl")(Problem(topology, demand), context):
         found += [schedule] if schedule is not None else []
     assert found
     assert all(verify(schedule) == [] for schedule in found)

@@ -3,17 +3,18 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
-from flowccl.bounds.bottleneck_cut import cut_optimum
+from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
 from flowccl.methods.trees import packed_jobs, trees
 from flowccl.methods.trees.along import link_work_ps
 from flowccl.methods.trees.pacing import in_turns
 from flowccl.methods.trees.packing import Packing, packed
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
@@ -71,7 +72,7 @@ def test_trees_pack_to_the_cut_optimum_exactly(seed: int, machines: int) -> None
     random = np.random.default_rng(seed)
     for _ in range(machines):
         topology = even_machine(random)
-        best = cut_optimum(topology)
+        best = bottleneck_cut(topology)
         chunks = round(float(topology.link_GBps[best.cut.links].sum()))
         packing = packing_of(topology, chunks)
         check_trees(topology, packing, chunks)
@@ -84,10 +85,12 @@ def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(seed: int, mac
     random = np.random.default_rng(seed)
     for _ in range(machines):
         topology = even_machine(random)
-        best = cut_optimum(topology)
+        best = bottleneck_cut(topology)
         chunks = 2 * round(float(topology.link_GBps[best.cut.links].sum()))
         demand = collective("allgather", topology.num_gpus, topology.num_gpus * chunks * 10**6, chunks)
-        found = [s for s in islice(trees(topology, demand, Clock(60.0)), 6) if s is not None][-1]
+        found = [
+            s for s in islice(trees(Problem(topology, demand), SearchContext.with_limit(60.0)), 6) if s is not None
+        ][-1]
         assert verify(found) == []
         optimum_us = best.seconds_per_GB * chunks * 1000
         jobs, _ = packed_jobs(topology, demand, "trees", {})
@@ -97,10 +100,10 @@ def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(seed: int, mac
 
 def best_of(name: str, kind: str, chunks: int, runs: int = 6) -> tuple[Schedule, float]:
     topology = machine(name)
-    clock = Clock(60.0)
+    context = SearchContext.with_limit(60.0)
     demand = collective(kind, topology.num_gpus, 10**9 + 7, chunks)
-    found = [s for s in islice(METHODS["trees"](topology, demand, clock), runs) if s is not None][-1]
-    return found, float(str(clock.notes.get("optimum_us", 0.0)))
+    found = [s for s in islice(load_method("trees")(Problem(topology, demand), context), runs) if s is not None][-1]
+    return found, float(str(context.notes.get("optimum_us", 0.0)))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_memory_and_other_gpus_are_only_ways() -> None:
     topology = Topology("ways", tuple(nodes), tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in pairs))
     chunks = [Chunk(bytes=1000, sources=(i,), destinations=tuple({0, 1, 2} - {i})) for i in range(3)]
     demand = Demand.from_chunks("custom", 4, chunks)
-    schedule = next(trees(topology, demand, Clock(1.0)))
+    schedule = next(trees(Problem(topology, demand), SearchContext.with_limit(1.0)))
     assert schedule is not None
     assert verify(schedule) == []
     assert schedule.method == "trees"
@@ -149,9 +152,9 @@ def test_the_result_tells_optimum_and_losses() -> None:
 def test_what_it_does_not_do() -> None:
     ring = machine("ring:4")
     with pytest.raises(DemandError, match="chunks that go to everybody"):
-        next(trees(ring, collective("alltoall", 4, 1000), Clock(1.0)))
+        next(trees(Problem(ring, collective("alltoall", 4, 1000)), SearchContext.with_limit(1.0)))
     with pytest.raises(DemandError, match="adds up several"):
-        next(trees(ring, collective("reduce", 4, 1000), Clock(1.0)))
+        next(trees(Problem(ring, collective("reduce", 4, 1000)), SearchContext.with_limit(1.0)))
 
 
 def test_rounds_in_turn_keep_the_pipe_of_a_broadcast_full() -> None:

@@ -1,4 +1,4 @@
-"""No clock pays for compiling: what the searches of auto run is loaded before it starts."""
+"""No context pays for compiling: what the searches of auto run is loaded before it starts."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Pictures: they exist, show something, and say what they show."""
+"""Pictures are written, are not empty, and contain the expected labels."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ from flowccl.demand.collectives import allgather, allreduce, broadcast, reduce_s
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
 from flowccl.plot.machine import plot_topology
-from flowccl.plot.node_positions import layout
+from flowccl.plot.node_positions import position_nodes
 from flowccl.plot.timeline import plot_timeline
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
@@ -26,7 +26,7 @@ from tests.strategies import topologies
 
 
 def ring_schedule(gpus: int, chunks: int = 1) -> Schedule:
-    """Allgather round a ring: in step s every rank sends on the block it got in step s - 1."""
+    """Allgather on a ring: in step s every rank forwards the block that it received in step s - 1."""
     topology, demand = machine(f"ring:{gpus}"), allgather(gpus, gpus * chunks * 1000, chunks)
     ahead = {link.src: number for number, link in enumerate(topology.links) if link.dst == (link.src + 1) % gpus}
     step_ps = busy_ps(1000, 25.0) + 700_000
@@ -46,7 +46,7 @@ def pixels(path: Path) -> np.ndarray:
 
 
 def text_of(path: Path) -> str:
-    """The words of an SVG, which are drawn as shapes but kept as comments."""
+    """The text of an SVG, which is drawn as shapes but kept in comments."""
     return "\n".join(re.findall(r"<!-- (.*?) -->", path.read_text()))
 
 
@@ -59,26 +59,26 @@ def test_a_timeline_shows_bars_in_the_colours_of_the_ranks(tmp_path: Path) -> No
     assert {(31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40)} <= found  # ranks 0 to 3
 
 
-def test_chunks_of_one_message_lie_above_each_other(tmp_path: Path) -> None:
-    """On a line of three, the block of rank 0 goes to rank 1 and on from there in one message with that of rank 1."""
+def test_chunks_of_one_message_are_stacked(tmp_path: Path) -> None:
+    """On a line of three, rank 1 forwards the block of rank 0 in one message with its own block."""
     topology = machine("line:3:setup=2us")
     link = {(k.src, k.dst): place for place, k in enumerate(topology.links)}
     chunks = [Chunk(bytes=100_000, sources=(rank,), destinations=(2,)) for rank in (0, 1)]
     demand = Demand.from_chunks("custom", 3, chunks)
     rows = [(0, [link[0, 1]], 0), (0, [link[1, 2]], 7_000_000), (1, [link[1, 2]], 7_000_000)]
-    apart = Schedule.from_transfers(topology, demand, rows)
-    schedule = replace(apart, message=np.array([-1, 0, 0], dtype=np.int32))
+    separate = Schedule.from_transfers(topology, demand, rows)
+    schedule = replace(separate, message=np.array([-1, 0, 0], dtype=np.int32))
     assert verify(schedule) == []
     plot_timeline(schedule, tmp_path / "line.png")
     image = (pixels(tmp_path / "line.png")[..., :3] * 255).round().astype(int)
-    right = image[:, image.shape[1] * 6 // 10]  # a column of pixels while the message is under way
+    right = image[:, image.shape[1] * 6 // 10]  # a column of pixels during the message
     blue, orange = (np.flatnonzero((right == colour).all(axis=1)) for colour in ((31, 119, 180), (255, 127, 14)))
     assert len(blue) == pytest.approx(len(orange), abs=2)
     assert len(blue) > 5
     assert blue.max() < orange.min()
 
 
-def test_a_timeline_says_what_it_shows(tmp_path: Path) -> None:
+def test_a_timeline_has_title_and_labels(tmp_path: Path) -> None:
     path = tmp_path / "ring.svg"
     schedule = ring_schedule(4)
     plot_timeline(schedule, path, lower_bound_us=2.0)
@@ -96,15 +96,15 @@ def test_a_timeline_says_what_it_shows(tmp_path: Path) -> None:
     assert "gpu1 → gpu0" not in words  # never used
 
 
-def test_only_the_busiest_links_are_drawn_where_they_are_many(tmp_path: Path) -> None:
+def test_only_the_busiest_links_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "ring.svg"
     plot_timeline(ring_schedule(8), path, max_rows=3)
     words = text_of(path)
-    assert "shown are the 3 busiest of the 8 links in use" in words
+    assert "the 3 busiest of 8 used links are shown" in words
     assert words.count("→") == 3
 
 
-def test_links_side_by_side_have_different_names(tmp_path: Path) -> None:
+def test_parallel_links_have_different_names(tmp_path: Path) -> None:
     links = tuple(Link(src=0, dst=1, bandwidth_GBps=25.0) for _ in range(2))
     topology = Topology("double", (Node(name="a"), Node(name="b")), links)
     schedule = Schedule.from_transfers(topology, broadcast(2, 10, 2), [(0, (0,), 0), (1, (1,), 0)])
@@ -123,7 +123,7 @@ def test_links_side_by_side_have_different_names(tmp_path: Path) -> None:
         (allreduce(3, 30, 2), "block of the buffer"),
     ],
 )
-def test_colours_tell_apart_what_differs(demand: Schedule, words: str, tmp_path: Path) -> None:
+def test_colours_depend_on_the_collective(demand: Schedule, words: str, tmp_path: Path) -> None:
     schedule = Schedule.from_transfers(machine("ring:3"), demand, [(0, (0,), 0), (1, (1,), 0)])
     plot_timeline(schedule, tmp_path / "picture.svg")
     assert words in text_of(tmp_path / "picture.svg").split("\n")
@@ -153,29 +153,29 @@ MACHINES = (
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_nodes_of_a_machine_are_apart(name: str) -> None:
-    place = layout(machine(name)).place
+def test_nodes_of_a_machine_do_not_overlap(name: str) -> None:
+    place = position_nodes(machine(name)).place
     distance = np.hypot(*(place[:, None] - place[None, :]).T) + 9 * np.eye(len(place))
     assert distance.min() > 0.6
 
 
 @settings(deadline=None, max_examples=60)
 @given(topologies(max_gpus=9))
-def test_nodes_of_any_machine_are_apart(topology: Topology) -> None:
-    place = layout(topology).place
+def test_nodes_of_any_machine_do_not_overlap(topology: Topology) -> None:
+    place = position_nodes(topology).place
     distance = np.hypot(*(place[:, None] - place[None, :]).T) + 9 * np.eye(len(place))
     assert distance.min() > 0.6
 
 
-def test_a_torus_is_a_grid_and_a_host_is_together() -> None:
-    place = layout(machine("torus:4x4")).place
+def test_a_torus_is_a_grid_and_hosts_are_separate() -> None:
+    place = position_nodes(machine("torus:4x4")).place
     assert len(np.unique(place[:, 0].round(6))) == len(np.unique(place[:, 1].round(6))) == 4
-    plan = layout(machine("ndv2:2"))
+    plan = position_nodes(machine("ndv2:2"))
     assert list(plan.outlines) == ["host0", "host1"]
     assert plan.place[:8, 0].max() < plan.outlines["host0"][:, 0].max() < plan.outlines["host1"][:, 0].min()
 
 
-def test_a_machine_is_drawn_with_its_numbers(tmp_path: Path) -> None:
+def test_a_machine_is_drawn_with_ranks_and_bandwidths(tmp_path: Path) -> None:
     plot_topology(machine("ndv2:2"), tmp_path / "ndv2.png")
     image = pixels(tmp_path / "ndv2.png")
     found = {tuple((colour * 255).round().astype(int)) for colour in image[..., :3].reshape(-1, 3)[::7]}
@@ -185,7 +185,7 @@ def test_a_machine_is_drawn_with_its_numbers(tmp_path: Path) -> None:
     assert "16 GPUs in 2 hosts, 66 links" in words
     assert {"50 GB/s, 16 lines", "25 GB/s, 16 lines", "12.5 GB/s, 2 lines"} <= set(words)
     assert {str(rank) for rank in range(16)} <= set(words)
-    assert {"host0", "host1", "a line: one link each way, an arrow: one way"} <= set(words)
+    assert {"host0", "host1", "line: both directions, arrow: one direction"} <= set(words)
 
 
 def test_switches_memories_and_limits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_switches_memories_and_limits_are_named(tmp_path: Path, monkeypatch: pyt
     assert {"switch", "memory", "10 GB/s, 2 lines", "5 GB/s, 1 line", "4 GB/s, 1 line"} <= set(words)
 
 
-def test_odd_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+def test_special_characters_in_names_are_drawn_literally(tmp_path: Path) -> None:
     nodes = (Node(name="$a_$", host="$x$"), Node(name="b\u4e2d", host="$x$"), Node(name="${\\\u4e2d", kind="switch"))
     links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in ((0, 2), (2, 1), (0, 1)))
     topology = Topology("$\\frac", nodes, links)
@@ -229,7 +229,7 @@ def test_suffixes(tmp_path: Path) -> None:
             draw("ring.gif")
 
 
-def test_a_picture_is_the_same_each_time(tmp_path: Path) -> None:
+def test_pictures_are_reproducible(tmp_path: Path) -> None:
     for suffix in ("svg", "pdf", "png"):
         for name in ("one", "two"):
             plot_topology(machine("ring:3"), tmp_path / f"{name}.{suffix}")
@@ -242,12 +242,12 @@ def test_an_empty_schedule_has_no_timeline(tmp_path: Path) -> None:
         plot_timeline(schedule, tmp_path / "empty.png")
 
 
-def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
         plot_topology(machine("ring:3"), tmp_path / "none" / "ring.png")
 
 
-def test_without_matplotlib_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError) as caught:
         plot_topology(machine("ring:3"), tmp_path / "ring.png")

@@ -1,4 +1,4 @@
-"""Known machines are found again from noisy measurements, and bad measurements are named."""
+"""Known machines are recovered from noisy measurements, and invalid measurements are reported."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,25 +9,25 @@ import pytest
 from flowccl.errors import InputError
 from flowccl.profile.hosts import find_hosts
 from flowccl.profile.machine import Profile, make_profile
-from flowccl.profile.measurements import Measured, Measurements
+from flowccl.profile.measurements import MeasuredProbe, Measurements
 from flowccl.profile.probes import PAIR, PlanOptions, all_links
 from flowccl.profile.show import describe_profile
 from flowccl.synthesis import synthesize
 from flowccl.verifier.verify import verify
-from tests.profile.pretend import Known, profile_of, random_machine
+from tests.profile.simulated import KnownMachine, profile_of, random_machine
 
 SEEDS = [seed if seed < 6 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(20)]
 
 
 @cache
-def found(seed: int) -> tuple[Known, Measurements, Profile]:
+def found(seed: int) -> tuple[KnownMachine, Measurements, Profile]:
     known = random_machine(seed)
     measured = profile_of(known, 1000 * seed)
     return known, measured, make_profile(measured)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_twenty_random_machines_are_found_again(seed):
+def test_random_machines_are_recovered(seed):
     known, _, profile = found(seed)
     for link in all_links(len(known.hosts)):
         assert profile.fits[link].latency_us == pytest.approx(known.latency_us[link], rel=0.10)
@@ -38,7 +38,7 @@ def test_twenty_random_machines_are_found_again(seed):
         assert groups[links] == pytest.approx(rate, rel=0.06)
 
 
-def test_the_random_machines_have_all_there_is_to_find():
+def test_the_random_machines_cover_all_kinds_of_limits():
     machines = [random_machine(seed) for seed in range(20)]
     assert {len(set(known.hosts)) for known in machines} == {1, 2, 3}
     assert {bool(known.groups()) for known in machines} == {True}
@@ -46,7 +46,7 @@ def test_the_random_machines_have_all_there_is_to_find():
     assert len(kinds) >= 4  # ports, uplinks, NICs of hosts
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     inside = []
     for seed in range(6):
         known, _, profile = found(seed)
@@ -57,13 +57,13 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_hosts_are_found_where_the_processes_do_not_say(seed):
+def test_hosts_are_inferred_if_the_processes_do_not_report_them(seed):
     known, _, profile = found(seed)
     hosts = find_hosts(("",) * len(known.hosts), profile.fits)
     assert hosts == (known.hosts if len(set(known.hosts)) > 1 else ("",) * len(known.hosts))
 
 
-def test_synth_takes_the_machine():
+def test_synth_accepts_the_machine():
     _, measured, profile = found(11)
     assert any(node.kind == "switch" for node in profile.topology.nodes)
     result = synthesize(profile.topology, "allgather", 1_000_000, chunks=1, steps=1, method="greedy")
@@ -80,23 +80,23 @@ def test_a_switch_and_its_ports_become_a_star():
     assert topology.link_GBps == pytest.approx([port] * len(topology.links), rel=0.04)
 
 
-def test_outliers_are_named():
+def test_outliers_are_reported():
     _, measured, _ = found(1)
     probe = measured.probes[0]
     seconds = probe.seconds.copy()
     seconds[3, 0] = 100 * np.median(seconds)
-    changed = replace(measured, probes=(Measured(probe.probe, seconds, 1.0), *measured.probes[1:]))
+    changed = replace(measured, probes=(MeasuredProbe(probe.probe, seconds, 1.0), *measured.probes[1:]))
     said = make_profile(changed).outliers
     assert any(words.startswith("gpu0 -> gpu1, 4 KB: ") and ", usually " in words for words in said)
 
 
 @pytest.mark.parametrize("seconds", [-0.001, 0.0, 3600.0])
-def test_clocks_that_jump_are_recognised_and_do_not_count(seconds):
+def test_clock_jumps_are_detected_and_ignored(seconds):
     _, measured, before = found(1)
     probe = measured.probes[0]
     jumped = probe.seconds.copy()
-    jumped[:8, 0] = seconds  # more than half of them: no median would survive
-    changed = replace(measured, probes=(Measured(probe.probe, jumped, probe.wall_s), *measured.probes[1:]))
+    jumped[:8, 0] = seconds  # more than half of the times, so a median alone would fail
+    changed = replace(measured, probes=(MeasuredProbe(probe.probe, jumped, probe.wall_s), *measured.probes[1:]))
     profile = make_profile(changed)
     assert len(profile.jumps) == 8
     assert profile.jumps[0].endswith("the clock of rank 0 jumped")
@@ -104,7 +104,7 @@ def test_clocks_that_jump_are_recognised_and_do_not_count(seconds):
     assert "clock jumps  8" in describe_profile(profile, changed)
 
 
-def test_links_that_were_not_measured_are_named_and_left_out():
+def test_unmeasured_links_are_reported_and_omitted():
     _, measured, _ = found(1)
     some = tuple(one for one in measured.probes if (0, 1) not in one.probe.links)
     profile = make_profile(replace(measured, probes=some))
@@ -114,35 +114,35 @@ def test_links_that_were_not_measured_are_named_and_left_out():
 
 def test_nothing_measured_is_an_error():
     _, measured, _ = found(1)
-    with pytest.raises(InputError, match="no link was measured whole, of 12; measure again"):
+    with pytest.raises(InputError, match="none of the 12 links was measured completely; measure again"):
         make_profile(replace(measured, probes=()))
 
 
-def test_a_limit_of_all_links_is_found_where_ports_explain_nearly_all_of_it():
-    """Ports into ranks allow 24 GB/s in all, the machine 20.5: together, links take 1.17 times as long as ports say."""
+def test_a_limit_of_all_links_is_found_if_ports_nearly_explain_it():
+    """Input ports allow 24 GB/s in total, the machine 20.5: all links take 1.17 times as long as the ports predict."""
     links = all_links(4)
     ports = [(frozenset(link for link in links if link[1] == rank), 6.0) for rank in range(4)]
     limits = [*ports, (frozenset(links), 20.5)]
     for seed in range(5):
-        known = Known(("h",) * 4, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), limits)
+        known = KnownMachine(("h",) * 4, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), limits)
         groups = {frozenset(k.links): k.bandwidth_GBps for k in make_profile(profile_of(known, seed)).limits}
         assert set(groups) == set(known.groups())
         assert groups[frozenset(links)] == pytest.approx(20.5, rel=0.06)
 
 
-def test_a_limit_that_only_many_links_fill_is_found():
-    """Six links of 10 GB/s out of one rank share 35: no two of them notice."""
+def test_a_limit_that_only_many_links_saturate_is_found():
+    """Six links of 10 GB/s out of one rank share 35 GB/s: no two of them reach the limit."""
     ranks = 7
     links = all_links(ranks)
     out = frozenset((0, k) for k in range(1, ranks))
-    known = Known(("h",) * ranks, dict.fromkeys(links, 2.0), dict.fromkeys(links, 10.0), [(out, 35.0)])
+    known = KnownMachine(("h",) * ranks, dict.fromkeys(links, 2.0), dict.fromkeys(links, 10.0), [(out, 35.0)])
     profile = make_profile(profile_of(known, 5, PlanOptions(pairs=3000)))
     assert [(k.name, frozenset(k.links)) for k in profile.limits] == [("out of gpu0", out)]
     assert profile.limits[0].bandwidth_GBps == pytest.approx(35, rel=0.06)
 
 
-def test_nics_that_two_ranks_share_are_found_where_not_all_pairs_are_asked():
-    """Two hosts of 8, a NIC for two ranks: 28,680 pairs of links are too many, the shared ways out are still found."""
+def test_shared_nics_are_found_from_a_subset_of_the_pairs():
+    """Two hosts of 8 ranks, one NIC per two ranks; only some of the 28,680 pairs of links are probed."""
     hosts = tuple(f"host{rank // 8}" for rank in range(16))
     links = all_links(16)
     near = {link: hosts[link[0]] == hosts[link[1]] for link in links}
@@ -154,18 +154,20 @@ def test_nics_that_two_ranks_share_are_found_where_not_all_pairs_are_asked():
     GBps = {link: 100.0 if near[link] else 12.0 for link in links}
     latency = {link: 1.0 if near[link] else 4.0 for link in links}
     options = PlanOptions(sizes=(1_000, 4_000_000), repeats=9, pairs=100)
-    profile = make_profile(profile_of(Known(hosts, latency, GBps, limits), 3, options))
+    profile = make_profile(profile_of(KnownMachine(hosts, latency, GBps, limits), 3, options))
     assert {frozenset(k.links) for k in profile.limits if k.name != "everything"} == {k for k, _ in limits}
 
 
-def test_a_limit_of_two_links_is_as_wide_as_many_links_show():
-    """Pairs take twice as long as alone, as on shared cores; but all twelve together carry three times as much."""
+def test_larger_sets_widen_a_limit_found_from_pairs():
+    """Pairs take twice as long as single links, as on shared cores; but all twelve links carry three times as much."""
     ranks = 4
     links = all_links(ranks)
-    known = Known(("h",) * ranks, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), [(frozenset(links), 18.0)])
+    known = KnownMachine(
+        ("h",) * ranks, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), [(frozenset(links), 18.0)]
+    )
     measured = profile_of(known, 8)
     slower = [
-        Measured(one.probe, 2 * one.seconds, 2 * one.wall_s) if one.probe.name == PAIR else one
+        MeasuredProbe(one.probe, 2 * one.seconds, 2 * one.wall_s) if one.probe.name == PAIR else one
         for one in measured.probes
     ]
     profile = make_profile(replace(measured, probes=tuple(slower)))
@@ -173,13 +175,13 @@ def test_a_limit_of_two_links_is_as_wide_as_many_links_show():
     assert [limit.bandwidth_GBps for limit in everything] == pytest.approx([18.0], rel=0.06)
 
 
-def test_a_limit_that_a_ring_shows_is_as_wide_as_all_links_show():
-    """Each rank to the next takes 1.5 times as long as it should; but all twelve links carry the whole 18 GB/s."""
+def test_all_links_widen_a_limit_found_from_a_ring():
+    """The ring takes 1.5 times as long as predicted; but all twelve links carry the full 18 GB/s."""
     links = all_links(4)
-    known = Known(("h",) * 4, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), [(frozenset(links), 18.0)])
+    known = KnownMachine(("h",) * 4, dict.fromkeys(links, 2.0), dict.fromkeys(links, 6.0), [(frozenset(links), 18.0)])
     measured = profile_of(known, 8)
     slower = [
-        Measured(one.probe, 1.5 * one.seconds, 1.5 * one.wall_s)
+        MeasuredProbe(one.probe, 1.5 * one.seconds, 1.5 * one.wall_s)
         if one.probe.name == "everything" and len(one.probe.links) == 4
         else one
         for one in measured.probes

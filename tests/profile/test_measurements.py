@@ -1,4 +1,4 @@
-"""Raw measurements survive: as one file, as lines of an interrupted run; what is no such file is refused."""
+"""Raw measurements are read from complete files and from interrupted runs; invalid files are errors."""
 
 import json
 
@@ -16,8 +16,8 @@ from flowccl.profile.measurements import (
     measurements_path,
     round_to_json,
 )
-from flowccl.profile.show import what_is_missing
-from tests.profile.pretend import OPTIONS, profile_of, random_machine
+from flowccl.profile.show import describe_missing
+from tests.profile.simulated import OPTIONS, profile_of, random_machine
 
 MEASURED = profile_of(random_machine(1), 7)
 
@@ -28,7 +28,7 @@ def write_lines(path, rounds):
         add_line(path, round_to_json((one.probe,), [one.seconds], one.wall_s))
 
 
-def test_lines_become_one_file_that_fits_the_same(tmp_path):
+def test_lines_become_one_file_with_the_same_fit(tmp_path):
     part, path = tmp_path / "m.part", tmp_path / "m.json"
     write_lines(part, len(MEASURED.probes))
     assert count_lines(part) == len(MEASURED.probes)
@@ -41,7 +41,7 @@ def test_lines_become_one_file_that_fits_the_same(tmp_path):
     assert make_profile(again).topology == make_profile(MEASURED).topology
 
 
-def test_an_interrupted_run_is_read_up_to_its_last_whole_line(tmp_path):
+def test_an_interrupted_run_is_read_up_to_its_last_complete_line(tmp_path):
     part = tmp_path / "m.part"
     write_lines(part, 16)  # two links
     with part.open("a") as file:
@@ -49,10 +49,10 @@ def test_an_interrupted_run_is_read_up_to_its_last_whole_line(tmp_path):
     kept = load_measurements(part)
     assert (kept.rounds_done, kept.complete) == (16, False)
     assert set(make_profile(kept).fits) == {one.probe.links[0] for one in MEASURED.probes[:16]}
-    assert what_is_missing(kept).startswith("not measured: gpu0 -> gpu2, ")
+    assert describe_missing(kept).startswith("not measured: gpu0 -> gpu2, ")
 
 
-def test_the_measurements_lie_beside_the_machine():
+def test_measurements_are_stored_beside_the_machine():
     assert measurements_path("a/machine.json").as_posix() == "a/machine.measurements.json"
     assert measurements_path("machine.json.gz").as_posix() == "machine.measurements.json.gz"
 
@@ -66,18 +66,18 @@ def good():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda v: v.pop("format"), "not measurements of flowccl profile"),
-        (lambda v: v.update(version=2), "not measurements of flowccl profile"),
-        (lambda v: v.pop("hosts"), "not readable as measurements: KeyError 'hosts'"),
-        (lambda v: v["measured"][0]["probes"][0].update(links=[[0, 9]]), "link 0 -> 9 does not join two of 4 ranks"),
-        (lambda v: v["measured"][0]["probes"][0].update(links=[[0, 0]]), "link 0 -> 0 does not join two of 4 ranks"),
+        (lambda v: v.pop("format"), "not a measurements file"),
+        (lambda v: v.update(version=2), "not a measurements file"),
+        (lambda v: v.pop("hosts"), "invalid measurements: KeyError 'hosts'"),
+        (lambda v: v["measured"][0]["probes"][0].update(links=[[0, 9]]), "link 0 -> 9 does not connect two of 4 ranks"),
+        (lambda v: v["measured"][0]["probes"][0].update(links=[[0, 0]]), "link 0 -> 0 does not connect two of 4 ranks"),
         (lambda v: v["measured"][0]["probes"][0].update(seconds=[1.0]), "needs one time and one size for each"),
         (lambda v: v["measured"][0]["probes"][0].update(chunk_bytes=[0]), "must send at least 1 chunk of 1 byte"),
-        (lambda v: v["measured"][0]["probes"][0].update(seconds=[["x"]]), "not readable as measurements: ValueError"),
-        (lambda v: v["options"].update(surprise=1), "not readable as measurements: TypeError"),
+        (lambda v: v["measured"][0]["probes"][0].update(seconds=[["x"]]), "invalid measurements: ValueError"),
+        (lambda v: v["options"].update(surprise=1), "invalid measurements: TypeError"),
     ],
 )
-def test_files_that_are_none(change, words, tmp_path):
+def test_invalid_files_are_errors(change, words, tmp_path):
     value = good()
     load = tmp_path / "m.json"
     load.write_text(json.dumps(value))
@@ -90,5 +90,5 @@ def test_files_that_are_none(change, words, tmp_path):
 
 def test_a_file_without_lines(tmp_path):
     (tmp_path / "m.part").write_text("")
-    with pytest.raises(FileError, match="has no line; nothing was measured"):
+    with pytest.raises(FileError, match="the file has no lines; nothing was measured"):
         load_measurements(tmp_path / "m.part")

@@ -18,7 +18,7 @@ from flowccl.profile.probes import PlanOptions
 from flowccl.profile.processes import measure_machine
 from flowccl.profile.worker import take_measurements
 from flowccl.topology.files import load_topology
-from tests.profile.pretend import OPTIONS
+from tests.profile.simulated import OPTIONS
 from tests.run.test_processes import needs_mpi, needs_torch
 
 QUICK = PlanOptions(sizes=(1_000, 100_000), repeats=3, repeats_together=3)
@@ -27,7 +27,7 @@ ON = [pytest.param("gloo", marks=needs_torch), pytest.param("mpi", marks=needs_m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ON)
-def test_a_real_profile_is_complete_and_synth_takes_it(on, tmp_path, capsys):
+def test_a_real_profile_is_complete_and_synth_accepts_it(on, tmp_path, capsys):
     out = tmp_path / "machine.json"
     assert main(["profile", "--on", on, "--ranks", "3", "--repeats", "4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
@@ -47,8 +47,8 @@ def test_a_real_profile_is_complete_and_synth_takes_it(on, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ON)
-def test_a_rank_that_dies_leaves_what_was_measured(on, tmp_path, capsys):
-    """Rank 2 is killed in the middle: exit 2, the rank and the rest are named, the measurements can be fitted."""
+def test_measurements_are_kept_when_a_rank_dies(on, tmp_path, capsys):
+    """A rank is killed during the run: exit code 2, the message names the rank, and the measurements can be fitted."""
     out, part = tmp_path / "m.json", tmp_path / "m.measurements.json.part"
     killer = threading.Thread(target=_kill_a_rank, args=(on, part))
     killer.start()
@@ -57,7 +57,7 @@ def test_a_rank_that_dies_leaves_what_was_measured(on, tmp_path, capsys):
     said = capsys.readouterr().err
     assert code == 2
     assert re.search(r"rank \d died .* after \d+ of \d+ rounds; ", said), said
-    assert "what was measured is kept: flowccl profile --from " in said
+    assert "the measurements are kept; fit them with: flowccl profile --from " in said
     kept = load_measurements(tmp_path / "m.measurements.json")
     assert 0 < kept.rounds_done < kept.rounds
     assert not out.exists()
@@ -105,18 +105,18 @@ def test_under_mpiexec_rank_0_writes(tmp_path):
     assert load_topology(tmp_path / "m.json").num_gpus == 2
 
 
-class Lonely:
+class SingleProcess:
     """A backend of one process."""
 
     process = 0
 
-    def sums(self, numbers):
+    def allreduce(self, numbers):
         return list(numbers)
 
 
 def test_one_process_is_too_few(tmp_path):
     with pytest.raises(InputError, match="a profile needs at least 2 ranks, got 1"):
-        take_measurements(Lonely(), 1, "mpi", OPTIONS, tmp_path / "part")
+        take_measurements(SingleProcess(), 1, "mpi", OPTIONS, tmp_path / "part")
 
 
 @needs_mpi
@@ -133,5 +133,5 @@ def test_nccl_without_enough_gpus(tmp_path):
     import torch
 
     gpus = torch.cuda.device_count()
-    with pytest.raises(InputError, match=f"--on nccl needs one GPU for each rank: {gpus + 2} ranks, but {gpus} GPUs"):
+    with pytest.raises(InputError, match=f"--on nccl needs one GPU per rank: {gpus + 2} ranks, but {gpus} GPUs"):
         measure_machine("nccl", gpus + 2, QUICK, tmp_path / "m.json", lambda *_: None)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.run.measure import Options, run_cases
+from flowccl.run.measure import RunOptions, run_cases
 from flowccl.run.program import make_program
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -32,12 +32,12 @@ class Diary:
     def barrier(self):
         self.done.append("barrier")
 
-    def sums(self, numbers):
+    def allreduce(self, numbers):
         return list(numbers)
 
 
 def test_all_wait_for_each_other_before_a_call_and_before_they_check_what_came():
     schedule = synthesize(machine("full:2"), "allgather", 1_000, chunks=1, steps=1, method="greedy").schedule
     backend = Diary()
-    run_cases(make_program(schedule), Options((1_000,), ("uint8",), iterations=2), backend)
+    run_cases(make_program(schedule), RunOptions((1_000,), ("uint8",), iterations=2), backend)
     assert backend.done == 3 * ["barrier", "staged-exchange", "barrier", "check"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowccl.cli import main
-from flowccl.run.measure import Options
+from flowccl.run.measure import RunOptions
 from flowccl.run.processes import run_schedule
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
@@ -36,7 +36,7 @@ def dgx1_schedule(name: str) -> Schedule:
 @pytest.mark.parametrize("on", [pytest.param("gloo", marks=needs_torch), pytest.param("mpi", marks=needs_mpi)])
 def test_eight_processes_are_exact(on: str, name: str) -> None:
     dtypes = ("float32", "float16", "int32") + (("bfloat16",) if on == "gloo" else ())
-    rows = run_schedule(dgx1_schedule(name), on, Options(SIZES, dtypes, inplace=True, iterations=1))
+    rows = run_schedule(dgx1_schedule(name), on, RunOptions(SIZES, dtypes, inplace=True, iterations=1))
     assert rows is not None
     assert len(rows) == len(SIZES) * len(dtypes)
     assert [row.out_of_place.wrong for row in rows] == [0] * len(rows)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError, NothingFoundError
-from flowccl.run.buffer_layout import make_layout
-from flowccl.run.program import Program, make_program, run_process
+from flowccl.run.element_layout import make_layout
+from flowccl.run.program import MessageProgram, make_program, run_process
 from flowccl.run.reference import execute
 from flowccl.run.values import Inputs, find_dtype
 from flowccl.schedule.schedule import Schedule
@@ -22,7 +22,7 @@ from flowccl.topology.topology import Link, Node, Topology
 from tests.strategies import topologies
 
 
-def run_in_threads(program: Program, count: int) -> None:
+def run_in_threads(program: MessageProgram, count: int) -> None:
     """Every process is a thread; all must end, with the reference's outputs."""
     layout = make_layout(program.schedule.demand, count)
     inputs = Inputs(layout, find_dtype("float32"))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError, NothingFoundError, ScheduleError
-from flowccl.run.buffer_layout import bound, cut, make_layout
-from flowccl.run.measure import Options, run_numpy, table
+from flowccl.run.element_layout import bound, cut, make_layout
+from flowccl.run.measure import RunOptions, run_numpy, table
 from flowccl.run.reference import execute
 from flowccl.run.values import DTYPES, Inputs, find_dtype, largest_value
 from flowccl.schedule.schedule import Schedule
@@ -21,7 +21,7 @@ from flowccl.verifier.verify import verify
 from tests.strategies import topologies
 
 
-def wrong(schedule: Schedule, options: Options) -> int:
+def wrong(schedule: Schedule, options: RunOptions) -> int:
     rows = run_numpy(schedule, options)
     return sum(timed.wrong for row in rows for timed in (row.out_of_place, row.in_place) if timed)
 
@@ -32,7 +32,7 @@ def test_every_collective_is_exact_for_all_dtypes_and_sizes_in_and_out_of_place(
     schedule = synthesize(machine("dgx1"), name, 1_000_000, chunks=chunks, steps=2, method="greedy").schedule
     dtypes = tuple(name for name, dtype in DTYPES.items() if dtype.numpy)
     sizes = (8, 40, 1000, 8 * 1009)  # from one element, not divisible, more and fewer elements than chunks
-    assert wrong(schedule, Options(sizes, dtypes, inplace=True, iterations=1)) == 0
+    assert wrong(schedule, RunOptions(sizes, dtypes, inplace=True, iterations=1)) == 0
 
 
 def test_the_definitions_are_those_of_numpy() -> None:
@@ -80,7 +80,7 @@ def random_sums(draw: st.DrawFn) -> Schedule:
 @settings(max_examples=40, deadline=None)
 def test_random_sums_are_exact(schedule: Schedule, count: int) -> None:
     assert verify(schedule) == []
-    options = Options((4 * count,), ("float32", "float16", "int32"), inplace=True, iterations=1)
+    options = RunOptions((4 * count,), ("float32", "float16", "int32"), inplace=True, iterations=1)
     assert wrong(schedule, options) == 0
 
 
@@ -94,7 +94,7 @@ def test_random_machines_with_switches_and_memories_are_exact(data: st.DataObjec
         schedule = synthesize(topology, name, 10_000, chunks=chunks, method="greedy", time_limit_s=0.3).schedule
     except NothingFoundError:
         return
-    assert wrong(schedule, Options((4 * count,), inplace=True, iterations=1)) == 0
+    assert wrong(schedule, RunOptions((4 * count,), inplace=True, iterations=1)) == 0
 
 
 def test_a_switch_that_reduces_and_copies_is_one_transfer_of_many_roots_and_ends() -> None:
@@ -130,7 +130,7 @@ def test_a_sum_is_that_of_the_moment_it_is_sent() -> None:
 def test_alltoallv_takes_its_shares() -> None:
     demand = alltoallv([[0, 300, 100], [200, 0, 0], [100, 100, 0]])
     schedule = synthesize(machine("full:3"), demand, steps=1, method="greedy").schedule
-    assert wrong(schedule, Options((400, 40, 4), ("float32",), inplace=True, iterations=1)) == 0
+    assert wrong(schedule, RunOptions((400, 40, 4), ("float32",), inplace=True, iterations=1)) == 0
 
 
 @pytest.mark.parametrize("total", [0, 1, 7, 16, 100])
@@ -155,16 +155,16 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ScheduleError, match="rank 1: the input must have 1 elements, got 2"):
         execute(schedule, [np.zeros(n) for n in (1, 2, 1, 1)], 4)
     with pytest.raises(InputError, match="hold no float32; give at least 4"):
-        run_numpy(schedule, Options((3,)))
+        run_numpy(schedule, RunOptions((3,)))
     with pytest.raises(InputError, match=r"numpy has no bfloat16; run it with --on gloo"):
-        run_numpy(schedule, Options((4,), ("bfloat16",)))
+        run_numpy(schedule, RunOptions((4,), ("bfloat16",)))
     with pytest.raises(InputError, match="unknown dtype 'float17'"):
         find_dtype("float17")
 
 
 def test_the_table_has_the_columns_of_nccl_tests() -> None:
     schedule = synthesize(machine("full:4"), "allreduce", 4000, chunks=1, steps=1, method="greedy").schedule
-    lines = table(run_numpy(schedule, Options((4000,), iterations=1)), 4, "x").splitlines()
+    lines = table(run_numpy(schedule, RunOptions((4000,), iterations=1)), 4, "x").splitlines()
     assert lines[2].split()[1:6] == ["size", "count", "type", "redop", "root"]
     row = lines[4].split()
     assert row[:5] == ["4000", "1000", "float", "sum", "-1"]

@@ -12,7 +12,7 @@ from flowccl.export.limits import LIMITS
 from flowccl.export.lowering.plan import make_plan
 from flowccl.export.lowering.plan_program import program_of
 from flowccl.export.proof.interpreter import interpret
-from flowccl.export.proof.program import Program
+from flowccl.export.proof.program import RuntimeProgram
 from flowccl.run.replay import execute_program, replay
 from tests.export.cases import PROVABLE, made, plan_value, random_schedule, read, schedule_of
 from tests.export.test_interpreter import all_sends_first, pair_schedule
@@ -26,7 +26,7 @@ PAIRS = [
 ]
 
 
-def runs(program: Program) -> set[str]:
+def runs(program: RuntimeProgram) -> set[str]:
     """Kinds of what three runs in different orders find."""
     return {finding.kind for seed in range(3) for finding in replay(program, seed=seed)}
 

@@ -9,10 +9,10 @@ from flowccl.cli import main
 from flowccl.compact import synthesize_compact, too_large
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError, ScheduleError
-from flowccl.schedule.compact import CompactSchedule, load_compact, save_compact
-from flowccl.schedule.files import load_schedule
+from flowccl.schedule.compact import CompactSchedule
+from flowccl.schedule.files import load_compact, load_schedule, save_compact
 from flowccl.topology.machines import machine
-from flowccl.verifier.compact import alike_bound, verify_whole
+from flowccl.verifier.compact import symmetric_bound, verify_whole
 from flowccl.verifier.verify import verify
 
 
@@ -40,7 +40,7 @@ def test_saved_loaded_verified_and_written_out(name: str, kind: str, tmp_path: P
 def test_the_floor_for_machines_that_look_alike_is_one(name: str, kind: str) -> None:
     topology = machine(name)
     whole = lower_bound(topology, collective(kind, topology.num_gpus, 10**9))
-    assert 0.8 * whole.ps <= alike_bound(topology, kind, 10**9).ps <= whole.ps
+    assert 0.8 * whole.ps <= symmetric_bound(topology, kind, 10**9).ps <= whole.ps
 
 
 def test_the_judge_sees_a_missing_piece_and_another_size(tmp_path: Path) -> None:

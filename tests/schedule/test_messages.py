@@ -13,13 +13,14 @@ from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import ScheduleError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.transform import concatenate, left_shift, prune, reverse
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import line
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.verify import verify
@@ -187,7 +188,11 @@ def with_messages(draw: st.DrawFn, **options: bool) -> Schedule:
     """A valid schedule on a machine with setups: some transfers on the same route travel together."""
     topology = draw(topologies(max_gpus=4, max_switches=2, overheads=True, **options))
     demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=3))
-    schedule = next(METHODS[draw(st.sampled_from(("direct", "tree", "ring")))](topology, demand, Clock(60.0)))
+    schedule = next(
+        load_method(draw(st.sampled_from(("direct", "tree", "ring"))))(
+            Problem(topology, demand), SearchContext.with_limit(60.0)
+        )
+    )
     schedule = one_by_one(schedule, sequence(schedule))
     for number in range(draw(st.integers(0, 3))):
         one, other = (draw(st.integers(0, len(schedule) - 1)) for _ in range(2))
@@ -284,7 +289,7 @@ def test_join_keeps_messages_right(topology):
     (summed, first), (sent, second) = allreduce.halves
     halves = []
     for demand, chunks in ((summed, first), (sent, second)):
-        part = next(METHODS["ring"](machine, demand, Clock(60.0)))
+        part = next(load_method("ring")(Problem(machine, demand), SearchContext.with_limit(60.0)))
         start = {(int(c), int(r)): i for i, (c, r) in enumerate(zip(part.chunk, part.route, strict=True))}
         pairs = [(i, start.get((c + 1, r), -1)) for (c, r), i in start.items() if c % 2 == 0]
         message = np.full(len(part), -1, dtype=np.int32)
@@ -308,7 +313,7 @@ def test_methods_that_know_no_setups_are_right_on_machines_that_have_them(data):
     for method in ("greedy", "direct", "ring", "reroute"):
         if method == "reroute" and (topology.limits or topology.changes):
             continue
-        schedule = next(METHODS[method](topology, demand, Clock(60.0)))
+        schedule = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0)))
         assert schedule.topology == topology
         assert verify(schedule) == []
         assert lower_bound(topology, demand).ps <= schedule.finish_ps

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import ScheduleError
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
 from flowccl.methods.greedy import GreedySearch
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate, left_shift, prune, reverse, subdivide
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import line, ring, star
 from flowccl.topology.topology import Limit, Link, Node, Topology
 from flowccl.verifier.verify import verify
@@ -42,7 +43,7 @@ def greedy(topology: Topology, demand: Demand) -> Schedule:
 
 
 def by(method: str, topology: Topology, demand: Demand) -> Schedule:
-    return next(METHODS[method](topology, demand, Clock(60.0)))
+    return next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0)))
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Gurobi gets the program and its answer is read: tried on a stand-in with gurobipy's names and scipy inside."""
+"""The Gurobi interface, tested on a stand-in with the names of gurobipy that solves with scipy."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -109,7 +109,7 @@ def _gurobipy(monkeypatch):
     monkeypatch.setitem(sys.modules, "gurobipy", module)
 
 
-def test_missing_gurobi_is_named(monkeypatch):
+def test_missing_gurobi_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "gurobipy", None)
     with pytest.raises(InputError, match="gurobi is not installed: pip install gurobipy"):
         solve(ProgramBuilder().build(), solver="gurobi")
@@ -157,7 +157,7 @@ def test_integers_progress_and_stop():
 
 
 @pytest.mark.usefixtures("_gurobipy")
-def test_infeasible_and_unbounded_are_told_apart():
+def test_infeasible_and_unbounded_are_distinguished():
     for equals, status in ((-1, Status.INFEASIBLE), (0, Status.UNBOUNDED)):
         model = ProgramBuilder(maximize=True)
         x = model.variables("x", 2, cost=1)
@@ -168,7 +168,7 @@ def test_infeasible_and_unbounded_are_told_apart():
 
 
 @pytest.mark.usefixtures("_gurobipy")
-def test_what_goes_wrong_arrives():
+def test_errors_are_raised():
     model = ProgramBuilder()
     model.variables("x", cost=1)
     with pytest.raises(SolverError, match="Gurobi: no licence"):

@@ -1,4 +1,4 @@
-"""HiGHS finds known optima, keeps its limits, can be interrupted, and is not believed blindly."""
+"""HiGHS finds known optima, respects its limits, can be interrupted, and its solutions are checked."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ from flowccl.solver import (
 
 
 def two_products(maximize=True):
-    """max 3x + 2y + 10 with x + y <= 4, x + 3y <= 7, x <= 3: by pencil x = 3, y = 1, prices 2 and 0."""
+    """max 3x + 2y + 10 with x + y <= 4, x + 3y <= 7, x <= 3: x = 3, y = 1, dual prices 2 and 0."""
     sign = 1 if maximize else -1
     model = ProgramBuilder(maximize=maximize, offset=10 * sign)
     x = model.variables("x", 2, upper=[3, np.inf], cost=[3 * sign, 2 * sign])
@@ -38,7 +38,7 @@ def two_products(maximize=True):
 
 
 def knapsack(maximize=True):
-    """The best of weights 5, 4, 6, 3 in 10 with values 10, 40, 30, 50: items 1 and 3, 90."""
+    """Weights 5, 4, 6, 3, capacity 10, values 10, 40, 30, 50: the optimum is items 1 and 3, 90."""
     model = ProgramBuilder(maximize=maximize)
     take = model.variables("take", 4, upper=1, integer=True, cost=[10, 40, 30, 50])
     model.rows("weight", upper=10).add(take, times=[5, 4, 6, 3], sum_axis=0)
@@ -46,7 +46,7 @@ def knapsack(maximize=True):
 
 
 def market_split(num_rows=5, num_columns=40, slack=True):
-    """Equal halves of random numbers (Cornuejols and Dawande): small, and out of reach of branch and bound."""
+    """Equal halves of random numbers (Cornuejols and Dawande): small, but too hard for branch and bound."""
     rng = np.random.default_rng(0)
     weights = rng.integers(0, 100, (num_rows, num_columns))
     half = rng.permuted(np.arange(num_columns) % 2)
@@ -61,7 +61,7 @@ def market_split(num_rows=5, num_columns=40, slack=True):
 
 @pytest.mark.parametrize("method", ["choose", "simplex", "ipm"])
 @pytest.mark.parametrize("maximize", [True, False])
-def test_a_linear_program_by_pencil_with_its_duals(maximize, method):
+def test_a_small_linear_program_with_its_duals(maximize, method):
     program, x, rows = two_products(maximize)
     sign = 1 if maximize else -1
     solution = solve(program, SolverOptions(method=method))
@@ -74,7 +74,7 @@ def test_a_linear_program_by_pencil_with_its_duals(maximize, method):
     assert solution.reduced_costs == pytest.approx([sign, 0])
 
 
-def test_duals_are_what_a_unit_more_of_a_bound_brings():
+def test_duals_are_the_change_of_the_objective_per_unit_of_a_bound():
     program, _, _ = two_products()
     more = replace(program, row_upper=program.row_upper + np.array([0.25, 0]))
     first, second = solve(program), solve(more)
@@ -118,12 +118,12 @@ def test_infeasible(integer):
     assert solution.status is Status.INFEASIBLE
     assert not solution.has_point
     assert solution.gap == math.inf
-    with pytest.raises(SolverError, match="no point to read: the solve ended as infeasible"):
+    with pytest.raises(SolverError, match="no point was found: the solve ended with status infeasible"):
         solution.value(x)
 
 
 @pytest.mark.parametrize("integer", [False, True])
-def test_a_row_without_variables_that_cannot_hold_is_infeasible(integer):
+def test_a_violated_row_without_variables_is_infeasible(integer):
     model = ProgramBuilder()
     x = model.variables("x", 2, upper=1, integer=integer, where=[True, False])
     model.rows("arrives", 2, lower=[0, 1]).add(x)
@@ -131,7 +131,7 @@ def test_a_row_without_variables_that_cannot_hold_is_infeasible(integer):
 
 
 @pytest.mark.parametrize("integer", [False, True])
-def test_a_lower_bound_above_the_upper_one_is_infeasible(integer):
+def test_a_lower_bound_above_the_upper_bound_is_infeasible(integer):
     model = ProgramBuilder()
     model.variables("x", 2, lower=[0, 3], upper=[1, 2], integer=integer)
     assert solve(model.build()).status is Status.INFEASIBLE
@@ -230,7 +230,7 @@ def test_mixed_programs_agree_with_scipy(program):
 
 @settings(max_examples=40, deadline=None)
 @given(programs(integer=1))
-def test_integer_programs_agree_with_trying_everything(program):
+def test_integer_programs_agree_with_enumeration(program):
     solution = solve(program)
     ranges = [range(int(low), int(up) + 1) for low, up in zip(program.lower, program.upper, strict=True)]
     points = np.array(list(itertools.product(*ranges)))
@@ -242,14 +242,14 @@ def test_integer_programs_agree_with_trying_everything(program):
         assert solution.objective == pytest.approx(found.max() if program.maximize else found.min())
 
 
-def test_integers_with_bounds_that_are_fractions():
+def test_integers_with_fractional_bounds():
     model = ProgramBuilder()
     x = model.variables("x", 3, lower=[0.01, 0, -np.inf], upper=[9.5, 2.7, 3.5], integer=True, cost=[1, -1, -1])
     model.rows("r", upper=100).add(x, times=[0.1, 0.2, 0.3], sum_axis=0)
     assert solve(model.build()).value(x).tolist() == [1, 2, 3]
 
 
-def test_the_time_limit_is_kept_and_leaves_a_point():
+def test_the_time_limit_is_respected_and_leaves_a_point():
     program, pick, _ = market_split()
     started = time.monotonic()
     solution = solve(program, SolverOptions(time_limit_s=0.5))
@@ -260,20 +260,20 @@ def test_the_time_limit_is_kept_and_leaves_a_point():
     assert set(solution.value(pick)) <= {0, 1}
 
 
-def test_no_time_means_no_point():
+def test_a_time_limit_of_zero_gives_no_point():
     solution = solve(market_split()[0], SolverOptions(time_limit_s=0))
     assert solution.status is Status.TIME_LIMIT
     assert not solution.has_point
     assert solution.bound == -math.inf
 
 
-def test_the_first_solution_is_enough():
+def test_first_solution_stops_early():
     solution = solve(market_split()[0], SolverOptions(first_solution=True))
     assert solution.status is Status.FEASIBLE
     assert solution.seconds < 5
 
 
-def test_a_start_saves_the_search():
+def test_a_start_point_replaces_the_search():
     program, pick, half = market_split(slack=False)
     assert solve(program, SolverOptions(time_limit_s=0.3)).status is Status.TIME_LIMIT
     solution = solve(program, SolverOptions(time_limit_s=0.3, start=program.point((pick, half))))
@@ -281,7 +281,7 @@ def test_a_start_saves_the_search():
     assert solution.value(pick).tolist() == half.tolist()
 
 
-def test_continuous_values_of_a_start_may_be_guesses():
+def test_continuous_values_of_a_start_may_be_arbitrary():
     program, pick, half = market_split()
     best = []
     options = SolverOptions(
@@ -294,17 +294,17 @@ def test_continuous_values_of_a_start_may_be_guesses():
     assert solution.has_point
 
 
-def test_a_start_that_does_not_fit_is_ignored():
+def test_an_infeasible_start_is_ignored():
     program, take = knapsack()
     assert solve(program, SolverOptions(start=program.point((take, 1)))).objective == 90
 
 
-def test_a_start_of_another_size_is_refused():
-    with pytest.raises(InputError, match="start: give 4 finite values"):
+def test_a_start_of_another_size_is_an_error():
+    with pytest.raises(InputError, match="start: expected 4 finite values"):
         solve(knapsack()[0], SolverOptions(start=np.zeros(3)))
 
 
-def test_progress_is_shown():
+def test_progress_is_reported():
     seen = []
     solution = solve(market_split()[0], SolverOptions(time_limit_s=0.5, on_progress=lambda *shown: seen.append(shown)))
     best, bound, seconds = (np.array(column) for column in zip(*seen, strict=True))
@@ -314,7 +314,7 @@ def test_progress_is_shown():
     assert np.all(np.diff(seconds) >= 0)
 
 
-def test_should_stop_ends_with_the_best_so_far():
+def test_should_stop_returns_the_best_point_so_far():
     started = time.monotonic()
     solution = solve(market_split()[0], SolverOptions(should_stop=lambda: time.monotonic() > started + 0.3))
     assert solution.status is Status.INTERRUPTED
@@ -334,13 +334,13 @@ def test_should_stop_ends_a_linear_program():
         assert solution.bound == math.inf
 
 
-def test_the_memory_limit_is_kept():
+def test_the_memory_limit_is_respected():
     solution = solve(market_split()[0], SolverOptions(memory_limit_MB=1))
     assert solution.status is Status.MEMORY_LIMIT
     assert solution.seconds < 5
 
 
-def test_what_a_callback_raises_arrives():
+def test_exceptions_of_callbacks_are_raised():
     def fail(*_):
         raise ZeroDivisionError("mine")
 
@@ -353,12 +353,12 @@ INTERRUPT_ME = """
 import math, os, signal, threading, time
 from flowccl.solver import SolverOptions, solve
 from tests.solver.test_highs import market_split
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in its background ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT by default
 sent = []
 def interrupt():
     sent.append(time.monotonic())
     os.kill(os.getpid(), signal.SIGINT)
-def seen(best, bound, seconds):  # Ctrl-C once there is a point, however slow the machine is
+def seen(best, bound, seconds):  # interrupt once there is a point, regardless of the speed of the machine
     if math.isfinite(best) and not sent:
         sent.append(0.0)
         threading.Timer(0.2, interrupt).start()
@@ -367,7 +367,7 @@ print(solution.status, solution.has_point, time.monotonic() - sent[-1] < 10)
 """
 
 
-def test_ctrl_c_ends_with_the_best_so_far():
+def test_ctrl_c_returns_the_best_point_so_far():
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPT_ME], capture_output=True, text=True, timeout=120, check=False
     )
@@ -375,20 +375,20 @@ def test_ctrl_c_ends_with_the_best_so_far():
     assert done.returncode == 0
 
 
-def test_threads_and_seeds_change_nothing_of_the_optimum():
+def test_threads_and_seeds_do_not_change_the_optimum():
     program, _ = knapsack()
     for threads, seed in itertools.product((1, 2), (0, 7)):
         assert solve(program, SolverOptions(threads=threads, seed=seed)).objective == 90
 
 
-def test_a_whole_number_carries_no_more_than_it_could():
-    """Within tolerance, "open" = 5e-7 lets half a unit through; a whole number does not."""
+def test_integers_are_exact_with_large_coefficients():
+    """Within tolerance, "open" = 5e-7 allows a flow of half a unit; an exact 0 does not."""
     model = ProgramBuilder()
     opened = model.variables("open", 3, upper=1, integer=True, cost=[1, 1.1, 1.2])
     flow = model.variables("flow", 3)
-    model.rows("only through what is open", 3, upper=0).add(flow).add(opened, times=-1e6)
-    model.rows("need", lower=0.5).add(flow, sum_axis=0)
-    model.rows("need of the last two", lower=0.25).add(flow[1:], sum_axis=0)
+    model.rows("flow only if open", 3, upper=0).add(flow).add(opened, times=-1e6)
+    model.rows("demand", lower=0.5).add(flow, sum_axis=0)
+    model.rows("demand of the last two", lower=0.25).add(flow[1:], sum_axis=0)
     solution = solve(model.build())
     assert solution.value(opened).tolist() == [0, 1, 0]
     assert solution.objective == pytest.approx(1.1)
@@ -397,18 +397,18 @@ def test_a_whole_number_carries_no_more_than_it_could():
 @pytest.mark.parametrize(
     ("lie", "message"),
     [
-        ({"values": np.array([3.0, 2.0])}, "limits\\[0\\] is missed by 0.333 of its size \\(and 1 more\\)"),
-        ({"values": np.array([4.0, 0.0])}, "x\\[0\\] misses its bounds by"),
+        ({"values": np.array([3.0, 2.0])}, "limits\\[0\\] is violated by 0.333 \\(and 1 more\\)"),
+        ({"values": np.array([4.0, 0.0])}, "x\\[0\\] violates its bounds by"),
         ({"values": np.array([np.nan, 0.0])}, "x\\[0\\] is not a finite number"),
         ({"values": np.array([3.0])}, "values for 2 columns"),
-        ({"values": np.array([0.0, 2.0]), "objective": 14.0}, "x\\[0\\] is not at the bound.*limits\\[0\\] is not at"),
+        ({"values": np.array([0.0, 2.0]), "objective": 14.0}, "x\\[0\\] violates comp.*limits\\[0\\] violates comp"),
         ({"objective": 22.0}, "the objective is 21.0, not 22.0"),
-        ({"bound": 20.0}, "better than the stated bound 20.0"),
-        ({"duals": np.array([1.0, 0.0])}, "x\\[1\\] is not at the bound that its dual prices"),
+        ({"bound": 20.0}, "better than the reported bound 20.0"),
+        ({"duals": np.array([1.0, 0.0])}, "x\\[1\\] violates complementary slackness"),
         ({"values": None}, "optimal without a point"),
     ],
 )
-def test_a_lying_solver_is_caught(monkeypatch, lie, message):
+def test_an_invalid_solution_is_detected(monkeypatch, lie, message):
     program, _, _ = two_products()
     truth = solve(program)
     assert check_solution(program, truth) == []
@@ -417,27 +417,27 @@ def test_a_lying_solver_is_caught(monkeypatch, lie, message):
         solve(program)
 
 
-def test_a_fraction_for_an_integer_is_caught(monkeypatch):
+def test_a_fractional_value_of_an_integer_is_detected(monkeypatch):
     program, _ = knapsack()
     truth = solve(program)
     lie = replace(truth, values=np.array([0.6, 1, 0, 1]), objective=96.0, bound=96.0)
     monkeypatch.setitem(SOLVERS, "highs", lambda program, options: lie)
-    with pytest.raises(SolverError, match=r"take\[0\] is not a whole number by 0.4"):
+    with pytest.raises(SolverError, match=r"take\[0\] differs from an integer by 0.4"):
         solve(program)
 
 
-def test_a_solver_that_breaks_down_is_a_solver_error(monkeypatch):
+def test_a_failing_solver_is_a_solver_error(monkeypatch):
     import highspy
 
     def fail(self):
         raise RuntimeError("no more")
 
     monkeypatch.setattr(highspy.Highs, "run", fail, raising=False)
-    with pytest.raises(SolverError, match="HiGHS broke down: no more"):
+    with pytest.raises(SolverError, match="HiGHS failed: no more"):
         solve(knapsack()[0])
 
 
-def test_what_breaks_down_is_tried_again_without_presolve(monkeypatch):
+def test_a_failed_solve_is_repeated_without_presolve(monkeypatch):
     tried, truth = [], highs.HighsRun.read
 
     def read(self, program):
@@ -449,7 +449,7 @@ def test_what_breaks_down_is_tried_again_without_presolve(monkeypatch):
     assert tried == ["choose", "off"]
 
 
-def test_a_program_that_highs_refuses_is_a_solver_error():
+def test_a_program_that_highs_rejects_is_a_solver_error():
     model = ProgramBuilder()
     model.rows("r", upper=1).add(model.variables("x"), times=1e18)
     with pytest.raises(SolverError, match="HiGHS could not read"):
@@ -470,13 +470,13 @@ def test_options_are_checked(options, message):
         SolverOptions(**options)
 
 
-def test_an_unknown_solver_is_named():
+def test_an_unknown_solver_is_an_error():
     with pytest.raises(InputError, match="unknown solver 'cplex'; use one of: highs, gurobi"):
         solve(knapsack()[0], solver="cplex")
 
 
 def test_cutting_stock_by_column_generation():
-    """Gilmore and Gomory: rolls of 100 into 97 x 45, 610 x 36, 395 x 31, 211 x 14; the LP optimum is 452.25."""
+    """Gilmore and Gomory: cut rolls of 100 into 97 x 45, 610 x 36, 395 x 31, 211 x 14; the LP optimum is 452.25."""
     widths, demand = np.array([45, 36, 31, 14]), np.array([97, 610, 395, 211])
     model = ProgramBuilder()
     rolls = model.variables("rolls", 4, cost=1)
@@ -495,7 +495,7 @@ def test_cutting_stock_by_column_generation():
     assert solve(session.program).objective == pytest.approx(452.25)
 
 
-def test_a_session_takes_rows_and_costs_and_starts_hot():
+def test_a_session_adds_rows_changes_costs_and_warm_starts():
     rng = np.random.default_rng(0)
     model = ProgramBuilder(maximize=True)
     x = model.variables("x", 60, upper=1, cost=rng.random(60))
@@ -511,7 +511,7 @@ def test_a_session_takes_rows_and_costs_and_starts_hot():
     assert warm.objective == pytest.approx(solve(session.program).objective)
 
 
-def test_a_session_may_begin_with_nothing():
+def test_a_session_may_begin_without_columns():
     model = ProgramBuilder()
     model.rows("one", equals=1)
     session = Session(model.build())
@@ -520,7 +520,7 @@ def test_a_session_may_begin_with_nothing():
     assert session.solve().objective == pytest.approx(2)
 
 
-def test_each_solve_of_a_session_has_the_whole_time():
+def test_each_solve_of_a_session_has_the_full_time_limit():
     program, _, _ = two_products()
     session = Session(program, SolverOptions(time_limit_s=0.3))
     assert session.solve().status is Status.OPTIMAL
@@ -529,6 +529,6 @@ def test_each_solve_of_a_session_has_the_whole_time():
     assert session.solve().status is Status.OPTIMAL
 
 
-def test_a_session_is_for_linear_programs():
+def test_a_session_rejects_integer_variables():
     with pytest.raises(InputError, match="has integer variables"):
         Session(knapsack()[0])

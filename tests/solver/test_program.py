@@ -1,14 +1,14 @@
-"""Programs are written in whole arrays, and come out as the matrices they say."""
+"""The builder turns blocks and row families into the expected matrices."""
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 from flowccl.errors import InputError
-from flowccl.solver import Block, LinearProgram, ProgramBuilder
+from flowccl.solver import LinearProgram, ProgramBuilder, VariableBlock
 
 
-def test_the_example_of_the_house_becomes_its_matrix():
+def test_the_documented_example_gives_the_expected_matrix():
     link_src = np.array([0, 1, 1])
     model = ProgramBuilder()
     send = model.variables("send", (2, 3, 2), upper=1, integer=True)
@@ -88,7 +88,7 @@ def test_masked_rows_get_no_entries():
     assert program.rows_of(rows).tolist() == [0, -1, 1]
 
 
-def test_duplicates_add_up_and_what_cancels_is_gone():
+def test_duplicate_entries_are_added_and_cancelled_entries_dropped():
     model = ProgramBuilder()
     x = model.variables("x", 2)
     model.rows("twice", 2).add(x).add(x, times=[1, -1]).add(x[0], times=[0.5, 0])
@@ -98,7 +98,7 @@ def test_duplicates_add_up_and_what_cancels_is_gone():
     assert program.num_entries == 2
 
 
-def test_empty_rows_go_unless_they_can_never_hold():
+def test_empty_rows_are_dropped_unless_infeasible():
     model = ProgramBuilder()
     model.variables("x", 1)
     rows = model.rows("nothing", 4, lower=[-1, 1, 0, -np.inf], upper=[1, 2, 0, -3])
@@ -107,7 +107,7 @@ def test_empty_rows_go_unless_they_can_never_hold():
     assert program.rows_of(rows).tolist() == [-1, 0, -1, 1]
 
 
-def test_costs_add_up():
+def test_costs_are_added():
     model = ProgramBuilder(maximize=True, offset=3)
     x = model.variables("x", (2, 2), cost=[[1, 2], [3, 4]], where=[[True, True], [True, False]])
     model.add_cost(x, times=10)
@@ -128,7 +128,7 @@ def test_a_block_is_an_array_of_columns_to_numpy():
     model.rows("flipped", (2, 3)).add(np.flip(x, axis=1))
     assert np.array_equal(model.build().matrix.toarray(), np.kron(np.eye(2), np.fliplr(np.eye(3))))
     assert "x" in repr(x)
-    assert isinstance(x[0], Block)
+    assert isinstance(x[0], VariableBlock)
 
 
 def test_a_point_is_made_from_blocks():
@@ -144,8 +144,8 @@ def test_a_point_is_made_from_blocks():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda model, x: model.rows("r", (2, 2)).add(x), "rows 'r'.*does not fit.*sum_axis"),
-        (lambda model, x: model.rows("r", 2).add(x, sum_axis=0), "does not fit"),
+        (lambda model, x: model.rows("r", (2, 2)).add(x), "rows 'r'.*does not match.*sum_axis"),
+        (lambda model, x: model.rows("r", 2).add(x, sum_axis=0), "does not match"),
         (lambda model, x: model.rows("r", 2).add(x, sum_axis=2), "rows 'r'.*axis"),
         (lambda model, x: model.rows("r", 2).add(x, times=[1, 2], sum_axis=1), "rows 'r'.*broadcast"),
         (lambda model, x: model.rows("r", 3).add(np.array([0, 1, 6])), "not columns of this program, which has 6"),
@@ -158,7 +158,7 @@ def test_a_point_is_made_from_blocks():
         (lambda model, x: model.rows("r", 3, where=[True, False]), "r: where of shape"),
     ],
 )
-def test_mistakes_are_named(wrong, message):
+def test_mistakes_are_reported(wrong, message):
     model = ProgramBuilder()
     x = model.variables("x", (2, 3))
     with pytest.raises(InputError, match=message):
@@ -179,7 +179,7 @@ def test_mistakes_are_named(wrong, message):
         ({"column_start": [0, 2, 1]}, "column_start"),
     ],
 )
-def test_a_program_is_checked_when_made(change, message):
+def test_a_program_is_validated_on_creation(change, message):
     model = ProgramBuilder()
     model.rows("r", upper=1).add(model.variables("x", 2), sum_axis=0)
     good = vars(model.build())
@@ -215,7 +215,7 @@ def test_columns_and_rows_can_be_added():
         program.with_rows(np.ones((1, 2)))
 
 
-def test_a_program_of_nothing():
+def test_an_empty_program():
     program = ProgramBuilder(offset=4).build()
     assert (program.num_columns, program.num_rows, program.num_entries) == (0, 0, 0)
     assert "minimize, 0 columns" in repr(program)

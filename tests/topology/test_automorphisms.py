@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.automorphisms import automorphisms, known_symmetry, twin_numbers
 from flowccl.topology.symmetry.free_groups import free_groups
-from flowccl.topology.symmetry.permutations import Verifier, orbits, symmetry
+from flowccl.topology.symmetry.permutations import AutomorphismChecker, orbits, symmetry
 from flowccl.topology.topology import Link, Topology
 from tests.strategies import topologies
 from tests.topology.test_symmetry import check, counts, slowed
@@ -28,7 +28,7 @@ def shuffled(topology: Topology, seed: int) -> Topology:
 
 def brute_force(topology: Topology) -> np.ndarray:
     """The orbits of nodes under all permutations that leave the machine unchanged."""
-    machine_, count = Verifier(topology), len(topology.nodes)
+    machine_, count = AutomorphismChecker(topology), len(topology.nodes)
     rows = [np.array(p, dtype=np.int32) for p in permutations(range(count))]
     right = [row for row in rows if machine_.link_permutation(row) is not None]
     return orbits(np.stack(right), count)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flowccl.errors import FileError, InputError
 from flowccl.topology.machines import machine
-from flowccl.topology.sketch import Sketch, SwitchSketch, check_sketch, default_sketch, turned
+from flowccl.topology.sketch import Sketch, SwitchSketch, check_sketch, default_sketch, rotated_ranks
 from flowccl.topology.sketch_files import load_sketch, save_sketch, sketch_from_json, sketch_to_json
 
 TACCL = Path(__file__).parents[1] / "data" / "taccl"
@@ -21,7 +21,7 @@ TACCL = Path(__file__).parents[1] / "data" / "taccl"
 def test_taccls_ndv2_sketch_lets_gpu_0_send_and_gpu_1_receive():
     sketch = load_sketch(TACCL / "sk1-ndv2-n2.json", machine("ndv2:2"))
     assert sketch.between_hosts == ((0, 9), (8, 1))
-    assert sketch.turns == ((8, 16),)
+    assert sketch.rotations == ((8, 16),)
     assert (sketch.chunks, sketch.senders, sketch.switches) == (1, (), ())
 
 
@@ -32,7 +32,7 @@ def test_taccls_dgx2_sketch_has_senders_switches_and_turns():
     assert sketch.senders[:4] == (1, 1, 3, 3)
     assert sketch.senders[16:18] == (17, 17)
     assert [(len(switch.gpus), switch.inclination) for switch in sketch.switches] == [(16, "uc-min")] * 2
-    assert sketch.turns == ((2, 16), (16, 32))
+    assert sketch.rotations == ((2, 16), (16, 32))
     assert sketch.chunks == 2
 
 
@@ -75,7 +75,7 @@ def sketches(draw: st.DrawFn, gpus: int) -> Sketch:
         closed=draw(st.lists(pair, max_size=3, unique=True).map(tuple)),
         senders=tuple(draw(st.lists(rank, min_size=gpus, max_size=gpus))) if draw(st.integers(0, 4)) == 0 else (),
         switches=tuple(draw(st.lists(switch, max_size=2))),
-        turns=((draw(st.integers(1, size - 1)), size),) if draw(st.booleans()) else (),
+        rotations=((draw(st.integers(1, size - 1)), size),) if draw(st.booleans()) else (),
         chunks=draw(st.integers(1, 3)),
         reach=draw(st.sampled_from(("shortest", "any"))),
     )
@@ -98,7 +98,7 @@ def test_a_file_gives_a_sketch_back_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "turns", "switches"),
+    ("name", "rotations", "switches"),
     [
         ("ndv2:2", ((8, 16),), 0),
         ("dgx2:2", ((2, 16), (16, 32)), 2),
@@ -107,15 +107,15 @@ def test_a_file_gives_a_sketch_back_as_it_was(tmp_path):
         ("dgx_a100:2", ((1, 8), (8, 16)), 2),
     ],
 )
-def test_a_default_sketch_has_the_machines_turns_and_switches(name, turns, switches):
+def test_a_default_sketch_has_the_machines_turns_and_switches(name, rotations, switches):
     sketch = default_sketch(machine(name))
-    assert sketch.turns == turns
+    assert sketch.rotations == rotations
     assert len(sketch.switches) == switches
     check_sketch(sketch, machine(name))
 
 
 def test_a_turn_moves_ranks_within_their_block():
-    assert turned(machine("ring:6"), 1, 3).tolist() == [1, 2, 0, 4, 5, 3]
+    assert rotated_ranks(machine("ring:6"), 1, 3).tolist() == [1, 2, 0, 4, 5, 3]
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods import METHODS
-from flowccl.methods.clock import Clock
 from flowccl.methods.greedy import GreedySearch
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.builders import line, star
 from flowccl.topology.machines import machine
 from flowccl.topology.routes import Routes
@@ -361,7 +362,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     topology = draw(topologies(max_gpus=4, max_switches=2))
     demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
     method = draw(st.sampled_from(("direct", "tree", "ring")))
-    return next(METHODS[method](topology, demand, Clock(60.0)))
+    return next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0)))
 
 
 def damaged(draw: st.DrawFn, schedule: Schedule) -> Schedule:

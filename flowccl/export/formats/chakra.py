@@ -1,8 +1,9 @@
-"""Chakra execution traces for ASTRA-sim: one file per rank, each a stream of small protobuf messages.
+"""Chakra execution traces for ASTRA-sim: one file per rank, each a stream of protobuf messages.
 
-A file is one GlobalMetadata and then Nodes, each behind its length. Every message has its own tag, since the
-simulator matches by tag, ranks and size. Sums are COMP nodes without a duration. Traces know sizes, not data: which
-chunk a node is about is an attribute of our own, which simulators pass over, and which lets the trace be proved.
+A file contains one GlobalMetadata and then Nodes, each preceded by its length. Every message has a tag of its own,
+because the simulator matches messages by tag, ranks and size. Reductions are COMP nodes without a duration. Traces
+describe sizes, not data: flowccl adds the chunk of each node as an attribute. Simulators ignore these attributes, and
+the proof of a trace needs them.
 """
 
 from collections import defaultdict
@@ -16,12 +17,12 @@ from flowccl.schedule.schedule import Schedule
 
 COMP, SEND, RECV = 4, 5, 6  # NodeType of the Chakra schema
 INT32, INT64, STRING = 7, 9, 29  # fields of AttributeProto
-OWN = "flowccl_"  # our own attributes begin with it
+OWN = "flowccl_"  # prefix of the attributes that flowccl adds
 _VERSION = "0.0.4"
 
 
 def chakra_traces(schedule: Schedule) -> list[bytes]:
-    """The trace of every rank. A node depends on all that it must not overtake on its chunk."""
+    """Return the trace of every rank. A node depends on every earlier node of its chunk that it must not overtake."""
     moves = moves_of(schedule)
     tags: dict[tuple[int, int], int] = defaultdict(int)
     tag_of = []
@@ -50,15 +51,15 @@ def chakra_traces(schedule: Schedule) -> list[bytes]:
             continue
         trace.append(_node(node, f"receive {name}", RECV, [] if move.reduce else [*last, *read[key]], attributes))
         if move.reduce:
-            adds = {f"{OWN}chunk": move.chunk, f"{OWN}adds": node}
-            trace.append(_node(node + 1, f"add {name}", COMP, [node, *last, *read[key]], adds))
+            reduction = {f"{OWN}chunk": move.chunk, f"{OWN}adds": node}
+            trace.append(_node(node + 1, f"reduce {name}", COMP, [node, *last, *read[key]], reduction))
             node += 1
         wrote[key], read[key] = node, []
     return [b"".join(trace) for trace in traces]
 
 
 def _metadata(schedule: Schedule) -> bytes:
-    """The version, and what is gathered or summed up; a demand that is no named collective says nothing."""
+    """Return the version and, for a named collective, its name, chunks per block and root."""
     body = bytes_field(1, _VERSION.encode())
     try:
         layout = layout_of(schedule.demand, 1, False)

@@ -1,10 +1,10 @@
 """Files that list sends without buffers: msccl-tools' JSON and TE-CCL's result. They are proved by following the data.
 
-msccl-json   everything in a step leaves at once, with what the steps before brought. What arrives is added where it
-             shares no contribution with what is there, replaces it where it has all of it, and is wrong otherwise.
-             In the end every rank has all contributions of what it wants.
-teccl        flows in the order of the file: each leaves a GPU that has the chunk. In the end every demand that the
-             file says is met has arrived, none later than the finish.
+msccl-json   All sends of a step start together and carry the data that earlier steps delivered. Arriving data is
+             reduced with the present data if the two share no contribution, and replaces it if it includes all of its
+             contributions; anything else is wrong. At the end, every rank has all contributions to its outputs.
+teccl        Flows are followed in the order of the file; each must leave a GPU that has the chunk. At the end, every
+             demand that the file lists as met has arrived, none later than the finish.
 """
 
 import json
@@ -15,29 +15,33 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError
+from flowccl.export.formats.recognition import explain_mismatch
 from flowccl.export.proof.program import Finding
 from flowccl.files import read_json
 
 _FLOW = re.compile(r"Chunk (\d+) from (\d+) traveled over (\d+)->(\d+) in epoch (\d+)( via switches [\d,]+)?")
-_CLOSE = 1e-9
+_CLOSE = 1e-9  # relative tolerance for times
 _MOST_BYTES = 256_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a file lists."""
+    """Summary of a file: what it is about, and the number of its sends."""
 
     about: str
     sends: int
 
 
 def check_listing(path: str | Path, target: str) -> tuple[Listing, list[Finding]]:
-    """Read a file and prove it; what is wrong with it is in the list."""
-    return _prove(read_json(path, _MOST_BYTES), target, str(path))
+    """Read a file and prove it: return its summary and everything that is wrong with it."""
+    try:
+        return _prove(read_json(path, _MOST_BYTES), target, str(path))
+    except InputError as error:
+        raise InputError(explain_mismatch(path, target) or str(error)) from None
 
 
 def prove_listing(content: bytes, target: str) -> list[Finding]:
-    """The same for contents that are not written yet."""
+    """Return everything that is wrong with contents that are not written yet."""
     return _prove(json.loads(content), target, f"the file for {target}")[1]
 
 
@@ -46,7 +50,7 @@ def _prove(value: Any, target: str, name: str) -> tuple[Listing, list[Finding]]:
         listing, findings = LISTINGS[target](value)
         return listing, list(findings)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{name}: is no {target} file: {error!r}") from None
+        raise InputError(f"{name} is not a valid {target} file: {error!r}") from None
 
 
 def _msccl_json(value: dict[str, Any]) -> tuple[Listing, Iterator[Finding]]:
@@ -57,8 +61,8 @@ def _msccl_json(value: dict[str, Any]) -> tuple[Listing, Iterator[Finding]]:
 
 
 def _followed(chunks: list[dict[str, Any]], steps: list[list[list[int]]]) -> Iterator[Finding]:
-    has: dict[tuple[int, int], frozenset[int]] = {}  # (rank, address): which of its contributions are added up there
-    whole: dict[int, set[int]] = {}
+    has: dict[tuple[int, int], frozenset[int]] = {}  # (rank, address): contributions reduced there
+    whole: dict[int, set[int]] = {}  # address: all its contributions
     for i, chunk in enumerate(chunks):
         whole.setdefault(chunk["addr"], set()).add(i)
         for rank in chunk["pre"]:
@@ -69,7 +73,7 @@ def _followed(chunks: list[dict[str, Any]], steps: list[list[list[int]]]) -> Ite
             place = f"step {number}: address {address} from rank {src} to rank {dst}"
             comes, there = before.get((src, address)), has.get((dst, address), frozenset())
             if comes is None:
-                yield Finding("order", f"{place}: the sender does not have it by then")
+                yield Finding("order", f"{place}: the sender does not have the data yet")
             elif comes & there and not comes >= there:
                 yield Finding("result", f"{place}: counts a contribution twice")
             else:
@@ -118,20 +122,20 @@ def _met(
         if epoch < last:
             yield Finding("order", f"{place}: comes after a flow of epoch {last}")
         if src != source and (src, source, chunk) not in has:
-            yield Finding("order", f"{place}: the sender does not have it by then")
+            yield Finding("order", f"{place}: the sender does not have the data yet")
         last = max(last, epoch)
         has.add((dst, source, chunk))
     for chunk, source, rank, at in met:
         if (rank, source, chunk) not in has:
             yield Finding("result", f"rank {rank} never gets chunk {chunk} from {source}")
         if at > end * (1 + _CLOSE):
-            yield Finding("result", f"chunk {chunk} from {source} is at rank {rank} only after the finish")
+            yield Finding("result", f"chunk {chunk} from {source} reaches rank {rank} after the finish")
     if end > epochs * (1 + _CLOSE):
-        yield Finding("limit", f"the finish, {end:g} s, is behind the last epoch, {epochs:g} s")
+        yield Finding("limit", f"the finish, {end:g} s, is after the last epoch, {epochs:g} s")
 
 
 LISTINGS: dict[str, Callable[[dict[str, Any]], tuple[Listing, Iterator[Finding]]]] = {
     "msccl-json": _msccl_json,
     "teccl": _teccl,
 }
-"""Formats of schedules, not of programs."""
+"""The checker of each target whose files describe schedules rather than programs."""

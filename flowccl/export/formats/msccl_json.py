@@ -1,7 +1,7 @@
 """The exchange format of msccl-tools (.msccl.json), which `msccl ncclize` lowers to XML.
 
-It knows steps, not times: everything in a step leaves at once, with what the steps before brought. An address is a
-chunk of data; where several contribute to it, each contribution is a chunk of its own at that address.
+The format has steps, not times: all sends of a step start together and carry the data that earlier steps delivered. An
+address is a chunk of data; if several ranks contribute to it, each contribution is a separate chunk at that address.
 """
 
 from typing import Any
@@ -14,26 +14,26 @@ _RUNTIME = {"allgather": "allgather", "alltoall": "alltoall", "allreduce": "allr
 
 
 def msccl_json(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as a value for JSON."""
+    """Return the schedule as a JSON value."""
     demand, gpus = schedule.demand, schedule.demand.num_gpus
     if demand.collective == "alltoallv":
-        raise InputError("msccl-json has no alltoallv: all its chunks have the same size")
+        raise InputError("msccl-json does not support alltoallv: all chunks of the format have the same size")
     moves = moves_of(schedule)
     steps = _steps(moves, order_events(moves, 1, ahead=True))
     rounds = [_busiest(step) for step in steps]
     links = [[0] * gpus for _ in range(gpus)]
     for move in moves:
         links[move.dst][move.src] = 1
-    held: dict[str, list[list[int]]] = {"input": [[] for _ in range(gpus)], "output": [[] for _ in range(gpus)]}
+    chunks_of: dict[str, list[list[int]]] = {"input": [[] for _ in range(gpus)], "output": [[] for _ in range(gpus)]}
     chunks = []
     for address in range(len(demand)):
         sources, wanted = demand.sources(address).tolist(), demand.destinations(address).tolist()
         post = sorted({*wanted, *sources} if len(sources) == 1 and demand.collective == "allgather" else wanted)
         for rank in sources:
-            held["input"][rank].append(address)
+            chunks_of["input"][rank].append(address)
             chunks.append({"msccl_type": "chunk", "pre": [rank], "post": post, "addr": address})
         for rank in post:
-            held["output"][rank].append(address)
+            chunks_of["output"][rank].append(address)
     return {
         "msccl_type": "algorithm",
         "name": f"flowccl-{demand.collective}-{schedule.topology.name}",
@@ -46,8 +46,8 @@ def msccl_json(schedule: Schedule) -> dict[str, Any]:
             "extra_memory": None,
             "allow_exchange": True,
         },
-        "input_map": {str(rank): found for rank, found in enumerate(held["input"]) if found},
-        "output_map": {str(rank): found for rank, found in enumerate(held["output"]) if found},
+        "input_map": {str(rank): found for rank, found in enumerate(chunks_of["input"]) if found},
+        "output_map": {str(rank): found for rank, found in enumerate(chunks_of["output"]) if found},
         "steps": [
             {
                 "msccl_type": "step",
@@ -69,13 +69,13 @@ def msccl_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def _busiest(step: list[Move]) -> int:
-    """How often the busiest pair of GPUs is used in a step."""
+    """Return the number of sends of the busiest pair of GPUs in a step."""
     pairs = [(move.src, move.dst) for move in step]
     return max(pairs.count(pair) for pair in set(pairs))
 
 
 def _steps(moves: list[Move], events: list[Event]) -> list[list[Move]]:
-    """Moves by step: after what brought the chunk, not before what still reads the chunk it replaces."""
+    """Group moves by step: after the arrival of the chunk, and not before the last read of the data it replaces."""
     level = [0] * len(moves)
     arrived: dict[tuple[int, int], int] = {}
     read: dict[tuple[int, int], int] = {}

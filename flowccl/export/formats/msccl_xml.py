@@ -1,6 +1,6 @@
 """MSCCL XML in its three dialects: msccl, the NCCL executor, RCCL.
 
-The loaders read a small dialect of XML: one tag per line, double quotes, spaces only, no declaration.
+The loaders read a small subset of XML: one tag per line, double quotes, spaces only, no declaration.
 """
 
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from flowccl.errors import InputError
 from flowccl.export.limits import XML_LIMITS, check_collective
 from flowccl.export.lowering.plan import GpuPlan, make_plan
-from flowccl.export.lowering.threadblocks import Block, Step
+from flowccl.export.lowering.threadblocks import Step, Threadblock
 from flowccl.schedule.schedule import Schedule
 
-MSCCL_MAX_BYTES = 2**27  # what msccl assumes where maxBytes is absent; it sizes scratch at start by it
+MSCCL_MAX_BYTES = 2**27  # msccl's default of maxBytes, by which it sizes its scratch at start
 
 
 def msccl_xml(
@@ -24,14 +24,14 @@ def msccl_xml(
     min_bytes: int = 0,
     max_bytes: int = 0,
 ) -> bytes:
-    """The XML file of a schedule. `max_bytes` 0 is no limit; it is the largest size that the file is used for."""
+    """Return the XML file of a schedule. `max_bytes` is the largest size that uses the file; 0 means no limit."""
     limits = XML_LIMITS[dialect]
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     plan = make_plan(schedule, limits, inplace=inplace, instances=instances, protocol=protocol)
     coll = check_collective(limits, schedule.demand.collective)
     most = max_bytes
-    if dialect == "msccl":  # exclusive there; 0 would match nothing
+    if dialect == "msccl":  # msccl excludes maxBytes itself, so 0 would match nothing
         most = max_bytes + 1 if max_bytes else max(MSCCL_MAX_BYTES, 2 * min_bytes + 1)
     head = {
         "name": f"flowccl_{plan.layout.collective}_{plan.layout.demand.num_gpus}gpus",
@@ -68,8 +68,8 @@ def _gpu(gpu: GpuPlan) -> list[str]:
     return [*lines, "  </gpu>"]
 
 
-def _numbers(block: Block) -> list[int]:
-    """The number in the file of every step: those before it may be preceded by nops, one for each further wait."""
+def _numbers(block: Threadblock) -> list[int]:
+    """Return the number of every step in the file: a step is preceded by one nop for each wait after the first."""
     numbers, at = [], -1
     for step in block.steps:
         at += max(1, len(step.waits))

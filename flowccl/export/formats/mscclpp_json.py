@@ -1,17 +1,17 @@
 """MSCCL++ execution plans: JSON in the schema of v0.8 and later.
 
-A sender writes into the receiver's memory (put) and says so (signal); the receiver waits. Threadblocks of a GPU meet
-by semaphores, one for each dependency.
+A sender writes into the receiver's memory (put) and notifies the receiver (signal), which waits for the signal. The
+threadblocks of a GPU synchronize by semaphores, one for each dependency.
 """
 
 from collections import defaultdict
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.export.formats.mscclpp_operations import Writer, waits_of
+from flowccl.export.formats.mscclpp_operations import OperationWriter, waits_of
 from flowccl.export.limits import MSCCLPP_LIMITS, check_collective
-from flowccl.export.lowering.plan import GpuPlan, Plan, make_plan
-from flowccl.export.lowering.threadblocks import Block
+from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, make_plan
+from flowccl.export.lowering.threadblocks import Threadblock
 from flowccl.schedule.schedule import Schedule
 
 ALIGNMENT = 16  # bytes; sizes must be multiples of this times the chunks
@@ -30,7 +30,7 @@ def mscclpp_plan(
     min_bytes: int = 0,
     max_bytes: int = 0,
 ) -> dict[str, Any]:
-    """The execution plan of a schedule as a value for JSON. GPUs of different hosts use port channels."""
+    """Return the execution plan of a schedule as a JSON value. GPUs of different hosts use port channels."""
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol)
@@ -58,8 +58,8 @@ def _kind(hosts: list[str], a: int, b: int) -> str:
     return "memory" if hosts[a] == hosts[b] else "port"
 
 
-def _connections(plan: Plan) -> dict[int, list[_End]]:
-    """The connections of every GPU, in an order that both ends agree on: the n-th channels of a pair meet."""
+def _connections(plan: ExecutionPlan) -> dict[int, list[_End]]:
+    """Return the connections of every GPU in an order common to both ends: the n-th channels of a pair match."""
     result: dict[int, list[_End]] = defaultdict(list)
     for gpu in plan.gpus:
         for block in gpu.blocks:
@@ -70,7 +70,7 @@ def _connections(plan: Plan) -> dict[int, list[_End]]:
     return {rank: sorted(ends, key=lambda end: (end[0] + end[1], end)) for rank, ends in result.items()}
 
 
-def _gpu(plan: Plan, gpu: GpuPlan, hosts: list[str], connections: dict[int, list[_End]]) -> dict[str, Any]:
+def _gpu(plan: ExecutionPlan, gpu: GpuPlan, hosts: list[str], connections: dict[int, list[_End]]) -> dict[str, Any]:
     channels: dict[str, list[_End]] = {"memory": [], "port": []}
     for end in connections.get(gpu.rank, []):
         channels[_kind(hosts, end[0], end[1])].append(end)
@@ -106,7 +106,7 @@ def _gpu(plan: Plan, gpu: GpuPlan, hosts: list[str], connections: dict[int, list
 
 
 def _semaphores(gpu: GpuPlan) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
-    """Which semaphores a step acquires before it, and releases after it: one for each dependency."""
+    """Return the semaphores that each step acquires before it and releases after it: one for each dependency."""
     acquires: dict[tuple[int, int], list[int]] = defaultdict(list)
     releases: dict[tuple[int, int], list[int]] = defaultdict(list)
     count = 0
@@ -122,21 +122,21 @@ def _semaphores(gpu: GpuPlan) -> tuple[dict[tuple[int, int], list[int]], dict[tu
 def _block(
     rank: int,
     number: int,
-    block: Block,
+    block: Threadblock,
     hosts: list[str],
     channels: dict[str, list[_End]],
     remote: dict[tuple[int, str], int],
     semaphores: tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]],
 ) -> dict[str, Any]:
-    """One threadblock: the tables of its channels and remote buffers, and operations that count in those tables."""
+    """Return one threadblock: its tables of channels and remote buffers, and operations that index these tables."""
     ids: dict[str, list[int]] = {"memory": [], "port": []}
     kinds = {}
-    for way, peer in (("send", block.send), ("recv", block.recv)):
+    for direction, peer in (("send", block.send), ("recv", block.recv)):
         if peer >= 0:
-            kinds[way] = _kind(hosts, rank, peer)
-            end = (rank, peer, block.channel) if way == "send" else (peer, rank, block.channel)
-            ids[kinds[way]].append(channels[kinds[way]].index(end))
-    writer = Writer(kinds.get("send", ""), kinds.get("recv", ""))
+            kinds[direction] = _kind(hosts, rank, peer)
+            end = (rank, peer, block.channel) if direction == "send" else (peer, rank, block.channel)
+            ids[kinds[direction]].append(channels[kinds[direction]].index(end))
+    writer = OperationWriter(kinds.get("send", ""), kinds.get("recv", ""))
     buffers = list(dict.fromkeys(step.dst[0] for step in block.steps if step.kind == "s"))
     acquires, releases = semaphores
     writer.write(

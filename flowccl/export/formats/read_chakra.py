@@ -1,8 +1,9 @@
 """Chakra traces, one per rank, as a program.
 
-A trace says who sends how many bytes to whom under which tag, and what depends on what. Where our own attributes say
-which chunk a node is about, the results are proved too: every rank has one place for each chunk, a plain receive
-stores into it, and a COMP node adds to it what its receive brought. Without them only pairs and waiting are.
+A trace lists sends and receives with their ranks, bytes and tags, and the dependencies of nodes. If flowccl's own
+attributes name the chunk of each node, the results are proved too: every rank has one slot for each chunk, a plain
+receive stores into it, and a COMP node reduces it with the data of its receive. Without these attributes, only matching
+and absence of deadlock are proved.
 """
 
 from collections import Counter
@@ -13,19 +14,19 @@ from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED
 from flowccl.errors import FileError, InputError
 from flowccl.export.formats.chakra import COMP, OWN, RECV, SEND
 from flowccl.export.formats.protobuf import read_delimited, read_fields, read_numbers
-from flowccl.export.lowering.buffers import Layout, layout_of
-from flowccl.export.proof.program import Operation, Program, Source
+from flowccl.export.lowering.buffers import BufferLayout, layout_of
+from flowccl.export.proof.program import Operand, Operation, RuntimeProgram
 from flowccl.files import read_bytes
 
 MAX_TRACE_BYTES = 256_000_000
 MAX_RANKS = 2**16
-_NAMES = {SEND: "send", RECV: "receive", COMP: "add"}
+_NAMES = {SEND: "send", RECV: "receive", COMP: "reduce"}
 _COMM = ("comm_size", "comm_tag")
 
 
 @dataclass(slots=True)
 class _Node:
-    """A node of a trace: its number, kind, what it depends on, and its attributes that are numbers or text."""
+    """A node of a trace: its number, kind, dependencies, and its attributes that are numbers or text."""
 
     id: int = 0
     kind: int = 0
@@ -33,15 +34,15 @@ class _Node:
     values: dict[str, int | bytes] = field(default_factory=dict)
 
     def number(self, name: str, where: str) -> int:
-        """An attribute that must be there."""
+        """Return a required attribute."""
         value = self.values.get(name)
         if not isinstance(value, int):
-            raise FileError(f"{where}: attribute {name} is missing or no whole number")
+            raise FileError(f"{where}: attribute {name} is missing or not a whole number")
         return value
 
 
-def read_chakra(path: str | Path) -> Program:
-    """The program in PATH.0.et, PATH.1.et, ...; FileError where they are no traces."""
+def read_chakra(path: str | Path) -> RuntimeProgram:
+    """Return the program in PATH.0.et, PATH.1.et, ...; raise FileError if these are not traces."""
     beginning = str(path).removesuffix(".0.et")
     traces: list[bytes] = []
     left = MAX_TRACE_BYTES
@@ -51,8 +52,8 @@ def read_chakra(path: str | Path) -> Program:
     return parse_chakra(traces, beginning)
 
 
-def parse_chakra(traces: list[bytes], name: str) -> Program:
-    """The program in the traces of all ranks."""
+def parse_chakra(traces: list[bytes], name: str) -> RuntimeProgram:
+    """Return the program in the traces of all ranks."""
     heads, nodes = [], []
     for rank, trace in enumerate(traces):
         try:
@@ -63,8 +64,8 @@ def parse_chakra(traces: list[bytes], name: str) -> Program:
             words = "it is empty" if isinstance(error, ValueError) else str(error)
             raise FileError(f"{name}.{rank}.et: not a Chakra trace: {words}") from None
     if any(head != heads[0] for head in heads):
-        raise FileError(f"{name}: the traces differ in what they say about the collective; they are not of one export")
-    return _Maker(name, nodes, _layout(heads[0], len(traces), name)).program
+        raise FileError(f"{name}: the traces name different collectives; they are not from one export")
+    return _TraceReader(name, nodes, _layout(heads[0], len(traces), name)).program
 
 
 def _attributes(fields: list[tuple[int, int | bytes]], wanted: int) -> dict[str, int | bytes]:
@@ -93,8 +94,8 @@ def _node(message: bytes) -> _Node:
     return node
 
 
-def _layout(head: dict[str, int | bytes], gpus: int, name: str) -> Layout | None:
-    """Where the collective has its chunks; None where the traces do not say which it is."""
+def _layout(head: dict[str, int | bytes], gpus: int, name: str) -> BufferLayout | None:
+    """Return the buffer layout of the collective; None if the traces do not name a collective."""
     collective = head.get(f"{OWN}collective")
     if not isinstance(collective, bytes):
         return None
@@ -111,21 +112,23 @@ def _layout(head: dict[str, int | bytes], gpus: int, name: str) -> Layout | None
         raise FileError(f"{name}: {error}") from None
 
 
-class _Maker:
-    """Makes one step of each node; before all of them a rank lays out its input, after them it takes its output."""
+class _TraceReader:
+    """Makes one step of each node; a rank distributes its input before all nodes and collects its output after them."""
 
-    def __init__(self, name: str, nodes: list[list[_Node]], layout: Layout | None) -> None:
+    def __init__(self, name: str, nodes: list[list[_Node]], layout: BufferLayout | None) -> None:
         self.name, self.layout = name, layout
         gpus = len(nodes)
-        self.program = Program("", gpus, (), 1, [(0, 0, 0)] * gpus, [], None)
+        self.program = RuntimeProgram("", gpus, (), 1, [(0, 0, 0)] * gpus, [], None)
         if layout is not None:
-            self.program = Program(layout.collective, gpus, (False,), layout.chunks, [], [], None, layout.root)
+            self.program = RuntimeProgram(layout.collective, gpus, (False,), layout.chunks, [], [], None, layout.root)
         self.used: Counter[tuple[str, int, int, int, int]] = Counter()
         for rank, own in enumerate(nodes):
             self._rank(rank, own)
-        for (way, src, dst, tag, size), times in self.used.items():
+        for (direction, src, dst, tag, size), times in self.used.items():
             if times > 1:
-                words = f"gpu {src} to gpu {dst}: {times} nodes {way} {size} bytes with tag {tag}; tags must differ"
+                words = (
+                    f"gpu {src} to gpu {dst}: {times} nodes {direction} {size} bytes with tag {tag}; tags must differ"
+                )
                 self.program.found("tag", words)
 
     def _rank(self, rank: int, nodes: list[_Node]) -> None:
@@ -140,7 +143,7 @@ class _Maker:
         for node in nodes:
             where = f"gpu {rank} node {node.id}"
             if node.kind not in _NAMES:
-                raise FileError(f"{where}: node type {node.kind} is not understood, only sends, receives and COMP")
+                raise FileError(f"{where}: node type {node.kind} is not supported; only sends, receives and COMP are")
             operation = Operation(rank, node.id, 0, _NAMES[node.kind], is_published=True, label=f"node {node.id}")
             operation.after = [(-1, 0), *((other, 0) for other in node.after if other in known)]
             for other in node.after:
@@ -157,24 +160,26 @@ class _Maker:
             self._ends(self.layout, start, end, chunks + len(nodes))
 
     def _connect(self, operation: Operation, node: _Node, where: str) -> None:
-        """Ends are matched by ranks, tag and size."""
+        """Connect a send or receive to its other end, which is matched by ranks, tag and size."""
         sends = node.kind == SEND
         peer = node.number("comm_dst" if sends else "comm_src", where)
         size, tag = (node.number(name, where) for name in _COMM)
         if not 0 <= peer < self.program.num_gpus or peer == operation.rank:
-            raise FileError(f"{where}: the other end is gpu {peer}; there are traces of {self.program.num_gpus} gpus")
+            raise FileError(
+                f"{where}: the other end is gpu {peer}, but there are traces of {self.program.num_gpus} gpus"
+            )
         src, dst = (operation.rank, peer) if sends else (peer, operation.rank)
         (operation.pushes if sends else operation.pops).append(("message", src, dst, tag, size))
         self.used["send" if sends else "receive", src, dst, tag, size] += 1
         operation.size, operation.sends_to = 1, peer if sends else -1
 
     def _assign(self, operation: Operation, node: _Node, stages: dict[int | bytes, int], where: str) -> None:
-        """What the node does to the places of its rank: chunk c lies in s[c], what waits to be added behind them."""
+        """Add the effect of a node: chunk c is in s[c], and received data to be reduced is in the slots after these."""
         assert self.layout is not None
         rank, chunk = operation.rank, node.number(f"{OWN}chunk", where)
         if chunk >= len(self.layout.demand):
-            raise FileError(f"{where}: is about chunk {chunk}, but there are {len(self.layout.demand)}")
-        cell: Source = (rank, "s", chunk)
+            raise FileError(f"{where}: names chunk {chunk}, but there are only {len(self.layout.demand)} chunks")
+        cell: Operand = (rank, "s", chunk)
         if node.kind == SEND:
             operation.assigns.append((0, (cell,)))
         elif node.kind == RECV:
@@ -183,8 +188,8 @@ class _Maker:
             stage = stages[node.number(f"{OWN}adds", where)]
             operation.assigns.append((cell, (cell, (rank, "s", stage))))
 
-    def _ends(self, layout: Layout, start: Operation, end: Operation, scratch: int) -> None:
-        """A rank's input goes to its places before all nodes, its output comes from them after all."""
+    def _ends(self, layout: BufferLayout, start: Operation, end: Operation, scratch: int) -> None:
+        """Copy the input of a rank to its chunk slots before all nodes, and its output from them after all nodes."""
         rank, demand = start.rank, layout.demand
         for chunk in demand.source_chunk[demand.source_rank == rank].tolist():
             buffer, index = layout.input(rank, chunk, 0)

@@ -1,7 +1,7 @@
 """MSCCL++ execution plans (JSON, v0.8 and later) as a program.
 
-Understood are the operations that move data between two GPUs or on one, and those that order them; packets, switch
-channels, barriers and pipelines are not.
+Supported are the operations that move data between two GPUs or on one, and those that order them. Packets, switch
+channels, barriers and pipelines are not supported.
 """
 
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ from typing import Any
 
 from flowccl.errors import FileError
 from flowccl.export.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
-from flowccl.export.proof.program import Cell, Operation, Program
+from flowccl.export.proof.program import Cell, Operation, RuntimeProgram
 from flowccl.files import parse_json, read_bytes
 
 MAX_PLAN_BYTES = 256_000_000
@@ -22,32 +22,32 @@ _PUTS = {"put", "pws", "pwsf"}
 _TOKENS = {"signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release"}
 
 
-def read_mscclpp(path: str | Path) -> Program:
-    """The program in an MSCCL++ plan; FileError where it is none."""
+def read_mscclpp(path: str | Path) -> RuntimeProgram:
+    """Return the program in an MSCCL++ plan; raise FileError if the file is not one."""
     return parse_mscclpp(read_bytes(Path(path), MAX_PLAN_BYTES), str(path))
 
 
-def parse_mscclpp(data: bytes, name: str) -> Program:
-    """The program in the text of an MSCCL++ plan."""
+def parse_mscclpp(data: bytes, name: str) -> RuntimeProgram:
+    """Return the program in the text of an MSCCL++ plan."""
     value = parse_json(data, name)
     try:
-        return _Reader(value).program
-    except _BrokenError as error:
+        return _PlanReader(value).program
+    except _PlanError as error:
         raise FileError(f"{name}: {error}") from None
 
 
-class _BrokenError(Exception):
-    """The file lacks something or has it in the wrong form."""
+class _PlanError(Exception):
+    """A part of the plan is missing or malformed."""
 
 
 def _get(value: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(value, dict):
-        raise _BrokenError(f"{where}: must be an object")
+        raise _PlanError(f"{where}: must be an object")
     if key not in value:
-        raise _BrokenError(f"{where}: {key} is missing")
+        raise _PlanError(f"{where}: {key} is missing")
     found = value[key]
     if type(found) is not kind:
-        raise _BrokenError(f"{where}: {key} must be {_WORDS[kind]}, got {str(found)[:40]!r}")
+        raise _PlanError(f"{where}: {key} must be {_WORDS[kind]}, got {str(found)[:40]!r}")
     return found
 
 
@@ -58,20 +58,20 @@ def _numbers(value: Any, key: str, where: str, low: int, high: int) -> list[int]
     found: list[Any] = _get(value, key, list, where)
     for number in found:
         if type(number) is not int or not low <= number <= high:
-            raise _BrokenError(f"{where}: {key} must hold whole numbers, {low} to {high}, got {str(number)[:40]!r}")
+            raise _PlanError(f"{where}: {key} must contain whole numbers, {low} to {high}, got {str(number)[:40]!r}")
     return found
 
 
 def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -> int:
     found: int = _get(value, key, int, where)
     if not low <= found <= high:
-        raise _BrokenError(f"{where}: {key} must be {low} to {high}, got {found}")
+        raise _PlanError(f"{where}: {key} must be {low} to {high}, got {found}")
     return found
 
 
 @dataclass(slots=True)
 class _Channel:
-    """A channel of a GPU: its peer, and which of the channels of its type to that peer it is."""
+    """A channel of a GPU: its peer, and its index among the channels of its type to that peer."""
 
     peer: int
     kind: str
@@ -80,39 +80,39 @@ class _Channel:
 
 @dataclass(slots=True)
 class _Threads:
-    """What the threads of a threadblock did since they last met."""
+    """What the threads of a threadblock have done since their last barrier."""
 
     waited: bool = False
     worked: bool = False
     touched: set[Cell] = field(default_factory=set)
 
 
-class _Reader:
-    """Walks through the plan once."""
+class _PlanReader:
+    """Converts a plan to a program."""
 
     def __init__(self, plan: Any) -> None:
         ours = {theirs: name for name, theirs in MSCCLPP_LIMITS.collectives.items()}
         collective = _get(plan, "collective", str, "plan")
         if collective not in ours:
-            raise _BrokenError(f"plan: collective must be one of {', '.join(ours)}, got {collective[:40]!r}")
+            raise _PlanError(f"plan: collective must be one of {', '.join(ours)}, got {collective[:40]!r}")
         protocol = _get(plan, "protocol", str, "plan")
         if protocol not in MSCCLPP_LIMITS.protocols:
-            raise _BrokenError(f"plan: only the protocol Simple is understood, got {protocol[:40]!r}")
+            raise _PlanError(f"plan: only the protocol Simple is supported, got {protocol[:40]!r}")
         if not _get(plan, "name", str, "plan"):
-            raise _BrokenError("plan: name must not be empty")
+            raise _PlanError("plan: name must not be empty")
         inplace: bool = _get(plan, "inplace", bool, "plan")
         gpus: list[Any] = _get(plan, "gpus", list, "plan")
         if not gpus:
-            raise _BrokenError("plan: gpus must not be empty")
+            raise _PlanError("plan: gpus must not be empty")
         counts = []
         for rank, gpu in enumerate(gpus):
             if _number(gpu, "id", f"gpu {rank}") != rank:
-                raise _BrokenError(f"gpu {rank}: id must be its place in the list, got {gpu['id']}")
+                raise _PlanError(f"gpu {rank}: id must be its index in the list, got {gpu['id']}")
             names = ("input_chunks", "output_chunks", "scratch_chunks")
             i, o, s = (_number(gpu, name, f"gpu {rank}", 0, 2**31 - 1) for name in names)
             counts.append((i, o, s))
         chunks = max(max(i, o) for i, o, _ in counts)
-        self.program = Program(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
+        self.program = RuntimeProgram(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
         self.program.min_bytes = plan.get("min_message_size", 0)
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
@@ -121,13 +121,13 @@ class _Reader:
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank)
         for key, users in self.semaphores.items():
-            for way in ("sem_acquire", "sem_release"):
-                if len({block for verb, block in users if verb == way}) > 1:
-                    raise _BrokenError(f"semaphore {key}: several threadblocks {way} it, which cannot be followed here")
+            for name in ("sem_acquire", "sem_release"):
+                if len({block for used, block in users if used == name}) > 1:
+                    raise _PlanError(f"semaphore {key}: {name} by several threadblocks is not supported")
 
     def _limit(self, name: str, need: int, most: int, where: str) -> None:
         if need > most:
-            self.program.found("limit", f"{where}: {name}: {need}, but mscclpp takes at most {most}")
+            self.program.found("limit", f"{where}: {name}: {need}, but mscclpp allows at most {most}")
 
     def _gpu(self, gpu: Any, rank: int) -> None:
         where = f"gpu {rank}"
@@ -136,23 +136,23 @@ class _Reader:
         for channel in _get(gpu, "channels", list, where):
             kind = _get(channel, "channel_type", str, where)
             if kind not in channels:
-                raise _BrokenError(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
+                raise _PlanError(f"{where}: channels of type {kind[:40]!r} are not supported; only memory and port are")
             for peer in _numbers(channel, "connected_to", where, 0, self.program.num_gpus - 1):
                 if peer == rank:
-                    raise _BrokenError(f"{where}: a channel is connected to the gpu itself")
+                    raise _PlanError(f"{where}: a channel is connected to the gpu itself")
                 channels[kind].append(_Channel(peer, kind, seen[kind, peer]))
                 seen[kind, peer] += 1
         remote = []
         for buffer in _get(gpu, "remote_buffers", list, where):
             kind = _get(buffer, "type", str, where)
             if kind not in ("i", "o", "s"):
-                raise _BrokenError(f"{where}: a remote buffer must be i, o or s, got {kind[:40]!r}")
+                raise _PlanError(f"{where}: a remote buffer must be i, o or s, got {kind[:40]!r}")
             remote.append((_number(buffer, "rank", where, 0, self.program.num_gpus - 1), kind))
             _get(buffer, "access_channel_types", list, where)
         semaphores = len(gpu.get("semaphores", []))
         for number, block in enumerate(_get(gpu, "threadblocks", list, where)):
             if _number(block, "id", f"{where} threadblock {number}") != number:
-                raise _BrokenError(f"{where} threadblock {number}: id must be its place in the list, got {block['id']}")
+                raise _PlanError(f"{where} threadblock {number}: id must be its index in the list, got {block['id']}")
             self._block(block, rank, number, channels, remote, semaphores)
 
     def _block(
@@ -169,7 +169,7 @@ class _Reader:
         for table in _get(block, "channels", list, where):
             kind = _get(table, "channel_type", str, where)
             if kind not in own:
-                raise _BrokenError(f"{where}: channels of type {kind[:40]!r} are not understood, only memory and port")
+                raise _PlanError(f"{where}: channels of type {kind[:40]!r} are not supported; only memory and port are")
             high = len(channels[kind]) - 1
             own[kind] += [channels[kind][i] for i in _numbers(table, "channel_ids", where, 0, high)]
             self._limit("channels per threadblock", len(own[kind]), CHANNELS_PER_BLOCK, where)
@@ -195,12 +195,12 @@ class _Reader:
             elif name in _TOKENS:
                 self._semaphore(op, operation, semaphores, place)
             elif name != "nop":
-                raise _BrokenError(f"{place}: operation {name[:40]!r} is not understood")
-            self._meet(operation, threads, op.get("channel_type") == "port")
+                raise _PlanError(f"{place}: operation {name[:40]!r} is not supported")
+            self._check_barriers(operation, threads, op.get("channel_type") == "port")
         self._flushes(self.program.operations[first:])
 
     def _flushes(self, operations: list[Operation]) -> None:
-        """A put that is flushed ends all puts before it on its channel."""
+        """Set the flush of each put: a flushed put completes all earlier puts on its channel."""
         flush: dict[Hashable, int] = {}
         for operation in reversed(operations):
             if operation.name == "pwsf":
@@ -212,16 +212,16 @@ class _Reader:
         sources = [self._cells(b, operation.rank, where) for b in _get(op, "src_buff", list, where)]
         targets = [self._cells(b, operation.rank, where) for b in _get(op, "dst_buff", list, where)]
         if len(targets) != 1 or not sources or (operation.name == "copy" and len(sources) != 1):
-            raise _BrokenError(f"{where}: {operation.name} needs one target, and one source (re: at least one)")
+            raise _PlanError(f"{where}: {operation.name} needs one target, and one source (re: at least one)")
         if any(len(cells) != len(targets[0]) for cells in sources):
-            raise _BrokenError(f"{where}: sources and target differ in size")
+            raise _PlanError(f"{where}: sources and target differ in size")
         for k, target in enumerate(targets[0]):
             operation.assigns.append((target, tuple(cells[k] for cells in sources)))
 
     def _cells(self, buffer: Any, rank: int, where: str, kind: str | None = None) -> list[Cell]:
         name = kind or _get(buffer, "type", str, where)
         if name not in ("i", "o", "s"):
-            raise _BrokenError(f"{where}: a buffer must be i, o or s, got {name[:40]!r}")
+            raise _PlanError(f"{where}: a buffer must be i, o or s, got {name[:40]!r}")
         index, size = _number(buffer, "index", where, 0, 2**31 - 1), _number(buffer, "size", where, 1, 2**20)
         return [(rank, name, index + k) for k in range(size)]
 
@@ -235,7 +235,7 @@ class _Reader:
     ) -> None:
         kind = _get(op, "channel_type", str, where)
         if kind not in own:
-            raise _BrokenError(f"{where}: channel_type must be memory or port, got {kind[:40]!r}")
+            raise _PlanError(f"{where}: channel_type must be memory or port, got {kind[:40]!r}")
         used = [own[kind][i] for i in _numbers(op, "channel_ids", where, 0, len(own[kind]) - 1)]
         self._limit("channels per operation", len(used), 8, where)
         if operation.name in _PUTS:
@@ -252,14 +252,14 @@ class _Reader:
     ) -> None:
         sources, targets = _get(op, "src_buff", list, where), _get(op, "dst_buff", list, where)
         if len(sources) != 1 or len(targets) != 1 or len(used) != 1:
-            raise _BrokenError(f"{where}: a put with several buffers or channels is not understood")
+            raise _PlanError(f"{where}: a put with several buffers or channels is not supported")
         rank, kind = refs[_number(targets[0], "buffer_id", where, 0, len(refs) - 1)]
         if rank != used[0].peer:
-            raise _BrokenError(f"{where}: puts into a buffer of gpu {rank} over a channel to gpu {used[0].peer}")
+            raise _PlanError(f"{where}: puts into a buffer of gpu {rank} over a channel to gpu {used[0].peer}")
         src = self._cells(sources[0], operation.rank, where)
         dst = self._cells(targets[0], rank, where, kind)
         if len(src) != len(dst):
-            raise _BrokenError(f"{where}: puts {len(src)} chunks into {len(dst)}")
+            raise _PlanError(f"{where}: puts {len(src)} chunks into {len(dst)}")
         operation.assigns = [(target, (source,)) for target, source in zip(dst, src, strict=True)]
         operation.sends_to, operation.size = rank, len(src)
         if operation.name == "pws":
@@ -273,24 +273,24 @@ class _Reader:
             (operation.pops if operation.name == "sem_acquire" else operation.pushes).append(key)
             self.semaphores[key][operation.name, operation.block] += 1
 
-    def _meet(self, operation: Operation, threads: _Threads, is_port: bool) -> None:
-        """The threads of a threadblock run on by themselves; only a nop makes them meet."""
+    def _check_barriers(self, operation: Operation, threads: _Threads, is_port: bool) -> None:
+        """Check that threads have a barrier where they need one; only a nop is a barrier."""
         if operation.name == "nop":
             threads.waited = threads.worked = False
             threads.touched.clear()
             return
         works = operation.name in _LOCAL or (operation.name in _PUTS and not is_port)
         cells = operation.reads() | operation.writes()
-        lacks = ""
+        problem = ""
         if operation.pops:
-            lacks = "before this wait, a nop must let all threads end their work" if threads.worked else ""
+            problem = "a nop must come before this wait, to let all threads finish" if threads.worked else ""
             threads.waited = True
         elif works:
             if threads.waited or threads.touched & cells:
-                lacks = "its threads may run ahead of what it needs; a nop must come before it"
+                problem = "its threads may run before the data is there; a nop must come before it"
             threads.worked = True
             threads.touched |= cells
         elif threads.worked or (threads.waited and (operation.name != "signal" or threads.worked)):
-            lacks = "it may announce what other threads have not done yet; a nop must come before it"
-        if lacks:
-            self.program.found("sync", f"{operation}: {lacks}")
+            problem = "it may announce work that other threads have not finished; a nop must come before it"
+        if problem:
+            self.program.found("sync", f"{operation}: {problem}")

@@ -1,4 +1,4 @@
-"""MSCCL XML as a program; nothing is evaluated, and the size is bounded."""
+"""MSCCL XML as a program. Entities are refused, and the size is limited."""
 
 import re
 from collections import Counter
@@ -6,14 +6,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from flowccl.errors import FileError
-from flowccl.export.limits import FIFO, PROTOCOLS, XML_LIMITS, Limits
-from flowccl.export.proof.program import Cell, Operation, Program, Source
+from flowccl.export.limits import FIFO, PROTOCOLS, XML_LIMITS, RuntimeLimits
+from flowccl.export.proof.program import Cell, Operand, Operation, RuntimeProgram
 from flowccl.files import read_bytes
 
 MAX_XML_BYTES = 64_000_000
 
 _TAG = re.compile(r"<[^>]*>")
-_SIDES = {  # receives, adds its own, stores, sends
+_SIDES = {  # receives, reduces with its own data, stores, sends
     "s": (False, False, False, True),
     "r": (True, False, True, False),
     "rcs": (True, False, True, True),
@@ -24,20 +24,20 @@ _SIDES = {  # receives, adds its own, stores, sends
 }
 
 
-def read_xml(path: str | Path, dialect: str) -> Program:
-    """The program in an MSCCL XML file; FileError where it is none."""
+def read_xml(path: str | Path, dialect: str) -> RuntimeProgram:
+    """Return the program in an MSCCL XML file; raise FileError if the file is not one."""
     return parse_xml(read_bytes(Path(path), MAX_XML_BYTES), str(path), dialect)
 
 
-def parse_xml(data: bytes, name: str, dialect: str) -> Program:
-    """The program in the text of an MSCCL XML file."""
+def parse_xml(data: bytes, name: str, dialect: str) -> RuntimeProgram:
+    """Return the program in the text of an MSCCL XML file."""
     limits = XML_LIMITS[dialect]
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError as error:
         raise FileError(f"{name}: not an MSCCL XML file: byte {error.start} is not plain text") from None
     if re.search(r"<!(?!--)", text):
-        raise FileError(f"{name}: has a document type or entities (<!); they are refused")
+        raise FileError(f"{name}: contains a document type or entities (<!), which are refused")
     try:
         algo = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -45,19 +45,19 @@ def parse_xml(data: bytes, name: str, dialect: str) -> Program:
     if algo.tag != "algo":
         raise FileError(f"{name}: not an MSCCL XML file: the root is <{algo.tag[:40]}>, must be <algo>")
     try:
-        program = _Reader(algo, limits).program
-    except _BrokenError as error:
+        program = _XmlReader(algo, limits).program
+    except _XmlError as error:
         raise FileError(f"{name}: {error}") from None
     _check_text(program, text)
     return program
 
 
-class _BrokenError(Exception):
-    """The file lacks something or has it in the wrong form."""
+class _XmlError(Exception):
+    """A part of the file is missing or malformed."""
 
 
-def _check_text(program: Program, text: str) -> None:
-    """The loaders' XML is not all of XML."""
+def _check_text(program: RuntimeProgram, text: str) -> None:
+    """Check the text for XML syntax that the loaders do not support."""
     if "<?" in text:
         program.found("format", "the loaders reject an XML declaration (<?xml ...?>)")
     if "\t" in text:
@@ -72,28 +72,28 @@ def _check_text(program: Program, text: str) -> None:
 def _text(element: ElementTree.Element, attribute: str, where: str) -> str:
     value = element.get(attribute)
     if value is None:
-        raise _BrokenError(f"{where}: attribute {attribute} is missing")
+        raise _XmlError(f"{where}: attribute {attribute} is missing")
     return value
 
 
 def _number(element: ElementTree.Element, attribute: str, where: str, low: int = 0, high: int = 2**31 - 1) -> int:
     text = _text(element, attribute, where)
     if not re.fullmatch(r"-?[0-9]{1,18}", text) or not low <= int(text) <= high:
-        raise _BrokenError(f"{where}: {attribute} must be a whole number, {low} to {high}, got {text[:40]!r}")
+        raise _XmlError(f"{where}: {attribute} must be a whole number, {low} to {high}, got {text[:40]!r}")
     return int(text)
 
 
 def _choice(element: ElementTree.Element, attribute: str, where: str, choices: tuple[str, ...]) -> str:
     text = _text(element, attribute, where)
     if text not in choices:
-        raise _BrokenError(f"{where}: {attribute} must be one of {', '.join(choices)}, got {text[:40]!r}")
+        raise _XmlError(f"{where}: {attribute} must be one of {', '.join(choices)}, got {text[:40]!r}")
     return text
 
 
-class _Reader:
-    """Walks through the elements once."""
+class _XmlReader:
+    """Converts the elements to a program."""
 
-    def __init__(self, algo: ElementTree.Element, limits: Limits) -> None:
+    def __init__(self, algo: ElementTree.Element, limits: RuntimeLimits) -> None:
         self.limits = limits
         ours = {theirs: name for name, theirs in limits.collectives.items()}
         protocol = _choice(algo, "proto", "algo", PROTOCOLS)
@@ -101,8 +101,8 @@ class _Reader:
         inplace = _number(algo, "inplace", "algo", 0, 1)
         outofplace = _number(algo, "outofplace", "algo", 0, 1) if needed else 1 - inplace
         if not inplace and not outofplace:
-            raise _BrokenError("algo: inplace and outofplace are both 0, so nothing uses the file")
-        self.program = Program(
+            raise _XmlError("algo: inplace and outofplace are both 0, so no call uses the file")
+        self.program = RuntimeProgram(
             ours[_choice(algo, "coll", "algo", tuple(ours))],
             _number(algo, "ngpus", "algo", 1, 2**16),
             tuple(mode for mode, used in ((False, outofplace), (True, inplace)) if used),
@@ -124,13 +124,13 @@ class _Reader:
         gpus = list(algo.iter("gpu"))
         ids = [_number(gpu, "id", "gpu", 0) for gpu in gpus]
         if ids != list(range(self.program.num_gpus)):
-            raise _BrokenError(f"the gpus must be 0 to {self.program.num_gpus - 1} in order, got {str(ids[:10])[:60]}")
+            raise _XmlError(f"the gpus must be 0 to {self.program.num_gpus - 1} in order, got {str(ids[:10])[:60]}")
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank, len(gpus), channels)
 
     def _limit(self, name: str, need: int, most: int, where: str) -> None:
         if need > most:
-            self.program.found("limit", f"{where}: {name}: {need}, but {self.limits.target} takes at most {most}")
+            self.program.found("limit", f"{where}: {name}: {need}, but {self.limits.target} allows at most {most}")
 
     def _gpu(self, gpu: ElementTree.Element, rank: int, gpus: int, channels: int) -> None:
         where = f"gpu {rank}"
@@ -145,18 +145,20 @@ class _Reader:
         used: Counter[tuple[str, int, int]] = Counter()
         for number, block in enumerate(blocks):
             if _number(block, "id", where) != number:
-                raise _BrokenError(f"{where}: threadblock ids must be 0, 1, 2 ... in order, got {block.get('id')!r}")
+                raise _XmlError(f"{where}: threadblock ids must be 0, 1, 2 ... in order, got {block.get('id')!r}")
             steps += self._block(block, rank, number, channels, used)
         self._limit("XML nodes", 1 + gpus + len(blocks) + steps, self.limits.nodes, where)
-        for (way, peer, channel), times in used.items():
+        for (direction, peer, channel), times in used.items():
             if times > 1:
                 self.program.found(
-                    "connection", f"{where}: {times} threadblocks {way} gpu {peer} on channel {channel}; one may"
+                    "connection",
+                    f"{where}: {times} threadblocks {direction} gpu {peer} on channel {channel}; at most 1",
                 )
-        for way in ("send to", "receive from"):
-            per_channel = Counter(channel for w, _, channel in used if w == way)
+        for direction in ("send to", "receive from"):
+            per_channel = Counter(channel for w, _, channel in used if w == direction)
             most = max(per_channel.values(), default=0)
-            self._limit(f"threadblocks that {way.split()[0]} per channel", most, self.limits.blocks_per_channel, where)
+            name = f"threadblocks that {direction.split()[0]} per channel"
+            self._limit(name, most, self.limits.blocks_per_channel, where)
 
     def _block(
         self, block: ElementTree.Element, rank: int, number: int, channels: int, used: Counter[tuple[str, int, int]]
@@ -164,12 +166,12 @@ class _Reader:
         where = f"gpu {rank} threadblock {number}"
         channel = _number(block, "chan", where, 0, channels - 1)
         peers = []
-        for name, way in (("send", "send to"), ("recv", "receive from")):
+        for name, direction in (("send", "send to"), ("recv", "receive from")):
             peer = _number(block, name, where, -1, self.program.num_gpus - 1)
             if peer == rank:
-                raise _BrokenError(f"{where}: {name} must be another gpu, got itself")
+                raise _XmlError(f"{where}: {name} must be another gpu, got itself")
             if peer >= 0:
-                used[way, peer, channel] += 1
+                used[direction, peer, channel] += 1
             peers.append(peer)
         steps = list(block.iter("step"))
         self._limit("steps per threadblock", len(steps), self.limits.steps, where)
@@ -177,7 +179,7 @@ class _Reader:
         for index, step in enumerate(steps):
             chain = self._step(step, rank, number, index, (peers[0], peers[1], channel), chain)
         if chain:
-            raise _BrokenError(f"{where}: ends with a nop; the loaders want a step with a dependency after it")
+            raise _XmlError(f"{where}: ends with a nop; the loaders require a step with a dependency after it")
         return len(steps)
 
     def _step(
@@ -206,7 +208,7 @@ class _Reader:
             self._limit("threadblock to wait for", waits[0], self.limits.waits - 1, where)
             operation.after.append(waits)
         if chain and not has_wait:
-            raise _BrokenError(f"{where}: follows a nop but has no dependency; the loaders reject such a chain")
+            raise _XmlError(f"{where}: follows a nop but has no dependency; the loaders reject such a chain")
         if _number(step, "hasdep", where, 0, 1) and kind != "nop":
             operation.is_published = True
         if kind in ("cpy", "re"):
@@ -230,7 +232,7 @@ class _Reader:
         send, recv, channel = peers
         for uses, peer, name in ((sends, send, "send"), (receives, recv, "recv")):
             if uses and peer < 0:
-                raise _BrokenError(f"{where}: {kind} needs a threadblock with {name}, but that is -1")
+                raise _XmlError(f"{where}: {kind} needs a threadblock with {name}, but it has -1")
         if sends:
             operation.pushes.append(("fifo", operation.rank, send, channel))
             operation.sends_to = send
@@ -238,7 +240,7 @@ class _Reader:
             operation.pops.append(("fifo", recv, operation.rank, channel))
         operation.size = count if sends or receives else 0
         for k in range(count if kind != "nop" else 0):
-            came: tuple[Source, ...] = (k,) if receives else ()
+            came: tuple[Operand, ...] = (k,) if receives else ()
             value = (*came, _at(src, k)) if adds or not receives else came
             if stores:
                 operation.assigns.append((_at(dst, k), value))
@@ -250,7 +252,7 @@ def _at(cell: Cell, k: int) -> Cell:
     return cell[0], cell[1], cell[2] + k
 
 
-def _local(kind: str, src: Cell, dst: Cell, count: int) -> list[tuple[Source, tuple[Source, ...]]]:
+def _local(kind: str, src: Cell, dst: Cell, count: int) -> list[tuple[Operand, tuple[Operand, ...]]]:
     if kind == "cpy":
         return [(_at(dst, k), (_at(src, k),)) for k in range(count)]
     return [(_at(dst, k), (_at(dst, k), _at(src, k))) for k in range(count)]

@@ -1,7 +1,8 @@
-"""The result JSON of TE-CCL, so that its tables and figures can be made from our schedules.
+"""The result JSON of TE-CCL, so that TE-CCL's tables and figures can be made from flowccl's schedules.
 
-TE-CCL counts epochs; a schedule in continuous time has none, so an epoch is the hold of the largest chunk on the
-fastest link that is used, and a transfer is in the epoch in which it starts. Seconds and GB/s, as TE-CCL writes them.
+TE-CCL counts epochs, but a schedule in continuous time has none. An epoch is therefore the shortest time for which a
+transfer of the schedule occupies a link, and a transfer belongs to the epoch in which it starts. Times are in seconds
+and bandwidths in GB/s, as in TE-CCL.
 """
 
 from typing import Any
@@ -13,10 +14,12 @@ _PS_PER_S = 1e12
 
 
 def teccl_json(schedule: Schedule) -> dict[str, Any]:
-    """The schedule under TE-CCL's keys; nodes are our numbers, switches after the GPUs."""
+    """Return the schedule under TE-CCL's keys; nodes have flowccl's numbers, switches after the GPUs."""
     demand, timing, topology = schedule.demand, schedule.timing, schedule.topology
     if demand.reduces:
-        raise InputError(f"teccl has no {demand.collective}: its schedules do not add up; export allgather or alltoall")
+        raise InputError(
+            f"teccl does not support {demand.collective}: it has no reductions; export allgather or alltoall"
+        )
     if not len(schedule):
         raise InputError("the schedule has no transfers")
     epoch_ps = int((timing.hop_to_ps - timing.hop_from_ps).min())
@@ -53,7 +56,7 @@ def teccl_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def _places(source: list[int]) -> list[int]:
-    """Which of its source's chunks each chunk is: TE-CCL counts per source."""
+    """Return the index of each chunk among the chunks of its source, as TE-CCL numbers them."""
     seen: dict[int, int] = {}
     places = []
     for rank in source:

@@ -1,7 +1,7 @@
-"""Where a chunk lies in the input and output buffers of a rank, for every collective, in place and out of place.
+"""Location of each chunk in the input and output buffers of a rank, for every collective, in place and out of place.
 
-A buffer has blocks, a block has `instances` parts of `pieces` chunks each. Runtimes cut a buffer evenly; where the
-bytes of our chunks differ by one, the file is still right: it counts chunks, not bytes.
+A buffer consists of blocks; a block has `instances` parts of `pieces` chunks each. Runtimes divide a buffer evenly. The
+file stays correct if chunks of a schedule differ by a byte, because it counts chunks, not bytes.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 
-Cell = tuple[str, int]
-"""A chunk of a buffer: ("i" | "o" | "s", index)."""
+BufferSlot = tuple[str, int]
+"""A chunk-sized slot of a buffer: ("i" | "o" | "s" for input, output, scratch; index)."""
 
-_BLOCKS = {  # blocks of the input and the output buffer: one, or one per rank
+_BLOCKS = {  # whether the input and the output buffer have one block per rank (else one block)
     "allgather": (False, True),
     "alltoall": (True, True),
     "allreduce": (True, True),
@@ -28,7 +28,7 @@ _BLOCKS = {  # blocks of the input and the output buffer: one, or one per rank
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BufferLayout:
     """The buffers of a named collective; `chunk_block[c]` is (block in the input, block in the output) of chunk c."""
 
     demand: Demand
@@ -39,31 +39,31 @@ class Layout:
 
     @property
     def collective(self) -> str:
-        """Its name as flowccl spells it."""
+        """The collective, as flowccl spells it."""
         return self.demand.collective
 
     @property
     def per_block(self) -> int:
-        """Chunks in a block."""
+        """Number of chunks in a block."""
         return self.demand.pieces * self.instances
 
     @property
-    def apart(self) -> bool:
-        """Whether this is an allreduce in which every rank adds up on its own: chunks share their input."""
+    def is_one_shot(self) -> bool:
+        """Whether this is a one-shot allreduce: every rank reduces all contributions itself, so chunks share inputs."""
         return self.collective == "allreduce" and len(self.demand) > self.demand.num_gpus * self.demand.pieces
 
     @property
     def chunks(self) -> int:
-        """Chunks of the whole buffer: the larger of input and output."""
+        """Number of chunks of the whole buffer: the larger of input and output."""
         return max(self.whole_counts)
 
     @property
     def whole_counts(self) -> tuple[int, int]:
-        """Chunks of the input and output buffer of a rank that uses both."""
+        """Numbers of chunks of the input and output buffer of a rank that uses both."""
         return self._blocks(0) * self.per_block, self._blocks(1) * self.per_block
 
     def counts(self, rank: int) -> tuple[int, int]:
-        """Chunks of the rank's input and output buffer; 0 for one that the rank does not use."""
+        """Return the numbers of chunks of the rank's input and output buffer; 0 if the rank does not use the buffer."""
         used_in = self.collective not in ("broadcast", "scatter") or rank == self.root
         used_out = self.collective not in ("reduce", "gather") or rank == self.root
         have = self._blocks(0) * used_in * self.per_block, self._blocks(1) * used_out * self.per_block
@@ -73,16 +73,16 @@ class Layout:
             return (have[0], 0) if have[0] else have
         return (0, have[1]) if have[1] else have
 
-    def input(self, rank: int, chunk: int, instance: int) -> Cell:
-        """Where a source has a chunk at the start."""
-        return self._cell(rank, 0, self.chunk_block[chunk][0], chunk % self.demand.pieces, instance)
+    def input(self, rank: int, chunk: int, instance: int) -> BufferSlot:
+        """Return the slot of a chunk on one of its sources at the start."""
+        return self._slot(rank, 0, self.chunk_block[chunk][0], chunk % self.demand.pieces, instance)
 
-    def output(self, rank: int, chunk: int, instance: int) -> Cell:
-        """Where a destination must end with a chunk."""
-        return self._cell(rank, 1, self.chunk_block[chunk][1], chunk % self.demand.pieces, instance)
+    def output(self, rank: int, chunk: int, instance: int) -> BufferSlot:
+        """Return the slot of a chunk on one of its destinations at the end."""
+        return self._slot(rank, 1, self.chunk_block[chunk][1], chunk % self.demand.pieces, instance)
 
-    def own_copies(self, rank: int, instance: int) -> list[tuple[Cell, Cell]]:
-        """What stays on a rank and must go from its input to its output, first chunks of whole blocks."""
+    def own_copies(self, rank: int, instance: int) -> list[tuple[BufferSlot, BufferSlot]]:
+        """Return first (source, target) slots of the blocks that a rank must copy from its input to its output."""
         if self.inplace or self.collective in ("allreduce", "reduce_scatter", "reduce"):
             return []
         if self.collective in ("broadcast", "gather", "scatter") and rank != self.root:
@@ -94,13 +94,13 @@ class Layout:
             "gather": (0, rank),
             "scatter": (rank, 0),
         }[self.collective]
-        return [(self._cell(rank, 0, blocks[0], 0, instance), self._cell(rank, 1, blocks[1], 0, instance))]
+        return [(self._slot(rank, 0, blocks[0], 0, instance), self._slot(rank, 1, blocks[1], 0, instance))]
 
     def _blocks(self, side: int) -> int:
         return self.demand.num_gpus if _BLOCKS[self.collective][side] else 1
 
-    def _cell(self, rank: int, side: int, block: int, piece: int, instance: int) -> Cell:
-        """In place, the smaller buffer is the rank's own block of the larger one."""
+    def _slot(self, rank: int, side: int, block: int, piece: int, instance: int) -> BufferSlot:
+        """Return a slot; in place, the smaller buffer is the rank's own block of the larger one."""
         if self.inplace:
             larger = 0 if self.counts(rank)[0] else 1
             if side != larger and self._blocks(side) < self._blocks(larger):
@@ -109,11 +109,11 @@ class Layout:
         return "io"[side], (block * self.instances + instance) * self.demand.pieces + piece
 
 
-def layout_of(demand: Demand, instances: int, inplace: bool) -> Layout:
-    """The layout of a demand that is a plain named collective of all its ranks; InputError for any other."""
+def layout_of(demand: Demand, instances: int, inplace: bool) -> BufferLayout:
+    """Return the layout of a demand that is a named collective of all its ranks; raise InputError for any other."""
     name = demand.collective
     if name not in _BLOCKS:
-        raise InputError(f"a runtime cannot run {name}: it has no name and no buffers for it there")
+        raise InputError(f"runtimes cannot run {name}: they define no buffers for it")
     root = 0
     if name in ROOTED:
         ranks = demand.source_rank if name in ("broadcast", "scatter") else demand.destination_rank
@@ -126,15 +126,15 @@ def layout_of(demand: Demand, instances: int, inplace: bool) -> Layout:
     if not any(all(np.array_equal(getattr(form, c), getattr(demand, c)) for c in columns) for form in forms):
         raise InputError(
             f"the demand is called {name}, but its chunks are not those of {name} on {demand.num_gpus} ranks with "
-            f"{demand.pieces} chunks per block; runtimes run whole collectives only"
+            f"{demand.pieces} chunks per block; runtimes run only whole collectives"
         )
-    return Layout(demand, root, instances, inplace, tuple(_chunk_blocks(demand)))
+    return BufferLayout(demand, root, instances, inplace, tuple(_chunk_blocks(demand)))
 
 
 def _chunk_blocks(demand: Demand) -> list[tuple[int, int]]:
     source = demand.source_rank[demand.source_ptr[:-1]].tolist()
     destination = demand.destination_rank[demand.destination_ptr[:-1]].tolist()
-    times = len(demand) // demand.pieces // demand.num_gpus  # of each block in an allreduce summed up apart
+    times = len(demand) // demand.pieces // demand.num_gpus  # more than 1 in a one-shot allreduce
     rows = []
     for chunk, (s, d) in enumerate(zip(source, destination, strict=True)):
         rows.append(

@@ -1,38 +1,39 @@
-"""What has surely happened before a send, for runtimes whose senders write into the receiver's memory."""
+"""Causality of moves, for runtimes whose senders write into the receiver's memory."""
 
-from flowccl.export.lowering.buffers import Cell
+from flowccl.export.lowering.buffers import BufferSlot
 
 
 class Causes:
-    """Which moves have surely been received before another is sent: a put must not overtake a reader far away.
+    """Tracks which moves must have been received before another is sent, so that no put overtakes a remote reader.
 
-    With FIFOs the receiver decides when its memory changes. Where the sender writes into it (MSCCL++), a cell that
-    was used before may be written only if every use of it has caused this send. Sets of moves are bits of an int.
+    With FIFOs, the receiver decides when its memory changes. If the sender writes into that memory (MSCCL++), a slot
+    that was used before may be written only if every use of it causally precedes the send. Sets of moves are the bits
+    of an int.
     """
 
     def __init__(self, moves: int) -> None:
         self.before_send = [0] * moves
-        self.cell: dict[tuple[int, Cell], int] = {}  # moves known where this cell's data is
-        self.users: dict[tuple[int, Cell], list[int]] = {}  # moves that used the cell on its GPU
+        self.known: dict[tuple[int, BufferSlot], int] = {}  # moves that precede the data in a slot of a GPU
+        self.users: dict[tuple[int, BufferSlot], list[int]] = {}  # moves that used the slot
 
-    def send(self, i: int, rank: int, cell: Cell) -> None:
-        """Move i reads a cell and leaves: everything known there is known to it."""
-        self.before_send[i] = self.cell.get((rank, cell), 0) | 1 << i
-        self.users.setdefault((rank, cell), []).append(i)
+    def send(self, i: int, rank: int, slot: BufferSlot) -> None:
+        """Record that move i reads a slot and leaves: it inherits every cause of the data there."""
+        self.before_send[i] = self.known.get((rank, slot), 0) | 1 << i
+        self.users.setdefault((rank, slot), []).append(i)
 
-    def receive(self, i: int, rank: int, cell: Cell) -> None:
-        """Move i arrives in a cell."""
-        self.cell[rank, cell] = self.cell.get((rank, cell), 0) | self.before_send[i]
-        self.users.setdefault((rank, cell), []).append(i)
+    def receive(self, i: int, rank: int, slot: BufferSlot) -> None:
+        """Record that move i arrives in a slot."""
+        self.known[rank, slot] = self.known.get((rank, slot), 0) | self.before_send[i]
+        self.users.setdefault((rank, slot), []).append(i)
 
-    def local(self, i: int, rank: int, cells: list[Cell]) -> None:
-        """Move i's data is added up with other cells of the same GPU."""
+    def local(self, i: int, rank: int, slots: list[BufferSlot]) -> None:
+        """Record that the data of move i is combined with other slots of the same GPU."""
         known = self.before_send[i]
-        for cell in cells:
-            known |= self.cell.get((rank, cell), 0)
-            self.users.setdefault((rank, cell), []).append(i)
-        self.cell[rank, cells[-1]] = known
+        for slot in slots:
+            known |= self.known.get((rank, slot), 0)
+            self.users.setdefault((rank, slot), []).append(i)
+        self.known[rank, slots[-1]] = known
 
-    def covers(self, i: int, rank: int, cell: Cell) -> bool:
-        """Whether all users of a cell have caused move i."""
-        return all(self.before_send[i] >> user & 1 for user in self.users.get((rank, cell), []))
+    def covers(self, i: int, rank: int, slot: BufferSlot) -> bool:
+        """Whether all uses of a slot precede the send of move i."""
+        return all(self.before_send[i] >> user & 1 for user in self.users.get((rank, slot), []))

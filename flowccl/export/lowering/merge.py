@@ -1,19 +1,18 @@
-"""Fewer, larger steps: neighbours on a connection that move neighbouring chunks become one step with a count."""
+"""Merging of steps: consecutive steps of a connection that move adjacent chunks become one step with a count."""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flowccl.export.lowering.buffers import Cell
-    from flowccl.export.lowering.lower import Draft
+from flowccl.export.lowering.buffers import BufferSlot
+from flowccl.export.lowering.drafts import Draft
 
-_Touches = dict[tuple[int, "Cell"], list[tuple["Draft", bool]]]
+_Touches = dict[tuple[int, BufferSlot], list[tuple[Draft, bool]]]
+"""For every (rank, slot) the steps that use it, and whether each of them writes it."""
 
 
-def merge_contiguous(drafts: "list[Draft]", most: int, *, only_messages: bool = False) -> "list[Draft]":
-    """The steps with as many merged as can be, of one message or any. The merged pair takes the place of the later one.
+def merge_contiguous(drafts: list[Draft], most: int, *, only_messages: bool = False) -> list[Draft]:
+    """Return the steps after merging all possible ones, of one message or any; a merged step is at the later position.
 
-    From the last step to the first: once what follows a chunk's arrival has been merged, the arrivals can be too.
+    Steps are visited from the last to the first: once the steps after two arrivals are merged, the arrivals can be too.
     """
     if only_messages and all(draft.message < 0 for draft in drafts):
         return drafts
@@ -26,40 +25,40 @@ def merge_contiguous(drafts: "list[Draft]", most: int, *, only_messages: bool = 
             continue
         lane = (draft.rank, draft.lane)
         later = head.get(lane)
-        apart = later is None or (only_messages and not draft.message == later.message >= 0)
-        if later is None or apart or not _fits(draft, later, most, touches, follower):
+        unrelated = later is None or (only_messages and not draft.message == later.message >= 0)
+        if later is None or unrelated or not _fits(draft, later, most, touches, follower):
             head[lane] = draft
             continue
         for old, new in _pairs(draft, later):
-            for rank_cell in _rank_cells(old):
-                touches[rank_cell] = [(new if d is old else d, w) for d, w in touches[rank_cell]]
+            for rank_slot in _rank_slots(old):
+                touches[rank_slot] = [(new if d is old else d, w) for d, w in touches[rank_slot]]
             new.src, new.dst = min(old.src, new.src), min(old.dst, new.dst)
             new.count += old.count
             gone.add(id(old))
     return [draft for draft in drafts if id(draft) not in gone]
 
 
-def _pairs(draft: "Draft", later: "Draft") -> "list[tuple[Draft, Draft]]":
+def _pairs(draft: Draft, later: Draft) -> list[tuple[Draft, Draft]]:
     assert draft.partner is not None
     assert later.partner is not None
     return [(draft, later), (draft.partner, later.partner)]
 
 
-def _rank_cells(draft: "Draft") -> "set[tuple[int, Cell]]":
-    return {(draft.rank, cell) for cell in (*draft.reads(), *draft.writes())}
+def _rank_slots(draft: Draft) -> set[tuple[int, BufferSlot]]:
+    return {(draft.rank, slot) for slot in (*draft.reads(), *draft.writes())}
 
 
-def _touches(drafts: "list[Draft]") -> _Touches:
+def _touches(drafts: list[Draft]) -> _Touches:
     touches: _Touches = defaultdict(list)
     for draft in drafts:
         written = set(draft.writes())
-        for cell in {*draft.reads(), *written}:
-            touches[draft.rank, cell].append((draft, cell in written))
+        for slot in {*draft.reads(), *written}:
+            touches[draft.rank, slot].append((draft, slot in written))
     return touches
 
 
-def _followers(drafts: "list[Draft]") -> "dict[int, Draft]":
-    """The next step of the same lane, by the id of each step."""
+def _followers(drafts: list[Draft]) -> dict[int, Draft]:
+    """Return the next step of the same lane, by the id of each step."""
     last: dict[tuple[int, object], Draft] = {}
     follower = {}
     for draft in drafts:
@@ -70,8 +69,8 @@ def _followers(drafts: "list[Draft]") -> "dict[int, Draft]":
     return follower
 
 
-def _fits(draft: "Draft", later: "Draft", most: int, touches: _Touches, follower: "dict[int, Draft]") -> bool:
-    """Whether two sends, one right after the other on their connection, can be one, and their receives too."""
+def _fits(draft: Draft, later: Draft, most: int, touches: _Touches, follower: dict[int, Draft]) -> bool:
+    """Whether two consecutive sends of a connection, and their receives, can be merged."""
     (_, _), (receive, received_later) = _pairs(draft, later)
     if draft.count + later.count > most or receive.kind != received_later.kind or draft.early or later.early:
         return False
@@ -88,8 +87,8 @@ def _fits(draft: "Draft", later: "Draft", most: int, touches: _Touches, follower
     return not writes_between and not _between(receive, received_later, touches, writes_only=False)
 
 
-def _beside(a: "Draft", b: "Draft") -> bool:
-    """Whether the cells of two steps follow each other, in either order."""
+def _beside(a: Draft, b: Draft) -> bool:
+    """Whether the slots of two steps are adjacent, in either order."""
     for first, second in ((a.src, b.src), (a.dst, b.dst)):
         if first[0] != second[0]:
             return False
@@ -98,11 +97,11 @@ def _beside(a: "Draft", b: "Draft") -> bool:
     return True
 
 
-def _between(a: "Draft", b: "Draft", touches: _Touches, *, writes_only: bool) -> bool:
-    """Whether another step touches what `a` touches after `a` and before `b`."""
+def _between(a: Draft, b: Draft, touches: _Touches, *, writes_only: bool) -> bool:
+    """Whether another step uses the slots of `a` after `a` and before `b`."""
     return any(
         a.at < other.at < b.at and (wrote or not writes_only)
-        for rank_cell in _rank_cells(a)
-        for other, wrote in touches[rank_cell]
+        for rank_slot in _rank_slots(a)
+        for other, wrote in touches[rank_slot]
         if other is not a and other is not b
     )

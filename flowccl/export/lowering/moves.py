@@ -1,7 +1,7 @@
-"""From transfers to moves: one chunk from one GPU to another, in an order that no runtime can get stuck in.
+"""From transfers to moves of one chunk from one GPU to another, in an order without deadlock.
 
-Runtimes know GPUs and connections between two of them. A route through plain switches is such a connection; a
-multicast is one move to each of its ends; a sum inside a switch, or a stay in host memory, cannot be said.
+Runtimes know GPUs and connections between pairs of them. A route through plain switches is such a connection, and a
+multicast becomes one move to each of its ends. Reductions inside switches and data staged in host memory are refused.
 """
 
 import heapq
@@ -17,10 +17,10 @@ from flowccl.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One chunk from one GPU to another; added to what is there where `reduce`.
+    """One chunk from one GPU to another; with `reduce`, the receiver reduces it with its own data.
 
-    `way` tells apart the routes that the schedule uses between the two: only on one of them things arrive in order.
-    Moves of one `message` travel together; -1 travels alone.
+    `route` numbers the routes that the schedule uses between the two GPUs; order is kept only within a route. Moves of
+    the same `message` travel together; -1 means alone.
     """
 
     chunk: int
@@ -30,19 +30,19 @@ class Move:
     start_ps: int
     arrival_ps: int
     transfer: int
-    way: int = 0
+    route: int = 0
     latency_ps: int = 0
     message: int = -1
 
 
 def moves_of(schedule: Schedule) -> list[Move]:
-    """All moves of a schedule by their start; second deliveries of the same data are left out."""
+    """Return all moves of a schedule by start time; repeated deliveries of the same data are omitted."""
     timing, demand, gpus = schedule.timing, schedule.demand, schedule.demand.num_gpus
     roots = np.bincount(timing.root_transfer, minlength=len(schedule))
     for i in np.flatnonzero(roots != 1).tolist():
         raise InputError(
-            f"transfer {i} (chunk {schedule.chunk[i]}) adds up {roots[i]} inputs inside a switch; these runtimes only "
-            "send from one gpu to another: synthesize on a machine whose switches do not reduce"
+            f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch; these runtimes "
+            "only send from one gpu to another: synthesize on a machine whose switches do not reduce"
         )
     for i, node in zip(timing.root_transfer.tolist(), timing.root_node.tolist(), strict=True):
         _check_gpu(schedule, i, node, "leaves")
@@ -50,25 +50,25 @@ def moves_of(schedule: Schedule) -> list[Move]:
         _check_gpu(schedule, i, node, "enters")
     root = np.zeros(len(schedule), dtype=np.int64)
     root[timing.root_transfer] = timing.root_node
-    summed = np.asarray(np.diff(demand.source_ptr) > 1)
-    summed[schedule.chunk[schedule.reduce]] = True
-    held = set((demand.source_chunk.astype(np.int64) * gpus + demand.source_rank).tolist())
+    reduced = np.asarray(np.diff(demand.source_ptr) > 1)
+    reduced[schedule.chunk[schedule.reduce]] = True
+    present = set((demand.source_chunk.astype(np.int64) * gpus + demand.source_rank).tolist())
     moves = []
-    ways: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
+    routes: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
     for row in np.argsort(timing.end_arrival_ps, kind="stable").tolist():
         i = int(timing.end_transfer[row])
         chunk, dst = int(schedule.chunk[i]), int(timing.end_node[row])
-        if not summed[chunk]:
-            if chunk * gpus + dst in held:
+        if not reduced[chunk]:
+            if chunk * gpus + dst in present:
                 continue
-            held.add(chunk * gpus + dst)
+            present.add(chunk * gpus + dst)
         start, arrival = int(schedule.start_ps[i]), int(timing.end_arrival_ps[row])
-        found = ways.setdefault((int(root[i]), dst), {})
+        found = routes.setdefault((int(root[i]), dst), {})
         links = schedule.routes.links(int(schedule.route[i]))
-        way = found.setdefault(links, len(found))
+        route = found.setdefault(links, len(found))
         latency = int(schedule.topology.link_latency_ps[list(links)].sum())
         adds, message = bool(schedule.reduce[i]), int(schedule.message[i])
-        moves.append(Move(chunk, int(root[i]), dst, adds, start, arrival, i, way, latency, message))
+        moves.append(Move(chunk, int(root[i]), dst, adds, start, arrival, i, route, latency, message))
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
 
 
@@ -82,24 +82,25 @@ def _check_gpu(schedule: Schedule, transfer: int, node: int, verb: str) -> None:
     if node >= schedule.demand.num_gpus:
         raise InputError(
             f"transfer {transfer} (chunk {schedule.chunk[transfer]}) {verb} {name}, which is not one of the "
-            f"{schedule.demand.num_gpus} ranks; a relay must be a rank of the communicator"
+            f"{schedule.demand.num_gpus} ranks; relays must be ranks of the communicator"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A move is sent or received; `move` is its place in the list of moves."""
+    """The send or the receive of a move; `move` is its index in the list of moves."""
 
     move: int
     sends: bool
 
 
 def order_events(moves: list[Move], depth: int, *, ahead: bool) -> list[Event]:
-    """One order of all sends and receives that every GPU keeps, so that nothing can deadlock.
+    """Return one common order of all sends and receives; deadlock is impossible if every GPU keeps it.
 
-    It agrees with the schedule on every (gpu, chunk): who reads before whom writes. With `ahead` it is the order of
-    the schedule's times, for as many channels as `channels_needed` says. Without, no connection ever holds more than
-    `depth` chunks. If every threadblock keeps the order, the earliest event that has not happened can always happen.
+    For every (gpu, chunk) the order of reads and writes is that of the schedule. With `ahead`, events are in the order
+    of the schedule's times, which needs the number of channels that `channels_needed` returns. Otherwise no connection
+    ever has more than `depth` chunks in flight. If every threadblock keeps the order, the earliest pending event can
+    always proceed.
     """
     if ahead:
         events = [(move.start_ps, 1, i) for i, move in enumerate(moves)]
@@ -112,20 +113,20 @@ def order_events(moves: list[Move], depth: int, *, ahead: bool) -> list[Event]:
     done = {event.move for event in order if event.sends}
     stuck = moves[next(i for i in range(len(moves)) if i not in done or Event(i, False) not in order)]
     raise InputError(
-        f"transfer {stuck.transfer} (chunk {stuck.chunk}, gpu {stuck.src} -> {stuck.dst}): the schedule needs more "
-        f"chunks in flight on one connection than the {depth} that the runtime holds; export with --proto LL"
+        f"transfer {stuck.transfer} (chunk {stuck.chunk}, gpu {stuck.src} -> {stuck.dst}): the schedule has more "
+        f"chunks in flight on one connection than the {depth} that the runtime buffers; export with --proto LL"
     )
 
 
 class _Throttle:
-    """Orders events by time, but holds back sends whose connection is full; or receives everything at once."""
+    """Orders events by time but delays sends whose connection is full; without `by_time`, receives come first."""
 
     def __init__(self, moves: list[Move], depth: int, by_time: bool) -> None:
         self.moves, self.depth, self.by_time = moves, depth, by_time
         self.blockers, self.waiters = _conflicts(moves)
         self.order: list[Event] = []
         self.flight: dict[tuple[int, int], deque[int]] = {}
-        self.held: dict[tuple[int, int], list[int]] = {}
+        self.delayed: dict[tuple[int, int], list[int]] = {}
         self.ready: list[tuple[int, int]] = []
         for i in range(len(moves)):
             self._offer(2 * i)
@@ -137,13 +138,13 @@ class _Throttle:
             pair = self.moves[i].src, self.moves[i].dst
             flight = self.flight.setdefault(pair, deque())
             if not receives and len(flight) >= self.depth:
-                self.held.setdefault(pair, []).append(event)
+                self.delayed.setdefault(pair, []).append(event)
                 continue
             self.order.append(Event(i, not receives))
             if receives:
                 flight.popleft()
-                for held in self.held.pop(pair, []):
-                    self._offer(held)
+                for delayed in self.delayed.pop(pair, []):
+                    self._offer(delayed)
             else:
                 flight.append(i)
             for waiter in self.waiters[event]:
@@ -155,7 +156,7 @@ class _Throttle:
         return self.order
 
     def _offer(self, event: int) -> None:
-        """Make an event a candidate, if nothing blocks it: a receive must be the next of its connection."""
+        """Queue an event if nothing blocks it; a receive must be the next of its connection."""
         if self.blockers[event]:
             return
         move = self.moves[event // 2]
@@ -169,14 +170,14 @@ class _Throttle:
 
 
 def channels_needed(moves: list[Move], depth: int) -> dict[tuple[int, int, int], int]:
-    """For every (src, dst, way) the channels that hold what the schedule has in flight there, `depth` on each."""
+    """Return for every (src, dst, route) the channels needed for its chunks in flight, with `depth` chunks on each."""
     flights: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for move in moves:
-        flights.setdefault((move.src, move.dst, move.way), []).extend(((move.start_ps, 1), (move.arrival_ps, -1)))
+        flights.setdefault((move.src, move.dst, move.route), []).extend(((move.start_ps, 1), (move.arrival_ps, -1)))
     result = {}
     for lane, events in flights.items():
         now = most = 0
-        for _, step in sorted(events):  # at the same instant, what arrives comes first
+        for _, step in sorted(events):  # at equal times, arrivals come first
             now += step
             most = max(most, now)
         result[lane] = -(-most // depth)
@@ -184,7 +185,7 @@ def channels_needed(moves: list[Move], depth: int) -> dict[tuple[int, int, int],
 
 
 def _conflicts(moves: list[Move]) -> tuple[list[int], list[list[int]]]:
-    """For events 2i (send of move i) and 2i + 1 (its receive): how many must come before, and which wait for it."""
+    """Return predecessor counts and successors of the events 2i (send of move i) and 2i + 1 (its receive)."""
     touch: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for i, move in enumerate(moves):
         touch.setdefault((move.src, move.chunk), []).append((move.start_ps, 1, 2 * i))
@@ -204,8 +205,8 @@ def _conflicts(moves: list[Move]) -> tuple[list[int], list[list[int]]]:
 
 
 def _order_touches(moves: list[Move], events: list[tuple[int, int, int]], after: Callable[[int, int], None]) -> None:
-    """What touches one chunk on one GPU, in order of time; sums that nobody reads between may come in any order."""
-    before: list[int] = []  # all of the group must come after these
+    """Order the events of one chunk on one GPU by time; reductions with no read between them may be in any order."""
+    before: list[int] = []  # every event of the group must come after these
     group: list[int] = []
     readers: list[int] = []
     for _, sends, event in events:
@@ -214,8 +215,8 @@ def _order_touches(moves: list[Move], events: list[tuple[int, int, int]], after:
                 after(other, event)
             readers.append(event)
             continue
-        joins = moves[event // 2].reduce and not readers and all(moves[e // 2].reduce for e in group)
-        if not joins:
+        same_group = moves[event // 2].reduce and not readers and all(moves[e // 2].reduce for e in group)
+        if not same_group:
             before, group, readers = [*group, *readers], [], []
         for other in before:
             after(other, event)

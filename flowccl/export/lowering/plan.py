@@ -1,6 +1,6 @@
-"""A plan: for every GPU, threadblocks with the steps they take, as runtimes run them.
+"""Execution plans: for every GPU, the threadblocks that a runtime runs, with their steps.
 
-schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and dependencies (blocks.py) -> Plan
+schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and dependencies (threadblocks.py) -> plan
 """
 
 from collections import Counter
@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
-from flowccl.export.limits import FIFO, Excess, Limits, check_collective, check_protocol
-from flowccl.export.lowering.buffers import Layout, layout_of
-from flowccl.export.lowering.lower import Work, lower
+from flowccl.export.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
+from flowccl.export.lowering.buffers import BufferLayout, layout_of
+from flowccl.export.lowering.drafts import GpuDrafts
+from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, channels_needed, moves_of, order_events
-from flowccl.export.lowering.threadblocks import Block, Shape, assign_channels, make_blocks
+from flowccl.export.lowering.threadblocks import LoweringStrategy, Threadblock, assign_channels, make_blocks
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
@@ -21,42 +22,42 @@ _CROWDED = ("channels", "threadblocks per gpu", "threadblock to wait for")
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan:
-    """What one GPU does: chunks of its input, output and scratch buffers, and its threadblocks."""
+    """The part of one GPU: the numbers of chunks of its input, output and scratch buffers, and its threadblocks."""
 
     rank: int
     input: int
     output: int
     scratch: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Threadblock, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What all GPUs do. `chunks` is the number of chunks of the whole buffer."""
+class ExecutionPlan:
+    """The parts of all GPUs, for one buffer layout and one protocol."""
 
-    layout: Layout
+    layout: BufferLayout
     protocol: str
     gpus: tuple[GpuPlan, ...]
 
     @property
     def chunks(self) -> int:
-        """Chunks of the whole buffer: the larger of input and output."""
+        """Number of chunks of the whole buffer: the larger of input and output."""
         return self.layout.chunks
 
     @property
     def channels(self) -> int:
-        """Channels, counted from 0."""
+        """Number of channels."""
         return 1 + max((block.channel for gpu in self.gpus for block in gpu.blocks), default=0)
 
 
 def make_plan(
-    schedule: Schedule, limits: Limits, *, inplace: bool = False, instances: int = 1, protocol: str = "Simple"
-) -> Plan:
-    """The plan of a schedule for a target, within the target's limits.
+    schedule: Schedule, limits: RuntimeLimits, *, inplace: bool = False, instances: int = 1, protocol: str = "Simple"
+) -> ExecutionPlan:
+    """Return the plan of a schedule for a target, within the target's limits.
 
-    Where a limit is exceeded, busy connections are spread over more channels; then contiguous chunks are merged
-    too; then receives and sends share threadblocks (and become one instruction where the target has it). What costs
-    least time comes first. InputError with the limit, the need and what would fit, where nothing helps.
+    If a limit is exceeded, busy connections are spread over more channels; next, contiguous chunks are merged; last,
+    receives and sends share threadblocks and are fused into one instruction if the target has it. Strategies that cost
+    the least time come first. If none fits, InputError names the limit, the need and a chunk count that would fit.
     """
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
@@ -65,57 +66,59 @@ def make_plan(
     layout = layout_of(schedule.demand, instances, inplace)
     moves = moves_of(schedule)
     events: dict[bool, list[Event]] = {}
-    lowered: dict[tuple[bool, bool], list[Work]] = {}
+    lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
     needed = channels_needed(moves, FIFO[protocol])
     least: list[Excess] = []
-    crowded: set[Shape] = set()  # families of shapes, with their lane left out
-    for shape in _shapes(limits):
-        if replace(shape, lane=0) in crowded:
+    crowded: set[LoweringStrategy] = set()  # strategies, less their lane length, with too many channels
+    for strategy in _strategies(limits):
+        if replace(strategy, lane=0) in crowded:
             continue
-        if shape.ahead not in events:
-            events[shape.ahead] = order_events(moves, FIFO[protocol], ahead=shape.ahead)
-        key = shape.ahead, shape.merge
+        if strategy.ahead not in events:
+            events[strategy.ahead] = order_events(moves, FIFO[protocol], ahead=strategy.ahead)
+        key = strategy.ahead, strategy.merge
         if key not in lowered:
-            lowered[key] = lower(layout, moves, events[shape.ahead], limits, by_way=shape.ahead, merge=shape.merge)
-        works = lowered[key]
-        assign_channels(works, shape, needed, one_sided=limits.one_sided)
+            lowered[key] = lower(
+                layout, moves, events[strategy.ahead], limits, by_route=strategy.ahead, merge=strategy.merge
+            )
+        gpu_drafts = lowered[key]
+        assign_channels(gpu_drafts, strategy, needed, one_sided=limits.one_sided)
         gpus = [
-            GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, shape, one_sided=limits.one_sided))
-            for w in works
+            GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, strategy, one_sided=limits.one_sided))
+            for w in gpu_drafts
         ]
-        plan = Plan(layout, protocol, tuple(gpus))
-        excess = exceeded(plan, limits)
+        plan = ExecutionPlan(layout, protocol, tuple(gpus))
+        excess = exceeded_limits(plan, limits)
         if not excess:
             return plan
-        if any(e.limit in _CROWDED for e in excess):  # shorter lanes only mean more of these
-            crowded.add(replace(shape, lane=0))
+        if any(e.limit in _CROWDED for e in excess):  # shorter lanes only increase these
+            crowded.add(replace(strategy, lane=0))
         if not least or _badness(excess) < _badness(least):
             least = excess
     worst = max(least, key=lambda e: e.need / max(e.most, 1))
-    raise InputError(f"{limits.target} cannot hold this schedule: {worst}; {_advice(schedule, limits, worst)}")
+    raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule, limits, worst)}")
 
 
-def _shapes(limits: Limits) -> list[Shape]:
-    """What to try, in this order."""
+def _strategies(limits: RuntimeLimits) -> list[LoweringStrategy]:
+    """Return the strategies to try, in order."""
     sixteenths = (6, 4, 3, 2, 1) if limits.one_sided else (12, 8, 6, 4, 3, 2)
     lanes = (0, *(limits.steps * share // 16 for share in sixteenths))
     fuses = "rcs" in limits.instructions
-    apart = [Shape(lane=lane, ahead=True) for lane in lanes]
-    merged = [Shape(merge=True, lane=lane, ahead=True) for lane in lanes]
-    fewer = [Shape(merge=True, lane=lane) for lane in lanes if not limits.one_sided]
-    shared = [Shape(merge=True, lane=lane, share=True, fuse=fuses, ahead=limits.one_sided) for lane in lanes]
-    return [*apart, *merged, *fewer, *shared]
+    unmerged = [LoweringStrategy(lane=lane, ahead=True) for lane in lanes]
+    merged = [LoweringStrategy(merge=True, lane=lane, ahead=True) for lane in lanes]
+    fewer = [LoweringStrategy(merge=True, lane=lane) for lane in lanes if not limits.one_sided]
+    shared = [LoweringStrategy(merge=True, lane=lane, share=True, fuse=fuses, ahead=limits.one_sided) for lane in lanes]
+    return [*unmerged, *merged, *fewer, *shared]
 
 
-def num_steps(block: Block, limits: Limits) -> int:
-    """Steps in the file: with what carries further waits, or with all operations of a one-sided runtime."""
+def num_steps(block: Threadblock, limits: RuntimeLimits) -> int:
+    """Return the number of steps in the file, with the nops for further waits or all one-sided operations."""
     if limits.one_sided:
         return count_operations(block)
     return sum(max(1, len(step.waits)) for step in block.steps)
 
 
-def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
-    """Every limit that the plan exceeds, by its worst place."""
+def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
+    """Return every limit that the plan exceeds, each at its worst place."""
     found: dict[str, Excess] = {}
 
     def most(limit: str, need: int, allowed: int, where: str) -> None:
@@ -132,8 +135,13 @@ def exceeded(plan: Plan, limits: Limits) -> list[Excess]:
         most("chunks of a buffer", max(gpu.input, gpu.output, gpu.scratch), limits.index, where)
         sends = Counter(block.channel for block in gpu.blocks if block.send >= 0)
         receives = Counter(block.channel for block in gpu.blocks if block.recv >= 0)
-        for way, counted in (("send", sends), ("receive", receives)):
-            most(f"{way} threadblocks per channel", max(counted.values(), default=0), limits.blocks_per_channel, where)
+        for direction, counted in (("send", sends), ("receive", receives)):
+            most(
+                f"{direction} threadblocks per channel",
+                max(counted.values(), default=0),
+                limits.blocks_per_channel,
+                where,
+            )
         for number, (block, count) in enumerate(zip(gpu.blocks, steps, strict=True)):
             most("steps per threadblock", count, limits.steps, f"{where}, threadblock {number}")
             waits = max((b for step in block.steps for b, _ in step.waits), default=0)
@@ -145,7 +153,7 @@ def _badness(excess: list[Excess]) -> float:
     return max(e.need / max(e.most, 1) for e in excess)
 
 
-def _advice(schedule: Schedule, limits: Limits, worst: Excess) -> str:
+def _advice(schedule: Schedule, limits: RuntimeLimits, worst: Excess) -> str:
     pieces = schedule.demand.pieces
     if pieces > 1:
         fit = max(1, int(pieces * worst.most / worst.need))

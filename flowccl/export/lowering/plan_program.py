@@ -1,26 +1,25 @@
-"""A plan as a program, as its target would run it: what a reader makes of the file, without the file."""
+"""Conversion of an execution plan to the program that its target would run, without writing and reading a file."""
 
 from flowccl.export.formats.mscclpp_operations import waits_of
-from flowccl.export.limits import FIFO, Limits
-from flowccl.export.lowering.buffers import Cell
-from flowccl.export.lowering.plan import Plan
-from flowccl.export.lowering.threadblocks import Block, Step
-from flowccl.export.proof.program import Cell as Place
-from flowccl.export.proof.program import Operation, Program, Source
+from flowccl.export.limits import FIFO, RuntimeLimits
+from flowccl.export.lowering.buffers import BufferSlot
+from flowccl.export.lowering.plan import ExecutionPlan
+from flowccl.export.lowering.threadblocks import Step, Threadblock
+from flowccl.export.proof.program import Cell, Operand, Operation, RuntimeProgram
 
 _RECEIVES = ("r", "rcs", "rrc", "rrcs")
 _SENDS = ("s", "rcs", "rrcs")
 _ADDS = ("rrc", "rrcs", "re")
-_SIGNALS, _AWAITS = ("here", "free"), ("meet", "freed")  # from the receiver to the sender
+_SIGNALS, _AWAITS = ("ready", "release"), ("await-ready", "await-release")  # from receiver to sender
 
 
-def program_of(plan: Plan, limits: Limits) -> Program:
-    """The steps of all threadblocks. A one-sided sender writes into the receiver's memory; others go through a FIFO."""
+def program_of(plan: ExecutionPlan, limits: RuntimeLimits) -> RuntimeProgram:
+    """Return the program of a plan. One-sided senders write into the receiver's memory; others send through a FIFO."""
     layout = plan.layout
     counts = [(gpu.input, gpu.output, gpu.scratch) for gpu in plan.gpus]
     if limits.one_sided:
         counts = [(*layout.whole_counts, gpu.scratch) for gpu in plan.gpus]
-    program = Program(
+    program = RuntimeProgram(
         layout.collective,
         len(plan.gpus),
         (layout.inplace,),
@@ -35,12 +34,12 @@ def program_of(plan: Plan, limits: Limits) -> Program:
             for index, step in enumerate(block.steps):
                 operation = Operation(gpu.rank, number, index, step.kind, is_published=step.awaited > 0)
                 _connect(operation, block, step)
-                (_write_far if limits.one_sided else _through_fifo)(operation, step)
+                (_write_remote if limits.one_sided else _through_fifo)(operation, step)
                 program.operations.append(operation)
     return program
 
 
-def _connect(operation: Operation, block: Block, step: Step) -> None:
+def _connect(operation: Operation, block: Threadblock, step: Step) -> None:
     if step.kind in _SENDS:
         operation.pushes.append((operation.rank, block.send, block.channel))
         operation.sends_to, operation.size = block.send, step.count
@@ -57,7 +56,7 @@ def _through_fifo(operation: Operation, step: Step) -> None:
     operation.after = list(step.waits)
     for k in range(step.count):
         src, dst = _at(operation.rank, step.src, k), _at(operation.rank, step.dst, k)
-        sources: tuple[Source, ...] = (k,) if step.kind in _RECEIVES else (src,)
+        sources: tuple[Operand, ...] = (k,) if step.kind in _RECEIVES else (src,)
         if step.kind in _ADDS:
             sources = (*sources, dst if step.kind == "re" else src)
         if step.kind != "s":
@@ -66,7 +65,7 @@ def _through_fifo(operation: Operation, step: Step) -> None:
             operation.assigns.append((k, sources))
 
 
-def _write_far(operation: Operation, step: Step) -> None:
+def _write_remote(operation: Operation, step: Step) -> None:
     operation.after = list(waits_of(step))
     if step.kind in ("r", *_SIGNALS, *_AWAITS):
         return
@@ -76,5 +75,5 @@ def _write_far(operation: Operation, step: Step) -> None:
         operation.assigns.append((dst, (src, dst) if step.kind in _ADDS else (src,)))
 
 
-def _at(rank: int, cell: Cell, k: int) -> Place:
-    return rank, cell[0], cell[1] + k
+def _at(rank: int, slot: BufferSlot, k: int) -> Cell:
+    return rank, slot[0], slot[1] + k

@@ -1,1 +1,1 @@
-"""Proof of exported files: an interpreter that runs them in every order at once, and an estimate of their time."""
+"""Proof of exported files: an interpreter that covers every order of execution, and an estimate of the finish time."""

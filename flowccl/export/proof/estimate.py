@@ -1,8 +1,8 @@
-"""When a file would finish on a machine, from the file alone: what lowering costs, or what a foreign file is worth.
+"""Estimate of the finish time of a file on a machine: the cost of lowering, or the quality of another tool's file.
 
-An event simulation. A step starts when everything it waits for is over; one that sends holds the links of the
-quickest route between the two GPUs until its bytes are through, first come, first served, and what it sent is there
-after the route's latency. Copies and sums on a GPU take no time. Bandwidths are those at time zero.
+This is an event simulation. A step starts when everything it waits for is complete. A step that sends occupies the
+links of the fastest route between the two GPUs until its bytes have passed, first come, first served; its data arrives
+after the latency of the route. Copies and reductions on a GPU take no time. Bandwidths are those at time zero.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowccl.errors import InputError
-from flowccl.export.proof.program import Program
+from flowccl.export.proof.program import RuntimeProgram
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_ps
@@ -30,31 +30,31 @@ class _Hop:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """One way between two GPUs: its hops, its latency, and the bandwidth of each of its segments."""
+    """A route between two GPUs: its hops, its latency, and the bandwidth of each of its segments."""
 
     hops: tuple[_Hop, ...]
     latency_ps: int
     segment_GBps: tuple[float, ...]
 
     def busy_times_ps(self, size_bytes: int) -> list[int]:
-        """How long each segment is busy."""
-        holds = [busy_ps(size_bytes, rate) for rate in self.segment_GBps]
+        """Return the time for which each segment is busy."""
+        busy = [busy_ps(size_bytes, rate) for rate in self.segment_GBps]
         for hop in self.hops:
             if hop.overhead_ps:
-                holds[hop.segment] = max(holds[hop.segment], hop.overhead_ps + busy_ps(size_bytes, hop.link_GBps))
-        return holds
+                busy[hop.segment] = max(busy[hop.segment], hop.overhead_ps + busy_ps(size_bytes, hop.link_GBps))
+        return busy
 
 
-def estimate_ps(program: Program, topology: Topology, size_bytes: int) -> int:
-    """The finish of a program on a machine for a buffer of so many bytes, as nccl-tests counts them."""
+def estimate_ps(program: RuntimeProgram, topology: Topology, size_bytes: int) -> int:
+    """Return the finish time of a program on a machine for a buffer of `size_bytes`, as nccl-tests counts them."""
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
-        raise InputError(f"the file is for {program.num_gpus} gpus, {machine}")
+        raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
     return _Simulation(program, topology, -(-size_bytes // program.chunks)).run()
 
 
 class _Simulation:
-    def __init__(self, program: Program, topology: Topology, chunk_bytes: int) -> None:
+    def __init__(self, program: RuntimeProgram, topology: Topology, chunk_bytes: int) -> None:
         self.program, self.topology, self.chunk_bytes = program, topology, chunk_bytes
         self.routes = _routes(topology)
         self.free = [0] * len(topology.links)
@@ -62,7 +62,7 @@ class _Simulation:
         pointer, limits = topology.link_limits
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         count = len(program.operations)
-        self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether by what was sent)
+        self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
         self.waits = [0] * count
         self.since = [0] * count
         self._connect()
@@ -97,7 +97,7 @@ class _Simulation:
         operations = self.program.operations
         queue = [(0, o.index, n) for n, o in enumerate(operations) if not self.waits[n]]
         heapq.heapify(queue)
-        finish = over = 0
+        finish = completed = 0
         while queue:
             now, index, n = heapq.heappop(queue)
             operation = operations[n]
@@ -107,7 +107,7 @@ class _Simulation:
                 if start > now:
                     heapq.heappush(queue, (start, index, n))
                     continue
-            over += 1
+            completed += 1
             finish = max(finish, done)
             for other, by_token in self.after[n]:
                 far = by_token and operations[other].rank != operation.rank
@@ -116,12 +116,12 @@ class _Simulation:
                 self.waits[other] -= 1
                 if not self.waits[other]:
                     heapq.heappush(queue, (self.since[other], operations[other].index, other))
-        if over < len(operations):
-            raise InputError("the file deadlocks, so it has no finish; check-export says where")
+        if completed < len(operations):
+            raise InputError("the file deadlocks, so it has no finish; check-export shows where")
         return finish
 
     def _latency(self, src: int, dst: int) -> int:
-        """Of a signal; it may go against the direction of the only links."""
+        """Return the latency of a signal, which may travel against the direction of the only links."""
         routes = self.routes.get((src, dst)) or self.routes.get((dst, src)) or self._between(src, dst)
         return routes[0].latency_ps
 
@@ -132,22 +132,22 @@ class _Simulation:
         return self.routes[src, dst]
 
     def _send(self, now: int, src: int, dst: int, size_bytes: int) -> tuple[int, int]:
-        """(start, end) of a send on the quickest route; where the start is later than now, nothing is held yet."""
+        """Return (start, end) of a send on the fastest route; links are occupied only if it starts now."""
         routes = self._between(src, dst)
         cost = [sum(route.busy_times_ps(size_bytes)) + route.latency_ps for route in routes]
         best = [route for route, time in zip(routes, cost, strict=True) if time == min(cost)]
         starts = [self._start(now, route, size_bytes) for route in best]
         start = min(starts)
-        holds = best[starts.index(start)].busy_times_ps(size_bytes)
+        busy = best[starts.index(start)].busy_times_ps(size_bytes)
         if start == now:
-            self._hold(start, best[starts.index(start)], holds)
-        return start, start + sum(holds)
+            self._occupy(start, best[starts.index(start)], busy)
+        return start, start + sum(busy)
 
     def _start(self, now: int, route: _Route, size_bytes: int) -> int:
-        holds = route.busy_times_ps(size_bytes)
+        busy = route.busy_times_ps(size_bytes)
         start = now
         for hop in route.hops:
-            start = max(start, self.free[hop.link] - hop.offset_ps - sum(holds[: hop.segment]))
+            start = max(start, self.free[hop.link] - hop.offset_ps - sum(busy[: hop.segment]))
         if start > now or not self.topology.limits:
             return start
         for limit, rate in self._rates(route).items():
@@ -163,15 +163,15 @@ class _Simulation:
                 rates[limit] = rates.get(limit, 0.0) + hop.GBps
         return rates
 
-    def _hold(self, start: int, route: _Route, holds: list[int]) -> None:
+    def _occupy(self, start: int, route: _Route, busy: list[int]) -> None:
         for hop in route.hops:
-            self.free[hop.link] = start + hop.offset_ps + sum(holds[: hop.segment + 1])
+            self.free[hop.link] = start + hop.offset_ps + sum(busy[: hop.segment + 1])
         for limit, rate in self._rates(route).items():
-            self.active[limit].append((start + sum(holds), rate))
+            self.active[limit].append((start + sum(busy), rate))
 
 
 def _routes(topology: Topology) -> dict[tuple[int, int], list[_Route]]:
-    """The routes between all pairs of GPUs that a link or switches join."""
+    """Return the routes between all pairs of GPUs that a link or switches connect."""
     near = neighbours(topology)
     shape = near.shape
     first = np.searchsorted(shape.segment_route, np.arange(len(near.routes) + 1))

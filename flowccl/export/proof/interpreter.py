@@ -1,10 +1,10 @@
-"""Proves a file: reads the program as a runtime would run it, in every order that it allows at once.
+"""Interpreter that proves a program for all orders of execution that a runtime may choose.
 
-Proved, for all interleavings: (1) every output chunk ends with exactly the right contributions, each counted once,
-and no input is changed; (2) any two steps that touch the same chunk, one of them writing, are ordered by
-happens-before: program order, dependencies, and the n-th send of a connection before its n-th receive; (3) with so
-many chunks in flight as the connections hold, nothing waits in a circle; (4) the limits of the target (the readers);
-and that calls may follow each other (entry.py).
+Proved for all interleavings: (1) every output chunk ends with exactly the right contributions, each counted once, and
+no input is changed; (2) any two steps that access the same chunk, one of them writing, are ordered by happens-before:
+program order, dependencies, and the n-th send of a connection before its n-th receive; (3) there is no cycle of waits
+with FIFOs of the connections' depth; (4) the limits of the target hold (checked by the readers); and calls may follow
+each other without a barrier (reentry.py).
 """
 
 from collections.abc import Hashable, Iterable
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowccl.export.lowering.reentry import early_writes
-from flowccl.export.proof.program import Cell, Finding, Program
-from flowccl.export.proof.results import Definition, Value, add, difference
+from flowccl.export.proof.program import Cell, Finding, RuntimeProgram
+from flowccl.export.proof.reentry import early_writes
+from flowccl.export.proof.results import CollectiveDefinition, Value, add, difference
 
-MOST_FINDINGS = 20  # of one kind
+MOST_FINDINGS = 20  # findings of one kind
 _COLUMN_BYTES = 200_000_000
 
 
 @dataclass(slots=True)
-class Graph:
-    """Who comes before whom: `before[n]` are those that must be over when n is."""
+class PrecedenceGraph:
+    """A graph of precedence: the nodes `before[n]` must be complete before node n is."""
 
     before: list[list[int]]
 
     def order(self) -> tuple[list[int], list[int]]:
-        """All nodes in an order that agrees, and those that wait in a circle, or for one that does."""
+        """Return the nodes in a topological order, and the nodes on a cycle or behind one."""
         waits = [len(nodes) for nodes in self.before]
         after: list[list[int]] = [[] for _ in self.before]
         for node, nodes in enumerate(self.before):
@@ -42,7 +42,7 @@ class Graph:
         return ready, [node for node, count in enumerate(waits) if count]
 
     def cycle(self, stuck: list[int]) -> list[int]:
-        """One circle among the stuck nodes, each waiting for the next."""
+        """Return one cycle among the stuck nodes, each waiting for the next."""
         left = set(stuck)
         path: list[int] = []
         place: dict[int, int] = {}
@@ -54,8 +54,8 @@ class Graph:
         return path[place[node] :]
 
 
-def interpret(program: Program) -> list[Finding]:
-    """Everything that is wrong with a program, the reader's findings first; an empty list proves it right."""
+def interpret(program: RuntimeProgram) -> list[Finding]:
+    """Return everything that is wrong with a program, the reader's findings first; an empty list proves it correct."""
     findings = list(program.findings)
     _bounds(program, findings)
     waits = _resolve(program, findings)
@@ -64,10 +64,10 @@ def interpret(program: Program) -> list[Finding]:
     graph = _graph(program, waits, pairs)
     order, stuck = graph.order()
     if stuck:
-        return findings  # the deadlock says which
+        return findings  # the finding of the deadlock names them
     findings += early_writes(program, graph.before, order)[:MOST_FINDINGS]
     for inplace in program.modes:
-        definition = Definition(program, inplace)
+        definition = CollectiveDefinition(program, inplace)
         races = _races(program, graph, order, pairs, definition)
         findings += races
         if not races:
@@ -75,31 +75,31 @@ def interpret(program: Program) -> list[Finding]:
     return findings
 
 
-def _bounds(program: Program, findings: list[Finding]) -> None:
-    """Every chunk lies in its buffer, and the buffers are those of the collective."""
+def _bounds(program: RuntimeProgram, findings: list[Finding]) -> None:
+    """Check that every chunk is inside its buffer, and that the buffers are those of the collective."""
     if not program.modes:
         return
     for inplace in program.modes:
-        definition = Definition(program, inplace)
+        definition = CollectiveDefinition(program, inplace)
         for rank, counts in enumerate(program.counts):
             for buffer, count, size in zip(("input", "output"), counts, definition.sizes(rank), strict=False):
                 if size and count not in (0, size):
                     text = f"gpu {rank}: {count} {buffer} chunks; {program.collective} has {size}"
                     findings.append(Finding("bounds", text))
-    sizes = [Definition(program, program.modes[0]).sizes(rank) for rank in range(program.num_gpus)]
+    sizes = [CollectiveDefinition(program, program.modes[0]).sizes(rank) for rank in range(program.num_gpus)]
     words = []
     for operation in program.operations:
         for rank, buffer, index in sorted(operation.reads() | operation.writes()):
             count = program.counts[rank]["ios".index(buffer)]
             if buffer != "s" and False in program.modes and not sizes[rank]["io".index(buffer)]:
-                count = 0  # the caller gives no such buffer on this rank
+                count = 0  # the caller passes no such buffer on this rank
             if not 0 <= index < count:
                 words.append(f"{operation}: chunk {buffer}[{index}] of gpu {rank}, whose buffer has {count} chunks")
     findings += [Finding("bounds", text) for text in words[:MOST_FINDINGS]]
 
 
-def _resolve(program: Program, findings: list[Finding]) -> list[list[int]]:
-    """For every step the steps it waits for, by number: all must say that they are over."""
+def _resolve(program: RuntimeProgram, findings: list[Finding]) -> list[list[int]]:
+    """Return for every step the numbers of the steps it waits for; all of these must publish their completion."""
     place = {(o.rank, o.block, o.index): n for n, o in enumerate(program.operations)}
     waits: list[list[int]] = []
     for operation in program.operations:
@@ -120,18 +120,18 @@ def _resolve(program: Program, findings: list[Finding]) -> list[list[int]]:
 
 @dataclass(slots=True)
 class Pairs:
-    """Steps that put and take tokens, by connection; the n-th put meets the n-th take."""
+    """Steps that put and take tokens, by connection; the n-th put matches the n-th take."""
 
     puts: dict[Hashable, list[int]]
     takes: dict[Hashable, list[int]]
 
     def matched(self) -> Iterable[tuple[Hashable, list[tuple[int, int]]]]:
-        """For every connection its matched (put, take)."""
+        """Yield the matched (put, take) pairs of every connection."""
         for key in self.puts:
             yield key, list(zip(self.puts[key], self.takes.get(key, []), strict=False))
 
 
-def _pairs(program: Program, findings: list[Finding]) -> Pairs:
+def _pairs(program: RuntimeProgram, findings: list[Finding]) -> Pairs:
     pairs = Pairs({}, {})
     for n, operation in enumerate(program.operations):
         for key in operation.pushes:
@@ -150,8 +150,8 @@ def _pairs(program: Program, findings: list[Finding]) -> Pairs:
     return pairs
 
 
-def _graph(program: Program, waits: list[list[int]], pairs: Pairs) -> Graph:
-    """Happens-before of whole steps; what the bound of a connection adds is left out."""
+def _graph(program: RuntimeProgram, waits: list[list[int]], pairs: Pairs) -> PrecedenceGraph:
+    """Return the happens-before graph of whole steps, without the waits that the depth of a connection adds."""
     before = [list(found) for found in waits]
     last: dict[tuple[int, int], int] = {}
     for n, operation in enumerate(program.operations):
@@ -162,31 +162,33 @@ def _graph(program: Program, waits: list[list[int]], pairs: Pairs) -> Graph:
     for _, matched in pairs.matched():
         for put, take in matched:
             before[take].append(put)
-    return Graph(before)
+    return PrecedenceGraph(before)
 
 
 # -- (3) deadlock -------------------------------------------------------------------------------------------------
 
 
-def _deadlocks(program: Program, waits: list[list[int]], pairs: Pairs) -> list[Finding]:
-    """Circles of waiting steps; once with whole steps in a connection, once with every chunk of them apart.
+def _deadlocks(program: RuntimeProgram, waits: list[list[int]], pairs: Pairs) -> list[Finding]:
+    """Return a cycle of waiting steps, if any; checked with whole steps and with single chunks in the FIFOs.
 
-    Every step waits for a fixed set of others, so one order decides for all: if one run ends, all do.
+    Every step waits for a fixed set of others, so one order decides for all: if one run completes, all do.
     """
-    for apart in (False,) if program.depth is None else (False, True):
-        graph, owner = _waiting(program, waits, pairs, apart)
+    for per_chunk in (False,) if program.depth is None else (False, True):
+        graph, owner = _waiting(program, waits, pairs, per_chunk)
         _, stuck = graph.order()
         if stuck:
             steps = list(dict.fromkeys(owner[node] for node in graph.cycle(stuck)))
             chain = " waits for ".join(str(program.operations[n]) for n in [*steps[:12], *steps[:1]])
-            bound = "" if program.depth is None else f" (a connection holds {program.depth})"
-            return [Finding("deadlock", f"{chain}{bound}")]
+            depth = "" if program.depth is None else f" (the depth of a connection is {program.depth})"
+            return [Finding("deadlock", f"{chain}{depth}")]
     return []
 
 
-def _waiting(program: Program, waits: list[list[int]], pairs: Pairs, apart: bool) -> tuple[Graph, list[int]]:
-    """The graph of waiting with bounded connections, and the step of each of its nodes."""
-    size = [max(o.size, 1) if apart else 1 for o in program.operations]
+def _waiting(
+    program: RuntimeProgram, waits: list[list[int]], pairs: Pairs, per_chunk: bool
+) -> tuple[PrecedenceGraph, list[int]]:
+    """Return the graph of waits with connections of bounded depth, and the step of each of its nodes."""
+    size = [max(o.size, 1) if per_chunk else 1 for o in program.operations]
     first = np.concatenate(([0], np.cumsum(size))).tolist()
     before: list[list[int]] = [[] for _ in range(first[-1])]
     owner = [n for n, count in enumerate(size) for _ in range(count)]
@@ -206,14 +208,16 @@ def _waiting(program: Program, waits: list[list[int]], pairs: Pairs, apart: bool
         if program.depth is not None:
             for a, b in zip(take, put[program.depth :], strict=False):
                 before[b].append(a)
-    return Graph(before), owner
+    return PrecedenceGraph(before), owner
 
 
 # -- (2) races ----------------------------------------------------------------------------------------------------
 
 
-def _races(program: Program, graph: Graph, order: list[int], pairs: Pairs, definition: Definition) -> list[Finding]:
-    """Steps that touch the same chunk in no fixed order."""
+def _races(
+    program: RuntimeProgram, graph: PrecedenceGraph, order: list[int], pairs: Pairs, definition: CollectiveDefinition
+) -> list[Finding]:
+    """Return the pairs of steps that access the same chunk in no fixed order."""
     ends = _ends(program, pairs)
     wrote: dict[Cell, int] = {}
     read: dict[Cell, list[int]] = {}
@@ -234,7 +238,7 @@ def _races(program: Program, graph: Graph, order: list[int], pairs: Pairs, defin
                 checks.setdefault((other, n), cell)
             wrote[cell], read[cell] = n, []
     asked = [pair for pair in checks if pair[0] != pair[1]]
-    later = [(end, b) for a, b in asked for end in ends.get(a, ())]  # a write after a lingering read
+    later = [(end, b) for a, b in asked for end in ends.get(a, ())]  # a write after an asynchronous read
     loose = set(unordered(program, graph, order, list(dict.fromkeys(asked + later))))
     result = []
     for a, b in asked:
@@ -242,13 +246,13 @@ def _races(program: Program, graph: Graph, order: list[int], pairs: Pairs, defin
         if (a, b) not in loose and not (lingers and checks[a, b] in program.operations[a].lingers):
             continue
         rank, buffer, index = checks[a, b]
-        words = f"{program.operations[a]} and {program.operations[b]} both touch {buffer}[{index}] of gpu {rank}"
+        words = f"{program.operations[a]} and {program.operations[b]} both access {buffer}[{index}] of gpu {rank}"
         result.append(Finding("race", f"{words}, and nothing orders them"))
     return result[:MOST_FINDINGS]
 
 
-def _ends(program: Program, pairs: Pairs) -> dict[int, list[int]]:
-    """For steps whose reads linger: the steps after any of which they are surely over."""
+def _ends(program: RuntimeProgram, pairs: Pairs) -> dict[int, list[int]]:
+    """Return, for steps with asynchronous reads, the steps after any of which these reads are complete."""
     place = {(o.rank, o.block, o.index): n for n, o in enumerate(program.operations)}
     ends: dict[int, list[int]] = {n: [] for n, o in enumerate(program.operations) if o.lingers}
     for _, matched in pairs.matched():
@@ -263,8 +267,10 @@ def _ends(program: Program, pairs: Pairs) -> dict[int, list[int]]:
     return ends
 
 
-def unordered(program: Program, graph: Graph, order: list[int], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those pairs (a, b) where a does not happen before b, by vector clocks: per step the last of each threadblock."""
+def unordered(
+    program: RuntimeProgram, graph: PrecedenceGraph, order: list[int], pairs: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the pairs (a, b) in which a does not happen before b, by vector clocks over threadblocks."""
     column: dict[tuple[int, int], int] = {}
     for operation in program.operations:
         column.setdefault((operation.rank, operation.block), len(column))
@@ -290,8 +296,8 @@ def unordered(program: Program, graph: Graph, order: list[int], pairs: list[tupl
 # -- (1) results --------------------------------------------------------------------------------------------------
 
 
-def _values(program: Program, order: list[int], pairs: Pairs, definition: Definition) -> list[Finding]:
-    """Run the steps and compare what lies in the outputs."""
+def _values(program: RuntimeProgram, order: list[int], pairs: Pairs, definition: CollectiveDefinition) -> list[Finding]:
+    """Run the steps on symbolic values and compare the outputs with the definition."""
     memory: dict[Cell, Value] = dict(definition.initial())
     outputs = {cell for cell, _, _ in definition.final()}
     keep = set(memory) - outputs
@@ -313,7 +319,7 @@ def _values(program: Program, order: list[int], pairs: Pairs, definition: Defini
             if len(known) < len(values):
                 lost = sources[values.index(None)]
                 if not isinstance(lost, int):
-                    found("garbage", f"{operation}: reads {lost[1]}[{lost[2]}] of gpu {lost[0]}, which holds nothing")
+                    found("garbage", f"{operation}: reads {lost[1]}[{lost[2]}] of gpu {lost[0]}, which has no data")
             results.append((target, add(known) if len(known) == len(values) else None))
         for target, value in results:
             if isinstance(target, int):

@@ -1,33 +1,34 @@
-"""What a file says, whatever its format: steps of threadblocks that read, write, send, receive and wait.
+"""The program in a file of any format: steps of threadblocks that read, write, send, receive and wait.
 
-The readers make it, the interpreter proves it. It knows nothing of schedules or plans.
+Readers make programs, and the interpreter proves them. Programs are independent of schedules and plans.
 """
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 Cell = tuple[int, str, int]
-"""A chunk of memory: (rank, "i" | "o" | "s", index)."""
+"""A chunk of memory: (rank, "i" | "o" | "s" for input, output, scratch, index)."""
 
-Source = Cell | int
-"""Where a value comes from: a cell, or the n-th chunk of what the step receives."""
+Operand = Cell | int
+"""A cell, or n for the n-th chunk that the step receives or sends."""
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """One step. It waits for `after` and for one token of each of `pops`, does `assigns`, then puts `pushes`.
+    """One step: it waits for `after` and for a token of each of `pops`, does `assigns`, then puts tokens to `pushes`.
 
-    An assignment (target, sources) stores the sum of the sources in a cell, or in the n-th chunk of what it sends.
-    `size` is how many chunks it moves, to gpu `sends_to` if it sends. Others may wait only for what `is_published`.
-    Cells in `lingers` are read on after the step, until what it sent is received or step `flushed_by` of the same
-    threadblock is over. `label` is what the file calls the place of the step, where that is no threadblock.
+    An assignment (target, sources) stores the reduction of the sources in a cell, or in the n-th chunk that the step
+    sends. `size` is the number of chunks moved, to gpu `sends_to` if the step sends. Other steps may wait only for a
+    step that `is_published`. Cells in `lingers` are read asynchronously after the step, until its data is received or
+    step `flushed_by` of the same threadblock is complete. `label` is the file's name for the place of the step, if that
+    is not a threadblock.
     """
 
     rank: int
     block: int
     index: int
     name: str
-    assigns: list[tuple[Source, tuple[Source, ...]]] = field(default_factory=list)
+    assigns: list[tuple[Operand, tuple[Operand, ...]]] = field(default_factory=list)
     pushes: list[Hashable] = field(default_factory=list)
     pops: list[Hashable] = field(default_factory=list)
     after: list[tuple[int, int]] = field(default_factory=list)
@@ -43,17 +44,17 @@ class Operation:
         return f"gpu {self.rank} {place} ({self.name})"
 
     def reads(self) -> set[Cell]:
-        """Cells that the step reads."""
+        """Return the cells that the step reads."""
         return {source for _, sources in self.assigns for source in sources if not isinstance(source, int)}
 
     def writes(self) -> set[Cell]:
-        """Cells that the step writes."""
+        """Return the cells that the step writes."""
         return {target for target, _ in self.assigns if not isinstance(target, int)}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a file: the kind, and words with the place."""
+    """An error in a file: its kind, and a message with the place."""
 
     kind: str
     message: str
@@ -63,13 +64,13 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Program:
-    """A file as read.
+class RuntimeProgram:
+    """The program in a file.
 
-    `modes` are the calls it is for: in place (True), out of place (False) or both; none where the file does not say
-    what it computes, and then only pairs and waiting can be proved. `chunks` are those of the whole
-    buffer, `counts` (input, output, scratch) of each rank. `depth` bounds the tokens of each connection; None is no
-    bound. `findings` are what the reader saw.
+    `modes` lists the supported calls: in place (True), out of place (False) or both. It is empty if the file does not
+    name its collective; then only matching and deadlocks are checked. `chunks` is the number of chunks of the whole
+    buffer, `counts` the numbers of (input, output, scratch) chunks of each rank. `depth` limits the tokens of each
+    connection; None means no limit. `findings` are those of the reader.
     """
 
     collective: str
@@ -85,5 +86,5 @@ class Program:
     max_bytes: int = 0
 
     def found(self, kind: str, message: str) -> None:
-        """Note something wrong."""
+        """Record an error."""
         self.findings.append(Finding(kind, message))

@@ -1,16 +1,16 @@
-"""What every rank starts with and must end with, for every collective: contributions with their multiplicity."""
+"""Definition of every collective: the initial and final contents of the buffers, as contributions with multiplicity."""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flowccl.errors import InputError
-from flowccl.export.proof.program import Cell, Program
+from flowccl.export.proof.program import Cell, RuntimeProgram
 
 Value = tuple[tuple[int, int, int], ...]
-"""A sum: (rank, chunk of that rank's input, how many times), sorted."""
+"""A reduction: sorted (rank, chunk of that rank's input, multiplicity)."""
 
-_PER_RANK = {  # how many ranks' blocks the input and the output buffer hold: all of them, or one
+_PER_RANK = {  # whether the input and the output buffer have the blocks of all ranks (else one block)
     "allgather": (False, True),
     "alltoall": (True, True),
     "allreduce": (True, True),
@@ -23,28 +23,28 @@ _PER_RANK = {  # how many ranks' blocks the input and the output buffer hold: al
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """The collective of a program on its buffers, called in place or not."""
+class CollectiveDefinition:
+    """The collective of a program on its buffers, in place or out of place."""
 
-    program: Program
+    program: RuntimeProgram
     inplace: bool
 
     def __post_init__(self) -> None:
         program = self.program
         if program.collective not in _PER_RANK:
-            raise InputError(f"collective {program.collective!r} has no definition to check against")
+            raise InputError(f"collective {program.collective!r} has no definition to check")
         if program.chunks % program.num_gpus and program.collective not in ("allreduce", "broadcast", "reduce"):
-            raise InputError(f"{program.chunks} chunks cannot be one block for each of {program.num_gpus} ranks")
+            raise InputError(f"{program.chunks} chunks cannot be divided into equal blocks of {program.num_gpus} ranks")
         if not 0 <= program.root < program.num_gpus:
             raise InputError(f"root must be a rank, 0 to {program.num_gpus - 1}, got {program.root}")
 
     @property
     def block(self) -> int:
-        """Chunks of one rank's block."""
+        """Number of chunks of one rank's block."""
         return self.program.chunks // self.program.num_gpus
 
     def sizes(self, rank: int) -> tuple[int, int]:
-        """Chunks of the rank's input and output buffer as the collective defines them; 0 where it has none."""
+        """Return the numbers of chunks of the rank's input and output buffer by definition; 0 if it has none."""
         whole = [self.program.chunks if all_ranks else self.block for all_ranks in _PER_RANK[self.program.collective]]
         is_root = rank == self.program.root
         if self.program.collective in ("broadcast", "scatter") and not is_root:
@@ -54,7 +54,7 @@ class Definition:
         return whole[0], whole[1]
 
     def canonical(self, cell: Cell) -> Cell:
-        """The same memory by one name: in place, the smaller buffer is the rank's own block of the larger one."""
+        """Return the canonical cell of a memory: in place, the smaller buffer is the rank's block of the larger one."""
         rank, buffer, index = cell
         if not self.inplace or buffer == "s":
             return cell
@@ -66,13 +66,13 @@ class Definition:
         return rank, "io"[larger], index if same else rank * self.block + index
 
     def initial(self) -> Iterator[tuple[Cell, Value]]:
-        """What lies in the inputs at the start."""
+        """Yield the cells of the inputs and their values at the start."""
         for rank in range(self.program.num_gpus):
             for index in range(self.sizes(rank)[0]):
                 yield self.canonical((rank, "i", index)), ((rank, index, 1),)
 
     def final(self) -> Iterator[tuple[Cell, str, Value]]:
-        """What must lie in the outputs at the end: the cell, how to call it, and the value."""
+        """Yield the cells of the outputs, their descriptions, and the values that they must have at the end."""
         name, ranks, block = self.program.collective, range(self.program.num_gpus), self.block
         for rank in ranks:
             for index in range(self.sizes(rank)[1]):
@@ -91,7 +91,7 @@ class Definition:
 
 
 def add(values: list[Value]) -> Value:
-    """The sum of some values."""
+    """Return the reduction of some values."""
     if len(values) == 1:
         return values[0]
     total: Counter[tuple[int, int]] = Counter()
@@ -102,7 +102,7 @@ def add(values: list[Value]) -> Value:
 
 
 def difference(found: Value | None, wanted: Value) -> str:
-    """How a value differs from what it must be, in words."""
+    """Describe how a value differs from the required one."""
     if found is None:
         return "is never written"
     have = {(rank, index): times for rank, index, times in found}
@@ -112,7 +112,7 @@ def difference(found: Value | None, wanted: Value) -> str:
     lacks = [f"rank {r}'s chunk {i}" for r, i in sorted(need) if (r, i) not in have]
     parts = [
         f"{verb} {', '.join(what[:3])}{' ...' if len(what) > 3 else ''}"
-        for verb, what in (("counts", twice), ("holds", wrong), ("lacks", lacks))
+        for verb, what in (("counts", twice), ("contains", wrong), ("lacks", lacks))
         if what
     ]
     return ", ".join(parts)

@@ -77,9 +77,9 @@ class _Master:
         sets = Sets(topology)
         self.routers = [Router(topology, rank, sets) for rank in start.tolist()]
         model = ProgramBuilder()
-        clock = model.variables("time", cost=1)
+        context = model.variables("time", cost=1)
         extra = model.variables("extra", len(classes), cost=1e6)  # no routing yet
-        links = model.rows("link", self.rows, upper=0).add(clock, times=-1)
+        links = model.rows("link", self.rows, upper=0).add(context, times=-1)
         model.rows("one of each", len(classes), equals=1).add(extra)
         self.session = Session(model.build(), SolverOptions(method="simplex"))
         self.link_rows = np.asarray(links)

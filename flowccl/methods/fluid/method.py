@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.fluid.optimum import FluidOptimum, fluid_optimum
 from flowccl.methods.fluid.paths import Path, paths_of
 from flowccl.methods.reroute.tree_kernels import Trees
 from flowccl.methods.trees import everybody, packed_jobs
-from flowccl.methods.trees.pacing import worked_off
+from flowccl.methods.trees.pacing import dispatched
+from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import Jobs, jobs_of
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
@@ -29,34 +30,37 @@ _STEEP = 16.0
 _GOLDEN = 0.6180339887498949  # its multiples spread evenly: where the rounding of each pair begins
 
 
-def fluid(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def fluid(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Allgather, broadcast and alltoall of all GPUs: the optimum once, then runs of the shop."""
+    topology, demand = problem.topology, problem.demand
     name = _pattern(topology, demand)
     root = int(demand.source[0]) if name == "broadcast" else 0
-    optimum = _known(topology, name, root, clock)
+    optimum = _known(topology, name, root, context)
     if demand.collective != "allreduce":  # else it is the optimum of one half
         per_block = demand.size_bytes / (1 if name == "broadcast" else topology.num_gpus)
-        clock.notes["optimum_us"] = optimum.bound_s_per_GB * per_block / 1000
+        context.notes["optimum_us"] = optimum.bound_s_per_GB * per_block / 1000
     if name == "alltoall":
         jobs, rounds = _jobs_on_paths(topology, demand, optimum), 1
     else:
-        jobs, rounds = packed_jobs(topology, demand, "fluid", clock.shared, optimum.link_GB / optimum.link_GB.max())
-    yield from worked_off(jobs, rounds, clock)
+        jobs, rounds = packed_jobs(
+            topology, demand, "fluid", context.incumbents.hints, optimum.link_GB / optimum.link_GB.max()
+        )
+    yield from dispatched(jobs, rounds, context)
 
 
-def _known(topology: Topology, name: str, root: int, clock: Clock) -> FluidOptimum:
+def _known(topology: Topology, name: str, root: int, context: SearchContext) -> FluidOptimum:
     """The optimum, solved once for all numbers of chunks."""
     key = f"fluid {name} {root} {topology.fingerprint}"
-    found = clock.shared.get(key)
+    found = context.incumbents.hints.get(key)
     if not isinstance(found, FluidOptimum):
-        found = clock.shared[key] = fluid_optimum(topology, name, root=root)
+        found = context.incumbents.hints[key] = fluid_optimum(topology, name, root=root)
     return found
 
 
 def _pattern(topology: Topology, demand: Demand) -> str:
     """Which collective of all GPUs it is, as one block per source (and destination)."""
     count, sources = topology.num_gpus, np.bincount(demand.source_rank, minlength=topology.num_gpus)
-    if demand.num_gpus == count and not demand.reduces and len(demand.destination_rank) == len(demand):
+    if demand.num_gpus == count and not demand.reduces and demand.is_unicast:
         pair = demand.source.astype(np.int64) * count + demand.destination_rank
         many = np.unique(pair, return_counts=True)[1]
         if len(many) == count * (count - 1) and np.all(many == many[0]):

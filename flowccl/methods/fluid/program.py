@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flowccl.methods.fluid.arcs import Arcs
 from flowccl.methods.fluid.quotient import Destination, Source
-from flowccl.solver import Block, LinearProgram, ProgramBuilder, RowFamily
+from flowccl.solver import LinearProgram, ProgramBuilder, RowFamily, VariableBlock
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
@@ -55,7 +55,7 @@ class FluidProgram:
     """The program, and where its numbers are."""
 
     program: LinearProgram
-    time: Block
+    time: VariableBlock
     traffic: tuple[Traffic, ...]
     links: RowFamily
     limits: RowFamily
@@ -100,7 +100,7 @@ def fluid_program(topology: Topology, link_orbit: I32, parts: tuple[Part, ...]) 
     return FluidProgram(model.build(), time, traffic, links, limits, limit_of_row)
 
 
-def _amounts(model: ProgramBuilder, parts: tuple[Part, ...]) -> Block:
+def _amounts(model: ProgramBuilder, parts: tuple[Part, ...]) -> VariableBlock:
     """What each source of a class sends: one unit, or a share of one."""
     sources = parts[0].sources
     free = len(parts) > 1
@@ -110,11 +110,11 @@ def _amounts(model: ProgramBuilder, parts: tuple[Part, ...]) -> Block:
     return amount
 
 
-def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
+def _traffic(model: ProgramBuilder, part: Part, amount: VariableBlock) -> list[Traffic]:
     """Flows from one source of each class and, where data is copied, the usage that they need."""
     result = []
     for at, source in enumerate(part.sources):
-        flows: list[Block] = []
+        flows: list[VariableBlock] = []
         if part.copies:
             flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
             carried = _usage(model, part.arcs, source, flows)
@@ -129,7 +129,7 @@ def _traffic(model: ProgramBuilder, part: Part, amount: Block) -> list[Traffic]:
     return result
 
 
-def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: Source, amount: Block) -> Block:
+def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: Source, amount: VariableBlock) -> VariableBlock:
     """What a source sends to all its destinations, a unit for each, as one flow: (3.16) added up over destinations."""
     classes = source.classes
     useless = np.zeros(classes.num_arcs, dtype=np.bool_)
@@ -143,7 +143,7 @@ def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: Source, amount: Bloc
     return flow
 
 
-def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, amount: Block) -> Block:
+def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, amount: VariableBlock) -> VariableBlock:
     """One flow from source to destination (3.1 to 3.3); none of it goes back to the source or on from the end."""
     classes = end.classes
     useless = np.zeros(classes.num_arcs, dtype=np.bool_)
@@ -157,7 +157,7 @@ def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, a
     return flow
 
 
-def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Block]) -> Block:
+def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[VariableBlock]) -> VariableBlock:
     """What the arcs carry of a source: at least what flows to each single destination (3.7)."""
     classes = source.classes
     useless = np.zeros(classes.num_arcs, dtype=np.bool_)
@@ -174,7 +174,9 @@ def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Block]
     return use
 
 
-def _destined(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Block], use: Block) -> None:
+def _destined(
+    model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[VariableBlock], use: VariableBlock
+) -> None:
     """What an arc carries, by how many destinations it is for (3.14): none of that changes where nothing is copied."""
     classes = source.classes
     most = sum(end.count for end in source.destinations)
@@ -196,7 +198,7 @@ def _destined(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Blo
         _add_balance(model.rows("for as many", len(first), equals=0), arcs, first, destined[classes.arc, a])
 
 
-def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variables: Block) -> None:
+def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variables: VariableBlock) -> None:
     """What comes into each of these nodes, one row each, less what goes out."""
     row_of = np.full(arcs.num_nodes, -1, dtype=np.int64)
     row_of[nodes] = np.arange(len(nodes))
@@ -206,7 +208,7 @@ def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variable
 
 
 def _links(
-    model: ProgramBuilder, topology: Topology, time: Block, traffic: tuple[Traffic, ...], link_orbit: I32
+    model: ProgramBuilder, topology: Topology, time: VariableBlock, traffic: tuple[Traffic, ...], link_orbit: I32
 ) -> RowFamily:
     """No link carries more than its bandwidth in the time (4.1); one row per orbit, for all its links are alike."""
     first, size = np.unique(link_orbit, return_index=True, return_counts=True)[1:]
@@ -220,7 +222,7 @@ def _links(
 
 
 def _limits(
-    model: ProgramBuilder, topology: Topology, time: Block, traffic: tuple[Traffic, ...], link_orbit: I32
+    model: ProgramBuilder, topology: Topology, time: VariableBlock, traffic: tuple[Traffic, ...], link_orbit: I32
 ) -> tuple[RowFamily, NDArray[np.int64]]:
     """The same for limits: one of each kind, which is how many links it has of each orbit, and its bandwidth."""
     size = np.bincount(link_orbit)

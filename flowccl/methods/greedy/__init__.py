@@ -13,11 +13,12 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.greedy.problem import Knobs, Net, Work
 from flowccl.methods.greedy.run_kernels import list_schedule
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
+from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes, segment_GBps
 from flowccl.topology.topology import Topology
@@ -47,7 +48,7 @@ class GreedySearch:
         if self.demand.reduces:
             raise DemandError(f"greedy moves chunks with one source each; {self.demand.collective} adds up several")
         near = neighbours(self.topology)
-        if len(self.demand.destination_rank) > len(self.demand):
+        if not self.demand.is_unicast:
             near = near.without(~self.topology.copies)  # relays pass on several copies
         mean_bytes = float(self.demand.chunk_bytes.mean())
         self.net = _net(near.quickest_first(mean_bytes), mean_bytes)
@@ -108,17 +109,18 @@ class GreedySearch:
         )
 
 
-def greedy(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def greedy(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """One run of the list scheduler after the other, for ever; whoever asks decides when it is enough."""
-    search = GreedySearch(topology, demand, clock.seed, clock.shared.get("greedy"))
+    topology, demand = problem.topology, problem.demand
+    search = GreedySearch(topology, demand, context.seed, context.incumbents.hints.get("greedy"))
     few = search.told is not None and len(demand.destination_rank) <= _FEW_DELIVERIES
     runs = 2 if few else 1  # what was good elsewhere is not always good here
     while True:
         better = sum(search.step() for _ in range(runs)) > 0
         runs = 1
         if better and search.best is not None:
-            clock.tell(search.best)
-            clock.share("greedy", search.best_knobs, search.best_ps)
+            context.incumbents.report(search.best)
+            context.incumbents.report_hint("greedy", search.best_knobs, search.best_ps)
         yield search.best if better else None
 
 

@@ -14,7 +14,7 @@ from flowccl.compiled import (
     grown,
     inlined,
     inner,
-    lacks_room,
+    lacks_space,
     larger,
     maker,
     new_queue,
@@ -103,7 +103,7 @@ def list_schedule(net: Net, work: Work, knobs: Knobs) -> tuple[bool, int, I32, I
         while not _serve(net, work, knobs, run, awake, order, heaps, shares, hops, tree, queue, sent):
             if shares_lack_room(net, shares):
                 shares = larger_shares(shares)
-            if lacks_room(queue, nodes + 1):
+            if lacks_space(queue, nodes + 1):
                 queue = larger(queue)
             if _sent_lacks_room(sent, tree):
                 sent = _larger_sent(sent)
@@ -184,7 +184,7 @@ def _serve(
 ) -> bool:
     """Let the pairs that are awake send, each in its turn; False where an array is full."""
     while awake.turn[0] < awake.size[0] and run.finish[0] < knobs.give_up_ps:
-        if lacks_room(queue, len(run.held) + 1) or _sent_lacks_room(sent, tree) or shares_lack_room(net, shares):
+        if lacks_space(queue, len(run.held) + 1) or _sent_lacks_room(sent, tree) or shares_lack_room(net, shares):
             return False
         pair = awake.pair[order[awake.turn[0]]]
         if not _send(net, work, knobs, run, heaps, shares, hops, tree, queue, sent, pair, awake.now[0]):

@@ -18,19 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.auto.traits import traits_of
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.lns.insertion_kernels import Ways, Work
 from flowccl.methods.lns.quotient import Quotient
 from flowccl.methods.lns.search_kernels import book_all, build, improve, last_ps
 from flowccl.methods.lns.timetable_kernels import Net, Table, new_table
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread as spread_rows
 from flowccl.schedule.transform import left_shift, prune
+from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import Neighbours, neighbours
-from flowccl.topology.symmetry.free_groups import free_groups
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_times_ps
 
@@ -46,44 +45,46 @@ _REPAIRED = 5_000  # for so many deliveries, one more round of repair in a step
 _FEW_LATE, _LEAST = (1, 2, 4, 8, 16, 32), 1e-5  # chunks that are late in such a round; by this part of the finish
 _LEAST_BOLD, _MOST_BOLD = 0.001, 0.1  # parts of the finish by which it shall be earlier
 _PARKS, _MOST_ASIDE = 0.3, 3e7  # how often the chunks that are early are parked, and holds that are moved for it
+_QUOTIENT = "lns-quotient"
 _MOST_ENTRIES = 30_000_000  # chunks x nodes
 _FIRST_STEPS = 16  # of a folded search before it is compared with others: its first builds say little, and take long
 
 
-def lns(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def lns(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Builds with several weights, then the neighbourhood search, for ever."""
+    topology, demand = problem.topology, problem.demand
     _check(topology, demand, "lns")
     if len(demand) * len(topology.nodes) > _MOST_ENTRIES:
         raise DemandError(f"woven keeps a table of chunks x nodes; {len(demand)} x {len(topology.nodes)} are too many")
-    search = LnsSearch(topology, demand, clock.seed)
+    search = LnsSearch(topology, demand, context.seed)
     while True:
-        other = clock.told.get((topology, demand))
-        left = other is not None and traits_of(other.method).stays_ahead  # to who found it
-        yield search.step(None if left else other, clock.bound_ps)
+        other = context.incumbents.schedules.get(problem)
+        if other is not None and other.method == _QUOTIENT:  # the quotient search improves its own schedules better
+            other = None
+        yield search.step(other, context.incumbents.bound_ps)
 
 
-def lns_quotient(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def lns_quotient(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """The same on the machine folded by its largest free group that leaves the demand unchanged."""
-    _check(topology, demand, "lns-quotient")
-    folds = (Quotient.of(group, demand) for group in free_groups(topology))
+    topology, demand = problem.topology, problem.demand
+    _check(topology, demand, _QUOTIENT)
+    folds = (Quotient.of(group, demand) for group in problem.free_groups)
     quotient = next((quotient for quotient in folds if quotient is not None), None)
     if quotient is None:
         raise DemandError("folded needs a symmetry of machine and demand that leaves no link in place; use woven")
-    search = LnsSearch(topology, demand, clock.seed, quotient)
+    search = LnsSearch(topology, demand, context.seed, quotient)
     found = [search.step() for _ in range(_FIRST_STEPS)]
     best = min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
     while True:
         if best is not None:
-            clock.tell(best)
+            context.incumbents.report(best)
         yield best
-        best = search.step(bound_ps=clock.bound_ps)
+        best = search.step(bound_ps=context.incumbents.bound_ps)
 
 
 def _check(topology: Topology, demand: Demand, name: str) -> None:
     if demand.reduces:
         raise DemandError(f"{name} moves chunks with one source each; {demand.collective} adds up several")
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
-        raise DemandError(f"{name} knows no shared limits, buffer limits or changing bandwidth; use greedy")
     if any(node.crossing == "store-and-forward" for node in topology.nodes if not node.stores):
         raise DemandError(f"{name} knows no store-and-forward switches; use greedy")
 
@@ -105,7 +106,7 @@ class LnsSearch:
         near = neighbours(self.topology)
         if len(near.routes) > _MANY_ROUTES:
             near = neighbours(self.topology, 2)
-        if len(self.demand.destination_rank) > len(self.demand):
+        if not self.demand.is_unicast:
             near = near.without(~self.topology.copies)
         self.routes = near.routes
         self.route_of = {

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.reroute.tree_kernels import Graph, Trees, rip_up_and_reroute
+from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import Jobs, jobs_from, jobs_of
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
 _STEEP = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # how dear full links are, sweep by sweep
@@ -27,19 +28,20 @@ _JOBS, _MOST_RUNS = 30_000, 16  # about so many jobs are worked off in a step, i
 _NEVER = np.iinfo(np.int64).max
 
 
-def reroute(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def reroute(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """One run after the other, for ever; new trees after every few runs that did not help."""
+    topology, demand = problem.topology, problem.demand
     if demand.reduces:
         raise DemandError(f"routed moves chunks with one source each; {demand.collective} adds up several")
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
-        raise DemandError("routed knows no shared limits, buffer limits or changing bandwidth; use greedy")
-    search = RerouteSearch(topology, demand, clock.seed)
+    search = RerouteSearch(topology, demand, context.seed)
     runs = 1  # the first answer comes at once
     while True:
-        heard = search.hear(clock.told.get((topology, demand)))
-        found = next((one for one in (search.step(clock.best_ps) for _ in range(runs)) if one is not None), None)
+        heard = search.hear(context.incumbents.schedules.get(problem))
+        found = next(
+            (one for one in (search.step(context.incumbents.best_ps) for _ in range(runs)) if one is not None), None
+        )
         if found is not None:
-            clock.tell(found)
+            context.incumbents.report(found)
         yield found if found is not None else heard
         runs = search.runs
 
@@ -54,7 +56,7 @@ class RerouteSearch:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
-        self.copies = len(self.demand.destination_rank) > len(self.demand)
+        self.copies = not self.demand.is_unicast
         self.best_ps: int = _NEVER
         self.best: tuple[Jobs, float] | None = None
         self.jobs: Jobs | None = None

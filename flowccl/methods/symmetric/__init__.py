@@ -15,10 +15,11 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.symmetric.one_source import OneSource, deliver_one, spread_one
 from flowccl.methods.symmetric.paths import Ways
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.symmetry.regular_groups import regular_group
 from flowccl.topology.topology import Topology
 
@@ -26,14 +27,15 @@ _NEVER = int(np.iinfo(np.int64).max // 4)
 _TIGHTER = (1.0, 0.999, 0.99, 0.97)  # of the best finish: nothing may arrive later than that
 
 
-def symmetric(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def symmetric(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Allgather and alltoall; run after run, each better one expanded to all sources."""
+    topology, demand = problem.topology, problem.demand
     pieces, copies = _pattern(topology, demand)
     ways = symmetric_paths(topology)
     if ways is None:
         raise DemandError(f"mirrored needs a machine that looks the same from every GPU; {topology.name} does not")
     kinds = ways.kinds(int(demand.chunk_bytes.max()))
-    random = np.random.default_rng(clock.seed)
+    random = np.random.default_rng(context.seed)
     best: OneSource | None = None
     while True:
         if not copies:
@@ -51,7 +53,7 @@ def symmetric(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Sche
 
 def symmetric_paths(topology: Topology) -> Ways | None:
     """The ways of a machine that looks the same from every GPU; None where it does not, or has limits or changes."""
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+    if topology.has_extra_constraints:
         return None
     group = regular_group(topology)
     return None if group is None else Ways.of(group)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flowccl.methods.symmetric.spread_kernels import Kinds
 from flowccl.topology.neighbours import routes_from
 from flowccl.topology.routes import Routes, RouteShape, route_shape
-from flowccl.topology.symmetry.regular_groups import Regular
+from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.units import busy_times_ps
 
 _ROUTES_PER_PAIR = 2
@@ -18,13 +18,13 @@ _ROUTES_PER_PAIR = 2
 class Ways:
     """Ways from GPU 0: `routes` as links, and the GPU at the end of each."""
 
-    group: Regular
+    group: RegularGroup
     routes: Routes
     end: NDArray[np.int32]
     shape: RouteShape
 
     @classmethod
-    def of(cls, group: Regular) -> "Ways | None":
+    def of(cls, group: RegularGroup) -> "Ways | None":
         """Ways on links without fixed points that use each orbit of links once; None where they do not reach all."""
         topology = group.topology
         found = routes_from(topology, 0, _ROUTES_PER_PAIR)
@@ -88,6 +88,6 @@ class Ways:
         )
 
 
-def _is_free(group: Regular, links: tuple[int, ...]) -> bool:
+def _is_free(group: RegularGroup, links: tuple[int, ...]) -> bool:
     orbit = group.link_orbits[list(links)]
     return bool(group.free_links[list(links)].all()) and len(set(orbit.tolist())) == len(links)

@@ -31,7 +31,7 @@ class Ways:
         return cls(logical, demand, chunk, arc, logical.times(demand.chunk_bytes[chunk], arc)[0])
 
     @cached_property
-    def turns(self) -> list[Turn]:
+    def rotations(self) -> list[Turn]:
         """Symmetries of machine, sketch and demand."""
         return turns_of(self.logical, self.demand)
 
@@ -39,7 +39,7 @@ class Ways:
     def pair_orbits(self) -> tuple[Ints, Ints]:
         """The orbit of each pair, and the first pair of each orbit."""
         arcs = len(self.logical)
-        images = [turn.chunk[self.chunk] * arcs + turn.arc[self.arc] for turn in self.turns]
+        images = [turn.chunk[self.chunk] * arcs + turn.arc[self.arc] for turn in self.rotations]
         return orbits(self.chunk * arcs + self.arc, images)
 
     @cached_property

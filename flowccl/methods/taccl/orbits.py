@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.taccl.logical import Ints, Logical
-from flowccl.topology.sketch import turned
-from flowccl.topology.symmetry.permutations import Verifier
+from flowccl.topology.sketch import rotated_ranks
+from flowccl.topology.symmetry.permutations import AutomorphismChecker
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +23,9 @@ class Turn:
 def turns_of(logical: Logical, demand: Demand) -> list[Turn]:
     """The turns of the sketch that the demand has too; the others do not help."""
     topology = logical.topology
-    verifier, result = Verifier(topology), []
-    for offset, size in logical.sketch.turns:
-        found = verifier.extended(turned(topology, offset, size))
+    checker, result = AutomorphismChecker(topology), []
+    for offset, size in logical.sketch.rotations:
+        found = checker.extended(rotated_ranks(topology, offset, size))
         if found is None:
             continue
         node, link = found[0].astype(np.int64), found[1]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from flowccl.methods.taccl.choices import Ways
 from flowccl.methods.taccl.logical import Ints
 from flowccl.methods.taccl.orbits import orbits
-from flowccl.solver import Block, ProgramBuilder, Solution, SolverOptions, solve
+from flowccl.solver import ProgramBuilder, Solution, SolverOptions, VariableBlock, solve
 
 _INCLINATION = 1e-4  # share of the finish that all connections of switches together weigh
 _GAP = 0.01
@@ -20,10 +20,10 @@ class _Program:
     """The blocks of the path encoding: one variable for each orbit of pairs, and of (chunk, node)."""
 
     model: ProgramBuilder
-    sent: Block
-    start: Block
-    finish: Block
-    used: Block
+    sent: VariableBlock
+    start: VariableBlock
+    finish: VariableBlock
+    used: VariableBlock
     keys: Ints
     key_first: Ints
     arc_orbit: Ints
@@ -84,7 +84,7 @@ def _program(ways: Ways, horizon: float) -> _Program:
     out = ways.chunk * nodes + logical.src[ways.arc]
     source = demand.source + np.arange(len(demand)) * nodes
     keys = np.unique(np.concatenate((into, source)))
-    images = [turn.chunk[keys // nodes] * nodes + turn.node[keys % nodes] for turn in ways.turns]
+    images = [turn.chunk[keys // nodes] * nodes + turn.node[keys % nodes] for turn in ways.rotations]
     key_orbit, key_first = orbits(keys, images)
     at_into, at_out = np.searchsorted(keys, into), np.minimum(np.searchsorted(keys, out), len(keys) - 1)
     reached = keys[at_out] == out  # nobody brings the chunk to the other ends
@@ -135,14 +135,14 @@ def _matches(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> tuple[NDArra
     return row, order[np.repeat(low, high - low) + inside]
 
 
-def _add_inclination(ways: Ways, model: ProgramBuilder, sent: Block) -> tuple[Block, Ints]:
+def _add_inclination(ways: Ways, model: ProgramBuilder, sent: VariableBlock) -> tuple[VariableBlock, Ints]:
     """Connections of switches that are used, as few as possible or as many, after the finish; the orbits of arcs."""
     logical = ways.logical
     weight = np.zeros(len(logical))
     for switch in logical.sketch.switches:
         inside = np.isin(logical.src, switch.gpus) & np.isin(logical.dst, switch.gpus)
         weight[inside] = {"uc-min": 1.0, "uc-max": -1.0, "none": 0.0}[switch.inclination]
-    arc_orbit, arc_first = orbits(np.arange(len(logical)), [turn.arc for turn in ways.turns])
+    arc_orbit, arc_first = orbits(np.arange(len(logical)), [turn.arc for turn in ways.rotations])
     weight = weight[arc_first]
     cost = _INCLINATION / max(int(np.count_nonzero(weight)), 1) * weight
     used = model.variables("used", (len(arc_first),), upper=1.0, cost=cost, where=weight != 0)
@@ -166,7 +166,7 @@ def _point(ways: Ways, program: _Program, known: NDArray[np.bool_], horizon: flo
     start[np.searchsorted(program.keys, into)] = arrival
     used = np.zeros(program.used.shape)
     np.maximum.at(used, program.arc_orbit[ways.arc[pairs]], 1.0)
-    blocks: list[tuple[Block, NDArray[np.float64]]] = [
+    blocks: list[tuple[VariableBlock, NDArray[np.float64]]] = [
         (program.sent, known[first].astype(np.float64)),
         (program.start, start[program.key_first]),
         (program.used, np.where(program.used.exists, used, 0.0)),

@@ -7,8 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.errors import InputError
-from flowccl.methods.clock import Clock
 from flowccl.methods.taccl.choices import Ways
 from flowccl.methods.taccl.contiguity import contiguity_encoding, quick_joints
 from flowccl.methods.taccl.fast_routing import quick_ways
@@ -18,12 +16,13 @@ from flowccl.methods.taccl.ordering import Sends, orders
 from flowccl.methods.taccl.relays import relayed
 from flowccl.methods.taccl.routing import path_encoding
 from flowccl.methods.taccl.send_order import Layout
+from flowccl.problem import Problem
 from flowccl.schedule.generation.serial import fits, generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate
+from flowccl.search.context import SearchContext
 from flowccl.solver import SolverOptions
 from flowccl.topology.sketch import check_sketch, default_sketch
-from flowccl.topology.topology import Topology
 
 _MOST_PAIRS = 400_000  # beyond so many orbits of (chunk, arc) pairs the path encoding is left out
 _QUICK_SHARE = 0.1  # of the time, for joining by trial in auto
@@ -32,57 +31,56 @@ _MOST_TRIALS = 3_000  # of joining by trial
 _MOST_SENDS = 20_000  # beyond so many the contiguity encoding is left out
 
 
-def taccl(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def taccl(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules, better and better: with quick ways, then with those of the path encoding, then sent together."""
-    return _run(topology, demand, clock, TacclOptions.of(clock.options))
+    return _run(problem, context, TacclOptions.of(context.options))
 
 
-def taccl_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def taccl_quick(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """The same without a solver, in little time: what auto takes where links have setups."""
-    limit = _QUICK_SHARE * clock.time_limit_s
-    return _run(topology, demand, clock, TacclOptions(routing="fast", contiguity="fast", contiguity_limit_s=limit))
+    limit = _QUICK_SHARE * context.budget.time_limit_s
+    return _run(problem, context, TacclOptions(routing="fast", contiguity="fast", contiguity_limit_s=limit))
 
 
-def _run(topology: Topology, demand: Demand, clock: Clock, options: TacclOptions) -> Iterator[Schedule | None]:
-    if any(node.buffer_bytes is not None for node in topology.nodes):
-        raise InputError(f"taccl knows no buffer limits, which {topology.name} has; use greedy or auto")
+def _run(problem: Problem, context: SearchContext, options: TacclOptions) -> Iterator[Schedule | None]:
+    topology, demand = problem.topology, problem.demand
     if options.sketch is not None:
         check_sketch(options.sketch, topology)
     size = int(demand.chunk_bytes.max(initial=1))
     sketch, changes = relayed(options.sketch or default_sketch(topology), topology, size)
     if changes:
-        clock.notes |= {"relayed": changes}
+        context.notes |= {"relayed": changes}
     logical = Logical.of(topology, sketch, size, reduces=demand.reduces)
     logical.check_reaches(demand)
-    if demand.reduces and len(demand.destination_rank) > len(demand):
-        yield from _joined(logical, demand, clock, options)
+    if demand.reduces and not demand.is_unicast:
+        yield from _joined(logical, demand, context, options)
     else:
-        yield from _stages(logical, demand, clock, options, 1.0)
+        yield from _stages(logical, demand, context, options, 1.0)
 
 
 def _stages(
-    logical: Logical, demand: Demand, clock: Clock, options: TacclOptions, share: float
+    logical: Logical, demand: Demand, context: SearchContext, options: TacclOptions, share: float
 ) -> Iterator[Schedule | None]:
     """`share` is the part of the time that is left, at each stage, for this demand."""
     ways = _ways(logical, demand)
     quick = quick_ways(ways)
     sends = _sends(ways, demand, quick)
-    began = clock.elapsed_s
-    best = _ordered(sends, clock, "quick ways")
-    order_s = clock.elapsed_s - began
+    began = context.budget.elapsed_s
+    best = _ordered(sends, context, "quick ways")
+    order_s = context.budget.elapsed_s - began
     yield best
-    if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS and order_s < clock.left_s:
-        limit = min(options.routing_limit_s or share * clock.left_s / 2, clock.left_s - order_s)
-        chosen, solution = path_encoding(ways, quick, _solver(options, clock, limit), options.solver)
-        clock.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
+    if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS and order_s < context.budget.left_s:
+        limit = min(options.routing_limit_s or share * context.budget.left_s / 2, context.budget.left_s - order_s)
+        chosen, solution = path_encoding(ways, quick, _solver(options, context, limit), options.solver)
+        context.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
         encoded = _sends(ways, demand, chosen)
-        found = _ordered(encoded, clock, "path encoding")
+        found = _ordered(encoded, context, "path encoding")
         if found.finish_ps < best.finish_ps:
             best, sends = found, encoded
             yield best
         elif not logical.topology.has_overheads:
             yield None
-    together = _together(sends, best, clock, options, share * clock.left_s - order_s)
+    together = _together(sends, best, context, options, share * context.budget.left_s - order_s)
     yield together if together is not None and together.finish_ps < best.finish_ps else None
 
 
@@ -104,58 +102,68 @@ def _sends(ways: Ways, demand: Demand, chosen: NDArray[np.bool_]) -> Sends:
     return Sends(logical, demand, ways.chunk[pairs], ways.arc[pairs], first, second)
 
 
-def _ordered(sends: Sends, clock: Clock, what: str) -> Schedule:
+def _ordered(sends: Sends, context: SearchContext, what: str) -> Schedule:
     """The best order by all heuristics, or by those for which there is time."""
-    began, found = clock.elapsed_s, list[tuple[str, Schedule]]()
+    began, found = context.budget.elapsed_s, list[tuple[str, Schedule]]()
     for item in orders(sends):
         found.append(item)
-        if clock.steps is None and (clock.elapsed_s - began) / len(found) > _ORDER_SHARE * clock.left_s:
+        if (
+            context.budget.steps is None
+            and (context.budget.elapsed_s - began) / len(found) > _ORDER_SHARE * context.budget.left_s
+        ):
             break
     name, best = min(found, key=lambda item: item[1].finish_ps)
-    clock.notes |= {"order": f"{what}: {name}"}
+    context.notes |= {"order": f"{what}: {name}"}
     return best
 
 
-def _together(sends: Sends, schedule: Schedule, clock: Clock, options: TacclOptions, total_s: float) -> Schedule | None:
+def _together(
+    sends: Sends, schedule: Schedule, context: SearchContext, options: TacclOptions, total_s: float
+) -> Schedule | None:
     """Stage 3, where links have setups; `total_s` leaves time to put the sends on the links again."""
     topology = schedule.topology
-    late = clock.steps is None and total_s <= 0
+    late = context.budget.steps is None and total_s <= 0
     if late or not topology.has_overheads or topology.changes or len(sends) > _MOST_SENDS:
         return None
     layout = Layout.of(sends, schedule)
     limit = min(options.contiguity_limit_s or total_s, total_s)
-    until = clock.elapsed_s + limit
+    until = context.budget.elapsed_s + limit
     part = 0.3 if options.contiguity == "milp" else 1.0
-    quick_until = clock.elapsed_s + part * limit
+    quick_until = context.budget.elapsed_s + part * limit
     trials = iter(range(_MOST_TRIALS))
 
     def over() -> bool:
         """With a number of steps the result must not depend on the speed of the computer."""
-        late = clock.steps is None and clock.elapsed_s > quick_until
-        return next(trials, None) is None or late or clock.should_stop()
+        late = context.budget.steps is None and context.budget.elapsed_s > quick_until
+        return next(trials, None) is None or late or context.budget.should_stop()
 
     joined = quick_joints(layout, over)
     if options.contiguity == "milp" and len(layout.joint):
-        left = max(until - clock.elapsed_s, 0.1)
-        joined, solution = contiguity_encoding(layout, joined, _solver(options, clock, left), options.solver)
+        left = max(until - context.budget.elapsed_s, 0.1)
+        joined, solution = contiguity_encoding(layout, joined, _solver(options, context, left), options.solver)
         if solution is not None:
-            clock.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
-    clock.notes |= {"sent_together": int(joined.sum())}
+            context.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
+    context.notes |= {"sent_together": int(joined.sum())}
     found = layout.schedule(joined)
     return found if fits(found) else generate_serial(found, sequence(found))
 
 
-def _solver(options: TacclOptions, clock: Clock, seconds: float) -> SolverOptions:
+def _solver(options: TacclOptions, context: SearchContext, seconds: float) -> SolverOptions:
     return SolverOptions(
-        time_limit_s=max(seconds, 0.1), threads=options.threads, seed=clock.seed, should_stop=clock.should_stop
+        time_limit_s=max(seconds, 0.1),
+        threads=options.threads,
+        seed=context.seed,
+        should_stop=context.budget.should_stop,
     )
 
 
-def _joined(logical: Logical, demand: Demand, clock: Clock, options: TacclOptions) -> Iterator[Schedule | None]:
+def _joined(
+    logical: Logical, demand: Demand, context: SearchContext, options: TacclOptions
+) -> Iterator[Schedule | None]:
     """All-reduce: a reduce-scatter, then an all-gather, each with its own stages; quick ways of both first."""
     chunks = [chunk for _, chunk in demand.halves]
     stages = [
-        _stages(logical, part, clock, options, share)
+        _stages(logical, part, context, options, share)
         for (part, _), share in zip(demand.halves, (0.5, 1.0), strict=True)
     ]
 

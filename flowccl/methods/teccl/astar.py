@@ -10,9 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flowccl.demand.demand import Demand
 from flowccl.errors import NothingFoundError
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import NEVER, CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.grid_bound import Distances, grid_bound
@@ -20,9 +18,10 @@ from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, transfers_of
 from flowccl.methods.teccl.readback import read_back
 from flowccl.methods.teccl.search import solver_options
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.solver import solve
-from flowccl.topology.topology import Topology
 
 NEARER = 0.5
 """What it is worth to be next to the destination, against 1 for being there (the paper's gamma, below 1)."""
@@ -30,9 +29,10 @@ _ROUND_GAP = 0.01
 _SHARE = 0.5  # of the time left that one round may take
 
 
-def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def astar(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Round after round until everything is where it is wanted or on its way there."""
-    options = TecclOptions.of(clock.options)
+    topology, demand = problem.topology, problem.demand
+    options = TecclOptions.of(context.options)
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes)
     distances, floor = Distances.of(grid), grid_bound(grid, demand)
@@ -40,15 +40,15 @@ def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
     state, base, rows = State.start(demand, topology), 0, []
     solver_s, rounds = 0.0, 0
     while state.missing.any():
-        if clock.left_s <= 0 or clock.should_stop():
+        if context.budget.left_s <= 0 or context.budget.should_stop():
             left = int(state.missing.sum())
             raise NothingFoundError(
-                f"after {rounds} rounds in {clock.elapsed_s:.1f} s, {left} deliveries are left;"
+                f"after {rounds} rounds in {context.budget.elapsed_s:.1f} s, {left} deliveries are left;"
                 f" at least {floor.epochs} epochs are needed because {floor.witness}"
             )
-        began = clock.elapsed_s
-        sends = _round(grid, state, distances, length, clock, options)
-        solver_s += clock.elapsed_s - began
+        began = context.budget.elapsed_s
+        sends = _round(grid, state, distances, length, context, options)
+        solver_s += context.budget.elapsed_s - began
         rounds += 1
         if not len(sends[0]):
             length *= 2  # nothing gets nearer in so few epochs
@@ -57,7 +57,7 @@ def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
         state, base = _after(grid, state, sends, length), base + length
     plan = GridPlan.of(grid, demand, rows)
     schedule = read_back(plan, "astar")
-    clock.notes |= {
+    context.notes |= {
         "epoch_us": grid.epoch_us,
         "epochs": plan.epochs,
         "grid_finish_us": plan.epochs * grid.epoch_us,
@@ -77,11 +77,13 @@ def astar(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule
 Sends = tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", ...]
 
 
-def _round(grid: Grid, state: State, distances: Distances, length: int, clock: Clock, options: TecclOptions) -> Sends:
+def _round(
+    grid: Grid, state: State, distances: Distances, length: int, context: SearchContext, options: TecclOptions
+) -> Sends:
     """(chunk, arc, epoch) of the sends of one round."""
     program = CopyProgram(grid, state, distances, length, options, finish=False)
     _reward(program, distances)
-    settings = solver_options(clock, options, max(_SHARE * clock.left_s, 0.1))
+    settings = solver_options(context, options, max(_SHARE * context.budget.left_s, 0.1))
     solution = solve(program.model.build(), replace(settings, gap=max(options.early_stop, _ROUND_GAP)), options.solver)
     if not solution.has_point:
         raise NothingFoundError(

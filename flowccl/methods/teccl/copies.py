@@ -13,7 +13,7 @@ from flowccl.demand.demand import Demand
 from flowccl.methods.teccl.epochs import Grid, Ints
 from flowccl.methods.teccl.grid_bound import Distances
 from flowccl.methods.teccl.options import TecclOptions
-from flowccl.solver import Block, ProgramBuilder
+from flowccl.solver import ProgramBuilder, VariableBlock
 from flowccl.topology.topology import Topology
 
 NEVER = 2**40
@@ -96,7 +96,7 @@ class CopyProgram:
         latest: Ints = (self.last - np.minimum(left, NEVER)).astype(np.int64)
         return latest
 
-    def _sends(self) -> Block:
+    def _sends(self) -> VariableBlock:
         grid, epoch = self.grid, np.arange(self.num_epochs)
         held = self.state.ready < NEVER
         where = (self._earliest[:, grid.tail, None] <= epoch) & ~held[:, grid.head, None]
@@ -105,7 +105,7 @@ class CopyProgram:
             where &= (epoch + self.delay < self.num_epochs) | grid.topology.stores[grid.head][:, None]
         return self.model.variables("send", where.shape, upper=1, integer=True, where=where)
 
-    def _haves(self) -> Block:
+    def _haves(self) -> VariableBlock:
         """have[c, n, k]: node n can send chunk c in epoch k; only where a send from n could use it."""
         grid = self.grid
         used = np.zeros((*self.state.ready.shape, self.num_epochs), dtype=np.bool_)
@@ -254,7 +254,7 @@ class CopyProgram:
                 full.add_at((at[flying] - back,), column[flying])
             self._keep_while_sending(keep, place, node)
 
-    def _keep_while_sending(self, keep: Block, place: Ints, node: int) -> None:
+    def _keep_while_sending(self, keep: VariableBlock, place: Ints, node: int) -> None:
         chunk, arc, epoch = np.nonzero(self.send.exists)
         mine = (self.grid.tail[arc] == node) & (place[chunk] >= 0)
         chunk, arc, epoch = chunk[mine], arc[mine], epoch[mine]

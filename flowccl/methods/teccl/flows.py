@@ -14,7 +14,7 @@ from flowccl.demand.demand import Demand
 from flowccl.methods.teccl.epochs import Grid, Ints
 from flowccl.methods.teccl.grid_bound import Distances
 from flowccl.methods.teccl.options import TecclOptions
-from flowccl.solver import Block, ProgramBuilder
+from flowccl.solver import ProgramBuilder, VariableBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Wanted:
         """
         source, rank = demand.source[demand.destination_chunk].astype(np.int64), demand.destination_rank
         size = np.ones(len(rank)) if whole else demand.chunk_bytes[demand.destination_chunk] / grid.chunk_bytes
-        limited = any(node.buffer_bytes is not None for node in grid.topology.nodes)
+        limited = grid.topology.has_buffer_limits
         key = source * len(grid.topology.nodes) + rank if limited else source
         _, first, row = np.unique(key, return_index=True, return_inverse=True)
         amount = np.zeros((len(first), len(grid.topology.nodes)))
@@ -70,14 +70,14 @@ class FlowProgram:
         self._fit_limits()
         self._fit_buffers()
 
-    def _flows(self) -> Block:
+    def _flows(self) -> VariableBlock:
         grid, epoch = self.grid, np.arange(self.num_epochs)
         where = self._first[:, grid.tail, None] <= epoch
         where = where & (epoch + self.delay <= self.num_epochs - self._left[:, grid.head, None])
         where &= (grid.head[None, :] != self.sources[:, None])[:, :, None]
         return self.model.variables("flow", where.shape, integer=self.whole, where=where)
 
-    def _keeps(self) -> Block:
+    def _keeps(self) -> VariableBlock:
         """Without store-and-forward only the source keeps anything."""
         epoch = np.arange(self.num_epochs)
         where = (self._first[:, :, None] <= epoch) & (epoch + 1 <= self.num_epochs - self._left[:, :, None])
@@ -88,7 +88,7 @@ class FlowProgram:
             where &= own[:, :, None]
         return self.model.variables("keep", where.shape, where=where)
 
-    def _takes(self, wants: NDArray[np.bool_]) -> Block:
+    def _takes(self, wants: NDArray[np.bool_]) -> VariableBlock:
         epoch = np.arange(self.num_epochs + 1)
         where = wants[:, :, None] & (self._first[:, :, None] <= epoch)
         return self.model.variables("take", where.shape, where=where)

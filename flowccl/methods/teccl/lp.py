@@ -10,10 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from flowccl.auto.traits import QUICK_S
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.flows import FlowProgram, Wanted
 from flowccl.methods.teccl.grid_bound import Distances, GridBound, grid_bound
@@ -23,9 +21,10 @@ from flowccl.methods.teccl.plan import GridPlan
 from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, refuse_too_few, solver_options
 from flowccl.methods.teccl.start import Start, greedy_start
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.solver import Status, solve
-from flowccl.topology.topology import Topology
 
 _MOST_COLUMNS = 1_500_000
 _ALWAYS_TRIED = 30_000
@@ -33,6 +32,7 @@ _COLUMNS_PER_S = 3000  # a program of more columns than that for each second lef
 _PIECES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 _MOST_TRANSFERS = 60_000
 _MOST_IN_PIECES = 4000  # chunks that the searches still get at once
+_QUICK_S = 2.5  # time limit of lp-quick
 _FROM_NOTHING = {"warm_start": False}  # in auto
 _MOST_TO_GENERATE = 300  # where limits or changing bandwidths make placing slow
 
@@ -48,77 +48,80 @@ class FlowPlan:
     whole: bool
 
 
-def lp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def lp(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Rates on the grid with their proof or gap, read back in continuous time."""
-    options = TecclOptions.of(clock.options)
-    if len(demand.destination_rank) > len(demand) and options.copy:
+    demand = problem.demand
+    options = TecclOptions.of(context.options)
+    if not demand.is_unicast and options.copy:
         raise DemandError(
             f"{demand.collective}: chunks have several destinations, and lp makes no copies; use milp, or --no-copy"
         )
-    yield from _synthesize(topology, demand, clock, options, whole=False)
+    yield from _synthesize(problem, context, options, whole=False)
 
 
-def lp_quick(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def lp_quick(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """The same in little time, from nothing: what auto takes beside its searches. No plan in that time is no answer."""
-    if clock.steps is not None:
+    if context.budget.steps is not None:
         raise DemandError("lp-quick is for a time limit: with a number of steps it would depend on the computer")
-    until_s = min(clock.elapsed_s + QUICK_S, clock.time_limit_s)
+    budget = context.budget
+    budget = replace(budget, time_limit_s=min(budget.elapsed_s + _QUICK_S, budget.time_limit_s))
     try:
-        yield from lp(topology, demand, replace(clock, time_limit_s=until_s, options=_FROM_NOTHING, notes={}))
+        yield from lp(problem, replace(context, budget=budget, options=_FROM_NOTHING, notes={}))
     except NothingFoundError as nothing:
         raise DemandError(str(nothing)) from None
 
 
-def whole_chunks(topology: Topology, demand: Demand, clock: Clock, options: TecclOptions) -> Iterator[Schedule | None]:
+def whole_chunks(problem: Problem, context: SearchContext, options: TecclOptions) -> Iterator[Schedule | None]:
     """The same with whole chunks: what milp does where nothing is copied."""
-    yield from _synthesize(topology, demand, clock, options, whole=True)
+    yield from _synthesize(problem, context, options, whole=True)
 
 
 def _synthesize(
-    topology: Topology, demand: Demand, clock: Clock, options: TecclOptions, *, whole: bool
+    problem: Problem, context: SearchContext, options: TecclOptions, *, whole: bool
 ) -> Iterator[Schedule | None]:
+    topology, demand = problem.topology, problem.demand
     method = "milp" if whole else "lp"
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes if whole else 1)
     floor = _floor(grid, demand, whole)
     refuse_too_few(options, floor)
-    copies = len(demand.destination_rank) > len(demand)
+    copies = not demand.is_unicast
     start = Start()
     if options.warm_start and options.buffers and options.objective == "epochs" and not copies:
-        start = greedy_start(grid, demand, floor.epochs, clock)
+        start = greedy_start(grid, demand, floor.epochs, context)
         if not whole:
-            floor = _in_pieces(grid, demand, clock, options, start, floor)
+            floor = _in_pieces(grid, demand, context, options, start, floor)
     distances = Distances.of(grid, rates=not whole)
     search: EpochSearch[FlowPlan | GridPlan] = EpochSearch(
         floor,
         options,
-        clock,
-        lambda epochs, seconds: _attempt(grid, demand, distances, clock, options, epochs, seconds, whole),
+        context,
+        lambda epochs, seconds: _attempt(grid, demand, distances, context, options, epochs, seconds, whole),
         best=start.plan,
     )
     plan = search.run()
     if plan is None:
         raise NothingFoundError(
-            f"no plan found in {clock.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
+            f"no plan found in {context.budget.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
         )
-    clock.notes |= search.facts(grid.epoch_us)
-    yield best_schedule(clock, _schedule(plan, start, method, copies), start, method)
+    context.notes |= search.facts(grid.epoch_us)
+    yield best_schedule(context, _schedule(plan, start, method, copies), start, method)
 
 
 def _in_pieces(
-    grid: Grid, demand: Demand, clock: Clock, options: TecclOptions, start: Start, floor: GridBound
+    grid: Grid, demand: Demand, context: SearchContext, options: TecclOptions, start: Start, floor: GridBound
 ) -> GridBound:
     """Better starts with every chunk in 2, 3, ... pieces, which rates may be; the floor then counts for them too."""
     for pieces in (2, 3, 4, 6, 8):
-        good = start.schedule is not None and start.schedule.finish_ps <= clock.good_ps
+        good = start.schedule is not None and start.schedule.finish_ps <= context.budget.good_ps
         met = start.plan is not None and start.plan.epochs <= floor.epochs
         small = pieces * len(demand) <= _MOST_IN_PIECES and pieces <= demand.chunk_bytes.min()
-        if (good and met) or not small or clock.left_s <= 0 or clock.should_stop():
+        if (good and met) or not small or context.budget.left_s <= 0 or context.budget.should_stop():
             break
         parts = split(demand, pieces)
         subdivide = replace(grid, chunk_bytes=grid.chunk_bytes / pieces)
         least = grid_bound(subdivide, parts, copy=False)
-        other = greedy_start(subdivide, parts, least.epochs, clock, share=0.15)
+        other = greedy_start(subdivide, parts, least.epochs, context, share=0.15)
         if other.schedule is not None and (
             start.schedule is None or other.schedule.finish_ps < start.schedule.finish_ps
         ):
@@ -142,14 +145,14 @@ def _attempt(
     grid: Grid,
     demand: Demand,
     distances: Distances,
-    clock: Clock,
+    context: SearchContext,
     options: TecclOptions,
     epochs: int,
     seconds: float,
     whole: bool,
 ) -> "Answer[FlowPlan | GridPlan]":
     """Any flows of so many epochs; with the paper's objective, the earliest in its sense."""
-    began = clock.elapsed_s
+    began = context.budget.elapsed_s
     size = demand.num_gpus * grid.num_arcs * epochs
     if size > max(_ALWAYS_TRIED, min(_COLUMNS_PER_S * seconds, 4 * _MOST_COLUMNS)):
         return Answer(Status.TIME_LIMIT, None, 0.0)
@@ -158,14 +161,14 @@ def _attempt(
         return Answer(Status.TIME_LIMIT, None, 0.0)
     if options.objective == "paper":
         program.reward_early()
-    settings = solver_options(clock, options, seconds, first=whole and options.objective == "epochs")
+    settings = solver_options(context, options, seconds, first=whole and options.objective == "epochs")
     solution = solve(program.model.build(), settings, options.solver)
     if not solution.has_point:
-        return Answer(solution.status, None, clock.elapsed_s - began)
+        return Answer(solution.status, None, context.budget.elapsed_s - began)
     values = [solution.value(block) for block in (program.flow, program.keep, program.take)]
     ways = tuple(ways_of(program, *values))
     done = max(k + int(program.delay[a, k]) for way in ways for a, k in way.sends[-1:])
-    return Answer(solution.status, FlowPlan(grid, demand, ways, done, whole), clock.elapsed_s - began)
+    return Answer(solution.status, FlowPlan(grid, demand, ways, done, whole), context.budget.elapsed_s - began)
 
 
 # -- read the schedule ------------------------------------------------------------------------------------------------
@@ -192,7 +195,7 @@ def _piece_counts(plan: FlowPlan) -> list[int]:
     """The fewest pieces that lose nothing, or a few to choose from."""
     least = int(plan.demand.chunk_bytes.min())
     sends = sum(len(way.sends) for way in plan.ways) / max(len(plan.ways), 1) * len(plan.demand.destination_rank)
-    most = _MOST_TO_GENERATE if plan.grid.topology.limits or plan.grid.topology.changes else _MOST_TRANSFERS
+    most = _MOST_TO_GENERATE if plan.grid.topology.has_limits_or_changes else _MOST_TRANSFERS
     possible = [n for n in _PIECES if n <= least and (n == 1 or n * sends <= most)]
     exact = [n for n in possible if _is_exact(plan, n)]
     return exact[:1] + ([n for n in (1, 2, 4, 8, 16) if n in possible] if not exact else [])

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError, NothingFoundError
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.copies import CopyProgram, State
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.grid_bound import Distances, grid_bound
@@ -23,51 +22,53 @@ from flowccl.methods.teccl.plan import GridPlan, transfers_of
 from flowccl.methods.teccl.readback import best_schedule, read_back
 from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, refuse_too_few, solver_options
 from flowccl.methods.teccl.start import Start, greedy_start
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.solver import Status, solve
-from flowccl.topology.topology import Topology
 
 _MOST_COLUMNS = 2_000_000  # beyond this, the start and the floor must do
 
 
-def milp(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def milp(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """A plan on the grid with its proof or gap, read back in continuous time."""
-    options = TecclOptions.of(clock.options)
-    if len(demand.destination_rank) == len(demand) or not options.copy:
-        yield from whole_chunks(topology, demand, clock, options)
+    topology, demand = problem.topology, problem.demand
+    options = TecclOptions.of(context.options)
+    if demand.is_unicast or not options.copy:
+        yield from whole_chunks(problem, context, options)
         return
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes)
     distances = Distances.of(grid)
     floor = grid_bound(grid, demand)
     refuse_too_few(options, floor)
-    start = greedy_start(grid, demand, floor.epochs, clock) if options.warm_start and options.buffers else Start()
+    start = greedy_start(grid, demand, floor.epochs, context) if options.warm_start and options.buffers else Start()
     search = EpochSearch(
         floor,
         options,
-        clock,
-        lambda epochs, seconds: _attempt(grid, demand, distances, clock, options, epochs, seconds),
+        context,
+        lambda epochs, seconds: _attempt(grid, demand, distances, context, options, epochs, seconds),
     )
     if start.plan is not None:
         search.best = start.plan
     if options.objective == "paper":
-        plan, facts = _by_objective(grid, demand, distances, clock, options, search)
+        plan, facts = _by_objective(grid, demand, distances, context, options, search)
     else:
         plan, facts = search.run(), {}
     if plan is None:
         raise NothingFoundError(
-            f"no plan found in {clock.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
+            f"no plan found in {context.budget.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
         )
     search.best = plan
-    clock.notes |= search.facts(grid.epoch_us) | facts
-    yield best_schedule(clock, start.schedules.get(plan) or read_back(plan, "milp"), start, "milp")
+    context.notes |= search.facts(grid.epoch_us) | facts
+    yield best_schedule(context, start.schedules.get(plan) or read_back(plan, "milp"), start, "milp")
 
 
 def _attempt(
     grid: Grid,
     demand: Demand,
     distances: Distances,
-    clock: Clock,
+    context: SearchContext,
     options: TecclOptions,
     epochs: int,
     seconds: float,
@@ -75,15 +76,15 @@ def _attempt(
     """Any plan of so many epochs."""
     if len(demand) * grid.num_arcs * epochs > 20 * _MOST_COLUMNS:
         return Answer(Status.TIME_LIMIT, None, 0.0)
-    began = clock.elapsed_s
+    began = context.budget.elapsed_s
     program = CopyProgram(
         grid, State.start(demand, grid.topology), distances, epochs, replace(options, objective="epochs")
     )
     if program.model.num_columns > _MOST_COLUMNS:
-        return Answer(Status.TIME_LIMIT, None, clock.elapsed_s - began)
-    solution = solve(program.model.build(), solver_options(clock, options, seconds, first=True), options.solver)
+        return Answer(Status.TIME_LIMIT, None, context.budget.elapsed_s - began)
+    solution = solve(program.model.build(), solver_options(context, options, seconds, first=True), options.solver)
     plan = plan_of(program, demand, solution.value(program.send)) if solution.has_point else None
-    return Answer(solution.status, plan, clock.elapsed_s - began)
+    return Answer(solution.status, plan, context.budget.elapsed_s - began)
 
 
 def plan_of(program: CopyProgram, demand: Demand, send: NDArray[np.float64]) -> GridPlan:
@@ -97,7 +98,7 @@ def _by_objective(
     grid: Grid,
     demand: Demand,
     distances: Distances,
-    clock: Clock,
+    context: SearchContext,
     options: TecclOptions,
     search: "EpochSearch[GridPlan]",
 ) -> tuple[GridPlan | None, dict[str, object]]:
@@ -105,16 +106,16 @@ def _by_objective(
     search.low, search.reason = search.floor.epochs, search.floor.witness
     given = options.epochs if isinstance(options.epochs, int) else None
     epochs = given or (search.best.epochs if search.best is not None else 0)
-    epochs = epochs or _enough_epochs(grid, demand, clock, options, search)
+    epochs = epochs or _enough_epochs(grid, demand, context, options, search)
     while True:
         program = CopyProgram(grid, State.start(demand, grid.topology), distances, epochs, options)
         program.reward_early()
-        began = clock.elapsed_s
-        settings = solver_options(clock, options, max(clock.left_s, 0.1))
+        began = context.budget.elapsed_s
+        settings = solver_options(context, options, max(context.budget.left_s, 0.1))
         if search.best is not None and search.best.epochs <= epochs:
             settings = replace(settings, start=_point(program, search.best))
         solution = solve(program.model.build(), settings, options.solver)
-        search.solver_s += clock.elapsed_s - began
+        search.solver_s += context.budget.elapsed_s - began
         search.solves += 1
         if solution.status is not Status.INFEASIBLE:
             break
@@ -131,13 +132,18 @@ def _by_objective(
 
 
 def _enough_epochs(
-    grid: Grid, demand: Demand, clock: Clock, options: TecclOptions, search: "EpochSearch[GridPlan]"
+    grid: Grid, demand: Demand, context: SearchContext, options: TecclOptions, search: "EpochSearch[GridPlan]"
 ) -> int:
     def feasible(epoch_us: float, epochs: int) -> bool:
         coarse = make_grid(grid.topology, grid.chunk_bytes, replace(options, epoch=f"{epoch_us:.6f}us"))
-        if clock.left_s <= 0:
-            raise NothingFoundError(f"no number of epochs found in {clock.elapsed_s:.1f} s that is sure to be enough")
-        return _attempt(coarse, demand, Distances.of(coarse), clock, options, epochs, clock.left_s).plan is not None
+        if context.budget.left_s <= 0:
+            raise NothingFoundError(
+                f"no number of epochs found in {context.budget.elapsed_s:.1f} s that is sure to be enough"
+            )
+        return (
+            _attempt(coarse, demand, Distances.of(coarse), context, options, epochs, context.budget.left_s).plan
+            is not None
+        )
 
     return max(algorithm_one(search.low * grid.epoch_us, grid.epoch_us, feasible), search.low)
 

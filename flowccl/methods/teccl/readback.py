@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InvalidScheduleError
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
 from flowccl.methods.teccl.start import Start
 from flowccl.schedule.generation.job_shop import jobs_from
 from flowccl.schedule.generation.serial import generate_serial
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
+from flowccl.search.context import SearchContext
 from flowccl.topology.routes import Routes, route_shape
 from flowccl.units import busy_times_ps
 from flowccl.verifier.verify import Violation, verify
@@ -49,7 +49,7 @@ _MOST_TO_GENERATE = 20_000  # transfers that are placed one by one although ther
 
 def _in_turn(schedule: Schedule) -> Schedule:
     """The transfers in their order, each as early as its data and its links allow, between others where it fits."""
-    if schedule.topology.limits or schedule.topology.changes:
+    if schedule.topology.has_limits_or_changes:
         return generate_serial(schedule, np.arange(len(schedule), dtype=np.int64))
     timing, start = schedule.timing, schedule.start_ps
     hops: list[list[tuple[int, int, int]]] = [[] for _ in range(len(schedule))]
@@ -81,7 +81,7 @@ def _in_turn(schedule: Schedule) -> Schedule:
 def _by_ways(schedule: Schedule) -> list[Schedule]:
     """The transfers worked off anew, if that is right."""
     topology = schedule.topology
-    if topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+    if topology.has_extra_constraints:
         return []
     jobs = jobs_from(schedule)
     again = jobs.in_order(-jobs.tail, schedule.finish_ps)
@@ -111,12 +111,12 @@ def _valid(raw: Schedule, drop_useless: bool) -> tuple[list[Schedule], list[Viol
     return [], wrong
 
 
-def best_schedule(clock: Clock, schedule: Schedule, start: Start, method: str) -> Schedule:
+def best_schedule(context: SearchContext, schedule: Schedule, start: Start, method: str) -> Schedule:
     """The schedule of the plan, or that of the searches where it finishes earlier; the notes say which."""
-    clock.notes["plan_finish_us"] = schedule.finish_us
-    clock.notes["schedule_by"] = "plan"
+    context.notes["plan_finish_us"] = schedule.finish_us
+    context.notes["schedule_by"] = "plan"
     if start.schedule is not None and start.schedule.finish_ps < schedule.finish_ps:
-        clock.notes["schedule_by"] = "search"
+        context.notes["schedule_by"] = "search"
         schedule = start.schedule
     return replace(schedule, method=method)
 

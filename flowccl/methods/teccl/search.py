@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from flowccl.errors import InputError, NothingFoundError
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.grid_bound import GridBound
 from flowccl.methods.teccl.options import TecclOptions
+from flowccl.search.context import SearchContext
 from flowccl.solver import SolverOptions, Status
 
 
@@ -41,7 +41,7 @@ class EpochSearch(Generic[P]):
 
     floor: GridBound
     options: TecclOptions
-    clock: Clock
+    context: SearchContext
     attempt: Callable[[int, float], Answer[P]]
     best: P | None = None
     low: int = 1
@@ -95,12 +95,16 @@ class EpochSearch(Generic[P]):
             raise InputError(f"infeasible in {most} epochs; at least {self.low} are needed because {self.reason}")
         if self.best is None:
             raise NothingFoundError(
-                f"no plan of {most} epochs found in {self.clock.elapsed_s:.1f} s; at least {self.low} are needed"
+                f"no plan of {most} epochs found in {self.context.budget.elapsed_s:.1f} s; at least {self.low} are needed"
                 f" because {self.reason}"
             )
 
     def _enough(self) -> bool:
-        return self.clock.left_s <= 0 or self.clock.should_stop() or self.gap <= max(self.options.early_stop, 1e-9)
+        return (
+            self.context.budget.left_s <= 0
+            or self.context.budget.should_stop()
+            or self.gap <= max(self.options.early_stop, 1e-9)
+        )
 
     def _next(self) -> int:
         """Without a plan, ever more epochs; else the least not yet refuted (auto) or the middle (search)."""
@@ -112,7 +116,7 @@ class EpochSearch(Generic[P]):
 
     def _ask(self, epochs: int) -> bool | None:
         """True: a plan; False: proved that there is none; None: the time was over."""
-        answer = self.attempt(epochs, max(self.clock.left_s, 0.1))
+        answer = self.attempt(epochs, max(self.context.budget.left_s, 0.1))
         self.solver_s += answer.seconds
         self.solves += 1
         self.tried[epochs] = str(answer.status)
@@ -135,15 +139,17 @@ def refuse_too_few(options: TecclOptions, floor: GridBound) -> None:
         )
 
 
-def solver_options(clock: Clock, options: TecclOptions, seconds: float, *, first: bool = False) -> SolverOptions:
+def solver_options(
+    context: SearchContext, options: TecclOptions, seconds: float, *, first: bool = False
+) -> SolverOptions:
     """What a solve must respect."""
     return SolverOptions(
         time_limit_s=seconds,
         gap=max(options.early_stop, 1e-6),
         threads=options.threads,
-        seed=clock.seed,
+        seed=context.seed,
         first_solution=first,
-        should_stop=clock.should_stop,
+        should_stop=context.budget.should_stop,
     )
 
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.demand import Demand
-from flowccl.methods.clock import Clock
 from flowccl.methods.teccl.epochs import Grid
 from flowccl.methods.teccl.plan import GridPlan, snap
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
 _GOOD = 1e-4  # a finish so near the lower bound is good enough
@@ -43,16 +44,16 @@ class Start:
         return fewer or earlier
 
 
-def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: float = 0.3) -> Start:
+def greedy_start(grid: Grid, demand: Demand, floor: int, context: SearchContext, share: float = 0.3) -> Start:
     """Plans and schedules of `greedy` and `routed`.
 
     Searches take turns: on the machine as it is, and on the machine as the grid rounds it. They end when `floor` epochs
     are met and the real finish is good or no longer gets better, or after their share of the time.
     """
-    until = clock.elapsed_s + share * max(clock.left_s, 0.0)
-    good_ps = clock.good_ps or lower_bound(grid.topology, demand).ps * (1 + _GOOD)
-    limited = any(node.buffer_bytes is not None for node in grid.topology.nodes)
-    start, idle, searches = Start(), 0, _searches(grid, demand, clock)
+    until = context.budget.elapsed_s + share * max(context.budget.left_s, 0.0)
+    good_ps = context.budget.good_ps or lower_bound(grid.topology, demand).ps * (1 + _GOOD)
+    limited = grid.topology.has_buffer_limits
+    start, idle, searches = Start(), 0, _searches(grid, demand, context)
     while idle < _IDLE_STEPS and searches:
         for search, real in list(searches):
             idle += 1
@@ -68,22 +69,22 @@ def greedy_start(grid: Grid, demand: Demand, floor: int, clock: Clock, share: fl
             idle = 0 if start.take(found, plan, real=real) else idle
         met = limited or (start.plan is not None and start.plan.epochs <= floor)
         good = start.schedule is not None and (start.schedule.finish_ps <= good_ps or idle >= _IDLE_STEPS // 4)
-        if (met and good) or clock.elapsed_s > until or clock.should_stop():
+        if (met and good) or context.budget.elapsed_s > until or context.budget.should_stop():
             break
     return start
 
 
-def _searches(grid: Grid, demand: Demand, clock: Clock) -> list[tuple[Iterator[Schedule | None], bool]]:
+def _searches(grid: Grid, demand: Demand, context: SearchContext) -> list[tuple[Iterator[Schedule | None], bool]]:
     """Searches, and whether each is on the real machine."""
     from flowccl.methods.greedy import greedy
     from flowccl.methods.reroute import reroute
 
     topology, rounded = grid.topology, rounded_topology(grid)
-    searches = [(greedy(topology, demand, clock), True)]
+    searches = [(greedy(Problem(topology, demand), context), True)]
     if rounded is not None:
-        searches.append((greedy(rounded, even(demand), clock), False))
-    if not (topology.limits or topology.changes or any(node.buffer_bytes is not None for node in topology.nodes)):
-        searches.append((reroute(topology, demand, clock), True))
+        searches.append((greedy(Problem(rounded, even(demand)), context), False))
+    if not topology.has_extra_constraints:
+        searches.append((reroute(Problem(topology, demand), context), True))
     return searches
 
 

@@ -17,28 +17,30 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.bounds.bottleneck_cut import cut_optimum
+from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.clock import Clock
 from flowccl.methods.trees.along import jobs_along
-from flowccl.methods.trees.pacing import worked_off
+from flowccl.methods.trees.pacing import dispatched
 from flowccl.methods.trees.packing import fewest_rounds, remembered
+from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import Jobs
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 
-def trees(topology: Topology, demand: Demand, clock: Clock) -> Iterator[Schedule | None]:
+def trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """One packing; then chunks staggered along its trees, and runs of the shop."""
+    topology, demand = problem.topology, problem.demand
     if topology.limits:
         raise DemandError("trees knows no shared limits; use fluid or greedy")
     everybody(topology, demand, "trees")
-    _note_optimum(topology, demand, clock)
-    yield from worked_off(*packed_jobs(topology, demand, "trees", clock.shared), clock)
+    _note_optimum(problem, context)
+    yield from dispatched(*packed_jobs(topology, demand, "trees", context.incumbents.hints), context)
 
 
 def packed_jobs(
@@ -56,18 +58,21 @@ def packed_jobs(
     return replace(jobs_along(topology, demand, packing, rounds), method=method), rounds
 
 
-def _note_optimum(topology: Topology, demand: Demand, clock: Clock) -> None:
+def _note_optimum(problem: Problem, context: SearchContext) -> None:
     """The cut optimum, for the reader of the result; of an allgather, once."""
+    topology, demand = problem.topology, problem.demand
     whole = demand.collective in ("allgather", "reduce_scatter") and len(_members(demand)) == topology.num_gpus
-    if whole and "optimum_us" not in clock.notes:
-        clock.notes["optimum_us"] = cut_optimum(topology).seconds_per_GB * demand.size_bytes / topology.num_gpus / 1000
+    if whole and "optimum_us" not in context.notes:
+        context.notes["optimum_us"] = (
+            bottleneck_cut(topology).seconds_per_GB * demand.size_bytes / topology.num_gpus / 1000
+        )
 
 
 def everybody(topology: Topology, demand: Demand, method: str) -> None:
     """Raise DemandError unless every chunk goes to all who get any, on a machine whose bandwidth stays as it is."""
     if demand.reduces:
         raise DemandError(f"{method} moves chunks with one source each; {demand.collective} adds up several")
-    if topology.changes or any(node.buffer_bytes is not None for node in topology.nodes):
+    if topology.changes or topology.has_buffer_limits:
         raise DemandError(f"{method} knows no buffer limits and no changing bandwidth; use greedy")
     if np.any(np.diff(demand.destination_ptr) != len(_members(demand)) - 1):
         raise DemandError(f"{method} is for chunks that go to everybody, as in allgather; use greedy or routed")

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.trees.packing import least_time_us, remembered
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
@@ -19,6 +21,16 @@ _MOST_GPUS = 64  # beyond, packing takes long: one tree per block
 _MOST_BASE = 16  # trees from each GPU
 _MOST_TREES = 512  # to pack at once
 _MOST_TRANSFERS = 20_000  # of one schedule, beyond which it takes long; the formula may ask for more
+
+
+def chunks_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
+    """The number of chunks per block that this gap takes; 1 with limits, or for chunks that do not go to all GPUs."""
+    topology, demand = problem.topology, problem.demand
+    to_all = bool(np.all(np.diff(demand.destination_ptr) == demand.num_gpus - 1))
+    if topology.limits or not (to_all or demand.reduces):
+        return 1
+    count, rounds = trees_and_rounds(topology, demand, gap, context.incumbents.hints)
+    return count * rounds
 
 
 def trees_and_rounds(topology: Topology, demand: Demand, gap: float, known: dict[str, object]) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.clock import Clock
 from flowccl.methods.trees.along import link_work_ps, rounds_of
 from flowccl.methods.trees.pacing_kernels import work_evenly
 from flowccl.methods.trees.stagger import staggered
@@ -17,18 +16,19 @@ from flowccl.schedule.generation.job_shop import Jobs
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
+from flowccl.search.context import SearchContext
 
 F64 = NDArray[np.float64]
 
 _NEVER = int(np.iinfo(np.int64).max)
 
 
-def worked_off(jobs: Jobs, rounds: int, clock: Clock) -> Iterator[Schedule | None]:
+def dispatched(jobs: Jobs, rounds: int, context: SearchContext) -> Iterator[Schedule | None]:
     """Run after run, each better schedule: by what links have left to do and by the longest way to go, with noise.
 
     The first is no worse than the trees of all rounds staggered.
     """
-    random = np.random.default_rng(clock.seed)
+    random = np.random.default_rng(context.seed)
     work, best_ps, runs = link_work_ps(jobs), _NEVER, 0
     while True:
         noise = 0.0 if runs < 2 else float(10 ** random.uniform(-2.0, -0.3))
@@ -37,7 +37,7 @@ def worked_off(jobs: Jobs, rounds: int, clock: Clock) -> Iterator[Schedule | Non
         if found is not None and jobs.topology.limits:  # which the shop does not know
             found = generate_serial(found, sequence(found))
         if runs == 0 and not jobs.topology.limits:
-            found = _better(found, in_rounds(jobs, rounds, clock.seed))
+            found = _better(found, in_rounds(jobs, rounds, context.seed))
         runs += 1
         if found is not None and found.finish_ps < best_ps:
             best_ps = found.finish_ps

@@ -1,16 +1,16 @@
 """Compiled loops of the shop: jobs worked off so that no link falls behind."""
 
-from flowccl.compiled import F64, I64, Queue, compiled, inner, lacks_room, larger
+from flowccl.compiled import F64, I64, Queue, compiled, inner, lacks_space, larger
 from flowccl.schedule.generation.job_shop_kernels import (
     Bookings,
-    Floor,
     Shop,
+    ShopState,
     all_hops,
     first_jobs,
-    gather,
     most_events,
-    new_floor,
+    new_shop_state,
     start_next,
+    take_events,
 )
 
 _ALL = 1e-3  # weight of all links of a route beside the one with most to do
@@ -22,46 +22,46 @@ def work_evenly(shop: Shop, rank: I64, work: F64, give_up_ps: int) -> tuple[bool
 
     `work` is how long each link is busy in all. Returns (done, finish, start of every job).
     """
-    left, floor, held = work.copy(), new_floor(shop), all_hops(shop, len(work))
+    left, state, bookings = work.copy(), new_shop_state(shop), all_hops(shop, len(work))
     queue, events = first_jobs(shop), most_events(shop)
-    while not _go_on(shop, floor, held, queue, rank, left, events, give_up_ps):
+    while not _go_on(shop, state, bookings, queue, rank, left, events, give_up_ps):
         queue = larger(queue)
-    done = floor.left[0] == 0 and floor.finish[0] < give_up_ps
-    return done, floor.finish[0], floor.start
+    done = state.left[0] == 0 and state.finish[0] < give_up_ps
+    return done, state.finish[0], state.start
 
 
 @inner
 def _go_on(
-    shop: Shop, floor: Floor, held: Bookings, queue: Queue, rank: I64, left: F64, events: int, give_up_ps: int
+    shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, rank: I64, left: F64, events: int, give_up_ps: int
 ) -> bool:
     """Go on until all is done or it is too late; False where the queue must be larger first."""
-    while queue.size[0] > 0 or floor.size[0] > 0:
-        if floor.size[0] == 0:
-            gather(shop, floor, queue, rank)
-        if lacks_room(queue, events):
+    while queue.size[0] > 0 or state.size[0] > 0:
+        if state.size[0] == 0:
+            take_events(shop, state, queue, rank)
+        if lacks_space(queue, events):
             return False
-        place = _behind(shop, floor, left)
-        route = floor.route[place]
-        if not start_next(shop, floor, held, queue, route):
-            floor.marked[route] = False
-            floor.size[0] -= 1
-            floor.route[place] = floor.route[floor.size[0]]
+        place = _behind(shop, state, left)
+        route = state.route[place]
+        if not start_next(shop, state, bookings, queue, route):
+            state.marked[route] = False
+            state.size[0] -= 1
+            state.route[place] = state.route[state.size[0]]
             continue
         for h in range(shop.hop_ptr[route], shop.hop_ptr[route + 1]):
             i = h - shop.hop_ptr[route]
-            left[shop.hop_link[h]] -= floor.until[i] - floor.begin[i]
-        if floor.finish[0] >= give_up_ps:
+            left[shop.hop_link[h]] -= state.until[i] - state.begin[i]
+        if state.finish[0] >= give_up_ps:
             break
     return True
 
 
 @inner
-def _behind(shop: Shop, floor: Floor, left: F64) -> int:
+def _behind(shop: Shop, state: ShopState, left: F64) -> int:
     """The place of the route one of whose links has most left to do."""
     best, most = 0, -1.0
-    for i in range(floor.size[0]):
+    for i in range(state.size[0]):
         peak, total = 0.0, 0.0
-        for h in range(shop.hop_ptr[floor.route[i]], shop.hop_ptr[floor.route[i] + 1]):
+        for h in range(shop.hop_ptr[state.route[i]], shop.hop_ptr[state.route[i] + 1]):
             peak = max(peak, left[shop.hop_link[h]])
             total += left[shop.hop_link[h]]
         if peak + _ALL * total > most:

@@ -34,7 +34,7 @@ def earliest_starts(
 
 
 @compiled
-def longest_ways(
+def longest_tails(
     order: I64,
     ptr: I64,
     after: I64,

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.reroute.tree_kernels import Trees
-from flowccl.schedule.generation.job_shop_kernels import Shop, tails, work_off
+from flowccl.schedule.generation.job_shop_kernels import Shop, tails, dispatch
 from flowccl.schedule.generation.precedence import feeding
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
@@ -34,14 +34,14 @@ class Jobs:
 
     def in_order(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
         """One run of the shop: of the jobs that wait for a link, the one with the least key goes first."""
-        raw = self.worked_off(key, give_up_ps)
+        raw = self.dispatched(key, give_up_ps)
         return None if raw is None else left_shift(prune(raw))
 
-    def worked_off(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
+    def dispatched(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
         """The same with all jobs, needed or not, each where the shop put it."""
         rank = np.empty(len(key), dtype=np.int64)
         rank[np.argsort(key, kind="stable")] = np.arange(len(key))
-        done, _, start = work_off(self.shop, rank, len(self.topology.links), give_up_ps)
+        done, _, start = dispatch(self.shop, rank, len(self.topology.links), give_up_ps)
         if not done:
             return None
         flags = np.zeros(len(self.chunk), dtype=np.bool_)
@@ -126,8 +126,8 @@ def _shop(
 def can_be_jobs(schedule: Schedule) -> bool:
     """Chunks with one source that is not late, on machines of which the shop knows all."""
     topology, demand = schedule.topology, schedule.demand
-    known = not (topology.limits or topology.changes or topology.has_overheads)
-    known &= all(node.buffer_bytes is None for node in topology.nodes)
+    known = not (topology.has_limits_or_changes or topology.has_overheads)
+    known &= not topology.has_buffer_limits
     alone = not schedule.has_messages and not np.any(np.diff(schedule.shape.root_ptr) > 1)
     return known and alone and not demand.reduces and demand.ready_ps is None
 

@@ -15,7 +15,7 @@ from flowccl.compiled import (
     heap_push,
     inlined,
     inner,
-    lacks_room,
+    lacks_space,
     larger,
     maker,
     new_queue,
@@ -45,38 +45,38 @@ def new_bookings(links: int, room: int) -> Bookings:
 
 
 @inner
-def free_from(held: Bookings, link: int, begin: int, end: int) -> int:
+def free_from(bookings: Bookings, link: int, begin: int, end: int) -> int:
     """`begin` if the link is free from begin to end, else the next time at which it is free for as long."""
-    entry = held.last[link]
-    while entry >= 0 and held.begin[entry] >= end:
-        entry = held.before[entry]
-    if entry < 0 or held.end[entry] <= begin:
+    entry = bookings.last[link]
+    while entry >= 0 and bookings.begin[entry] >= end:
+        entry = bookings.before[entry]
+    if entry < 0 or bookings.end[entry] <= begin:
         return begin
-    time: int = held.end[entry]
-    entry = held.after[entry]
-    while entry >= 0 and held.begin[entry] < time + end - begin:
-        time = held.end[entry]
-        entry = held.after[entry]
+    time: int = bookings.end[entry]
+    entry = bookings.after[entry]
+    while entry >= 0 and bookings.begin[entry] < time + end - begin:
+        time = bookings.end[entry]
+        entry = bookings.after[entry]
     return time
 
 
 @inner
-def book(held: Bookings, link: int, begin: int, end: int) -> None:
+def book(bookings: Bookings, link: int, begin: int, end: int) -> None:
     """Hold a link; the time must be free, and there must be room for another entry."""
-    entry = held.used[0]
-    held.used[0] += 1
-    held.begin[entry], held.end[entry] = begin, end
-    later, earlier = np.int64(-1), held.last[link]
-    while earlier >= 0 and held.begin[earlier] >= end:
+    entry = bookings.used[0]
+    bookings.used[0] += 1
+    bookings.begin[entry], bookings.end[entry] = begin, end
+    later, earlier = np.int64(-1), bookings.last[link]
+    while earlier >= 0 and bookings.begin[earlier] >= end:
         later = earlier
-        earlier = held.before[earlier]
-    held.before[entry], held.after[entry] = earlier, later
+        earlier = bookings.before[earlier]
+    bookings.before[entry], bookings.after[entry] = earlier, later
     if earlier >= 0:
-        held.after[earlier] = entry
+        bookings.after[earlier] = entry
     if later >= 0:
-        held.before[later] = entry
+        bookings.before[later] = entry
     else:
-        held.last[link] = entry
+        bookings.last[link] = entry
 
 
 class Shop(NamedTuple):
@@ -97,7 +97,7 @@ class Shop(NamedTuple):
     feeding_hop: I64  # of each job: the hop (in the route of its parent) that feeds it; -1 at a source
 
 
-class Floor(NamedTuple):
+class ShopState(NamedTuple):
     """Where the work is."""
 
     start: I64  # of each job
@@ -118,13 +118,13 @@ class Floor(NamedTuple):
 
 
 @maker
-def new_floor(shop: Shop) -> Floor:
+def new_shop_state(shop: Shop) -> ShopState:
     """Nothing has started."""
     routes, jobs = len(shop.hop_ptr) - 1, len(shop.job_route)
     widest = 1
     for r in range(routes):
         widest = max(widest, shop.hop_ptr[r + 1] - shop.hop_ptr[r])
-    return Floor(
+    return ShopState(
         np.zeros(jobs, dtype=np.int64),
         np.full(1, jobs),
         np.zeros(1, dtype=np.int64),
@@ -172,52 +172,52 @@ def most_events(shop: Shop) -> int:
 
 
 @inlined
-def gather(shop: Shop, floor: Floor, queue: Queue, rank: I64) -> None:
+def take_events(shop: Shop, state: ShopState, queue: Queue, rank: I64) -> None:
     """Take all events of the first time: jobs that are fed now, and routes (-r - 1) to try again."""
-    floor.now[0], floor.size[0], floor.turn[0] = queue.time[0], 0, 0
-    while queue.size[0] > 0 and queue.time[0] == floor.now[0]:
+    state.now[0], state.size[0], state.turn[0] = queue.time[0], 0, 0
+    while queue.size[0] > 0 and queue.time[0] == state.now[0]:
         code = take(queue)
         if code < 0:
             route = -code - 1
-            floor.retry_at[route] = -1
+            state.retry_at[route] = -1
         else:
             route = shop.job_route[code]
             at = shop.queue_ptr[route]
-            heap_push(floor.wait_rank[at:], floor.wait_job[at:], floor.waiting[route], rank[code], code)
-            floor.waiting[route] += 1
-        if not floor.marked[route]:
-            floor.marked[route] = True
-            floor.route[floor.size[0]] = route
-            floor.size[0] += 1
+            heap_push(state.wait_rank[at:], state.wait_job[at:], state.waiting[route], rank[code], code)
+            state.waiting[route] += 1
+        if not state.marked[route]:
+            state.marked[route] = True
+            state.route[state.size[0]] = route
+            state.size[0] += 1
 
 
 @inlined
-def start_next(shop: Shop, floor: Floor, held: Bookings, queue: Queue, route: int) -> bool:
+def start_next(shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, route: int) -> bool:
     """Start the first job that waits for a route, if its links are free; else the route tries again when they are."""
-    now = floor.now[0]
-    if floor.waiting[route] == 0:
+    now = state.now[0]
+    if state.waiting[route] == 0:
         return False
     first, hops, at = shop.hop_ptr[route], shop.hop_ptr[route + 1] - shop.hop_ptr[route], shop.queue_ptr[route]
-    _timing(shop, floor.wait_job[at], floor.begin, floor.until)
+    _timing(shop, state.wait_job[at], state.begin, state.until)
     ready = now
     for h in range(hops):
-        begin, until = floor.begin[h], floor.until[h]
-        ready = max(ready, free_from(held, shop.hop_link[first + h], now + begin, now + until) - begin)
+        begin, until = state.begin[h], state.until[h]
+        ready = max(ready, free_from(bookings, shop.hop_link[first + h], now + begin, now + until) - begin)
     if ready > now:
-        if floor.retry_at[route] < 0 or ready < floor.retry_at[route]:
-            floor.retry_at[route] = ready
+        if state.retry_at[route] < 0 or ready < state.retry_at[route]:
+            state.retry_at[route] = ready
             put(queue, ready, -route - 1)
         return False
-    job = heap_pop(floor.wait_rank[at:], floor.wait_job[at:], floor.waiting[route])
-    floor.waiting[route] -= 1
-    floor.start[job] = now
-    floor.left[0] -= 1
+    job = heap_pop(state.wait_rank[at:], state.wait_job[at:], state.waiting[route])
+    state.waiting[route] -= 1
+    state.start[job] = now
+    state.left[0] -= 1
     for h in range(hops):
-        book(held, shop.hop_link[first + h], now + floor.begin[h], now + floor.until[h])
-        floor.finish[0] = max(floor.finish[0], now + floor.until[h] + shop.hop_latency[first + h])
+        book(bookings, shop.hop_link[first + h], now + state.begin[h], now + state.until[h])
+        state.finish[0] = max(state.finish[0], now + state.until[h] + shop.hop_latency[first + h])
     for k in range(shop.child_ptr[job], shop.child_ptr[job + 1]):
         hop = shop.feeding_hop[shop.child[k]]
-        put(queue, now + floor.until[hop] + shop.hop_latency[first + hop], shop.child[k])
+        put(queue, now + state.until[hop] + shop.hop_latency[first + hop], shop.child[k])
     return True
 
 
@@ -228,56 +228,56 @@ def _timing(shop: Shop, job: int, begin: I64, until: I64) -> None:
     first = shop.hop_ptr[route]
     delay = np.int64(0)
     for s in range(shop.segment_ptr[route], shop.segment_ptr[route + 1]):
-        hold = np.int64(np.ceil(shop.job_bytes[job] * 1000.0 / shop.segment_GBps[s]))
+        busy_ps = np.int64(np.ceil(shop.job_bytes[job] * 1000.0 / shop.segment_GBps[s]))
         for h in range(first, shop.hop_ptr[route + 1]):
             if shop.hop_segment[h] == s - shop.segment_ptr[route]:
                 begin[h - first] = shop.hop_offset[h] + delay
-                until[h - first] = begin[h - first] + hold
-        delay += hold
+                until[h - first] = begin[h - first] + busy_ps
+        delay += busy_ps
 
 
 @inner
-def _by_rank(shop: Shop, floor: Floor) -> None:
+def _by_rank(shop: Shop, state: ShopState) -> None:
     """Order the routes that may be free by the rank of the first job that waits for each."""
-    size = floor.size[0]
+    size = state.size[0]
     for i in range(size):
-        heap_push(floor.key, floor.route, i, -_first_rank(shop, floor, floor.route[i]), floor.route[i])
+        heap_push(state.key, state.route, i, -_first_rank(shop, state, state.route[i]), state.route[i])
     for i in range(size - 1, 0, -1):  # the last of all to the end
-        floor.route[i] = heap_pop(floor.key, floor.route, i + 1)
+        state.route[i] = heap_pop(state.key, state.route, i + 1)
 
 
 @inner
-def _first_rank(shop: Shop, floor: Floor, route: int) -> int:
-    return int(floor.wait_rank[shop.queue_ptr[route]]) if floor.waiting[route] else 2**62
+def _first_rank(shop: Shop, state: ShopState, route: int) -> int:
+    return int(state.wait_rank[shop.queue_ptr[route]]) if state.waiting[route] else 2**62
 
 
 @compiled
-def work_off(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, int, I64]:
+def dispatch(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, int, I64]:
     """List scheduling: whenever the links of a route are free, the waiting job with the least rank goes.
 
     Returns (done, finish, start of every job).
     """
-    floor, held, queue, events = new_floor(shop), all_hops(shop, links), first_jobs(shop), most_events(shop)
-    while not _go_on(shop, floor, held, queue, rank, events, give_up_ps):
+    state, bookings, queue, events = new_shop_state(shop), all_hops(shop, links), first_jobs(shop), most_events(shop)
+    while not _go_on(shop, state, bookings, queue, rank, events, give_up_ps):
         queue = larger(queue)
-    done = floor.left[0] == 0 and floor.finish[0] < give_up_ps
-    return done, floor.finish[0], floor.start
+    done = state.left[0] == 0 and state.finish[0] < give_up_ps
+    return done, state.finish[0], state.start
 
 
 @inner
-def _go_on(shop: Shop, floor: Floor, held: Bookings, queue: Queue, rank: I64, events: int, give_up_ps: int) -> bool:
+def _go_on(shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, rank: I64, events: int, give_up_ps: int) -> bool:
     """Go on until all is done or it is too late; False where the queue must be larger first."""
-    while queue.size[0] > 0 or floor.turn[0] < floor.size[0]:
-        if floor.turn[0] == floor.size[0]:
-            gather(shop, floor, queue, rank)
-            _by_rank(shop, floor)
-        if lacks_room(queue, events):
+    while queue.size[0] > 0 or state.turn[0] < state.size[0]:
+        if state.turn[0] == state.size[0]:
+            take_events(shop, state, queue, rank)
+            _by_rank(shop, state)
+        if lacks_space(queue, events):
             return False
-        route = floor.route[floor.turn[0]]
-        if not start_next(shop, floor, held, queue, route):
-            floor.marked[route] = False
-            floor.turn[0] += 1
-        elif floor.finish[0] >= give_up_ps:
+        route = state.route[state.turn[0]]
+        if not start_next(shop, state, bookings, queue, route):
+            state.marked[route] = False
+            state.turn[0] += 1
+        elif state.finish[0] >= give_up_ps:
             break
     return True
 

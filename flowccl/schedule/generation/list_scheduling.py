@@ -16,56 +16,56 @@ from flowccl.topology.topology import Topology
 _MOST = 30_000  # transfers
 
 
-def relist(schedule: Schedule) -> Schedule | None:
+def list_schedule(schedule: Schedule) -> Schedule | None:
     """The schedule in the order of the longest ways to go, or None where that is not possible."""
-    if not can_relist(schedule):
+    if not can_list_schedule(schedule):
         return None
-    relisting = Relisting(schedule)
-    return relisting.in_order_of(-relisting.way_ps)
+    scheduler = ListScheduler(schedule)
+    return scheduler.in_order_of(-scheduler.tail_ps)
 
 
-def can_relist(schedule: Schedule) -> bool:
+def can_list_schedule(schedule: Schedule) -> bool:
     """Not on machines with limits, buffer limits or changing links, not large schedules, not messages."""
     topology = schedule.topology
-    plain = not (topology.limits or topology.changes or any(n.buffer_bytes is not None for n in topology.nodes))
+    plain = not (topology.has_extra_constraints)
     return plain and not schedule.has_messages and 0 < len(schedule) <= _MOST
 
 
-class Relisting:
+class ListScheduler:
     """The transfers of a schedule, ready to be put in order again and again.
 
     `machine` is the one to put them in order on, where GPUs may take time to add up that the schedule knows nothing of.
     """
 
     def __init__(self, schedule: Schedule, machine: Topology | None = None) -> None:
-        from flowccl.schedule.generation.generation_kernels import longest_ways
+        from flowccl.schedule.generation.generation_kernels import longest_tails
 
         self.schedule = schedule if machine is None else replace(schedule, topology=machine)
         timing, count = self.schedule.timing, len(schedule)
         takes = np.zeros(count, dtype=np.int64)
         np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps - schedule.start_ps[timing.end_transfer])
         before, after, lag = data_order(schedule)
-        lag = lag + self._adding_ps(schedule)[before]
+        lag = lag + self._reducing_ps(schedule)[before]
         by_before = np.argsort(before, kind="stable")
         self.ptr = np.searchsorted(before[by_before], np.arange(count + 1)).astype(np.int64)
         self.after, self.lag = after[by_before], lag[by_before]
         self.soonest = soonest_starts(schedule)
         last_first = np.argsort(schedule.start_ps, kind="stable")[::-1].copy()
-        self.way_ps = longest_ways(last_first, self.ptr, self.after, self.lag, takes)
+        self.tail_ps = longest_tails(last_first, self.ptr, self.after, self.lag, takes)
         """From the start of each transfer to the end of the last that waits for it."""
-        self._hold()
+        self._occupancy()
 
-    def _adding_ps(self, schedule: Schedule) -> NDArray[np.int64]:
+    def _reducing_ps(self, schedule: Schedule) -> NDArray[np.int64]:
         """By how much each transfer is there later than in the schedule."""
         later = np.zeros(len(schedule), dtype=np.int64)
         there = self.schedule.timing.end_arrival_ps - schedule.timing.end_arrival_ps
         np.maximum.at(later, schedule.timing.end_transfer, there)
         return later
 
-    def _hold(self) -> None:
+    def _occupancy(self) -> None:
         """What each transfer holds and when, from its start: links, then nodes that add it up."""
         timing, links = self.schedule.timing, len(self.schedule.topology.links)
-        busy = timing.adding
+        busy = timing.reducing
         transfer = np.concatenate((timing.hop_transfer, timing.end_transfer[busy]))
         order = np.argsort(transfer, kind="stable")
         begin = self.schedule.start_ps[transfer]

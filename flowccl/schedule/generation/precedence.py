@@ -35,7 +35,7 @@ def precedences(schedule: Schedule) -> Triples:
     timing = schedule.timing
     parts = [
         _order_on_links(schedule, timing),
-        _order_of_adding(schedule, timing),
+        _order_of_reducing(schedule, timing),
         *_order_on_limits(schedule, timing),
         *_order_in_buffers(schedule, timing),
         data_order(schedule),
@@ -47,9 +47,9 @@ def precedences(schedule: Schedule) -> Triples:
 def data_order(schedule: Schedule) -> Triples:
     """Triples (before, after, lag), only of what the data wants: a node sends what it has got, and sums stay sums."""
     timing = schedule.timing
-    parts = [_hold_before_send(schedule, timing)]
+    parts = [_arrival_before_send(schedule, timing)]
     if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
-        parts.append(_send_before_next_sum(schedule, timing))
+        parts.append(_send_before_next_arrival(schedule, timing))
     before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return before, after, lag
 
@@ -68,9 +68,9 @@ def _order_on_links(schedule: Schedule, timing: Timing) -> Triples:
     return _hop_edges(schedule, timing, order[:-1][same], order[1:][same])
 
 
-def _order_of_adding(schedule: Schedule, timing: Timing) -> Triples:
+def _order_of_reducing(schedule: Schedule, timing: Timing) -> Triples:
     """A node that takes time to add up adds one after the other, in the same order."""
-    rows = timing.adding
+    rows = timing.reducing
     rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
     same = timing.end_node[rows[1:]] == timing.end_node[rows[:-1]]
     x, y = rows[:-1][same], rows[1:][same]
@@ -88,12 +88,12 @@ def _order_on_limits(schedule: Schedule, timing: Timing) -> list[Triples]:
     result = []
     for limit in schedule.topology.limits:
         rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
-        x, y = _apart(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
+        x, y = _disjoint_pairs(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
         result.append(_hop_edges(schedule, timing, rows[x], rows[y]))
     return result
 
 
-def _apart(begin: I64, end: I64) -> tuple[I64, I64]:
+def _disjoint_pairs(begin: I64, end: I64) -> tuple[I64, I64]:
     """Pairs of stretches of time, the one over when the other begins, without those that have a third in between."""
     rows = np.argsort(end, kind="stable")
     begin, end = begin[rows], end[rows]
@@ -122,7 +122,7 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
         first, last = np.full(len(kept), np.iinfo(np.int64).max), np.zeros(len(kept), dtype=np.int64)
         np.minimum.at(first, stay, since)
         np.maximum.at(last, stay, until)
-        for x, y in zip(*_apart(first, last), strict=True):
+        for x, y in zip(*_disjoint_pairs(first, last), strict=True):
             if not np.isin([kept[x] * nodes + node, kept[y] * nodes + node], own).any():
                 a = np.repeat(np.flatnonzero(stay == x), np.sum(stay == y))
                 b = np.tile(np.flatnonzero(stay == y), np.sum(stay == x))
@@ -132,7 +132,7 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
     return result
 
 
-def _hold_before_send(schedule: Schedule, timing: Timing) -> Triples:
+def _arrival_before_send(schedule: Schedule, timing: Timing) -> Triples:
     """A root sends when it has what it sends."""
     root, end = feeding(schedule)
     before, after = timing.end_transfer[end], timing.root_transfer[root]
@@ -142,12 +142,12 @@ def _hold_before_send(schedule: Schedule, timing: Timing) -> Triples:
     return before, after, lag
 
 
-def _send_before_next_sum(schedule: Schedule, timing: Timing) -> Triples:
+def _send_before_next_arrival(schedule: Schedule, timing: Timing) -> Triples:
     """What came after a partial sum or the only copy had left still does; sums and copies keep their order."""
     order, end_key, root_key = deliveries(schedule)
     low, high = _range(end_key, root_key)
-    summed = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
-    size = np.where(summed | ~schedule.topology.copies[timing.root_node], high - low, 0)
+    reduced = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
+    size = np.where(reduced | ~schedule.topology.copies[timing.root_node], high - low, 0)
     root = np.repeat(np.arange(len(root_key)), size)
     end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
     later = timing.end_arrival_ps[end] > timing.root_from_ps[root]
@@ -176,9 +176,9 @@ def feeding(schedule: Schedule) -> tuple[I64, I64]:
     Of a sum, all that it had got before; else the first; a node that cannot copy, what it got first for what it sends
     first, and so on. The schedule remembers them: who prunes asks, and who retimes asks again.
     """
-    if "feeding" not in schedule.remembered:
-        schedule.remembered["feeding"] = _feeding(schedule, schedule.timing)
-    pairs: tuple[I64, I64] = schedule.remembered["feeding"]
+    if "feeding" not in schedule.cache:
+        schedule.cache["feeding"] = _feeding(schedule, schedule.timing)
+    pairs: tuple[I64, I64] = schedule.cache["feeding"]
     return pairs
 
 
@@ -186,13 +186,13 @@ def _feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
     order, end_key, root_key = deliveries(schedule)
     low, high = _range(end_key, root_key)
     chunk, demand = schedule.chunk[timing.root_transfer], schedule.demand
-    summed = (np.diff(demand.source_ptr) > 1)[chunk]
-    owned = (demand.source_rank[demand.source_ptr[chunk]] == timing.root_node) & ~summed
+    reduced = (np.diff(demand.source_ptr) > 1)[chunk]
+    owned = (demand.source_rank[demand.source_ptr[chunk]] == timing.root_node) & ~reduced
     turn = -owned.astype(np.int64)
-    gives_away = np.flatnonzero(~schedule.topology.copies[timing.root_node] & ~summed)
+    gives_away = np.flatnonzero(~schedule.topology.copies[timing.root_node] & ~reduced)
     turn[gives_away] += _turns(root_key[gives_away], timing.root_from_ps[gives_away])
     low = np.clip(low + turn, low, high)
-    high = np.where(turn < 0, low, np.where(summed, high, np.minimum(high, low + 1)))
+    high = np.where(turn < 0, low, np.where(reduced, high, np.minimum(high, low + 1)))
     size = high - low
     root = np.repeat(np.arange(len(root_key)), size)
     end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
@@ -202,9 +202,9 @@ def _feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
 
 def deliveries(schedule: Schedule) -> Triples:
     """End rows in order of (chunk, node, arrival), their keys, and the keys of root rows; remembered too."""
-    if "deliveries" not in schedule.remembered:
-        schedule.remembered["deliveries"] = _deliveries(schedule, schedule.timing)
-    rows: Triples = schedule.remembered["deliveries"]
+    if "deliveries" not in schedule.cache:
+        schedule.cache["deliveries"] = _deliveries(schedule, schedule.timing)
+    rows: Triples = schedule.cache["deliveries"]
     return rows
 
 

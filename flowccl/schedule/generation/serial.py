@@ -54,7 +54,7 @@ def sequence(schedule: Schedule) -> NDArray[np.int64]:
         order: NDArray[np.int64] = np.lexsort((schedule.start_ps, last)).astype(np.int64)
         first: NDArray[np.int64] = order[schedule.leader[order] == order]
         return first
-    return _sums_in_order(schedule, last.tolist())
+    return _reductions_in_order(schedule, last.tolist())
 
 
 def fits(schedule: Schedule) -> bool:
@@ -64,7 +64,7 @@ def fits(schedule: Schedule) -> bool:
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
     if np.any((link[1:] == link[:-1]) & (begin[1:] < end[:-1])):
         return False
-    busy = timing.adding[np.lexsort((timing.end_whole_ps[timing.adding], timing.end_node[timing.adding]))]
+    busy = timing.reducing[np.lexsort((timing.end_whole_ps[timing.reducing], timing.end_node[timing.reducing]))]
     same = timing.end_node[busy[1:]] == timing.end_node[busy[:-1]]
     if np.any(same & (timing.end_whole_ps[busy[1:]] < timing.end_arrival_ps[busy[:-1]])):
         return False
@@ -77,7 +77,7 @@ def fits(schedule: Schedule) -> bool:
     return True
 
 
-def _sums_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
+def _reductions_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
     """Kahn's order of: arrivals that a send has seen, the send, arrivals that it has not seen."""
     timing, leader = schedule.timing, schedule.leader.tolist()
     sends: dict[_Key, list[tuple[int, int]]] = {}
@@ -127,9 +127,9 @@ class _Times:
         return self.known[1]
 
 
-def _adding(timing: Timing) -> list[tuple[int, int, int]]:
+def _reducing(timing: Timing) -> list[tuple[int, int, int]]:
     """When which node is busy adding up; nodes have negative numbers here, beside the links."""
-    busy = timing.adding
+    busy = timing.reducing
     holds = (-1 - timing.end_node[busy], timing.end_whole_ps[busy], timing.end_arrival_ps[busy])
     return list(zip(*(column.tolist() for column in holds), strict=True))
 
@@ -152,7 +152,7 @@ class _Placed:
 
     def __post_init__(self) -> None:
         demand = self.schedule.demand
-        self.summed = np.diff(demand.source_ptr) > 1
+        self.reduced = np.diff(demand.source_ptr) > 1
         self.members = [frozenset(limit.links) for limit in self.schedule.topology.limits]
         self.stored: dict[_Key, int] = {}  # the last arrival that was not added
         owned = (demand.source_chunk.tolist(), demand.source_rank.tolist(), demand.available_ps.tolist())
@@ -165,7 +165,7 @@ class _Placed:
         waits = [self._held_since(chunk, node) - at for chunk, node, at in self._sends(members, timing)]
         waits += [self._after(chunk, node, adds) - at for chunk, node, at in self._comes(members, timing)]
         hops = list(zip(timing.hop_link.tolist(), timing.hop_from_ps.tolist(), timing.hop_to_ps.tolist(), strict=True))
-        waits += [self._link_free(link, begin, end) - begin for link, begin, end in (*hops, *_adding(timing))]
+        waits += [self._link_free(link, begin, end) - begin for link, begin, end in (*hops, *_reducing(timing))]
         wait = max(waits)
         return wait if wait > 0 or not self.schedule.topology.limits else self._limit_wait(hops, timing)
 
@@ -182,7 +182,7 @@ class _Placed:
     def _held_since(self, chunk: int, node: int) -> int:
         """When the node has what it sends next: a sum all that came, else the first; who cannot copy, one for each."""
         came = self.arrivals.get((chunk, node), [0])
-        if self.summed[chunk]:
+        if self.reduced[chunk]:
             return max(came)
         gave = 0 if self.schedule.topology.nodes[node].copies else len(self.sends.get((chunk, node), ()))
         return sorted(came)[min(gave, len(came) - 1)]
@@ -192,7 +192,7 @@ class _Placed:
 
         A node that cannot copy gets the chunk again after it has given it away.
         """
-        if not self.summed[chunk] and self.schedule.topology.nodes[node].copies:
+        if not self.reduced[chunk] and self.schedule.topology.nodes[node].copies:
             return 0
         key = (chunk, node)
         before = [self.stored.get(key, -1)] if adds else self.arrivals.get(key, [])
@@ -226,7 +226,7 @@ class _Placed:
 
     def add(self, members: NDArray[np.int64], timing: Timing) -> None:
         """Place a message."""
-        for node, begin, end in _adding(timing):
+        for node, begin, end in _reducing(timing):
             insort(self.links.setdefault(node, []), (begin, end))
         holds = (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps, timing.hop_GBps)
         for link, begin, end, GBps in zip(*(column.tolist() for column in holds), strict=True):

@@ -1,6 +1,7 @@
-"""Machines from what users have: other tools' files, each read with bounds and turned into a Topology.
+"""Importers of machines from files of other tools.
 
-Every importer is a function (path, ImportOptions) -> Imported; what the file does not say is assumed, and said.
+Every importer is a function (path, ImportOptions) -> Imported. It reads a file with a size limit, assumes typical
+values for data that the file does not contain, and lists these assumptions in `Imported.notes`.
 """
 
 from collections.abc import Callable
@@ -33,9 +34,9 @@ def import_machine(
     hosts: int | None = None,
     network: str | None = None,
 ) -> Imported:
-    """The machine in another tool's file; with `hosts` and `network` so many of it, joined."""
+    """Return the machine in a file of another tool; with `hosts` and `network`, that many connected copies of it."""
     if kind not in IMPORTERS:
-        raise InputError(f"unknown kind of file {kind!r}; known are {', '.join(IMPORTERS)}")
+        raise InputError(f"unknown file format {kind!r}; known formats are {', '.join(IMPORTERS)}")
     if (hosts is None or hosts == 1) != (network is None):
         raise InputError("give --hosts and --network together, as in --hosts 2 --network rail:50GBps")
     if network is not None:

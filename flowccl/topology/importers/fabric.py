@@ -1,4 +1,4 @@
-"""A host as its parts are found: GPUs, switches, links; then a Topology, with or without its PCIe part."""
+"""Builder of a host from its GPUs, switches and links, with or without PCIe."""
 
 from dataclasses import dataclass, field
 
@@ -7,12 +7,12 @@ import numpy as np
 from flowccl.topology.builders import gpu_nodes
 from flowccl.topology.topology import Link, Node, Topology
 
-PCIE = ("pcie", "cpu")  # names of the switches of PCIe begin so
+PCIE = ("pcie", "cpu")  # prefixes of the names of PCIe switches
 
 
 @dataclass
 class Fabric:
-    """Nodes by name, GPUs first, and links by the names of their ends, all while they are being found."""
+    """A host under construction: GPUs, switches by name, and links by the names of their ends."""
 
     gpus: int
     host: str = "host0"
@@ -21,30 +21,31 @@ class Fabric:
     notes: list[str] = field(default_factory=list)
 
     def switch(self, name: str, *, sharp: bool = False) -> str:
-        """A switch by its name, made where it is new; `sharp` is one that copies and reduces."""
+        """Add a switch unless it exists, and return its name; a `sharp` switch copies and reduces."""
         node = Node(name=name, kind="switch", host=self.host, copies=sharp, reduces=sharp)
         self.switches.setdefault(name, node)
         return name
 
     def link(self, a: str, b: str, bandwidth_GBps: float, latency_us: float) -> None:
-        """A link from a to b."""
+        """Add a link from a to b."""
         self.links.append((a, b, bandwidth_GBps, latency_us))
 
     def both(self, a: str, b: str, bandwidth_GBps: float, latency_us: float) -> None:
-        """Links both ways."""
+        """Add links in both directions."""
         self.link(a, b, bandwidth_GBps, latency_us)
         self.link(b, a, bandwidth_GBps, latency_us)
 
     def topology(self, name: str, keep_pcie: bool) -> Topology:
-        """The machine. Where other links join all GPUs, PCIe is left out unless it is asked for."""
+        """Return the machine. PCIe is omitted if other links connect all GPUs, unless `keep_pcie` is set."""
         pcie = {switch for switch in self.switches if switch.startswith(PCIE)}
         fast = [link for link in self.links if link[0] not in pcie and link[1] not in pcie]
-        if pcie and not keep_pcie and self._joined(fast):
-            self.notes.append("PCIe is left out, for faster links join all GPUs; --pcie keeps it")
-            return self._made(name, [s for s in self.switches if s not in pcie], fast)
-        return self._made(name, list(self.switches), self.links)
+        if pcie and not keep_pcie and self._connects_all(fast):
+            self.notes.append("PCIe is omitted because faster links connect all GPUs; --pcie keeps it")
+            return self._build(name, [s for s in self.switches if s not in pcie], fast)
+        return self._build(name, list(self.switches), self.links)
 
-    def _joined(self, links: list[tuple[str, str, float, float]]) -> bool:
+    def _connects_all(self, links: list[tuple[str, str, float, float]]) -> bool:
+        """Return whether these links connect all GPUs in both directions."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import connected_components
 
@@ -57,8 +58,8 @@ class Fabric:
     def _index(self, switches: list[str]) -> dict[str, int]:
         return {name: i for i, name in enumerate([f"gpu{i}" for i in range(self.gpus)] + switches)}
 
-    def _made(self, name: str, switches: list[str], links: list[tuple[str, str, float, float]]) -> Topology:
+    def _build(self, name: str, switches: list[str], links: list[tuple[str, str, float, float]]) -> Topology:
         index = self._index(switches)
-        made = [Link(src=index[a], dst=index[b], bandwidth_GBps=GBps, latency_us=us) for a, b, GBps, us in links]
+        built = [Link(src=index[a], dst=index[b], bandwidth_GBps=GBps, latency_us=us) for a, b, GBps, us in links]
         nodes = [*gpu_nodes(self.gpus, self.gpus), *(self.switches[switch] for switch in switches)]
-        return Topology(name, tuple(nodes), tuple(made))
+        return Topology(name, tuple(nodes), tuple(built))

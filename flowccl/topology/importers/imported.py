@@ -1,4 +1,4 @@
-"""What an importer gives, and what it may be told."""
+"""The result and the options of an importer."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from flowccl.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """A way out of the host: `gpus` (ranks in the host) use it. `bandwidth_GBps` is None where the file has none."""
+    """A NIC, with the GPUs (ranks in the host) that use it. `bandwidth_GBps` is None if the file does not give it."""
 
     name: str
     gpus: tuple[int, ...]
@@ -18,7 +18,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Imported:
-    """A machine, the ways out of its host, and `notes`: everything that was assumed, in words for people."""
+    """A machine, the NICs of its host, and `notes`: all assumptions, as text for users."""
 
     topology: Topology
     notes: tuple[str, ...] = ()
@@ -27,9 +27,10 @@ class Imported:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """What a file may lack: the GPU's model, TACCL's sketch and time scale; and whether to keep PCIe beside NVLink.
+    """Options for data that a file may lack: the GPU model, TACCL's sketch and time scale; `pcie` keeps PCIe links.
 
-    `setups` takes TACCL's alphas as setups, which hold the link, as in its own cost model; else they are latencies.
+    With `overheads`, TACCL's alphas are overheads per message, which occupy the link, as in its cost model; otherwise
+    they are latencies.
     """
 
     gpu: str | None = None
@@ -40,9 +41,9 @@ class ImportOptions:
 
 
 def share_nics(distance: dict[tuple[int, int], int], nics: int, gpus: int) -> list[list[int]]:
-    """The GPUs of each NIC: every GPU takes its nearest NIC, of equally near ones that with the fewest GPUs."""
-    taken: list[list[int]] = [[] for _ in range(nics)]
+    """Return the GPUs of each NIC: every GPU uses its nearest NIC, of equally near ones that with the fewest GPUs."""
+    gpus_of: list[list[int]] = [[] for _ in range(nics)]
     for gpu in range(gpus if nics else 0):
-        nearest = min(range(nics), key=lambda nic: (distance[nic, gpu], len(taken[nic]), nic))
-        taken[nearest].append(gpu)
-    return taken
+        nearest = min(range(nics), key=lambda nic: (distance[nic, gpu], len(gpus_of[nic]), nic))
+        gpus_of[nearest].append(gpu)
+    return gpus_of

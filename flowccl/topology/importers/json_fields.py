@@ -1,4 +1,4 @@
-"""Fields of other tools' JSON files."""
+"""Checks of the fields of other tools' JSON files."""
 
 import math
 from pathlib import Path
@@ -12,27 +12,27 @@ MAX_BYTES = 64_000_000
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Return the object in a JSON file."""
     value = read_json(path, MAX_BYTES)
     if not isinstance(value, dict):
-        raise FileError(f"{path}: must hold a JSON object, got {show(value)}")
+        raise FileError(f"{path}: must contain a JSON object, got {show(value)}")
     return value
 
 
 def whole(value: Any, where: str, low: int, high: int) -> int:
-    """A whole number from `low` to `high`."""
+    """Return a whole number from `low` to `high`."""
     if type(value) is not int or not low <= value <= high:
         raise FileError(f"{where}: must be a whole number, {low} to {high}, got {show(value)}")
     return value
 
 
 def positive(value: Any, where: str) -> float:
-    """A number above 0."""
+    """Return a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
         raise FileError(f"{where}: must be a number above 0, got {show(value)}")
     return float(value)
 
 
 def not_negative(value: Any, where: str) -> float:
-    """A number from 0."""
+    """Return a number of at least 0."""
     return 0.0 if type(value) in (int, float) and value == 0 else positive(value, where)

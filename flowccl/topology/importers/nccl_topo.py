@@ -1,7 +1,7 @@
-"""The XML that NCCL and RCCL write with NCCL_TOPO_DUMP_FILE, with NCCL's own numbers for bandwidths.
+"""Importer of the XML that NCCL and RCCL write with NCCL_TOPO_DUMP_FILE, with the bandwidths that NCCL assumes.
 
-The numbers are those of NCCL's topo.h and topo.cc (2026-06): what a link achieves by NCCL's planning, which is less
-than a data sheet says. The file has no latencies of links; the usual ones of our machines stand in.
+The bandwidths are the constants in NCCL's topo.h and topo.cc (2026-06): those that NCCL plans with, which are lower
+than in data sheets. The file has no link latencies; the latencies of the machines in `hardware.py` are used.
 """
 
 import re
@@ -16,11 +16,11 @@ from flowccl.topology.importers.imported import Imported, ImportOptions, Nic, sh
 from flowccl.topology.importers.xml_file import number, read_xml
 from flowccl.units import format_GBps
 
-NVLINK_LATENCY_US = 0.7  # direct NVLink, as DGX1's, TE-CCL figure 14
+NVLINK_LATENCY_US = 0.7  # direct NVLink; that of DGX1, TE-CCL figure 14
 MAX_DEPTH = 32
 
-_NVLINK_GBps = ((60, 18.0), (70, 20.0), (80, 20.0), (86, 12.0), (90, 20.6), (100, 40.1))  # from this sm, per link
-_XGMI_GBps = {"90a": 36.0, "910": 36.0, "94": 48.0}  # gcn begins so; else 24
+_NVLINK_GBps = ((60, 18.0), (70, 20.0), (80, 20.0), (86, 12.0), (90, 20.6), (100, 40.1))  # (lowest sm, GB/s per link)
+_XGMI_GBps = {"90a": 36.0, "910": 36.0, "94": 48.0}  # by prefix of gcn; otherwise 24
 _PCI_GTps = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 100 Mb/s per lane, net
 _NVSWITCH_CLASS, _CPU_CLASS = "0x068000", "0x068001"
 _NVSWITCH_BUS = "fffffff:ffff:ff"
@@ -37,23 +37,23 @@ class _Gpu:
 
 @dataclass
 class _Found:
-    """What the tree holds."""
+    """The devices in the XML tree."""
 
     gpus: list[_Gpu] = field(default_factory=list)
     nets: list[tuple[ET.Element, tuple[str, ...]]] = field(default_factory=list)
     cpus: list[tuple[str, ET.Element]] = field(default_factory=list)
-    uplinks: dict[str, tuple[str, float]] = field(default_factory=dict)  # PCIe switch: its parent, GB/s
+    uplinks: dict[str, tuple[str, float]] = field(default_factory=dict)  # PCIe switch: (parent, GB/s)
 
 
 def read_nccl_topo(path: Path, options: ImportOptions) -> Imported:
-    """The host in a topology dump: NVLink, xGMI or NVSwitch links, PCIe where it is needed, and the NICs."""
+    """Return the host in a topology dump: NVLink, xGMI or NVSwitch links, PCIe if needed, and the NICs."""
     found = _Found()
     for cpu in read_xml(path, "system").iter("cpu"):
         name = f"cpu{len(found.cpus)}"
         found.cpus.append((name, cpu))
         _walk(path, cpu, (name,), "", 0.0, found)
     if not found.gpus:
-        raise FileError(f"{path}: has no <gpu>; is it a dump of NCCL_TOPO_DUMP_FILE?")
+        raise FileError(f"{path}: has no <gpu>; is it a file written with NCCL_TOPO_DUMP_FILE?")
     fabric = Fabric(len(found.gpus))
     _number_gpus(path, found, fabric)
     _add_fast_links(path, found, fabric)
@@ -62,18 +62,18 @@ def read_nccl_topo(path: Path, options: ImportOptions) -> Imported:
     topology = fabric.topology(path.name.split(".")[0], options.pcie)
     fabric.notes.append(
         f"latencies are not in the file: NVLink and xGMI {NVLINK_LATENCY_US:g} us, NVSwitch {NVSWITCH_LATENCY_US:g} us "
-        f"each way, PCIe {PCIE_LATENCY_US:g} us"
+        f"per direction, PCIe {PCIE_LATENCY_US:g} us"
     )
-    fabric.notes.append("bandwidths are NCCL's planning numbers, below those of data sheets")
+    fabric.notes.append("bandwidths are those that NCCL plans with, lower than in data sheets")
     return Imported(topology, tuple(fabric.notes), nics)
 
 
 def _walk(
     path: Path, element: ET.Element, above: tuple[str, ...], busid: str, GBps: float, found: _Found, depth: int = 0
 ) -> None:
-    """Go down from a CPU; a <pci> with devices below it is a switch, others are a device's own function."""
+    """Collect the devices below a CPU; a <pci> that contains a <pci> is a switch, any other <pci> is a device."""
     if depth > MAX_DEPTH:
-        raise FileError(f"{path}: nested more than {MAX_DEPTH} deep")
+        raise FileError(f"{path}: nested more than {MAX_DEPTH} levels deep")
     for child in element:
         if child.tag == "pci":
             upward = _pci_GBps(path, child)
@@ -91,7 +91,7 @@ def _walk(
 
 
 def _pci_GBps(path: Path, pci: ET.Element) -> float:
-    """link_width x K / 80; width 0 (virtual machines) counts as 16, an unknown speed as 8 GT/s."""
+    """Return GB/s from link_width and link_speed; width 0 (virtual machines) means 16, an unknown speed 8 GT/s."""
     width = number(pci, "link_width", path, 0.0) or 16.0
     match = re.match(r"([0-9]+(?:\.[0-9]+)?)", pci.get("link_speed", ""))
     lane = _PCI_GTps.get(match[1].removesuffix(".0"), 60) if match else 60
@@ -99,11 +99,11 @@ def _pci_GBps(path: Path, pci: ET.Element) -> float:
 
 
 def _number_gpus(path: Path, found: _Found, fabric: Fabric) -> None:
-    """Ranks as the file gives them, else in the order of `dev`; GPUs without a rank are none of the communicator."""
+    """Number the GPUs by `rank`, or by `dev` if there are no ranks; GPUs without a rank are not in the communicator."""
     ranked = [gpu for gpu in found.gpus if gpu.element.get("rank") is not None]
     key = "rank" if ranked else "dev"
     if ranked and len(ranked) < len(found.gpus):
-        fabric.notes.append(f"{len(found.gpus) - len(ranked)} GPUs have no rank in the file and are left out")
+        fabric.notes.append(f"{len(found.gpus) - len(ranked)} GPUs have no rank in the file and are omitted")
         found.gpus = ranked
     found.gpus.sort(key=lambda gpu: number(gpu.element, key, path, -1.0))
     keys = [number(gpu.element, key, path, -1.0) for gpu in found.gpus]
@@ -137,13 +137,13 @@ def _add_fast_links(path: Path, found: _Found, fabric: Fabric) -> None:
         else:
             fabric.link(a, b, GBps, NVLINK_LATENCY_US)
     if "nvswitch" in fabric.switches:
-        ability = "copies and reduces (NVLS)" if sharp else "is plain"
-        fabric.notes.append(f"all NVSwitches are one node, as NCCL sees them; it {ability}")
-    _warn_uneven(pairs, found, fabric)
+        ability = "copies and reduces (NVLS)" if sharp else "only forwards"
+        fabric.notes.append(f"all NVSwitches are modelled as one node, as in NCCL; it {ability}")
+    _warn_asymmetric(pairs, found, fabric)
 
 
 def _other_end(link: ET.Element, by_bus: dict[str, _Gpu]) -> str | None:
-    """The node that a link leads to; None for a GPU outside the communicator or the CPU."""
+    """Return the node at the other end of a link; None for the CPU and for GPUs outside the communicator."""
     target, kind = link.get("target", "").lower(), link.get("tclass", "").lower()
     if kind == _NVSWITCH_CLASS or target.startswith(_NVSWITCH_BUS):
         return "nvswitch"
@@ -153,7 +153,7 @@ def _other_end(link: ET.Element, by_bus: dict[str, _Gpu]) -> str | None:
 
 
 def _fast_GBps(path: Path, gpu: _Gpu, link: ET.Element) -> float:
-    """Count x what one link gives by NCCL's constants."""
+    """Return the bandwidth of `count` links, by NCCL's constants."""
     count = number(link, "count", path, 1.0)
     if count < 1:
         raise FileError(f"{path}: <{link.tag}> of GPU {gpu.busid}: count must be at least 1, got {count:g}")
@@ -164,13 +164,13 @@ def _fast_GBps(path: Path, gpu: _Gpu, link: ET.Element) -> float:
     return count * next((GBps for since, GBps in reversed(_NVLINK_GBps) if sm >= since), 18.0)
 
 
-def _warn_uneven(pairs: dict[tuple[str, str], float], found: _Found, fabric: Fabric) -> None:
-    """A GPU without its links is a real failure: say it."""
+def _warn_asymmetric(pairs: dict[tuple[str, str], float], found: _Found, fabric: Fabric) -> None:
+    """Warn about missing links, which are usually hardware failures."""
     for (a, b), GBps in pairs.items():
         back = GBps if b == "nvswitch" else pairs.get((b, a), 0.0)
         if back != GBps:
-            words = f"{a} -> {b} has {format_GBps(GBps)}, the way back {format_GBps(back)}"
-            fabric.notes.append(f"warning: uneven fabric: {words}; is a link down?")
+            rates = f"{a} -> {b} has {format_GBps(GBps)}, the reverse direction {format_GBps(back)}"
+            fabric.notes.append(f"warning: asymmetric fabric: {rates}; is a link down?")
     total = {f"gpu{gpu.rank}": 0.0 for gpu in found.gpus}
     for (a, _), GBps in pairs.items():
         total[a] += GBps
@@ -178,7 +178,7 @@ def _warn_uneven(pairs: dict[tuple[str, str], float], found: _Found, fabric: Fab
     for name, GBps in total.items():
         if GBps < most:
             fabric.notes.append(
-                f"warning: {name} has {format_GBps(GBps)} of NVLink or xGMI, others have {format_GBps(most)}"
+                f"warning: {name} has {format_GBps(GBps)} of NVLink or xGMI, other GPUs have {format_GBps(most)}"
             )
 
 
@@ -186,7 +186,7 @@ def _warn_uneven(pairs: dict[tuple[str, str], float], found: _Found, fabric: Fab
 
 
 def _add_pcie(path: Path, found: _Found, fabric: Fabric) -> None:
-    """GPUs below PCIe switches below CPUs; CPUs joined pair by pair. All forward only."""
+    """Add GPUs below PCIe switches below CPUs, and links between CPUs. PCIe switches and CPUs only forward."""
     for name, _ in found.cpus:
         fabric.switch(name)
     for switch, (above, GBps) in found.uplinks.items():
@@ -201,7 +201,7 @@ def _add_pcie(path: Path, found: _Found, fabric: Fabric) -> None:
 
 
 def _socket_GBps(path: Path, cpu: ET.Element) -> float:
-    """Between two CPUs, by NCCL's constants."""
+    """Return the bandwidth between two CPUs, by NCCL's constants."""
     if cpu.get("arch") == "ppc64":
         return 32.0
     if cpu.get("arch", "x86_64") != "x86_64":
@@ -213,25 +213,25 @@ def _socket_GBps(path: Path, cpu: ET.Element) -> float:
 
 
 def _nics(path: Path, found: _Found, fabric: Fabric) -> tuple[Nic, ...]:
-    """Every port, with the GPUs that are nearest to it on PCIe."""
+    """Return the NIC ports, each with the GPUs nearest to it on PCIe."""
     distance = {
         (n, gpu.rank): len(gpu.path) + len(above) - 2 * _common(gpu.path, above)
         for n, (_, above) in enumerate(found.nets)
         for gpu in found.gpus
     }
-    shares = share_nics(distance, len(found.nets), len(found.gpus))
+    gpus_of_nic = share_nics(distance, len(found.nets), len(found.gpus))
     nics: list[Nic] = []
-    for (net, _), gpus in zip(found.nets, shares, strict=True):
+    for (net, _), gpus in zip(found.nets, gpus_of_nic, strict=True):
         name = net.get("name") or f"net{len(nics)}"
         if not gpus:
-            fabric.notes.append(f"NIC {name} is not used: every GPU has a nearer one")
+            fabric.notes.append(f"NIC {name} is not used because every GPU has a nearer NIC")
         speed, latency = number(net, "speed", path, 0.0), number(net, "latency", path, 0.0)
         GBps = (speed if speed > 0 else 10_000.0) / 8000
-        rate = latency if latency > 0 else NIC_LATENCY_US
-        nics.append(Nic(name=name, gpus=tuple(gpus), bandwidth_GBps=GBps, latency_us=rate))
+        latency_us = latency if latency > 0 else NIC_LATENCY_US
+        nics.append(Nic(name=name, gpus=tuple(gpus), bandwidth_GBps=GBps, latency_us=latency_us))
     return tuple(nics)
 
 
 def _common(a: tuple[str, ...], b: tuple[str, ...]) -> int:
-    """How many switches two paths share from the CPU down."""
+    """Return the number of switches that two paths from the CPU down have in common."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

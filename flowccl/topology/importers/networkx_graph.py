@@ -1,7 +1,7 @@
-"""A graph of networkx as JSON, written with `json.dump(networkx.node_link_data(graph), file)`.
+"""Importer of networkx graphs in JSON, written with `json.dump(networkx.node_link_data(graph), file)`.
 
 Nodes may have `kind` (gpu, switch, memory; gpu by default), `host`, `stores`, `copies`, `reduces`, `crossing`; links
-have `bandwidth` (GB/s, or text with a unit) and may have `latency` (microseconds, or text). networkx is not needed.
+have `bandwidth` (GB/s, or text with a unit) and may have `latency` (microseconds, or text). networkx is not required.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ _NODE_KEYS = ("kind", "host", "stores", "copies", "reduces", "crossing", "buffer
 
 
 def read_networkx(path: Path, _options: ImportOptions) -> Imported:
-    """The machine in node-link data."""
+    """Return the machine in node-link data."""
     data = read_object(path)
     links = data.get("edges", data.get("links"))
     if not isinstance(data.get("nodes"), list) or not isinstance(links, list):
@@ -27,21 +27,23 @@ def read_networkx(path: Path, _options: ImportOptions) -> Imported:
     notes: list[str] = []
     directed = data.get("directed", False) is True
     if not directed:
-        notes.append("the graph is not directed: every link goes both ways, each way with its full bandwidth")
+        notes.append(
+            "the graph is undirected: every edge is two links, one per direction, each with the full bandwidth"
+        )
     nodes = [_node(path, n, entry) for n, entry in enumerate(data["nodes"])]
     if not any("kind" in node for node in nodes):
-        notes.append("no node says its kind: all are GPUs, in the order of the file")
+        notes.append("no node has a kind: all nodes are GPUs, in file order")
     if not any(key in entry for entry in links if isinstance(entry, dict) for key in _LATENCY):
-        notes.append("no link says its latency: 0")
-    made = {
+        notes.append("no link has a latency: all latencies are 0")
+    value = {
         "format": FORMAT,
         "version": VERSION,
         "name": _graph_name(data) or path.name.split(".")[0],
         "nodes": nodes,
         "links": [_link(path, n, entry, not directed) for n, entry in enumerate(links)],
     }
-    notes.append("bandwidths without a unit are GB/s, latencies microseconds")
-    return Imported(topology_from_json(made, str(path)), tuple(notes))
+    notes.append("bandwidths without a unit are in GB/s, latencies in microseconds")
+    return Imported(topology_from_json(value, str(path)), tuple(notes))
 
 
 def _graph_name(data: dict[str, Any]) -> str:
@@ -69,7 +71,7 @@ def _link(path: Path, position: int, entry: Any, both: bool) -> dict[str, Any]:
 
 
 def _name(identity: Any) -> str:
-    """Numbers become gpu names: 3 -> "gpu3"; a text stays; a tuple (grids) is joined."""
+    """Return the node name of an identifier: 3 -> "gpu3"; strings are unchanged; tuples (grids) are joined by "-"."""
     if isinstance(identity, list):
         return "-".join(str(part) for part in identity)
     return f"gpu{identity}" if type(identity) is int else str(identity)

@@ -1,4 +1,4 @@
-"""The matrix that `nvidia-smi topo -m` prints. It has no speeds, so the GPU's model must be given."""
+"""Importer of the matrix that `nvidia-smi topo -m` prints. It has no speeds, so the user must give the GPU model."""
 
 import re
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from flowccl.units import format_GBps
 MAX_BYTES = 1_000_000
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NEAR = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}
-_SOCKETS_GBps = 10.0  # between CPUs: NCCL's number for Intel Skylake; the matrix does not say which CPU
+_SOCKETS_GBps = 10.0  # between CPUs: NCCL's constant for Intel Skylake; the matrix does not name the CPU
 
 
 @dataclass(frozen=True)
 class _Model:
-    """NCCL's GB/s per NVLink, how many NVLinks a GPU has, GB/s of its PCIe x16, and whether NVSwitch reduces."""
+    """A GPU model: GB/s per NVLink in NCCL, number of NVLinks, GB/s of PCIe x16, and whether NVSwitch reduces."""
 
     nvlink_GBps: float
     nvlinks: int
@@ -39,29 +39,33 @@ MODELS = {
 
 
 def read_nvidia_smi(path: Path, options: ImportOptions) -> Imported:
-    """The host in the output of `nvidia-smi topo -m`."""
+    """Return the host in the output of `nvidia-smi topo -m`."""
     name = (options.gpu or "").lower()
     if name not in MODELS:
         got = f", got {options.gpu}" if options.gpu else ""
-        raise InputError(f"nvidia-smi shows no link speed: say which GPU it is with --gpu {'|'.join(MODELS)}{got}")
+        raise InputError(
+            f"nvidia-smi does not print link speeds: give the GPU model with --gpu {'|'.join(MODELS)}{got}"
+        )
     model = MODELS[name]
     names, cells = _matrix(path)
     gpus = [n for n in names if n.startswith("GPU")]
     links = _nvlinks(path, gpus, cells)
     fabric = Fabric(len(gpus))
-    fabric.notes.append(f"an NVLink of {name} has {format_GBps(model.nvlink_GBps)} each way, NCCL's planning number")
+    fabric.notes.append(
+        f"an NVLink of {name} has {format_GBps(model.nvlink_GBps)} per direction, the value that NCCL plans with"
+    )
     _add_nvlinks(fabric, links, len(gpus), model)
     _add_pcie(fabric, gpus, cells, model)
     fabric.notes.append(
         f"latencies are not in the file: NVLink {NVLINK_LATENCY_US:g} us, NVSwitch {NVSWITCH_LATENCY_US:g} us "
-        f"each way, PCIe {PCIE_LATENCY_US:g} us"
+        f"per direction, PCIe {PCIE_LATENCY_US:g} us"
     )
     nics = _nics(fabric, names, gpus, cells)
     return Imported(fabric.topology(path.name.split(".")[0], options.pcie), tuple(fabric.notes), nics)
 
 
 def _matrix(path: Path) -> tuple[list[str], dict[tuple[str, str], str]]:
-    """Names of the columns, and the cells by row and column."""
+    """Return the column names, and the cells by row and column."""
     text = _ANSI.sub("", read_bytes(path, MAX_BYTES).decode(errors="replace"))
     lines = [line.split() for line in text.splitlines() if line.strip()]
     header = next((words for words in lines if words[0] == "GPU0" and words[1:2] != ["X"]), None)
@@ -74,7 +78,7 @@ def _matrix(path: Path) -> tuple[list[str], dict[tuple[str, str], str]]:
         if words is header or row not in names:
             continue
         if len(words) < len(names) + 1:
-            raise FileError(f"{path}: row {row} has {len(words) - 1} cells, the header {len(names)}")
+            raise FileError(f"{path}: row {row} has {len(words) - 1} cells, the header has {len(names)}")
         cells |= {(row, column): cell for column, cell in zip(names, words[1:], strict=False)}
     for row in names:
         if (row, row) not in cells:
@@ -87,7 +91,7 @@ def _matrix(path: Path) -> tuple[list[str], dict[tuple[str, str], str]]:
 
 
 def _nvlinks(path: Path, gpus: list[str], cells: dict[tuple[str, str], str]) -> dict[tuple[int, int], int]:
-    """NVLinks between every two GPUs that have some."""
+    """Return the number of NVLinks between every two GPUs that have any."""
     links = {}
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus):
@@ -99,7 +103,7 @@ def _nvlinks(path: Path, gpus: list[str], cells: dict[tuple[str, str], str]) -> 
 
 
 def _add_nvlinks(fabric: Fabric, links: dict[tuple[int, int], int], gpus: int, model: _Model) -> None:
-    """One switch where all pairs show the same number and a GPU has not that many links to each; else direct links."""
+    """Add one switch if all pairs show the same number and a GPU has too few links for all pairs; else direct links."""
     numbers = set(links.values())
     same = len(numbers) == 1 and len(links) == gpus * (gpus - 1)
     if same and max(numbers) * (gpus - 1) > model.nvlinks:
@@ -107,20 +111,22 @@ def _add_nvlinks(fabric: Fabric, links: dict[tuple[int, int], int], gpus: int, m
         fabric.switch("nvswitch", sharp=model.sharp)
         for rank in range(gpus):
             fabric.both(f"gpu{rank}", "nvswitch", count * model.nvlink_GBps, NVSWITCH_LATENCY_US)
-        ability = "copies and reduces (NVLS)" if model.sharp else "is plain"
+        ability = "copies and reduces (NVLS)" if model.sharp else "only forwards"
         fabric.notes.append(f"NV{count} on every pair: one NVSwitch with {count} links per GPU; it {ability}")
         return
     for (a, b), count in links.items():
         fabric.link(f"gpu{a}", f"gpu{b}", count * model.nvlink_GBps, NVLINK_LATENCY_US)
     if links:
-        fabric.notes.append("NVLinks join GPUs directly, for the pairs differ or a GPU has enough links for all")
+        fabric.notes.append(
+            "NVLinks connect GPUs directly, because the pairs differ or a GPU has enough links for all pairs"
+        )
 
 
 def _add_pcie(fabric: Fabric, gpus: list[str], cells: dict[tuple[str, str], str], model: _Model) -> None:
-    """Switches for GPUs that are PIX or PXB, CPUs for those that are PHB or NODE, SYS between CPUs."""
+    """Add a switch for GPUs connected by PIX or PXB, a CPU for PHB or NODE, and links between CPUs for SYS."""
 
     def groups(farthest: int) -> list[int]:
-        """The first GPU that each is so near to, one step after the other."""
+        """Return the first GPU in the connected component of each GPU; edges have at most this distance."""
         first = list(range(len(gpus)))
         for i, a in enumerate(gpus):
             for j, b in enumerate(gpus[:i]):
@@ -141,14 +147,14 @@ def _add_pcie(fabric: Fabric, gpus: list[str], cells: dict[tuple[str, str], str]
 
 
 def _nics(fabric: Fabric, names: list[str], gpus: list[str], cells: dict[tuple[str, str], str]) -> tuple[Nic, ...]:
-    """Every NIC with the GPUs that are nearest to it."""
+    """Return every NIC with the GPUs nearest to it."""
     nics = [name for name in names if not name.startswith("GPU")]
     distance = {(n, g): _NEAR.get(cells[nic, gpu], 5) for n, nic in enumerate(nics) for g, gpu in enumerate(gpus)}
-    shares = share_nics(distance, len(nics), len(gpus))
-    idle = [nic for nic, share in zip(nics, shares, strict=True) if not share]
+    gpus_of_nic = share_nics(distance, len(nics), len(gpus))
+    idle = [nic for nic, ranks in zip(nics, gpus_of_nic, strict=True) if not ranks]
     if idle:
-        fabric.notes.append(f"not used, for every GPU has a nearer NIC: {', '.join(idle)}")
+        fabric.notes.append(f"not used because every GPU has a nearer NIC: {', '.join(idle)}")
     return tuple(
-        Nic(name=nic, gpus=tuple(share), bandwidth_GBps=None, latency_us=NIC_LATENCY_US)
-        for nic, share in zip(nics, shares, strict=True)
+        Nic(name=nic, gpus=tuple(ranks), bandwidth_GBps=None, latency_us=NIC_LATENCY_US)
+        for nic, ranks in zip(nics, gpus_of_nic, strict=True)
     )

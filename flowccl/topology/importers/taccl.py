@@ -1,8 +1,8 @@
-"""TACCL's profile of a topology, alone (one host) or with a sketch (several hosts, and how they are linked).
+"""Importer of TACCL's profile of a topology, alone (one host) or with a sketch (several hosts and their links).
 
-Its times are for one chunk: `alpha` and `beta` of a link, beta = us per MB x the chunk's MB, all multiplied by any
-factor the author liked (TACCL's INPUT_GUIDE). The chunk's size is in the name ("NDv2_1MB"), KB is 1/1024 MB there.
-The links of a host are not in the file but in TACCL's code: by the number of betas, or matrices for "custom".
+Its times are for one chunk: `alpha` and `beta` of a link, with beta = us per MB x MB of the chunk, all multiplied by an
+arbitrary factor (TACCL's INPUT_GUIDE). The chunk size is in the name ("NDv2_1MB"), where KB is 1/1024 MB. The links of
+a host are defined in TACCL's code, selected by the number of betas; a "custom" profile has matrices.
 """
 
 import re
@@ -19,12 +19,12 @@ from flowccl.topology.importers.json_fields import not_negative, positive, read_
 from flowccl.topology.topology import Limit, Link, Node, Topology
 from flowccl.units import format_GBps
 
-_MB = {"KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}  # in MB of 10^6 bytes, as TE-CCL reads TACCL's 46 us/MB
+_MB = {"KB": 1 / 1024, "MB": 1.0, "GB": 1024.0}  # in MB of 10^6 bytes, as in TE-CCL's reading of TACCL's 46 us/MB
 
 
 @dataclass
 class _Profile:
-    """A file's numbers, in our units."""
+    """The numbers of a profile, in flowccl's units."""
 
     path: Path
     name: str
@@ -35,19 +35,21 @@ class _Profile:
     alpha_us: float
 
     def GBps(self, beta: float) -> float:
-        """Bandwidth of a link that takes `beta` for a chunk."""
+        """Return the bandwidth of a link that takes `beta` for a chunk."""
         return self.megabytes / (beta / self.scale) * 1000  # MB/us is TB/s
 
     def us(self, alpha: float) -> float:
-        """Latency in microseconds; the profile's decimals are all there is."""
+        """Return the latency in microseconds, rounded to the precision of the profile."""
         return round(alpha / self.scale, 6)
 
 
 def read_taccl(path: Path, options: ImportOptions) -> Imported:
-    """The machine of a profile; with a sketch, the hosts and links it asks for."""
+    """Return the machine of a profile; with a sketch, the hosts and links that the sketch describes."""
     data = read_object(path)
     if "intranode_sketch" in data:
-        raise InputError(f"{path}: is TACCL's sketch, not a machine; give the profile, and this one as --sketch {path}")
+        raise InputError(
+            f"{path}: is a TACCL sketch, not a machine; give the profile, and this file as --sketch {path}"
+        )
     notes: list[str] = []
     profile = _profile(path, data, options, notes)
     links, switch = _host_links(profile, data, notes)
@@ -65,20 +67,22 @@ def read_taccl(path: Path, options: ImportOptions) -> Imported:
     limits: list[Limit] = []
     if sketch is not None and hosts > 1:
         pairs = _connections(profile, sketch, options.sketch)
-        _join(profile, data, pairs, hosts, every, limits)
-        notes.append(f"{hosts} hosts, linked as the sketch says; links that share a NIC share its bandwidth")
+        _link_hosts(profile, data, pairs, hosts, every, limits)
+        notes.append(f"{hosts} hosts, linked as in the sketch; links that share a NIC share its bandwidth")
     if options.overheads:
-        every = [_held(link, nodes, switch) for link in every]
-        notes.append("alphas hold the links, as in TACCL's cost model: chunks sent together pay one")
+        every = [_with_overhead(link, nodes, switch) for link in every]
+        notes.append("alphas are overheads per message, as in TACCL's cost model: chunks sent together pay one alpha")
     else:
-        notes.append("alphas are latencies, which hold no link; --setups holds it, as in TACCL's cost model")
+        notes.append(
+            "alphas are latencies; --overheads makes them overheads per message, as in TACCL's cost model"
+        )
     name = profile.name if hosts == 1 else f"{profile.name} x{hosts}"
     nics = _nics(profile, data) if sketch is None else ()
     return Imported(Topology(name, tuple(nodes), tuple(every), tuple(limits)), tuple(notes), nics)
 
 
-def _held(link: Link, nodes: list[Node], switch: bool) -> Link:
-    """The link with its latency as a setup; through a switch both sides pass at once, so each has the whole of it."""
+def _with_overhead(link: Link, nodes: list[Node], switch: bool) -> Link:
+    """Return the link with its latency as overhead. Overheads on both sides of a switch overlap, so each gets both."""
     half = switch and "switch" in (nodes[link.src].kind, nodes[link.dst].kind)
     return replace(link, latency_us=0.0, overhead_us=link.latency_us * (2 if half else 1))
 
@@ -86,7 +90,7 @@ def _held(link: Link, nodes: list[Node], switch: bool) -> Link:
 def _profile(path: Path, data: dict[str, Any], options: ImportOptions, notes: list[str]) -> _Profile:
     for key in ("name", "gpus_per_node", "alpha"):
         if key not in data:
-            raise FileError(f'{path}: "{key}" is missing; is it a topology file of TACCL?')
+            raise FileError(f'{path}: "{key}" is missing; is this a TACCL topology file?')
     name = str(data["name"])[:100]
     gpus = whole(data["gpus_per_node"], f"{path}: gpus_per_node", 2, 1000)
     alpha = not_negative(data["alpha"], f"{path}: alpha")
@@ -96,15 +100,15 @@ def _profile(path: Path, data: dict[str, Any], options: ImportOptions, notes: li
     except ValueError:
         megabytes = 0.0
     if megabytes <= 0:
-        raise FileError(f"{path}: name must end in the chunk's size, as in NDv2_1MB, got {show(data['name'])}")
+        raise FileError(f"{path}: name must end in the chunk size, as in NDv2_1MB, got {show(data['name'])}")
     scale = options.scale
     if scale is None:
         scale = 1.0
         while alpha / scale >= 3 and scale < 1e6:
             scale *= 10
-        notes.append(f"times count as {1 / scale:g} us, guessed from alpha = {alpha:g}; --scale says it otherwise")
+        notes.append(f"the time unit is {1 / scale:g} us, guessed from alpha = {alpha:g}; --scale overrides it")
     shown = f"{size[1]} {size[2]}" if size else "1 MB"
-    notes.append(f"betas are for chunks of {shown}, {'as in the name' if size else 'for the name says no size'}")
+    notes.append(f"betas are for chunks of {shown}, {'as in the name' if size else 'because the name has no size'}")
     nics = whole(data.get("nics_per_node", gpus), f"{path}: nics_per_node", 1, 1000)
     return _Profile(path, name, gpus, nics, megabytes, positive(scale, "--scale"), alpha / scale)
 
@@ -112,7 +116,7 @@ def _profile(path: Path, data: dict[str, Any], options: ImportOptions, notes: li
 def _host_links(
     profile: _Profile, data: dict[str, Any], notes: list[str]
 ) -> tuple[list[tuple[int, int, float, float]], bool]:
-    """Links of one host as (src, dst, GB/s, us), and whether node `gpus` is a switch."""
+    """Return the links of one host as (src, dst, GB/s, us), and whether node `gpus` is a switch."""
     if "links" in data or "betas" in data:
         return _matrix_links(profile, data), False
     betas = data.get("node_betas_list")
@@ -123,11 +127,13 @@ def _host_links(
     alpha = profile.us(profile.alpha_us * profile.scale)
     if len(betas) == 2:
         if profile.gpus != 8:
-            raise FileError(f"{where}: two betas are for NDv2's 8 GPUs, gpus_per_node is {profile.gpus}")
-        notes.append("two betas: NDv2's links, as in TACCL's code; the first for double NVLinks")
+            raise FileError(f"{where}: two betas are for the 8 GPUs of NDv2, but gpus_per_node is {profile.gpus}")
+        notes.append("two betas: the links of NDv2, as in TACCL's code; the first beta is for double NVLinks")
         fast = max(link.bandwidth_GBps for link in dgx1().links)
         return [(k.src, k.dst, GBps[0 if k.bandwidth_GBps == fast else 1], alpha) for k in dgx1().links], False
-    notes.append(f"one beta: a plain switch with {format_GBps(GBps[0])} per GPU each way; half of alpha on each side")
+    notes.append(
+        f"one beta: a plain switch with {format_GBps(GBps[0])} per GPU and direction; half of alpha on each side"
+    )
     switch, links = profile.gpus, []
     for rank in range(profile.gpus):
         links += [(rank, switch, GBps[0], alpha / 2), (switch, rank, GBps[0], alpha / 2)]
@@ -135,7 +141,7 @@ def _host_links(
 
 
 def _matrix_links(profile: _Profile, data: dict[str, Any]) -> list[tuple[int, int, float, float]]:
-    """Links of a custom profile; row = destination, column = source, as TACCL reads its matrices."""
+    """Return the links of a custom profile; row = destination, column = source, as in TACCL."""
     rows: dict[str, Any] = {}
     for key in ("links", "betas"):
         matrix: Any = data.get(key)
@@ -158,23 +164,23 @@ def _matrix_links(profile: _Profile, data: dict[str, Any]) -> list[tuple[int, in
 
 
 def _remote(profile: _Profile, data: dict[str, Any]) -> tuple[float, float]:
-    """Bandwidth and latency of a link between hosts."""
+    """Return bandwidth and latency of a link between hosts."""
     beta = positive(data.get("remote_beta"), f"{profile.path}: remote_beta")
     return profile.GBps(beta), profile.us(not_negative(data.get("remote_alpha"), f"{profile.path}: remote_alpha"))
 
 
 def _nics(profile: _Profile, data: dict[str, Any]) -> tuple[Nic, ...]:
-    """NICs, each for the GPUs next to it in rank order."""
+    """Return the NICs; consecutive ranks share a NIC."""
     if "remote_beta" not in data:
         return ()
     GBps, us = _remote(profile, data)
     count = min(profile.nics, profile.gpus)
-    shares = [tuple(g for g in range(profile.gpus) if g * count // profile.gpus == n) for n in range(count)]
-    return tuple(Nic(name=f"nic{n}", gpus=s, bandwidth_GBps=GBps, latency_us=us) for n, s in enumerate(shares))
+    gpus_of_nic = [tuple(g for g in range(profile.gpus) if g * count // profile.gpus == n) for n in range(count)]
+    return tuple(Nic(name=f"nic{n}", gpus=s, bandwidth_GBps=GBps, latency_us=us) for n, s in enumerate(gpus_of_nic))
 
 
 def _connections(profile: _Profile, sketch: dict[str, Any], path: Path | None) -> list[tuple[int, int]]:
-    """Which GPU sends to which GPU of another host."""
+    """Return the pairs (sender, receiver) of GPUs of two hosts."""
     where = f"{path}: internode_sketch.internode_conn"
     inter = sketch.get("internode_sketch")
     given = inter.get("internode_conn") if isinstance(inter, dict) else None
@@ -188,13 +194,13 @@ def _connections(profile: _Profile, sketch: dict[str, Any], path: Path | None) -
     pairs = []
     for sender, receivers in given.items():
         if not sender.isascii() or not sender.isdigit() or not isinstance(receivers, list):
-            raise FileError(f'{where}: must name GPUs, as in {{"0": [1]}}')
+            raise FileError(f'{where}: must map GPUs to lists of GPUs, as in {{"0": [1]}}')
         source = whole(int(sender[:9]), where, 0, profile.gpus - 1)
         pairs += [(source, whole(receiver, where, 0, profile.gpus - 1)) for receiver in receivers]
     return pairs
 
 
-def _join(
+def _link_hosts(
     profile: _Profile,
     data: dict[str, Any],
     pairs: list[tuple[int, int]],
@@ -202,16 +208,16 @@ def _join(
     links: list[Link],
     limits: list[Limit],
 ) -> None:
-    """Links between all hosts; the senders of a host take turns on its NICs, and so do the receivers."""
+    """Add links between all hosts; the senders of a host are distributed over its NICs, and so are the receivers."""
     GBps, us = _remote(profile, data)
-    order = {way: {g: n for n, g in enumerate(sorted({p[way] for p in pairs}))} for way in (0, 1)}
+    order = {side: {g: n for n, g in enumerate(sorted({p[side] for p in pairs}))} for side in (0, 1)}
     through: dict[str, list[int]] = {}
     for a in range(hosts):
         for b in range(hosts):
             for pair in pairs if a != b else ():
                 ends = (a * profile.gpus + pair[0], b * profile.gpus + pair[1])
-                for way, host, word in ((0, a, "out"), (1, b, "in")):
-                    nic = order[way][pair[way]] * profile.nics // max(len(order[way]), profile.nics)
+                for side, host, word in ((0, a, "out"), (1, b, "in")):
+                    nic = order[side][pair[side]] * profile.nics // max(len(order[side]), profile.nics)
                     through.setdefault(f"nic{nic}.{host} {word}", []).append(len(links))
                 links.append(Link(src=ends[0], dst=ends[1], bandwidth_GBps=GBps, latency_us=us))
     limits += [Limit(name=n, links=tuple(m), bandwidth_GBps=GBps) for n, m in through.items() if len(m) > 1]

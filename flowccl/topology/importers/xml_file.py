@@ -1,4 +1,4 @@
-"""XML read with bounds: no declarations of types or entities, no endless file."""
+"""Reading XML safely: with a size limit, and without document type and entity declarations."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -7,11 +7,11 @@ from pathlib import Path
 from flowccl.errors import FileError
 from flowccl.files import read_bytes
 
-MAX_BYTES = 4_000_000  # a dump of a host has some 50 KB
+MAX_BYTES = 4_000_000  # the dump of a host has about 50 KB
 
 
 def read_xml(path: Path, root: str) -> ET.Element:
-    """The root element of an XML file, which must have this name."""
+    """Return the root element of an XML file; its tag must be `root`."""
     try:
         text = read_bytes(path, MAX_BYTES).decode()
     except UnicodeDecodeError as error:
@@ -30,7 +30,7 @@ def read_xml(path: Path, root: str) -> ET.Element:
 
 
 def number(element: ET.Element, key: str, path: Path, default: float | None = None) -> float:
-    """A finite number in an attribute; hexadecimal with 0x."""
+    """Return the finite number in an attribute; a prefix of 0x means hexadecimal."""
     text = element.get(key)
     if text is None and default is not None:
         return default

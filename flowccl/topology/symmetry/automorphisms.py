@@ -1,10 +1,10 @@
-"""Symmetry of any machine, by search: permutations of nodes that leave it unchanged, without a guess from the ranks.
+"""Automorphisms of any machine by individualization and refinement, independent of the rank order.
 
-Two copies of the machine are labelled side by side: nodes with the same surroundings get the same label. One node of
-the first copy is then set against one of the second, which tells more nodes apart, and so on until every node has its
-own label: who has the same in both copies is where the permutation takes it. Where the labels of the copies differ, the
-last choice was wrong. A stabilizer chain needs few such searches: first permutations that leave all but the last chosen
-nodes in place, then more and more.
+Nodes of two copies of the machine get labels; refinement gives nodes with equal neighbourhoods equal labels. The search
+then individualizes one node of the first copy and its candidate image in the second copy, and refines again, until
+every label is unique within its copy. A node and its image then have the same label. If the labels of the two copies
+differ, the search backtracks. A stabilizer chain needs few such searches: it starts with automorphisms that fix all but
+the last node of the base.
 """
 
 from collections.abc import Iterator
@@ -12,41 +12,41 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.topology.symmetry.permutations import Symmetry, Verifier, orbits, symmetry, verified
+from flowccl.topology.symmetry.permutations import AutomorphismChecker, Symmetry, orbits, symmetry, verified
 from flowccl.topology.topology import Topology
 
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
 
-_MOST_NODES = 300
-_MOST_BESIDE_GUESSES = 100
-_MOST_LOOKS = 6000  # labellings, before the search contents itself with what it has
-_WRONG_TURNS = 40  # choices taken back in one search
+_MAX_NODES = 300
+_MAX_NODES_WITH_PATTERNS = 100  # nodes up to which the search supplements the rank patterns
+_MAX_REFINEMENTS = 6000  # after these, the search keeps the generators found so far
+_MAX_BACKTRACKS = 40  # per search for one automorphism
 
 
 def automorphisms(topology: Topology, colour: NDArray[np.int64] | None = None) -> Symmetry:
-    """All symmetry of a machine of up to 300 nodes, where the search comes to its end; else a part of it.
+    """Return the automorphism group of a machine of up to 300 nodes, or a subgroup if the search reaches its limits.
 
-    Nodes of different colours are not taken to each other.
+    Nodes of different colours are not mapped to each other.
     """
-    if len(topology.nodes) > _MOST_NODES:
+    if len(topology.nodes) > _MAX_NODES:
         return verified(topology, [])
     colours = np.zeros(len(topology.nodes), dtype=np.int64) if colour is None else colour
     return verified(topology, _Search(topology, colours).generators())
 
 
 def known_symmetry(topology: Topology) -> Symmetry:
-    """What the guesses find; on small machines whose GPUs they do not show to be alike, what the search finds too."""
-    guessed = symmetry(topology)
-    alike = bool(np.all(guessed.node_orbits[: topology.num_gpus] == 0))
-    if alike or len(topology.nodes) > _MOST_BESIDE_GUESSES:
-        return guessed
-    return verified(topology, [*guessed.nodes, *automorphisms(topology).nodes])
+    """Return the group from rank patterns; on small machines where its GPUs have several orbits, add the search."""
+    patterns = symmetry(topology)
+    one_orbit = bool(np.all(patterns.node_orbits[: topology.num_gpus] == 0))
+    if one_orbit or len(topology.nodes) > _MAX_NODES_WITH_PATTERNS:
+        return patterns
+    return verified(topology, [*patterns.nodes, *automorphisms(topology).nodes])
 
 
 def twin_numbers(topology: Topology) -> NDArray[np.int64]:
-    """Nodes that hang on the same neighbours are numbered, 0, 1, ...; all others are 0."""
-    machine = Verifier(topology)
+    """Return numbers 0, 1, ... for the nodes of each set with identical neighbours; 0 for all other nodes."""
+    machine = AutomorphismChecker(topology)
     count = len(topology.nodes)
     own = np.random.default_rng(2).integers(1, 2**63, count, dtype=np.uint64)
     around = machine.around(own)
@@ -60,17 +60,19 @@ def twin_numbers(topology: Topology) -> NDArray[np.int64]:
 
 
 class _Search:
+    """The search for generators by individualization and refinement."""
+
     def __init__(self, topology: Topology, colour: NDArray[np.int64]) -> None:
-        self.machine = Verifier(topology)
+        self.machine = AutomorphismChecker(topology)
         self.count = len(topology.nodes)
         self.colour = np.unique(np.stack((self.machine.node_colour, colour)), axis=1, return_inverse=True)[1].reshape(
             -1
         )
         self.marks = np.random.default_rng(2).integers(1, 2**63, self.count + 1, dtype=np.uint64)
-        self.looks = 0
+        self.refinements = 0
 
     def generators(self) -> list[I32]:
-        """Permutations that generate the group: those that move the last nodes of the base first."""
+        """Return generators of the group, starting with those that move only the last nodes of the base."""
         first = self._refined(self.marks[self.colour])
         chain = self._base(first)
         found: list[I32] = []
@@ -80,58 +82,59 @@ class _Search:
         return found
 
     def _base(self, label: U64) -> list[tuple[U64, int]]:
-        """Nodes that, set apart one after the other, tell all apart; each with the labels before it."""
+        """Return nodes whose individualization makes all labels unique; each with the labels before its step."""
         chain = []
-        while (node := _first_of_several(label)) is not None:
+        while (node := _first_shared(label)) is not None:
             chain.append((label, node))
-            label = self._apart(label, node)
+            label = self._individualized(label, node)
         return chain
 
     def _movers(self, label: U64, node: int, below: list[I32]) -> Iterator[I32]:
-        """Permutations that keep these labels and take the node elsewhere, one for each orbit that joins its own."""
+        """Yield automorphisms that keep these labels and move the node, one per orbit that merges with its orbit."""
         known = list(below)
         failed: set[int] = set()
         for other in np.flatnonzero(label == label[node]).tolist():
             orbit = orbits(np.stack(known), self.count) if known else np.arange(self.count)
             if orbit[other] == orbit[node] or any(orbit[other] == orbit[bad] for bad in failed):
                 continue
-            mover = self._matched(self._apart(label, node), self._apart(label, other), [_WRONG_TURNS])
+            one, two = self._individualized(label, node), self._individualized(label, other)
+            mover = self._matched(one, two, [_MAX_BACKTRACKS])
             if mover is None:
                 failed.add(other)
             else:
                 known.append(mover)
                 yield mover
 
-    def _matched(self, one: U64, other: U64, turns: list[int]) -> I32 | None:
-        """The permutation that takes the first labels to the second, or None."""
-        if self.looks > _MOST_LOOKS or not np.array_equal(np.sort(one), np.sort(other)):
+    def _matched(self, one: U64, other: U64, backtracks: list[int]) -> I32 | None:
+        """Return the automorphism that maps the first labels to the second, or None."""
+        if self.refinements > _MAX_REFINEMENTS or not np.array_equal(np.sort(one), np.sort(other)):
             return None
-        node = _first_of_several(one)
+        node = _first_shared(one)
         if node is None:
             image = np.empty(self.count, dtype=np.int32)
             image[np.argsort(one)] = np.argsort(other)
             return image if self.machine.link_permutation(image) is not None else None
-        marked = self._apart(one, node)
+        marked = self._individualized(one, node)
         for candidate in np.flatnonzero(other == one[node]).tolist():
-            found = self._matched(marked, self._apart(other, candidate), turns)
+            found = self._matched(marked, self._individualized(other, candidate), backtracks)
             if found is not None:
                 return found
-            turns[0] -= 1
-            if turns[0] < 0:
+            backtracks[0] -= 1
+            if backtracks[0] < 0:
                 return None
         return None
 
-    def _apart(self, label: U64, node: int) -> U64:
-        """Labels after one node got its own."""
+    def _individualized(self, label: U64, node: int) -> U64:
+        """Return the refined labels after individualizing one node, which gets a unique label."""
         label = label.copy()
         label[node] ^= self.marks[-1]
         return self._refined(label)
 
     def _refined(self, label: U64) -> U64:
-        """Labels that also say what the neighbours are, and theirs, until no more nodes are told apart."""
+        """Return labels refined by neighbour labels until no more nodes are distinguished."""
         kinds = len(np.unique(label))
         while True:
-            self.looks += 1
+            self.refinements += 1
             label = self.machine.with_neighbours(label)
             more = len(np.unique(label))
             if more == kinds:
@@ -139,8 +142,8 @@ class _Search:
             kinds = more
 
 
-def _first_of_several(label: U64) -> int | None:
-    """The first node whose label others have too."""
+def _first_shared(label: U64) -> int | None:
+    """Return the first node whose label is not unique; None if all are unique."""
     _, first, many = np.unique(label, return_index=True, return_counts=True)
     several = first[many > 1]
     return int(several.min()) if len(several) else None

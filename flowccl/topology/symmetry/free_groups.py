@@ -1,7 +1,7 @@
-"""Groups of permutations of a machine of which none, but the identity, leaves a GPU or a link in place.
+"""Groups of automorphisms that act freely: no element except the identity fixes a GPU or a link.
 
-What is planned for one GPU of each orbit, on one link of each orbit, such a group unfolds to a plan for all: a transfer
-of the plan is on every link of an orbit exactly once.
+Such a group expands a schedule on the quotient (one GPU and one link per orbit) to the whole machine: each transfer of
+the quotient uses every link of an orbit exactly once.
 """
 
 from collections.abc import Iterator
@@ -17,31 +17,31 @@ from flowccl.topology.topology import Topology
 I32 = NDArray[np.int32]
 
 _LARGEST = 64  # elements
-_DRAWS = 24  # random elements whose powers are tried as generators
-_STARTS = 6  # orders in which they are tried
+_SAMPLES = 24  # random elements whose powers are tried as generators
+_STARTS = 6  # random orders in which the generators are tried
 
 
 @lru_cache(maxsize=8)
 def free_groups(topology: Topology) -> tuple[Symmetry, ...]:
-    """Free groups of several sizes, largest first; none where the machine has no symmetry of this kind.
+    """Return free groups of several sizes, largest first; empty if the search finds none.
 
-    Each has all its elements as rows; row 0 leaves all in place.
+    The rows of each are all its elements; row 0 is the identity.
     """
     gpus, random = topology.num_gpus, np.random.default_rng(0)
     twins = twin_numbers(topology)
     known = [automorphisms(topology)]
     known += [automorphisms(topology, twins)] if twins.any() else []
-    elements = [element for symmetry in known for element in symmetry.draw(_DRAWS)]
-    drawn = [powers for nodes, links in elements for powers in _free_powers(gpus, nodes, links)]
+    elements = [element for symmetry in known for element in symmetry.draw(_SAMPLES)]
+    generators = [powers for nodes, links in elements for powers in _free_powers(gpus, nodes, links)]
     found: dict[int, Symmetry] = {}
-    for _ in range(_STARTS if drawn else 0):
+    for _ in range(_STARTS if generators else 0):
         if min(gpus, _LARGEST) in found:
             break
         group = [_identity(topology)]
-        for at in random.permutation(len(drawn)).tolist():
+        for at in random.permutation(len(generators)).tolist():
             if len(group) == min(gpus, _LARGEST):
                 break
-            larger = _closure([*group, drawn[at]], gpus)
+            larger = _closure([*group, generators[at]], gpus)
             if larger is not None and len(larger) > len(group):
                 group = larger
                 nodes, links = (np.stack([element[i] for element in group]) for i in range(2))
@@ -49,7 +49,7 @@ def free_groups(topology: Topology) -> tuple[Symmetry, ...]:
     return tuple(found[size] for size in sorted(found, reverse=True))
 
 
-Element = tuple[I32, I32]  # where it takes nodes, and links
+Element = tuple[I32, I32]  # images of nodes, images of links
 
 
 def _identity(topology: Topology) -> Element:
@@ -57,13 +57,13 @@ def _identity(topology: Topology) -> Element:
 
 
 def _is_free(element: Element, gpus: int) -> bool:
-    """Whether it leaves no GPU and no link in place."""
+    """Return whether the element fixes no GPU and no link."""
     nodes, links = element
     return not (np.any(nodes[:gpus] == np.arange(gpus)) or np.any(links == np.arange(len(links))))
 
 
 def _free_powers(gpus: int, nodes: I32, links: I32) -> Iterator[Element]:
-    """Powers of an element that generate free groups, the first of each order."""
+    """Yield the powers of an element that generate free groups, the first of each order."""
     powers = [(nodes, links)]
     while len(powers) < _LARGEST and np.any(powers[-1][1] != np.arange(len(links))):
         powers.append((nodes[powers[-1][0]], links[powers[-1][1]]))
@@ -76,7 +76,7 @@ def _free_powers(gpus: int, nodes: I32, links: I32) -> Iterator[Element]:
 
 
 def _closure(generators: list[Element], gpus: int) -> list[Element] | None:
-    """All products; None where they are too many or one is not free. The first generator is the identity."""
+    """Return all products of generators, the first of which is the identity; None if too many or one is not free."""
     known = {generators[0][1].tobytes()}
     result = [generators[0]]
     for nodes, links in result:

@@ -1,10 +1,9 @@
-"""Permutations of GPUs that may be a symmetry, guessed from the order of the ranks.
+"""Candidate permutations of the GPUs, from patterns in the rank order.
 
-Ranks are read as numbers with digits: rank = (outer, digit, inner), where `inner` counts below `inside` and the digit
-below `outside / inside`. A host is such a digit, and so are the index of a GPU in its host, a coordinate of a torus, a
-bit of a hypercube, a pod of a fat tree. What may move: one digit at all places (turned round by one, mirrored, two of
-its values exchanged), the same only at the first place, or two digits exchanged. Nothing here is sure; `symmetry`
-verifies.
+A rank is read as a number in a mixed radix: rank = (outer, digit, inner) with `inner` < `inside` and digit <
+`outside / inside`. Examples of digits are the host, the index of a GPU in its host, a coordinate of a torus, a bit of
+a hypercube, and a pod of a fat tree. The candidates rotate one digit by one, reverse it, or exchange two of its values,
+in all blocks or only in the first block, or exchange two digits. `symmetry` checks every candidate.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,13 +15,13 @@ from flowccl.topology.topology import Topology
 
 I32 = NDArray[np.int32]
 
-_MOST_FOR_ALL_DIVISORS = 4096  # GPUs; beyond, only digits that links suggest
-_MOST_SINGLE = 64  # GPUs; up to here every two are tried
-_MOST_TRIES = 4096  # exchanges of two values of a digit, where they are not all alike
+_MAX_ALL_DIVISORS = 4096  # GPUs; on larger machines only block sizes that the links suggest are tried
+_MAX_SINGLE = 64  # GPUs up to which exchanges of single GPUs are tried
+_MAX_TRIES = 4096  # exchanges of two values of a digit
 
 
 def gpu_permutations(topology: Topology, accepts: Callable[[I32], bool]) -> Iterator[I32]:
-    """Guesses; `accepts` says whether one is right, for those that depend on others."""
+    """Yield candidates; `accepts` tells whether a permutation is a symmetry, on which later candidates depend."""
     count = topology.num_gpus
     sizes = block_sizes(topology)
     for inside in sizes:
@@ -31,15 +30,15 @@ def gpu_permutations(topology: Topology, accepts: Callable[[I32], bool]) -> Iter
                 continue
             yield from _digit(count, inside, outside)
             yield from _two_digits(count, inside, outside, sizes)
-    for inside, outside in _broken(topology, sizes):
+    for inside, outside in _class_digits(topology, sizes):
         yield from _classes(count, inside, outside, accepts)
 
 
 def block_sizes(topology: Topology) -> list[int]:
-    """Block sizes of ranks that may matter: divisors of the number of GPUs."""
+    """Return the block sizes to try: divisors of the number of GPUs."""
     count = topology.num_gpus
     divisors = [size for size in range(1, count + 1) if count % size == 0]
-    if count <= _MOST_FOR_ALL_DIVISORS:
+    if count <= _MAX_ALL_DIVISORS:
         return divisors
     away = np.abs(topology.link_src.astype(np.int64) - topology.link_dst)
     direct = (topology.link_src < count) & (topology.link_dst < count)
@@ -49,13 +48,13 @@ def block_sizes(topology: Topology) -> list[int]:
 
 
 def _per_host(topology: Topology) -> int:
-    """GPUs of the first host, 1 where there are no hosts."""
+    """Return the number of GPUs of the first host; 1 if there are no hosts."""
     first = topology.nodes[0].host
     return max(1, sum(bool(first) and node.host == first for node in topology.nodes[: topology.num_gpus]))
 
 
 def _digit(count: int, inside: int, outside: int) -> Iterator[I32]:
-    """One digit moves: at all places at once, or at the first place only."""
+    """Yield permutations of one digit, in all blocks or in the first block only."""
     values = outside // inside
     digit = np.arange(values)
     moves = {tuple(np.roll(digit, 1)), tuple(-digit % values), tuple(digit[::-1])}
@@ -69,8 +68,8 @@ def _digit(count: int, inside: int, outside: int) -> Iterator[I32]:
             yield only
 
 
-def turned(count: int, inside: int, outside: int) -> I32:
-    """The digit between these block sizes turned by one, at all places."""
+def digit_rotation(count: int, inside: int, outside: int) -> I32:
+    """Return the rotation by one of the digit between these block sizes, in all blocks."""
     return _moved(count, inside, outside, (np.arange(outside // inside) + 1) % (outside // inside))
 
 
@@ -81,7 +80,7 @@ def _moved(count: int, inside: int, outside: int, move: NDArray[np.int64]) -> I3
 
 
 def _two_digits(count: int, inside: int, outside: int, sizes: list[int]) -> Iterator[I32]:
-    """Two digits next to each other, with as many values, change places."""
+    """Yield the exchange of two adjacent digits with equally many values."""
     values = outside // inside
     beyond = outside * values
     if values == 1 or beyond not in sizes:
@@ -91,24 +90,24 @@ def _two_digits(count: int, inside: int, outside: int, sizes: list[int]) -> Iter
     yield (rank + (high - low) * inside + (low - high) * outside).astype(np.int32)
 
 
-def _broken(topology: Topology, sizes: list[int]) -> list[tuple[int, int]]:
-    """Digits whose values may fall into classes: hosts, the index in the host, and single GPUs of small machines."""
+def _class_digits(topology: Topology, sizes: list[int]) -> list[tuple[int, int]]:
+    """Return digits whose values may form classes: hosts, indices in the host, and single GPUs of small machines."""
     count, per_host = topology.num_gpus, _per_host(topology)
     digits = []
     if 1 < per_host < count and count % per_host == 0:
         digits += [(per_host, count)]
         digits += [(size, per_host) for size in sizes if size < per_host and per_host % size == 0]
-    if count <= _MOST_SINGLE:
+    if count <= _MAX_SINGLE:
         digits.append((1, count))
     return digits
 
 
 def _classes(count: int, inside: int, outside: int, accepts: Callable[[I32], bool]) -> Iterator[I32]:
-    """Exchanges of two values of a digit, each value with the first of every class so far until one is accepted."""
+    """Yield accepted exchanges of two values of a digit: each value with the first of a class, if one is accepted."""
     values, tries = outside // inside, 0
     digit = np.arange(values)
     if all(accepts(_moved(count, inside, outside, move)) for move in (np.roll(digit, 1), _exchanged(values, 0, 1))):
-        return  # these two make all exchanges
+        return  # these two generate all exchanges
     first: list[int] = []
     for value in range(values):
         for other in reversed(first):
@@ -119,7 +118,7 @@ def _classes(count: int, inside: int, outside: int, accepts: Callable[[I32], boo
                 break
         else:
             first.append(value)
-        if tries > _MOST_TRIES:
+        if tries > _MAX_TRIES:
             return
 
 

@@ -1,4 +1,4 @@
-"""Machines that are known, and the measurements that a profiler would take on them, with noise and outliers."""
+"""Simulated measurements, with noise and outliers, on machines with known parameters."""
 
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -6,17 +6,17 @@ from itertools import permutations
 import numpy as np
 
 from flowccl.profile.fit import fit_links
-from flowccl.profile.measurements import Measured, Measurements
+from flowccl.profile.measurements import MeasuredProbe, Measurements
 from flowccl.profile.probes import Ends, PlanOptions, Probe, Round, alone_rounds, together_rounds
 
 OPTIONS = PlanOptions(pairs=3000)
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownMachine:
     """A machine: latency and bandwidth of each link, and limits as (links, GB/s).
 
-    Where all ranks take part, latencies are longer by `wait_us`, and every message takes `setup_us` of both its ranks.
+    If all ranks take part in a probe, latencies grow by `wait_us` and every message costs `overhead_us` on both ranks.
     """
 
     hosts: tuple[str, ...]
@@ -27,7 +27,7 @@ class Known:
     overhead_us: float = 0.0
 
     def groups(self) -> dict[frozenset[Ends], float]:
-        """The limits that can be seen: more than one link, the narrowest of equal ones."""
+        """The observable limits: more than one link, and the narrowest of those with equal links."""
         found: dict[frozenset[Ends], float] = {}
         for links, rate in self.limits:
             if len(links) > 1:
@@ -35,7 +35,7 @@ class Known:
         return found
 
 
-def random_machine(seed: int) -> Known:
+def random_machine(seed: int) -> KnownMachine:
     """One to three hosts of two to four ranks: switches, meshes or shared uplinks inside, one NIC or many outside."""
     pick = np.random.default_rng(seed)
     count, size = [(1, 4), (1, 6), (2, 2), (2, 3), (2, 4), (3, 2)][pick.integers(6)]
@@ -46,7 +46,7 @@ def random_machine(seed: int) -> Known:
     for a, b in permutations(range(len(hosts)), 2):
         near = hosts[a] == hosts[b]
         twin = pick.uniform(0.9, 1.1)
-        latency[a, b] = latency.get((b, a), (inside_us if near else outside_us) * twin)  # only their sum shows
+        latency[a, b] = latency.get((b, a), (inside_us if near else outside_us) * twin)  # only their sum is observable
         GBps[a, b] = inside if near else outside
     style = pick.choice(["switch", "mesh", "uplinks"])
     for a, b in GBps if style == "mesh" else ():
@@ -59,7 +59,9 @@ def random_machine(seed: int) -> Known:
             shared = pick.uniform(1.0, 1.3) * inside
             for pair in (here[at : at + 2] for at in range(0, size, 2)):
                 limits.append((frozenset((a, b) for a in pair for b in here if b not in pair), shared))
-    return Known(hosts, latency, GBps, limits + _outside(hosts, outside, bool(pick.integers(2)), pick.uniform(1, 1.3)))
+    return KnownMachine(
+        hosts, latency, GBps, limits + _outside(hosts, outside, bool(pick.integers(2)), pick.uniform(1, 1.3))
+    )
 
 
 def _ports(ranks: list[int], others: list[int], rate: float) -> list[tuple[frozenset[Ends], float]]:
@@ -70,8 +72,8 @@ def _ports(ranks: list[int], others: list[int], rate: float) -> list[tuple[froze
     return result
 
 
-def _outside(hosts: tuple[str, ...], rate: float, one_nic: bool, room: float) -> list[tuple[frozenset[Ends], float]]:
-    """The network: one NIC for each host, or one for each rank."""
+def _outside(hosts: tuple[str, ...], rate: float, one_nic: bool, factor: float) -> list[tuple[frozenset[Ends], float]]:
+    """Limits of the network: one NIC per host (of `factor` times the rate), or one NIC per rank."""
     ranks = range(len(hosts))
     result = []
     for host in dict.fromkeys(hosts):
@@ -80,15 +82,15 @@ def _outside(hosts: tuple[str, ...], rate: float, one_nic: bool, room: float) ->
         if not away:
             continue
         if one_nic:
-            result.append((frozenset((a, b) for a in here for b in away), room * rate))
-            result.append((frozenset((b, a) for a in here for b in away), room * rate))
+            result.append((frozenset((a, b) for a in here for b in away), factor * rate))
+            result.append((frozenset((b, a) for a in here for b in away), factor * rate))
         else:
             result += _ports(here, away, rate)
     return result
 
 
-def finishes(known: Known, links: tuple[Ends, ...], size_bytes: tuple[int, ...]) -> dict[Ends, float]:
-    """When each link is done, in seconds: rates are fair, and the slowest of what they share."""
+def finishes(known: KnownMachine, links: tuple[Ends, ...], size_bytes: tuple[int, ...]) -> dict[Ends, float]:
+    """Completion time of each link in seconds under max-min fair rates."""
     left = dict(zip(links, map(float, size_bytes), strict=True))
     now, done = 0.0, {}
     while left:
@@ -103,22 +105,22 @@ def finishes(known: Known, links: tuple[Ends, ...], size_bytes: tuple[int, ...])
     return done
 
 
-def _fair(known: Known, busy: list[Ends]) -> dict[Ends, float]:
+def _fair(known: KnownMachine, busy: list[Ends]) -> dict[Ends, float]:
     """Max-min fair rates in bytes/s."""
     fixed: dict[Ends, float] = {}
-    rooms = [(set(busy) & links, rate * 1e9) for links, rate in known.limits if not links.isdisjoint(busy)]
-    rooms += [({link}, known.GBps[link] * 1e9) for link in busy]
+    capacities = [(set(busy) & links, rate * 1e9) for links, rate in known.limits if not links.isdisjoint(busy)]
+    capacities += [({link}, known.GBps[link] * 1e9) for link in busy]
     while len(fixed) < len(busy):
-        open_rooms = [
-            (links - fixed.keys(), rate - sum(fixed[k] for k in links & fixed.keys())) for links, rate in rooms
+        open_capacities = [
+            (links - fixed.keys(), rate - sum(fixed[k] for k in links & fixed.keys())) for links, rate in capacities
         ]
-        links, rate = min(((k, r) for k, r in open_rooms if k), key=lambda room: room[1] / len(room[0]))
+        links, rate = min(((k, r) for k, r in open_capacities if k), key=lambda one: one[1] / len(one[0]))
         fixed |= dict.fromkeys(links, rate / len(links))
     return fixed
 
 
-def seconds_of(known: Known, probe: Probe) -> list[float]:
-    """What a perfect clock measures on each link: a rank goes on when all that it sends and gets is there."""
+def seconds_of(known: KnownMachine, probe: Probe) -> list[float]:
+    """Exact time of each link; a rank continues when all its messages have been sent and received."""
     if probe.alone:
         link = probe.links[0]
         bytes_s = probe.link_bytes[0] / (known.GBps[link] * 1e9)
@@ -126,16 +128,16 @@ def seconds_of(known: Known, probe: Probe) -> list[float]:
     done = finishes(known, probe.links, probe.link_bytes)
     rank = {r: max(t for link, t in done.items() if r in link) for r in probe.ranks}
     wait_us, overhead_us = (known.wait_us, known.overhead_us) if len(probe.ranks) == len(known.hosts) else (0.0, 0.0)
-    answered = probe.chunks + 1  # messages of a link
+    answered = probe.chunks + 1  # messages per link
     work = {r: answered * overhead_us * sum(r in link for link in probe.links) for r in probe.ranks}
     beside_us = {(a, b): 2 * (known.latency_us[a, b] + wait_us) + max(work[a], work[b]) for a, b in probe.links}
     return [max(rank[a], rank[b]) + 1e-6 * beside_us[a, b] for a, b in probe.links]
 
 
 def measure(
-    known: Known, rounds: list[Round], seed: int, noise: float = 0.05, outliers: float = 0.02
-) -> list[Measured]:
-    """Times with relative noise; a share of them is far too long, by 2 to 20 times."""
+    known: KnownMachine, rounds: list[Round], seed: int, noise: float = 0.05, outliers: float = 0.02
+) -> list[MeasuredProbe]:
+    """Times with relative noise; a share `outliers` of them is too long by a factor of 2 to 20."""
     pick = np.random.default_rng(seed)
     result = []
     exactly: dict[Probe, list[float]] = {}
@@ -145,16 +147,16 @@ def measure(
         exact = np.tile(exactly[probe], (probe.repeats, 1))
         noisy = exact * np.maximum(1 + noise * pick.standard_normal(exact.shape), 0.1)
         noisy *= np.where(pick.random(exact.shape) < outliers, pick.uniform(2, 20, exact.shape), 1.0)
-        result.append(Measured(probe, noisy, float(noisy.sum()) + 1e-3))
+        result.append(MeasuredProbe(probe, noisy, float(noisy.sum()) + 1e-3))
     return result
 
 
-def profile_of(known: Known, seed: int, options: PlanOptions = OPTIONS, say_hosts: bool = True) -> Measurements:
-    """The whole measurement: links alone, then together with bytes after their bandwidths."""
+def profile_of(known: KnownMachine, seed: int, options: PlanOptions = OPTIONS, say_hosts: bool = True) -> Measurements:
+    """A complete measurement: links alone, then together with bytes in proportion to their bandwidths."""
     hosts = known.hosts if say_hosts else ("",) * len(known.hosts)
     first = alone_rounds(hosts, options)
     alone = measure(known, first, seed)
     fits = fit_links(alone)
     second = together_rounds(hosts, options, {link: fit.bandwidth_GBps for link, fit in fits.items()})
     probes = (*alone, *measure(known, second, seed + 1))
-    return Measurements("pretend", hosts, options, len(first) + len(second), probes, len(first) + len(second))
+    return Measurements("simulated", hosts, options, len(first) + len(second), probes, len(first) + len(second))

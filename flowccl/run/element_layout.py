@@ -1,8 +1,8 @@
-"""Where the chunks of a demand lie in real buffers, in elements.
+"""Location of the chunks of a demand in real buffers, in elements.
 
-A schedule is made for a number of bytes, but its chunks are shares: block b and piece k of it. A buffer of any number
-of elements is cut the same way, each block and each piece as even as whole elements allow (the first ones get one
-more), so a schedule made for 1 MB also runs for 7 elements; pieces may then be empty.
+A schedule is made for a number of bytes, but its chunks are fractions: piece k of block b. A buffer of any number of
+elements is divided in the same way, each block and each piece as evenly as whole elements allow (the first ones get one
+element more). A schedule for 1 MB therefore also runs for 7 elements; some pieces may then be empty.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED, collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError
 
-Place = tuple[int, int]  # (rank, chunk)
+RankChunk = tuple[int, int]  # (rank, chunk)
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ElementLayout:
     """Buffers of all ranks for a demand whose whole buffer (nccl-tests' size) has `count` elements.
 
-    `taken[rank, chunk]` is where a source's input holds the chunk, `placed[rank, chunk]` where a destination's output
-    gets it. `kept` are parts that stay on their rank: (rank, place in its input, place in its output). `collective` is
-    "custom" where the demand is not what the collective's name says; then inputs and outputs are the rank's chunks,
-    one after the other. `root` is -1 where there is none.
+    `taken[rank, chunk]` is the slice of a source's input with the chunk, `placed[rank, chunk]` the slice of a
+    destination's output for it. `kept` are parts that stay on their rank: (rank, slice of its input, slice of its
+    output). `collective` is "custom" if the demand differs from the collective of its name; inputs and outputs are then
+    the rank's chunks in order. `root` is -1 if there is none.
     """
 
     demand: Demand
@@ -36,18 +36,18 @@ class Layout:
     input_count: list[int]
     output_count: list[int]
     chunk_count: list[int]
-    taken: dict[Place, slice] = field(default_factory=dict)
-    placed: dict[Place, slice] = field(default_factory=dict)
+    taken: dict[RankChunk, slice] = field(default_factory=dict)
+    placed: dict[RankChunk, slice] = field(default_factory=dict)
     kept: list[tuple[int, slice, slice]] = field(default_factory=list)
 
     @property
     def call_count(self) -> int:
-        """The count argument of the call, as nccl-tests prints it: of one block where the buffer has one per rank."""
+        """The count argument of the call, as nccl-tests prints it: of one block if the buffer has one per rank."""
         blocked = self.collective in ("allgather", "alltoall", "reduce_scatter", "gather", "scatter")
         return -(-self.count // self.demand.num_gpus) if blocked else self.count
 
     def views_in_place(self, rank: int, buffer: Any) -> tuple[Any, Any]:
-        """Input and output of a rank in one buffer of `count_in_place` elements, as NCCL lays them in place."""
+        """Return the input and output of a rank as views of one buffer of `count_in_place` elements, as in NCCL."""
         inputs, outputs = self.input_count[rank], self.output_count[rank]
         start = bound(self.count, self.demand.num_gpus, rank)
         if self.collective in ("allgather", "gather") and outputs:
@@ -57,24 +57,24 @@ class Layout:
         return buffer[:inputs], buffer[:outputs]
 
     def count_in_place(self, rank: int) -> int:
-        """Elements of the buffer that a rank's input and output share in place."""
+        """Return the number of elements of the buffer that a rank's input and output share in place."""
         return max(self.input_count[rank], self.output_count[rank])
 
 
-def make_layout(demand: Demand, count: int) -> Layout:
-    """The buffers of a demand whose whole buffer has `count` elements."""
+def make_layout(demand: Demand, count: int) -> ElementLayout:
+    """Return the layout of a demand whose whole buffer has `count` elements."""
     if count < 1:
-        raise InputError(f"{demand.collective}: needs a buffer of at least 1 element, got {count}")
+        raise InputError(f"{demand.collective}: the buffer must have at least 1 element, got {count}")
     root = named_root(demand)
     if root is None:
         return _custom(demand, count)
-    layout = Layout(demand, demand.collective, root, count, [], [], _piece_counts(demand, count))
+    layout = ElementLayout(demand, demand.collective, root, count, [], [], _piece_counts(demand, count))
     _RULES[demand.collective](layout)
     return layout
 
 
 def named_root(demand: Demand) -> int | None:
-    """The root (-1 where the collective has none) if the demand is what its name says, else None."""
+    """Return the root (-1 if the collective has none) if the demand is the collective of its name, else None."""
     if demand.collective not in COLLECTIVES_BY_NAME:
         return None
     rooted = demand.collective in ROOTED
@@ -89,56 +89,58 @@ def named_root(demand: Demand) -> int | None:
 
 
 def count_of_inputs(demand: Demand, inputs: Sequence[Any]) -> int:
-    """Elements of the whole buffer, from the inputs of all ranks."""
+    """Return the number of elements of the whole buffer, from the inputs of all ranks."""
     sizes = [len(buffer) for buffer in inputs]
     if len(sizes) != demand.num_gpus:
         raise InputError(f"{demand.collective}: needs one input for each of {demand.num_gpus} ranks, got {len(sizes)}")
     root = named_root(demand)
     if root is None:
-        raise InputError(f"a {demand.collective} demand made of chunks needs `count`, the elements of its size")
+        raise InputError(
+            f"a custom {demand.collective} demand needs `count`, the number of elements of the whole buffer"
+        )
     if demand.collective in ("allgather", "gather"):
         return sum(sizes)
     return sizes[max(root, 0)]
 
 
-def bound(total: int, parts: int, part: int) -> int:
-    """Where a part begins when a total is cut evenly; the first parts get one more where it does not divide."""
+def part_start(total: int, parts: int, part: int) -> int:
+    """Return the start of a part of an even division; the first parts get one element more if there is a rest."""
     return part * (total // parts) + min(part, total % parts)
 
 
-def cut(total: int, parts: int) -> list[int]:
-    """Sizes of the parts."""
+def part_sizes(total: int, parts: int) -> list[int]:
+    """Return the sizes of the parts of an even division."""
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
 # -- the named collectives ------------------------------------------------------------------------------------------
 
 
-def _blocks(layout: Layout) -> int:
-    """How many blocks the buffer is cut into."""
+def _blocks(layout: ElementLayout) -> int:
+    """Return the number of blocks of the buffer."""
     return 1 if layout.collective in ("broadcast", "reduce") else layout.demand.num_gpus
 
 
 def _block_of(demand: Demand, chunk: int) -> int:
-    """Which block of the buffer a chunk belongs to."""
+    """Return the block of the buffer that a chunk belongs to."""
     if demand.collective == "gather":
         return int(demand.sources(chunk)[0])
     if demand.collective in ("alltoall", "scatter"):
         return int(demand.destinations(chunk)[0])
     times = len(demand) // demand.pieces // demand.num_gpus if demand.collective == "allreduce" else 1
-    return chunk // demand.pieces // times  # an allreduce summed up apart has each block once for each destination
+    return chunk // demand.pieces // times  # a one-shot allreduce has each block once per destination
 
 
 def _piece_counts(demand: Demand, count: int) -> list[int]:
-    """Elements of every chunk: its piece of its block."""
+    """Return the number of elements of every chunk."""
     blocks = 1 if demand.collective in ("broadcast", "reduce") else demand.num_gpus
     pieces = {size: cut(size, demand.pieces) for size in set(cut(count, blocks))}
     sizes = cut(count, blocks)
     return [pieces[sizes[_block_of(demand, c)]][c % demand.pieces] for c in range(len(demand))]
 
 
-def _fill(layout: Layout, start_in: Callable[[int, int], int], start_out: Callable[[int, int], int]) -> None:
-    """Places of all chunks; the arguments say where (rank, chunk)'s block begins in the input and in the output."""
+def _fill(layout: ElementLayout, start_in: Callable[[int, int], int], start_out: Callable[[int, int], int]) -> None:
+    """Set the slices of all chunks; the arguments return the start of (rank, chunk)'s block in input and output."""
     demand, blocks = layout.demand, _blocks(layout)
     sizes = cut(layout.count, blocks)
     for chunk in range(len(demand)):
@@ -152,8 +154,8 @@ def _fill(layout: Layout, start_in: Callable[[int, int], int], start_out: Callab
             layout.placed[rank, chunk] = slice(at, at + length)
 
 
-def _starts(layout: Layout) -> Callable[[int, int], int]:
-    """Where a chunk's block begins in the whole buffer."""
+def _starts(layout: ElementLayout) -> Callable[[int, int], int]:
+    """Return a function for the start of a chunk's block in the whole buffer."""
     starts = [bound(layout.count, _blocks(layout), block) for block in range(_blocks(layout))]
     return lambda _rank, chunk: starts[_block_of(layout.demand, chunk)]
 
@@ -166,7 +168,7 @@ def _span(start: int, size: int) -> slice:
     return slice(start, start + size)
 
 
-def _allgather(layout: Layout) -> None:
+def _allgather(layout: ElementLayout) -> None:
     ranks = layout.demand.num_gpus
     layout.input_count.extend(cut(layout.count, ranks))
     layout.output_count.extend([layout.count] * ranks)
@@ -175,7 +177,7 @@ def _allgather(layout: Layout) -> None:
         layout.kept.append((rank, slice(0, size), _span(bound(layout.count, ranks, rank), size)))
 
 
-def _alltoall(layout: Layout) -> None:
+def _alltoall(layout: ElementLayout) -> None:
     ranks = layout.demand.num_gpus
     sizes = cut(layout.count, ranks)
     layout.input_count.extend([layout.count] * ranks)
@@ -186,8 +188,8 @@ def _alltoall(layout: Layout) -> None:
         layout.kept.append((rank, _span(bound(layout.count, ranks, rank), size), _span(rank * size, size)))
 
 
-def _whole(layout: Layout) -> None:
-    """Broadcast, reduce and allreduce: input and output are the whole buffer, where there is one."""
+def _whole(layout: ElementLayout) -> None:
+    """Broadcast, reduce and allreduce: input and output are the whole buffer on the ranks that have one."""
     ranks, root = layout.demand.num_gpus, layout.root
     only_in, only_out = layout.collective == "broadcast", layout.collective == "reduce"
     layout.input_count.extend([layout.count if not only_in or rank == root else 0 for rank in range(ranks)])
@@ -197,14 +199,14 @@ def _whole(layout: Layout) -> None:
         layout.kept.append((root, slice(0, layout.count), slice(0, layout.count)))
 
 
-def _reduce_scatter(layout: Layout) -> None:
+def _reduce_scatter(layout: ElementLayout) -> None:
     ranks = layout.demand.num_gpus
     layout.input_count.extend([layout.count] * ranks)
     layout.output_count.extend(cut(layout.count, ranks))
     _fill(layout, _starts(layout), _zero)
 
 
-def _scatter(layout: Layout) -> None:
+def _scatter(layout: ElementLayout) -> None:
     ranks, root = layout.demand.num_gpus, layout.root
     layout.input_count.extend([layout.count if rank == root else 0 for rank in range(ranks)])
     layout.output_count.extend(cut(layout.count, ranks))
@@ -213,7 +215,7 @@ def _scatter(layout: Layout) -> None:
     layout.kept.append((root, _span(bound(layout.count, ranks, root), size), slice(0, size)))
 
 
-def _gather(layout: Layout) -> None:
+def _gather(layout: ElementLayout) -> None:
     ranks, root = layout.demand.num_gpus, layout.root
     layout.input_count.extend(cut(layout.count, ranks))
     layout.output_count.extend([layout.count if rank == root else 0 for rank in range(ranks)])
@@ -222,7 +224,7 @@ def _gather(layout: Layout) -> None:
     layout.kept.append((root, slice(0, size), _span(bound(layout.count, ranks, root), size)))
 
 
-_RULES: dict[str, Callable[[Layout], None]] = {
+_RULES: dict[str, Callable[[ElementLayout], None]] = {
     "allgather": _allgather,
     "alltoall": _alltoall,
     "broadcast": _whole,
@@ -234,11 +236,11 @@ _RULES: dict[str, Callable[[Layout], None]] = {
 }
 
 
-def _custom(demand: Demand, count: int) -> Layout:
-    """Chunks in their order, each with its share of the elements."""
+def _custom(demand: Demand, count: int) -> ElementLayout:
+    """Return the layout of a custom demand: chunks in order, each with its fraction of the elements."""
     ends = [int(end) * count // demand.size_bytes for end in accumulate(demand.chunk_bytes.tolist(), initial=0)]
     sizes = [b - a for a, b in pairwise(ends)]
-    layout = Layout(demand, "custom", -1, count, [], [], sizes)
+    layout = ElementLayout(demand, "custom", -1, count, [], [], sizes)
     for places, total, chunks, ranks in (
         (layout.taken, layout.input_count, demand.source_chunk, demand.source_rank),
         (layout.placed, layout.output_count, demand.destination_chunk, demand.destination_rank),

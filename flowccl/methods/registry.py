@@ -1,0 +1,389 @@
+"""The registry: one `MethodInfo` per method, with what it can do. Methods are imported when they are first used.
+
+To add a method, write its module, add one entry here (or call `register` from your own code) and write a test:
+CONTRIBUTING.md walks through it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from typing import Literal
+
+from flowccl.adapters.groups import with_groups
+from flowccl.adapters.improvements import only_improvements
+from flowccl.adapters.message_overheads import with_message_overheads
+from flowccl.adapters.reduce_rate import with_reduce_rate
+from flowccl.adapters.reduction import one_shot, with_reductions
+from flowccl.errors import DemandError, InputError
+from flowccl.methods import suitability
+from flowccl.problem import Problem
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import Method, SearchContext
+from flowccl.search.traits import Traits
+
+_DEFAULT = Traits()
+Reduction = Literal["native", "halves", "weighted halves", "one-shot", "none"]
+
+
+class Constraint(StrEnum):
+    """What may constrain transfers beside the links, in the words of error messages."""
+
+    LIMITS = "bandwidth limits that links share"
+    CHANGES = "changing bandwidth"
+    BUFFERS = "buffer limits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodInfo:
+    """What a method is called, where it is, and what it can do.
+
+    name         the name on the command line
+    load         "package.module:function", imported on first use; or the method itself
+    summary      one line for --help
+    reductions   how reductions are handled: by the method itself ("native"), as a distribution run backwards and an
+                 allreduce as two such halves ("halves"), the same with more blocks reduced where there is more
+                 bandwidth ("weighted halves"), by every destination for itself ("one-shot"), or not at all ("none")
+    supports     constraints beyond the links themselves that it respects
+    groups       it supports process groups
+    late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
+    overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
+    reduce_rate  it can be adapted to GPUs that take time to reduce
+    allreduce    it is only for reductions with several destinations
+    epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
+    fluid        it starts from a fluid optimum: the result says what whole chunks and the pipeline lose against it
+    baseline     it is one of the textbook algorithms that comparisons show
+    compiled     it runs compiled loops
+    chunks_for_gap  the number of chunks that a gap takes, where the method has a formula for it
+    traits       how `auto` gives it turns
+    in_auto      whether `auto` tries it on a problem; None: never
+    """
+
+    name: str
+    load: str | Method
+    summary: str
+    reductions: Reduction = "halves"
+    supports: frozenset[Constraint] = frozenset()
+    groups: bool = True
+    late: bool = False
+    overheads: bool = False
+    reduce_rate: bool = True
+    allreduce: bool = False
+    epochs: bool = False
+    fluid: bool = False
+    baseline: bool = False
+    compiled: bool = False
+    chunks_for_gap: Callable[[Problem, float, SearchContext], int] | None = None
+    traits: Traits = _DEFAULT
+    in_auto: Callable[[Problem], bool] | None = None
+
+    def check(self, problem: Problem) -> None:
+        """Raise DemandError where the machine or the demand has something that the method does not support."""
+        topology, demand = problem.topology, problem.demand
+        missing = (
+            (bool(topology.limits) and Constraint.LIMITS not in self.supports, Constraint.LIMITS),
+            (topology.changes and Constraint.CHANGES not in self.supports, Constraint.CHANGES),
+            (topology.has_buffer_limits and Constraint.BUFFERS not in self.supports, Constraint.BUFFERS),
+            (demand.group is not None and not self.groups, "process groups"),
+            (topology.has_reduce_rate and demand.reduces and not self.reduce_rate, "GPUs that take time to reduce"),
+        )
+        for is_missing, feature in missing:
+            if is_missing:
+                raise DemandError(f"method {self.name} does not support {feature}; use greedy or auto")
+        if self.allreduce and not problem.is_allreduce:
+            what = "reductions with several destinations, such as allreduce"
+            raise DemandError(f"method {self.name} is for {what}; got {demand.collective}")
+
+
+def register(info: MethodInfo) -> None:
+    """Add a method, for the command line, `synthesize` and `auto`."""
+    if info.name in REGISTRY or info.name == "auto":
+        raise InputError(f"method {info.name!r} is registered already; choose another name")
+    REGISTRY[info.name] = info
+
+
+def info_of(name: str) -> MethodInfo:
+    """The entry of a method; InputError where there is none of this name."""
+    if name not in REGISTRY:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, ["auto", *REGISTRY], 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the methods are auto, {', '.join(REGISTRY)}"
+        raise InputError(f"unknown method {name!r}; {hint}")
+    return REGISTRY[name]
+
+
+@cache
+def load_method(name: str) -> Method:
+    """The method of this name, adapted to everything that it does not support itself."""
+    info = info_of(name)
+    method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
+    adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
+
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        info.check(problem)
+        yield from only_improvements(adapted(problem, context))
+
+    return run
+
+
+def methods_where(condition: Callable[[MethodInfo], bool]) -> list[str]:
+    """Names of the methods whose entry meets a condition, in the order of the registry."""
+    return [name for name, info in REGISTRY.items() if condition(info)]
+
+
+def _with_reductions(info: MethodInfo) -> Method:
+    method = _imported(info)
+    if info.reductions == "one-shot":
+        return one_shot(method)
+    if info.reductions in ("halves", "weighted halves"):
+        return with_reductions(method, by_bandwidth=info.reductions == "weighted halves")
+    return method
+
+
+def _imported(info: MethodInfo) -> Method:
+    """The method, imported when it first runs: numba takes half a second to load."""
+    if not isinstance(info.load, str):
+        return info.load
+    module, _, function = info.load.partition(":")
+
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        method: Method = getattr(import_module(module), function)
+        return method(problem, context)
+
+    return run
+
+
+def _trees_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
+    from flowccl.methods.trees.amount import chunks_for_gap
+
+    return chunks_for_gap(problem, gap, context)
+
+
+_ONE_SCHEDULE = Traits(one_schedule=True)
+_ALL = frozenset(Constraint)
+
+_METHODS = (
+    MethodInfo(
+        name="greedy",
+        load="flowccl.methods.greedy:greedy",
+        summary="list scheduling in continuous time, with restarts",
+        supports=_ALL,
+        late=True,
+        compiled=True,
+        traits=Traits(reports_after_round=True),
+        in_auto=suitability.is_searchable,
+    ),
+    MethodInfo(
+        name="taccl-quick",
+        load="flowccl.methods.taccl.stages:taccl_quick",
+        summary="TACCL's three stages without integer programs",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
+        overheads=True,
+        compiled=True,
+        in_auto=suitability.has_message_overheads,
+    ),
+    MethodInfo(
+        name="reroute",
+        load="flowccl.methods.reroute:reroute",
+        summary="rip-up and reroute, then job-shop scheduling",
+        compiled=True,
+        traits=Traits(reports_after_round=True, quick_start=True),
+        in_auto=suitability.is_plain_search,
+    ),
+    MethodInfo(
+        name="phase-insertion",
+        load="flowccl.methods.phase_insertion:phase_insertion",
+        summary="allreduce: one phase is planned alone, the other is inserted into its idle times",
+        reductions="native",
+        allreduce=True,
+        compiled=True,
+        traits=Traits(improves_slowly=True),
+        in_auto=suitability.has_separate_phases,
+    ),
+    MethodInfo(
+        name="trees",
+        load="flowccl.methods.trees:trees",
+        summary="spanning trees that reach the bottleneck-cut optimum",
+        fluid=True,
+        chunks_for_gap=_trees_for_gap,
+        compiled=True,
+        traits=Traits(prefers_many_chunks=True),
+        in_auto=suitability.has_large_blocks_for_all,
+    ),
+    MethodInfo(
+        name="lns-quotient",
+        load="flowccl.methods.lns:lns_quotient",
+        summary="large-neighbourhood search on the quotient by a symmetry group",
+        compiled=True,
+        traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
+        in_auto=suitability.has_free_symmetry,
+    ),
+    MethodInfo(
+        name="lns",
+        load="flowccl.methods.lns:lns",
+        summary="large-neighbourhood search: remove chunks from the timetable and insert them again",
+        compiled=True,
+        traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
+        in_auto=suitability.has_small_blocks,
+    ),
+    MethodInfo(
+        name="symmetric",
+        load="flowccl.methods.symmetric:symmetric",
+        summary="symmetric schedule from one source, on machines that look the same from every GPU",
+        fluid=True,
+        compiled=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.is_large_and_regular,
+    ),
+    MethodInfo(
+        name="ring",
+        load="flowccl.methods.baselines:ring",
+        summary="baseline: chunks travel around a ring of all GPUs, in both directions",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_ring,
+    ),
+    MethodInfo(
+        name="recursive-doubling",
+        load="flowccl.methods.baselines:recursive_doubling",
+        summary="baseline: in step k, ranks that differ in bit k exchange what they have",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_recursive_doubling,
+    ),
+    MethodInfo(
+        name="direct",
+        load="flowccl.methods.baselines:direct",
+        summary="baseline: every source sends to every destination itself",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_baselines,
+    ),
+    MethodInfo(
+        name="tree",
+        load="flowccl.methods.baselines:tree",
+        summary="baseline: a binary tree from every source",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_baselines,
+    ),
+    MethodInfo(
+        name="joint-trees",
+        load="flowccl.methods.joint_trees:joint_trees",
+        summary="allreduce: joint reduce and broadcast trees that share the links",
+        reductions="native",
+        allreduce=True,
+        compiled=True,
+        in_auto=suitability.suits_joint_trees,
+    ),
+    MethodInfo(
+        name="staged-exchange",
+        load="flowccl.methods.staged_exchange:staged_exchange",
+        summary="allreduce of small sizes: staged exchange, from one-shot to recursive doubling",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        reduce_rate=False,
+        in_auto=suitability.suits_staged_exchange,
+    ),
+    MethodInfo(
+        name="one-shot",
+        load="flowccl.methods.greedy:greedy",
+        summary="allreduce of tiny sizes: every destination receives all contributions and reduces them itself",
+        reductions="one-shot",
+        supports=_ALL,
+        late=True,
+        allreduce=True,
+        compiled=True,
+        in_auto=suitability.suits_one_shot,
+    ),
+    MethodInfo(
+        name="in-network",
+        load="flowccl.methods.in_network:in_network",
+        summary="allreduce inside a switch that reduces and multicasts (NVLS, SHARP)",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        in_auto=suitability.has_reducing_switch,
+    ),
+    MethodInfo(
+        name="greedy-weighted",
+        load="flowccl.methods.greedy:greedy",
+        summary="allreduce by greedy, with more blocks reduced where there is more bandwidth",
+        reductions="weighted halves",
+        supports=_ALL,
+        compiled=True,
+        in_auto=suitability.is_uneven_allreduce_with_limits,
+    ),
+    MethodInfo(
+        name="reroute-weighted",
+        load="flowccl.methods.reroute:reroute",
+        summary="allreduce by reroute, with more blocks reduced where there is more bandwidth",
+        reductions="weighted halves",
+        compiled=True,
+    ),
+    MethodInfo(
+        name="lp-quick",
+        load="flowccl.methods.teccl.lp:lp_quick",
+        summary="lp from nothing within 2.5 seconds",
+        reductions="none",
+        supports=_ALL,
+        compiled=True,
+        traits=Traits(runs_last=True, step_s=2.5),
+        in_auto=suitability.suits_time_expanded_lp,
+    ),
+    MethodInfo(
+        name="milp",
+        load="flowccl.methods.teccl.milp:milp",
+        summary="TE-CCL's mixed-integer program on epochs, with copies",
+        supports=_ALL,
+        epochs=True,
+        compiled=True,
+    ),
+    MethodInfo(
+        name="lp",
+        load="flowccl.methods.teccl.lp:lp",
+        summary="TE-CCL's linear program on epochs, for collectives without copies",
+        supports=_ALL,
+        epochs=True,
+        compiled=True,
+    ),
+    MethodInfo(
+        name="astar",
+        load="flowccl.methods.teccl.astar:astar",
+        summary="TE-CCL's A* rounds on epochs",
+        supports=_ALL,
+        epochs=True,
+        compiled=True,
+    ),
+    MethodInfo(
+        name="taccl",
+        load="flowccl.methods.taccl.stages:taccl",
+        summary="TACCL: routing, ordering, contiguity, guided by a sketch",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
+        overheads=True,
+        compiled=True,
+        traits=Traits(slow_second_step=True),
+    ),
+    MethodInfo(
+        name="fluid",
+        load="flowccl.methods.fluid.method:fluid",
+        summary="whole chunks along the flow of the fluid optimum",
+        supports=frozenset({Constraint.LIMITS}),
+        fluid=True,
+        compiled=True,
+        chunks_for_gap=_trees_for_gap,
+    ),
+)
+REGISTRY: dict[str, MethodInfo] = {info.name: info for info in _METHODS}
+"""Name on the command line -> entry."""

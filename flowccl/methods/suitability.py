@@ -1,0 +1,129 @@
+"""Where `auto` tries which method: conditions on a problem, one function each."""
+
+import numpy as np
+
+from flowccl.problem import Problem
+
+MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only the symmetric schedule is tried
+_MOST_FOR_BASELINES = 20_000  # deliveries
+_MOST_RING_TRANSFERS = 40_000
+_MOST_FOR_PROGRAMS = 5_000  # chunks of a time-expanded linear program
+_LARGE_MACHINE = 64  # GPUs
+_MOST_FOR_TREES = 48  # GPUs: packing trees grows with the cube of their number
+_SMALL_ALLREDUCE, _TINY_ALLREDUCE = 20.0, 2.0  # time of the bytes over the latency
+_MOST_ONE_SHOT_TRANSFERS = 60_000
+_LARGE_BLOCK = 5  # transmission time of a block on a mean link over the largest latency: bandwidth dominates
+
+
+def is_searchable(problem: Problem) -> bool:
+    """Small enough for searches over all sources."""
+    return problem.deliveries <= MOST_SEARCHED or not is_large_and_regular(problem)
+
+
+def has_message_overheads(problem: Problem) -> bool:
+    """Links have an overhead per message, so that it pays to send chunks together."""
+    return is_searchable(problem) and problem.topology.has_overheads and not problem.topology.has_buffer_limits
+
+
+def is_plain_search(problem: Problem) -> bool:
+    """Dedicated links only, and no demand whose reduced and copied chunks are different ones."""
+    return is_searchable(problem) and problem.is_plain and not has_separate_phases(problem)
+
+
+def has_separate_phases(problem: Problem) -> bool:
+    """The reduced chunks are not the copied ones, as in a reduce beside a broadcast, and latency matters."""
+    if not (problem.is_plain and problem.is_allreduce):
+        return False
+    reduced, copied = problem.demand.halves
+    return not len(np.intersect1d(reduced[1], copied[1])) and problem.bytes_over_latency < _SMALL_ALLREDUCE
+
+
+def has_large_blocks_for_all(problem: Problem) -> bool:
+    """Large blocks go from, or to, all GPUs of a machine of moderate size."""
+    topology, demand = problem.topology, problem.demand
+    for_all = demand.collective in ("allgather", "broadcast", "reduce", "reduce_scatter", "allreduce")
+    whole = demand.group is None and demand.ready_ps is None
+    if not (is_plain_search(problem) and for_all and whole and topology.num_gpus <= _MOST_FOR_TREES):
+        return False
+    block_ps = demand.chunk_bytes.mean() * 1000.0 / topology.link_GBps.mean()
+    return bool(block_ps >= _LARGE_BLOCK * topology.link_latency_ps.max())
+
+
+def has_small_blocks(problem: Problem) -> bool:
+    """Where trees are not tried, latency matters."""
+    return is_plain_search(problem) and not has_large_blocks_for_all(problem)
+
+
+def has_free_symmetry(problem: Problem) -> bool:
+    """As `has_small_blocks`, on a machine with a symmetry that fixes no GPU and no link."""
+    return has_small_blocks(problem) and bool(problem.free_groups)
+
+
+def is_large_and_regular(problem: Problem) -> bool:
+    """A collective of all GPUs, on a large machine that looks the same from each of them."""
+    named = problem.demand.collective in ("allgather", "alltoall", "reduce_scatter", "allreduce")
+    large = problem.topology.num_gpus >= _LARGE_MACHINE
+    return problem.is_plain and named and problem.is_whole_machine and large and problem.is_regular
+
+
+def suits_baselines(problem: Problem) -> bool:
+    """All GPUs take part, no buffer limits, and few deliveries."""
+    few = problem.deliveries <= _MOST_FOR_BASELINES
+    return few and not problem.topology.has_buffer_limits and problem.demand.group is None
+
+
+def suits_ring(problem: Problem) -> bool:
+    """The ring takes few transfers: half of its length for a chunk with one destination, on average."""
+    hops = problem.demand.num_gpus // 2 if problem.demand.is_unicast else 1
+    return suits_baselines(problem) and problem.deliveries * hops <= _MOST_RING_TRANSFERS
+
+
+def suits_recursive_doubling(problem: Problem) -> bool:
+    """The number of GPUs is a power of two."""
+    gpus = problem.demand.num_gpus
+    return suits_baselines(problem) and gpus & (gpus - 1) == 0
+
+
+def suits_joint_trees(problem: Problem) -> bool:
+    """An allreduce over dedicated links."""
+    return is_plain_search(problem) and problem.is_allreduce
+
+
+def suits_staged_exchange(problem: Problem) -> bool:
+    """A small allreduce among GPUs that reduce at no cost."""
+    if not _is_allreduce_on_links(problem) or problem.topology.has_reduce_rate:
+        return False
+    return problem.bytes_over_latency < _SMALL_ALLREDUCE
+
+
+def suits_one_shot(problem: Problem) -> bool:
+    """An allreduce so small that sending all contributions to all ranks costs less than a second hop."""
+    if not _is_allreduce_on_links(problem) or problem.allreduce_ranks is None:
+        return False
+    ranks = len(problem.allreduce_ranks)
+    return problem.bytes_over_latency * ranks < _TINY_ALLREDUCE and (
+        problem.deliveries * ranks <= _MOST_ONE_SHOT_TRANSFERS
+    )
+
+
+def has_reducing_switch(problem: Problem) -> bool:
+    """All ranks of an allreduce share a switch that reduces and copies."""
+    return _is_allreduce_on_links(problem) and problem.reducing_switch is not None
+
+
+def is_uneven_allreduce_with_limits(problem: Problem) -> bool:
+    """An allreduce on links with limits or changes, where some GPU has more bandwidth than another."""
+    limited = problem.topology.has_limits_or_changes and not problem.topology.has_buffer_limits
+    return limited and problem.is_allreduce and problem.is_uneven
+
+
+def suits_time_expanded_lp(problem: Problem) -> bool:
+    """A moderate number of chunks, each with one source and one destination."""
+    unicast = not problem.is_reduction and problem.demand.is_unicast
+    return is_plain_search(problem) and unicast and len(problem.demand) <= _MOST_FOR_PROGRAMS
+
+
+def _is_allreduce_on_links(problem: Problem) -> bool:
+    """An allreduce of the same ranks everywhere, without limits; on searchable problems with one kind of phases."""
+    plain = problem.is_plain and is_plain_search(problem)
+    return plain and problem.is_allreduce and problem.allreduce_ranks is not None
