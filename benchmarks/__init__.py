@@ -1,1 +1,1 @@
-"""Benchmarks: cases, peers' published numbers, reports. `python -m benchmarks` lists them."""
+"""Benchmarks of flowccl, compared with lower bounds and published results. `python -m benchmarks` lists them."""

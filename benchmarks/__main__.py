@@ -1,22 +1,22 @@
-"""`python -m benchmarks NAME ...`: runs benchmarks/NAME.py (dashes become underscores)."""
+"""`python -m benchmarks NAME ...` runs benchmarks/NAME.py (dashes become underscores)."""
 
 import sys
 from importlib import import_module
 
 NAMES = {
-    "quality": "gaps of auto on real and random machines, beside published results and the classics",
-    "speed": "seconds to the first schedule and to 10, 5, 2 and 1 % above the floor",
-    "scale": "meshes with random bandwidths, 64 to 1,024 GPUs",
-    "teccl-tables": "TE-CCL's tables 3, 7 and 8 and its DGX2 results beside ours",
+    "quality": "gaps of auto on real and random machines, compared with published results and baselines",
+    "speed": "seconds to the first schedule and to gaps of 10, 5, 2 and 1 %",
+    "scale": "first schedules on meshes with random bandwidths, 64 to 1,024 GPUs",
+    "teccl-tables": "tables 3, 7 and 8 and the DGX2 results of TE-CCL, compared with milp, lp and astar",
     "tables": "stored results as Markdown, for docs/benchmarks.md",
-    "collectives": "all collectives on seven machines",
-    "taccl": "TACCL's finishes and synthesis times beside method taccl, milp and auto",
-    "thesis": "the fluid optima of DGX A100 clusters beside the thesis's tables",
+    "collectives": "gaps of auto for all collectives on seven machines",
+    "taccl": "finishes and synthesis times of TACCL, compared with taccl, milp and auto",
+    "thesis": "fluid optima of DGX A100 clusters, compared with the tables of the thesis",
 }
 
 
 def main() -> int:
-    """Run one benchmark; returns the exit code."""
+    """Run one benchmark and return its exit code."""
     if len(sys.argv) < 2 or sys.argv[1] not in NAMES:
         print("usage: python -m benchmarks NAME [--help]\n")
         for name, about in NAMES.items():

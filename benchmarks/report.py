@@ -1,4 +1,4 @@
-"""What every benchmark stores beside its rows: versions, hardware, options."""
+"""Common parts of the benchmarks: the mean of gaps, and files with rows, versions, hardware and options."""
 
 import json
 import os
@@ -7,9 +7,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def geometric_mean_gap(gaps: ArrayLike) -> float:
+    """Geometric mean of the ratios finish / lower bound, minus 1."""
+    return float(np.exp(np.log1p(np.asarray(gaps)).mean()) - 1)
+
 
 def environment() -> dict[str, Any]:
-    """Versions and hardware."""
+    """Versions of the packages, and the hardware."""
     packages = ("numpy", "scipy", "highspy", "numba")
     return {
         "flowccl": version("flowccl"),
@@ -29,7 +37,7 @@ def _cpu() -> str:
 
 
 def store(path: str | None, options: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the rows with everything that is needed to read them later; nothing where there is no path."""
+    """Write the rows with the environment and the options to a JSON file; do nothing without a path."""
     if path is not None:
         value = {"environment": environment(), "options": options, "rows": rows}
         Path(path).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

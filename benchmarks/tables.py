@@ -1,4 +1,4 @@
-"""Stored results as the tables of docs/benchmarks.md: reads files written with --json, prints Markdown."""
+"""Print stored results (files written with --json) as the Markdown tables of docs/benchmarks.md."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from flowccl.units import format_bytes
 def main(arguments: Sequence[str]) -> int:
     """Print one table per file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tables", description=__doc__)
-    parser.add_argument("file", nargs="+", help="written by quality, speed or scale with --json")
+    parser.add_argument("file", nargs="+", help="file that quality, speed or scale wrote with --json")
     for name in parser.parse_args(arguments).file:
         stored = json.loads(Path(name).read_text(encoding="utf-8"))
         print(_where(stored) + "\n")
@@ -33,11 +33,11 @@ def _where(stored: dict[str, Any]) -> str:
 
 def _quality(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| machine | collective | size | floor, us | auto, us | gap | best other, us | why not below the floor |",
+        "| machine | collective | size | lower bound, us | auto, us | gap | best other, us | witness |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        others = {who: us for who, us in row["finish_us"].items() if who != "auto" and us is not None}
+        others = {method: us for method, us in row["finish_us"].items() if method != "auto" and us is not None}
         best = min(others.items(), key=lambda item: item[1], default=None)
         cells = [row["machine"], row["collective"], format_bytes(row["size_bytes"]), f"{row['lower_bound_us']:.6g}"]
         cells += [f"{row['auto_us']:.6g}", f"{row['gap']:.2%}", f"{best[0]} {best[1]:.6g}" if best else ""]
@@ -49,7 +49,7 @@ def _speed(rows: list[dict[str, Any]]) -> list[str]:
     gaps = list(rows[0]["reached_s"])
     heads = " | ".join(f"within {float(gap):.0%}" for gap in gaps)
     lines = [
-        f"| machine | collective | size | first, s | {heads} | end, s | gap | by |",
+        f"| machine | collective | size | first, s | {heads} | end, s | gap | method |",
         "|---" * (7 + len(gaps)) + "|",
     ]
     for row in rows:

@@ -1,10 +1,10 @@
-"""TACCL's finishes in TE-CCL's table 8 beside methods taccl, milp and auto; its synthesis times beside ours.
+"""Finishes of TACCL from table 8 of TE-CCL, compared with taccl, milp and auto; synthesis times compared with taccl.
 
-Two readings of the table, with TACCL's sketch: on `ndv2:2`, whose InfiniBand has the 12.5 GB/s of the published rows,
-and on the machine of TACCL's own topology file, whose has 9.52. A row is good when the finish of method taccl is at
-most TACCL's; a published finish that the file's machine cannot have, by the proved floor, is said to be below the
-floor. A row of synthesis times (section 6.3, with Gurobi on their machine) is good when ours, of the whole command, is
-at most theirs.
+The table is compared on two machines, with the sketch of TACCL: on `ndv2:2`, whose InfiniBand has the 12.5 GB/s of the
+published rows, and on the machine of TACCL's own topology file, whose InfiniBand has 9.52 GB/s. A row is good if the
+finish of method taccl is at most that of TACCL; published finishes below the lower bound of the file's machine are
+marked. A row of synthesis times (TACCL section 6.3, measured with Gurobi) is good if the time of the whole command is
+at most that of TACCL.
 """
 
 import argparse
@@ -37,12 +37,12 @@ TIMES = (  # machine, collective, seconds: TACCL section 6.3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables; exit code 1 where a row of table 8 that can be met is not."""
+    """Print the tables; exit code 1 if a row of table 8 that is possible is not good."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks taccl", description=__doc__)
     parser.add_argument("--part", choices=("finish", "file", "time", "all"), default="all")
     parser.add_argument("--methods", default="taccl,milp,auto")
-    parser.add_argument("--sketch", type=Path, default=FILES / "sk1-ndv2-n2.json", help="for ndv2:2 (default: sk1)")
-    parser.add_argument("--topology", type=Path, default=FILES / "topo-ndv2-1MB.json", help="of TACCL (default: 1MB)")
+    parser.add_argument("--sketch", type=Path, default=FILES / "sk1-ndv2-n2.json", help="sketch (default: sk1)")
+    parser.add_argument("--topology", type=Path, default=FILES / "topo-ndv2-1MB.json", help="TACCL's (default: 1MB)")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds per method and size (default: 10)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", metavar="FILE", help="store all rows")
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.part in ("finish", "all"):
         rows += _finishes(machine("ndv2:2"), options.methods.split(","), options)
     if options.part in ("file", "all"):
-        told = ImportOptions(sketch=options.sketch)
-        own = import_machine(str(options.topology), "taccl", told, None, None).topology
-        print(f"\nthe machine of {options.topology.name}, whose InfiniBand has {_slowest(own)}")
+        import_options = ImportOptions(sketch=options.sketch)
+        own = import_machine(str(options.topology), "taccl", import_options, None, None).topology
+        print(f"\nthe machine of {options.topology.name}; InfiniBand: {_slowest(own)}")
         rows += _finishes(own, ["taccl"], options)
     times = _times(options) if options.part in ("time", "all") else []
     store(options.json, {key: str(value) for key, value in vars(options).items()}, rows + times)
@@ -66,24 +66,24 @@ def _slowest(topology: Topology) -> str:
 
 def _finishes(topology: Topology, methods: list[str], options: argparse.Namespace) -> list[dict[str, Any]]:
     sketch = load_sketch(options.sketch, topology)
-    head = f"{'two NDv2':<10} {'size':>8} {'TACCL':>12} {'floor':>12}  "
+    head = f"{'two NDv2':<10} {'size':>8} {'TACCL':>12} {'bound':>12}  "
     print(head + "  ".join(f"{m:>24}" for m in methods) + "  good")
     rows = []
     for collective in ("allgather", "alltoall"):
         for size, theirs_us in sorted(published_us("ndv2:2", collective)["TACCL"].items()):
             found = {m: _run(topology, collective, size, m, sketch, options) for m in methods}
-            floor = max((r.bound.us for r in found.values() if isinstance(r, Result)), default=0.0)
+            bound = max((r.bound.us for r in found.values() if isinstance(r, Result)), default=0.0)
             ours = found.get("taccl")
             good = isinstance(ours, Result) and ours.schedule.finish_us <= theirs_us
-            possible = floor <= theirs_us
+            possible = bound <= theirs_us
             cells = "  ".join(f"{_cell(r):>24}" for r in found.values())
-            head = f"{collective:<10} {format_bytes(size):>8} {format_us(theirs_us):>12} {format_us(floor):>12}"
-            said = "yes" if good else "NO" if possible else f"TACCL's is {1 - theirs_us / floor:.1%} below the floor"
-            print(f"{head}  {cells}  {said}", flush=True)
+            head = f"{collective:<10} {format_bytes(size):>8} {format_us(theirs_us):>12} {format_us(bound):>12}"
+            verdict = "yes" if good else "NO" if possible else f"TACCL is {1 - theirs_us / bound:.1%} below the bound"
+            print(f"{head}  {cells}  {verdict}", flush=True)
             numbers = {m: r.schedule.finish_us for m, r in found.items() if isinstance(r, Result)}
             seconds = {m: r.synthesis_s for m, r in found.items() if isinstance(r, Result)}
             row = {"machine": topology.name, "collective": collective, "size": size, "taccl_us": theirs_us}
-            row |= {"bound_us": floor, "good": good, "possible": possible}
+            row |= {"bound_us": bound, "good": good, "possible": possible}
             rows.append(row | {"finish_us": numbers, "synthesis_s": seconds})
     return rows
 
@@ -91,10 +91,10 @@ def _finishes(topology: Topology, methods: list[str], options: argparse.Namespac
 def _run(
     topology: Topology, collective: str, size: int, method: str, sketch: Sketch, options: argparse.Namespace
 ) -> Result | str:
-    told = {"sketch": sketch} if method == "taccl" else {}
+    method_options = {"sketch": sketch} if method == "taccl" else {}
     limits = {"time_limit_s": options.time_limit, "seed": options.seed}
     try:
-        return synthesize(topology, collective, size, method=method, options=told, **limits)
+        return synthesize(topology, collective, size, method=method, options=method_options, **limits)
     except FlowcclError as error:
         return str(error)
 
@@ -106,16 +106,16 @@ def _cell(result: Result | str) -> str:
 
 
 def _times(options: argparse.Namespace) -> list[dict[str, Any]]:
-    print(f"\n{'machine':<10} {'collective':<12} {'TACCL':>8} {'ours':>8} {'finish':>12} {'floor':>12}  no later")
+    print(f"\n{'machine':<10} {'collective':<12} {'TACCL':>8} {'taccl':>8} {'finish':>12} {'bound':>12}  good")
     rows = []
     for name, collective, theirs_s in TIMES:
         began = time.monotonic()
         limit = max(min(theirs_s, options.time_limit), 1.0)
-        limits = {"chunks": 1, "time_limit_s": limit, "seed": options.seed}  # as theirs: one number of chunks
+        limits = {"chunks": 1, "time_limit_s": limit, "seed": options.seed}  # one chunk count, as in TACCL
         result = synthesize(machine(name), collective, 1_000_000, method="taccl", **limits)
-        took, finish, floor = time.monotonic() - began, result.schedule.finish_us, result.bound.us
-        times = f"{theirs_s:>6.0f} s {took:>6.1f} s {format_us(finish):>12} {format_us(floor):>12}"
+        took, finish, bound = time.monotonic() - began, result.schedule.finish_us, result.bound.us
+        times = f"{theirs_s:>6.0f} s {took:>6.1f} s {format_us(finish):>12} {format_us(bound):>12}"
         print(f"{name:<10} {collective:<12} {times}  {'yes' if took <= theirs_s else 'NO'}", flush=True)
         row = {"machine": name, "collective": collective, "taccl_s": theirs_s, "seconds": took}
-        rows.append(row | {"finish_us": finish, "bound_us": floor, "good": took <= theirs_s})
+        rows.append(row | {"finish_us": finish, "bound_us": bound, "good": took <= theirs_s})
     return rows

@@ -1,9 +1,9 @@
-"""TE-CCL's tables 3, 7 and 8, its DGX2 results, and what its figures 9 to 11 and section 6.4 say, beside ours.
+"""Tables 3, 7 and 8, DGX2 results, figures 9 to 11 and section 6.4 of TE-CCL, compared with milp, lp and astar.
 
-A row is good when our finish is at most the published one (tables 3, 8, dgx2), when our epochs are as few (7, dgx2), or
-when the direction of the figure holds. Grid finishes are epochs times their length, as the paper counts; ours is the
-real finish, with every latency. Where the paper drops latencies, one chunk per block cannot be as early as it claims in
-continuous time: then two chunks are tried as well.
+A row is good if our finish is at most the published one (tables 3, 8, dgx2), if we need no more epochs (7, dgx2), or if
+the trend of the figure holds. The paper counts grid finishes, epochs times their length; our finish is the real one,
+with every latency. Where the paper drops latencies, one chunk per block cannot reach the published finish in continuous
+time; then two chunks are tried as well.
 """
 
 import argparse
@@ -26,18 +26,18 @@ THRESHOLD = 0.1  # TE-CCL ignores latencies below this share of an epoch
 
 
 @dataclass(frozen=True)
-class Job:
-    """One row: a name, and what fills the row."""
+class TableJob:
+    """One row: its name, and the function that computes it."""
 
     name: str
     run: Callable[[argparse.Namespace], Row]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table; exit code 1 where a row is not good."""
+    """Print the table; exit code 1 if a row is not good."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks teccl-tables", description=__doc__)
     parser.add_argument("--rows", default="", help="only rows whose names contain one of these, separated by commas")
-    parser.add_argument("--list", action="store_true", help="only print the names")
+    parser.add_argument("--list", action="store_true", help="only print the names of the rows")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds per row (default: 120)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", metavar="FILE", help="store all rows")
@@ -61,21 +61,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if good == len(rows) else 1
 
 
-def jobs() -> Iterator[Job]:
+def jobs() -> Iterator[TableJob]:
     """All rows."""
     for row in table("teccl_small_tables"):
         name = f"table{row['table']}/{row['topology']}/{row['collective']}/{row['chunks']}"
-        yield Job(name, partial(_table3 if row["table"] == "3" else _table7, row))
+        yield TableJob(name, partial(_table3 if row["table"] == "3" else _table7, row))
         if name == "table7/dgx1/alltoall/1":
-            yield Job("table7/dgx1/alltoall/2", partial(_table7, row | {"chunks": "2", "epochs": "6"}))
+            yield TableJob("table7/dgx1/alltoall/2", partial(_table7, row | {"chunks": "2", "epochs": "6"}))
     for row in table("teccl_table8_ndv2x2"):
         name = f"table8/{row['topology']}:{row['hosts']}/{row['collective']}/{row['variant']}/{row['buffer']}"
-        yield Job(name, partial(_table8, row))
+        yield TableJob(name, partial(_table8, row))
     replayed = {(row["variant"], row["buffer"]): row["finish_replayed_us"] for row in table("teccl_replayed_dgx2x2")}
     for row in table("teccl_shipped_dgx2x2"):
         name = f"dgx2/{row['collective']}/{row['variant']}/{row['buffer']}"
         finish = replayed[row["variant"], row["buffer"]] if row["collective"] == "allgather" else row["finish_us"]
-        yield Job(name, partial(_dgx2, row, float(finish)))
+        yield TableJob(name, partial(_dgx2, row, float(finish)))
     yield from _directions()
 
 
@@ -127,7 +127,7 @@ def _table3(row: dict[str, str], options: argparse.Namespace) -> Row:
 
 
 def _table7(row: dict[str, str], options: argparse.Namespace) -> Row:
-    """Latency 0, epochs of one chunk on a link of 25 GB/s; one epoch less is proved to be impossible."""
+    """Latency 0, epochs of one chunk on a link of 25 GB/s; the number of epochs must be proved minimal."""
     chunks, epochs = int(row["chunks"]), int(row["epochs"])
     result = _solve(
         _without_latency("dgx1"), row["collective"], 25_000 * chunks * 8, "milp", options, chunks, epoch="slow"
@@ -163,7 +163,7 @@ def _beside(
     limit_s: float | None,
     **more: Any,
 ) -> Row:
-    """One chunk per block on the published grid; where that is later in real time, two chunks too."""
+    """One chunk per block on the published grid; also two chunks if its real finish is later than the published one."""
     method = "milp" if row["collective"] == "allgather" else "lp"
     size = parse_bytes(row["buffer"])
     facts = {"latency_threshold": THRESHOLD} | more
@@ -189,16 +189,16 @@ def _without_latency(name: str) -> Topology:
 # -- the figures ------------------------------------------------------------------------------------------------------
 
 
-def _directions() -> Iterator[Job]:
+def _directions() -> Iterator[TableJob]:
     for name in ("dgx1", "internal1:1", "internal1:2", "internal2:2"):
-        yield Job(f"figure9/copy/{name}", partial(_copy, name))
+        yield TableJob(f"figure9/copy/{name}", partial(_copy, name))
     for name in ("ndv2:2", "dgx2:2", "internal1:2"):
-        yield Job(f"figure10/epochs/{name}", partial(_small_epochs, name))
+        yield TableJob(f"figure10/epochs/{name}", partial(_small_epochs, name))
     for name in ("dgx1", "internal1:2", "internal2:2"):
-        yield Job(f"figure11/buffers/{name}", partial(_buffers, name))
+        yield TableJob(f"figure11/buffers/{name}", partial(_buffers, name))
     for latency in ("without latency", "with latency"):
         for chunks in (1, 2):
-            yield Job(f"section6.4/astar/{latency}/{chunks}", partial(_astar, latency, chunks))
+            yield TableJob(f"section6.4/astar/{latency}/{chunks}", partial(_astar, latency, chunks))
 
 
 def _two(words: str, a: str, first: Result, b: str, second: Result, good: bool) -> Row:
@@ -210,7 +210,7 @@ def _two(words: str, a: str, first: Result, b: str, second: Result, good: bool) 
 
 
 def _copy(name: str, options: argparse.Namespace) -> Row:
-    """Copies help large transfers: 4 chunks per block."""
+    """Figure 9: copies help large transfers; 4 chunks per block."""
     topology = machine(name)
     size = 210_000_000 // (4 * topology.num_gpus) * 4 * topology.num_gpus
     on = _solve(topology, "allgather", size, "milp", options, 4, latency_threshold=THRESHOLD)
@@ -220,15 +220,15 @@ def _copy(name: str, options: argparse.Namespace) -> Row:
 
 
 def _small_epochs(name: str, options: argparse.Namespace) -> Row:
-    """Small epochs are better on the grid where links differ."""
+    """Figure 10: short epochs give earlier grid finishes if link speeds differ."""
     fast = _solve(machine(name), "allgather", 4_000_000, "milp", options, epoch="fast", latency_threshold=THRESHOLD)
     slow = _solve(machine(name), "allgather", 4_000_000, "milp", options, epoch="slow", latency_threshold=THRESHOLD)
     good = float(str(fast.details["grid_finish_us"])) <= float(str(slow.details["grid_finish_us"])) * (1 + 1e-9)
-    return _two("small epochs no later", "fast", fast, "slow", slow, good)
+    return _two("short epochs no later", "fast", fast, "slow", slow, good)
 
 
 def _buffers(name: str, options: argparse.Namespace) -> Row:
-    """Without buffers it takes as many epochs."""
+    """Figure 11: the number of epochs is the same without buffers."""
     size = 25_000 * machine(name).num_gpus
     on = _solve(machine(name), "allgather", size, "milp", options, epoch="slow", warm_start=False)
     off = _solve(machine(name), "allgather", size, "milp", options, epoch="slow", buffers=False)
@@ -236,7 +236,7 @@ def _buffers(name: str, options: argparse.Namespace) -> Row:
 
 
 def _astar(latency: str, chunks: int, options: argparse.Namespace) -> Row:
-    """Rounds come within 20 % of the best."""
+    """Section 6.4: A* is within 20 % of the optimum."""
     name = "internal1:4"
     topology = _without_latency(name) if latency == "without latency" else machine(name)
     size = 1_000_000 * chunks * topology.num_gpus

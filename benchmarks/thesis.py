@@ -1,6 +1,6 @@
-"""Fluid optima of DGX A100 clusters beside the tables 6.3 to 6.11 of the thesis.
+"""Fluid optima of DGX A100 clusters, compared with tables 6.3 to 6.11 of the thesis.
 
-The thesis counts as cost the bytes out of and into GPUs and those over the links of rail switches; so do we here.
+The cost is that of the thesis: the bytes out of and into GPUs plus the bytes over the links of rail switches.
 """
 
 import argparse
@@ -20,18 +20,18 @@ from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.permutations import symmetry
 from flowccl.topology.topology import Topology
 
-_UNSOLVED = [("allgather", "no-nvlink", 256), ("allgather", "all", 256)]  # left open by the thesis
-_MISPRINTS = {("allgather", "no-nvlink", 8): 0.219}  # printed 0.0219; 7/32 fits the other rows
+_UNSOLVED = [("allgather", "no-nvlink", 256), ("allgather", "all", 256)]  # not solved in the thesis
+_MISPRINTS = {("allgather", "no-nvlink", 8): 0.219}  # printed as 0.0219; 7/32 is consistent with the other rows
 _DECOMPOSED = "{:>5} {:>10} {:>10} {:>10} {:>8} {:>9} {:>9} {:>9}"
 _LINE = "{:<10} {:<10} {:>5} {:>10} {:>10} {:>10} {:>10} {:>7} {:>9} {:>9} {:>10}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all rows up to a number of GPUs."""
+    """Print all rows up to a number of GPUs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks thesis", description=__doc__)
     parser.add_argument("--most-gpus", type=int, default=256)
     parser.add_argument(
-        "--decompositions", action="store_true", help="table 6.2 instead: Dantzig-Wolfe, mirrored, orbits"
+        "--decompositions", action="store_true", help="table 6.2 instead: Dantzig-Wolfe, mirrored Dantzig-Wolfe, orbits"
     )
     parser.add_argument("--out", help="JSON file for the rows")
     options = parser.parse_args(arguments)
@@ -62,10 +62,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def decompositions(most_gpus: int) -> list[dict[str, Any]]:
-    """Allgather with all links by three ways of solving the same program."""
+    """Allgather with all links, the same program solved in three ways."""
     print(_DECOMPOSED.format("gpus", "orbits", "symmetric", "standard", "seconds:", "orbits", "symmetric", "standard"))
     rows = []
-    dantzig_wolfe(machine("ring:3"))  # loads the compiled loops
+    dantzig_wolfe(machine("ring:3"))  # warm-up: loads the compiled loops
     for gpus in [count for count in (8, 16, 32, 64) if count <= most_gpus]:
         topology = machine(f"dgx_a100:{gpus // 8}:all")
         began = time.perf_counter()
@@ -82,7 +82,7 @@ def decompositions(most_gpus: int) -> list[dict[str, Any]]:
 
 
 def published_rows() -> list[dict[str, Any]]:
-    """The rows of the thesis, and those that it could not solve."""
+    """The rows of the thesis, and those that the thesis could not solve."""
     rows: list[dict[str, Any]] = []
     for row in table("thesis_chapter6_dgx_a100"):
         key = (row["collective"], row["links"], int(row["gpus"]))
@@ -95,15 +95,15 @@ def published_rows() -> list[dict[str, Any]]:
 
 
 def measured(row: dict[str, Any]) -> dict[str, Any]:
-    """A published row with our numbers."""
+    """A published row with our results added."""
     topology = machine(f"dgx_a100:{row['gpus'] // 8}:{row['links']}")
     began = time.perf_counter()
     optimum = fluid_optimum(topology, row["collective"], link_cost=thesis_cost(topology))
     return row | {
         "our_s_per_GB": optimum.seconds_per_GB,
-        "our_floor_s_per_GB": optimum.bound_s_per_GB,
+        "our_bound_s_per_GB": optimum.bound_s_per_GB,
         "our_cost": optimum.cost,
-        "our_cost_floor": optimum.cost_bound,
+        "our_cost_bound": optimum.cost_bound,
         "proved": optimum.proved,
         "cost_proved": optimum.cost_proved,
         "our_time_s": time.perf_counter() - began,
@@ -112,7 +112,7 @@ def measured(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def thesis_cost(topology: Topology) -> NDArray[np.float64]:
-    """Cost per byte on each link: one for each end that is a GPU, and one on links of rail switches."""
+    """Cost per byte on each link: one for each end that is a GPU, plus one for links of rail switches."""
     rail = np.array([node.name.startswith("rail") for node in topology.nodes])
     return gpu_traffic(topology) + rail[topology.link_src] + rail[topology.link_dst]
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum
-from flowccl.show import listed
 from flowccl.topology.symmetry.automorphisms import known_symmetry
 from flowccl.topology.symmetry.permutations import Symmetry
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
+from flowccl.wording import listed
 
 _WHOLE = ("broadcast", "reduce", "allreduce")  # each block is the whole buffer
 _BINDS = 1 - 1e-6  # utilization from which a link or limit counts as a bottleneck
@@ -183,7 +183,7 @@ def describe(advice: Advice) -> str:
     for b in advice.bottlenecks:
         saves = format_us(b.saved_us_per_GBps) if b.saved_us_per_GBps > 1e-6 else "none alone: other links bind too"
         words = saves if b.use >= _BINDS else "none"
-        lines.append(f"{b.name:<32} {b.links:>8} {format_GBps(b.bandwidth_GBps):>12} {b.use:>7.1%}  {words}")
+        lines.append(f"{b.name:<32} {b.links:>8} {format_GBps(b.bandwidth_GBps):>12} {100 * b.use:>5.1f} %  {words}")
     if advice.sweep:
         lines += ["", f"{'bandwidth':>12}  optimum"]
         lines += [f"{format_GBps(GBps):>12}  {format_us(us)}" for GBps, us in advice.sweep]

@@ -78,7 +78,9 @@ class _Parsers:
         )
         self.whole.add_argument("--version", action="version", version=f"flowccl {VERSION}")
         self.whole.add_argument("--verbose", action="store_true", help="log every step to standard error")
-        commands = self.whole.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+        commands = self.whole.add_subparsers(
+            title="commands", required=True, metavar="COMMAND", dest="command", prog="flowccl"
+        )
         for module in (synth, look, compare, advise, run, profile, importing, export):
             module.add(commands)
         self.of_command: dict[str, Parser] = dict(commands.choices)
@@ -88,4 +90,4 @@ class _Parsers:
         owners = [name for name, parser in self.of_command.items() if parser.knows(option)]
         if owners:
             self.whole.error(f"option {option} belongs after its command: flowccl {owners[0]} ... {option}")
-        self.whole.unknown([option])
+        self.whole.error(f"unknown option {option} before the command; write flowccl COMMAND [OPTIONS]")

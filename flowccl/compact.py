@@ -1,4 +1,4 @@
-"""The wire for machines too large to write a schedule out: the transfers of one source, and the group."""
+"""Synthesis in compact form, for machines with too many GPUs to list all transfers: one source, and a group."""
 
 import resource
 import sys
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowccl.bounds.lower_bound import Bound
+from flowccl.compilation import warm_up
 from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.compilation import warm_up
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
@@ -20,17 +20,17 @@ from flowccl.verifier.compact import symmetric_bound, verify_whole
 
 if TYPE_CHECKING:
     from flowccl.methods.symmetric.one_source import OneSource
-    from flowccl.methods.symmetric.paths import Ways
+    from flowccl.methods.symmetric.routes import SourceRoutes
 
-_MOST_WRITTEN_OUT = 4_000_000  # (chunk, destination) pairs; beyond, the compact form is the answer
+_MOST_PAIRS = 4_000_000  # (GPU, GPU) pairs; larger machines get the compact form
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_RUNS = 3  # at each number of pieces
+_RUNS = 3  # per chunk count
 _NEVER = 2**61
 
 
 @dataclass(frozen=True)
 class CompactResult:
-    """A verified compact schedule with its floor."""
+    """A verified compact schedule with its lower bound."""
 
     compact: CompactSchedule
     bound: Bound
@@ -40,7 +40,7 @@ class CompactResult:
 
     @property
     def gap(self) -> float:
-        """Finish over lower bound, less 1."""
+        """Finish / lower bound - 1."""
         return self.compact.one.finish_ps / max(self.bound.ps, 1) - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -70,16 +70,16 @@ class CompactResult:
         }
 
     def describe(self, out: str | None = None) -> str:
-        """The table that `synth` prints."""
+        """Return the table that `synth` prints."""
         facts, whole = self.to_json(), self.compact
         turns = " x ".join(map(str, whole.group.order))
         rows = [
-            ("machine", f"{facts['machine']}, {facts['gpus']} gpus, which look alike: turns of {turns}"),
+            ("machine", f"{facts['machine']}, {facts['gpus']} gpus; symmetry group: rotations of {turns}"),
             ("collective", f"{whole.collective}, {format_bytes(whole.size_bytes)}, {whole.pieces} chunks per block"),
-            ("method", f"mirrored, compact form, seed {self.seed}"),
+            ("method", f"symmetric, compact form, seed {self.seed}"),
             ("finish", f"{format_us(whole.finish_us)} ({whole.finish_us:.6g} us)"),
             ("lower bound", f"{format_us(self.bound.us)} ({self.bound.us:.6g} us)"),
-            ("gap", f"{self.gap:.2%} above the floor"),
+            ("gap", f"{self.gap:.2%} above the lower bound"),
             ("why", self.bound.witness),
             ("algbw", format_GBps(facts["algbw_GBps"])),
             ("busbw", format_GBps(facts["busbw_GBps"])),
@@ -91,8 +91,8 @@ class CompactResult:
 
 
 def too_large(topology: Topology, name: str) -> bool:
-    """Whether a schedule of this collective should not be written out."""
-    return collective_name(name) in COMPACT and topology.num_gpus**2 > _MOST_WRITTEN_OUT
+    """Whether a full schedule of this collective has too many transfers."""
+    return collective_name(name) in COMPACT and topology.num_gpus**2 > _MOST_PAIRS
 
 
 def synthesize_compact(
@@ -105,17 +105,17 @@ def synthesize_compact(
     gap: float = 0.005,
     seed: int = 0,
 ) -> CompactResult:
-    """A verified compact schedule; stops when the finish is within `gap` of the floor or the time is over."""
-    from flowccl.methods.symmetric import symmetric_paths
+    """Return a verified compact schedule; stop once the gap is at most `gap` or the time limit is reached."""
+    from flowccl.methods.symmetric import symmetric_routes
 
     kind = collective_name(name)
     if kind not in COMPACT:
         raise DemandError(f"the compact form is for {' and '.join(COMPACT)}, not for {kind}")
     if size_bytes < topology.num_gpus * (chunks or 1):
-        raise InputError(f"{kind}: {size_bytes} bytes are too few for {topology.num_gpus} blocks")
+        raise InputError(f"{kind}: {size_bytes} bytes are too few for the chunks of {topology.num_gpus} gpus")
     warm_up(["symmetric"])
     began = time.monotonic()
-    paths = symmetric_paths(topology)
+    paths = symmetric_routes(topology)
     if paths is None:
         raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
     bound = symmetric_bound(topology, kind, size_bytes)
@@ -128,18 +128,18 @@ def synthesize_compact(
     compact = CompactSchedule(kind, size_bytes, best.compact(_block(size_bytes, topology)), paths.group)
     violations = verify_whole(compact)
     if violations:
-        raise InvalidScheduleError(f"mirrored made a wrong schedule, please report it: {violations[0]}")
+        raise InvalidScheduleError(f"symmetric made an invalid schedule, please report it: {violations[0]}")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     return CompactResult(compact, bound, time.monotonic() - began, memory, seed)
 
 
 def _block(size_bytes: int, topology: Topology) -> int:
-    """Bytes of the largest block."""
+    """The bytes of the largest block."""
     return -(-size_bytes // topology.num_gpus)
 
 
-def _runs(paths: "Ways", kind: str, size_bytes: int, chunks: int | None, seed: int) -> "Iterator[OneSource]":
-    """The best so far after each run: a few runs at each number of pieces, while more pieces help."""
+def _runs(paths: "SourceRoutes", kind: str, size_bytes: int, chunks: int | None, seed: int) -> "Iterator[OneSource]":
+    """Yield the best schedule after each run: a few runs per chunk count, while more chunks help."""
     from flowccl.methods.symmetric.one_source import deliver_one, spread_one
 
     topology, random = paths.group.topology, np.random.default_rng(seed)

@@ -9,6 +9,7 @@ from flowccl.published import published_us
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, parse_bytes
+from flowccl.wording import percent
 
 
 @dataclass(frozen=True)
@@ -110,5 +111,5 @@ def line(row: Comparison) -> str:
         for name, finish in row.finish_us.items()
     ]
     auto = row.finish_us.get("auto")
-    gap = f"{100 * (auto / row.lower_bound_us - 1):11.2f} %" if auto else ""
+    gap = f"{percent(auto / row.lower_bound_us - 1):>13}" if auto else ""
     return f"{format_bytes(row.size_bytes):>8} {row.lower_bound_us:12.6g} " + " ".join(cells) + gap

@@ -8,6 +8,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.schedule.metrics import Metrics
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_us
+from flowccl.wording import percent
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Result:
             ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}"),
             ("completion time", format_us(self.metrics.finish_us)),
             ("lower bound", format_us(self.bound.us)),
-            ("gap", f"{100 * self.gap:.2f} %"),
+            ("gap", percent(self.gap)),
             ("chunks per block", str(demand.pieces)),
             ("transfers", str(len(self.schedule))),
             ("method", self.schedule.method),

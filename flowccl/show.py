@@ -11,6 +11,7 @@ from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
+from flowccl.wording import counted, percent
 
 if TYPE_CHECKING:
     from flowccl.compact import CompactResult
@@ -24,23 +25,6 @@ _NAMES = {  # kind of node -> singular and plural
     "switch": ("switch", "switches"),
     "memory": ("memory", "memories"),
 }
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """The count with its noun: "1 chunk", "2 chunks"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
-
-
-def listed(names: Iterable[str]) -> str:
-    """The names with commas between; of a long list only the first ones and the count."""
-    every = list(names)
-    shown = ", ".join(every[:_MOST_LISTED])
-    return shown if len(every) <= _MOST_LISTED else f"{shown}, ... ({len(every)} in total)"
-
-
-def percent(fraction: float) -> str:
-    """0.0009 -> "0.09 %"."""
-    return f"{100 * fraction:.2f} %"
 
 
 def describe_topology(topology: Topology) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowccl.auto.bound_search import BoundSearch
 from flowccl.auto.portfolio import portfolio
-from flowccl.auto.search import FIRST_STEPS, Chunking
+from flowccl.auto.search import FIRST_STEPS, PortfolioSearch
 from flowccl.compilation import warm_up
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
@@ -80,7 +80,7 @@ def synthesize(
     try:
         useful = _useful_chunks(method, problem, gap, context) if chunks is None and isinstance(collective, str) else 1
         first_steps = 1 if method != "auto" and info_of(method).traits.slow_second_step else FIRST_STEPS
-        search = Chunking(topology, demand_of, methods, context, workers, all_first, first_steps, useful)
+        search = PortfolioSearch(topology, demand_of, methods, context, workers, all_first, first_steps, useful)
         for best in search.run():  # each verified
             found_s = context.budget.elapsed_s
             bounds.begin()

@@ -4,8 +4,8 @@
 >>> flowccl.torch.all_reduce(tensor, schedule)                      # over the default group
 >>> flowccl.torch.init_process_group(["allreduce.json"])            # or one line for a whole program, including DDP
 
-Every message is a send and a receive of the backend, so real data moves as in the schedule. This is not fast; for speed,
-export the schedule and load it into a runtime. torch is an extra: pip install flowccl[torch].
+Every message is a send and a receive of the backend, so real data moves as in the schedule. This is not fast; for
+speed, export the schedule and load it into a runtime. torch is an extra: pip install flowccl[torch].
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
-"""Small problems whose best schedule is known by pencil. Every method meets them.
+"""Small problems with known optimal schedules, used to test every method.
 
-Unless a case says otherwise, links have 10 GB/s and 0.5 us, so that 10 KB take 1 us to send. `best_us` is the finish of
-the best schedule with the chunks as given; `floor_us` what no schedule beats with any chunking, where `lower_bound`
-must find it. `greedy_us` is what greedy reaches where that is not the best, and "nothing" where it finds none.
+Unless a case says otherwise, links have 10 GB/s and 0.5 us, so sending 10 KB takes 1 us. `best_us` is the optimal
+completion time for the given chunks. `bound_us` is the lower bound for any number of chunks, if `lower_bound` must find
+it. `greedy_us` is the completion time of greedy if it is not optimal, or "nothing" if greedy finds no schedule.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ KB = 1000
 
 @dataclass(frozen=True)
 class Case:
-    """A machine, a demand, and the numbers by pencil."""
+    """A machine, a demand, and the expected completion times."""
 
     name: str
     topology: Topology
@@ -41,7 +41,7 @@ def link(src: int, dst: int, GBps: float = 10, latency_us: float = 0.5, changes:
 
 
 def send(*chunks: tuple[int, int, tuple[int, ...]], gpus: int) -> Demand:
-    """A demand of chunks (bytes, source, destinations)."""
+    """Return a demand with chunks (bytes, source, destinations)."""
     rows = [Chunk(bytes=size, sources=(src,), destinations=wanted) for size, src, wanted in chunks]
     return Demand.from_chunks("custom", gpus, rows)
 
@@ -49,18 +49,18 @@ def send(*chunks: tuple[int, int, tuple[int, ...]], gpus: int) -> Demand:
 def two_gpus() -> Case:
     machine = Topology("two", tuple(gpus(2)), (link(0, 1), link(1, 0)))
     return Case(
-        "two GPUs and one link", machine, collective("broadcast", 2, 10 * KB), 1.5, "1 us to send, 0.5 us away", 1.5
+        "two GPUs and one link", machine, collective("broadcast", 2, 10 * KB), 1.5, "1 us to send, 0.5 us latency", 1.5
     )
 
 
 def line_of_three(chunks: int) -> Case:
-    """Thesis figure 2.1: the last chunk leaves the second GPU when the first link is done."""
+    """Thesis figure 2.1: the second GPU starts to send the last chunk when the first link has sent it."""
     return Case(
         f"line of three, {chunks} chunks",
         line(3, bandwidth_GBps=10, latency_us=0.5),
         collective("broadcast", 3, 40 * KB, chunks),
         (chunks + 1) * 4 / chunks + 1,
-        "(k + 1) x z / k / b, and two latencies",
+        "(k + 1) x z / k / b plus two latencies",
         5.0,
     )
 
@@ -71,14 +71,14 @@ def ring_of_four(chunks: int) -> Case:
         ring(4, bandwidth_GBps=10, latency_us=0.5),
         collective("allgather", 4, 40 * KB, chunks),
         {1: 3.0, 2: 2.0}[chunks],
-        "the opposite block comes over two hops; cut in two it comes from both sides, and 30 KB over two links is best",
+        "the opposite block takes two hops; two chunks of it use both sides, and 30 KB over two links is optimal",
         2.0,
     )
 
 
 LATE_COPIES_US = 2.666667
-"""What leaves gpu0 up to T - 2 us others can still pass on; the rest it must send three times, up to T - 1 us:
-10 KB = a + b, a <= 10 GB/s (T - 2 us), a + 3 b <= 10 GB/s (T - 1 us), so T is at least 8/3 us. A sum is the reverse."""
+"""The data a that leaves gpu0 until T - 2 us can be forwarded; gpu0 must send the rest b three times until T - 1 us:
+10 KB = a + b, a <= 10 GB/s (T - 2 us), a + 3 b <= 10 GB/s (T - 1 us), so T >= 8/3 us. A reduction is the reverse."""
 
 
 def star_of_four(copies: bool) -> Case:
@@ -87,7 +87,9 @@ def star_of_four(copies: bool) -> Case:
         star(4, bandwidth_GBps=10, latency_us=0.5, copies=copies),
         collective("broadcast", 4, 10 * KB),
         2.0 if copies else 4.0,
-        "all at once" if copies else "one after the other; who has it from 2 us on is no faster than the third send",
+        "all in parallel"
+        if copies
+        else "one after the other; a GPU that forwards from 2 us on is not faster than the third send",
         2.0 if copies else LATE_COPIES_US,
     )
 
@@ -101,7 +103,7 @@ def through_a_switch(crossing: str, chunks: int, best_us: float) -> Case:
         machine,
         send(*rows, gpus=2),
         best_us,
-        "cut-through: the slowest link, 2 us, and 1 us of latency; store-and-forward: 1 us and then 2 us",
+        "cut-through: 2 us on the slowest link plus 1 us of latency; store-and-forward: 1 us and then 2 us",
         3.0,
     )
 
@@ -109,7 +111,7 @@ def through_a_switch(crossing: str, chunks: int, best_us: float) -> Case:
 def two_switches(crossing: str, best_us: float) -> Case:
     switches = [Node(name=f"switch{i}", kind="switch", crossing=crossing) for i in range(2)]
     machine = Topology("hops", (*gpus(2), *switches), (link(0, 2), link(2, 3, GBps=5), link(3, 1)))
-    why = "three latencies, and the slowest of three links or all of them in turn"
+    why = "three latencies, plus the slowest of three links or all three in sequence"
     return Case(f"two {crossing} switches in a row", machine, send((10 * KB, 0, (1,)), gpus=2), best_us, why, 3.5)
 
 
@@ -121,7 +123,7 @@ def shared_limit(GBps: float, best_us: float, bound_us: float) -> Case:
         machine,
         send((10 * KB, 0, (2,)), (10 * KB, 1, (2,)), gpus=3),
         best_us,
-        "a transfer runs at full speed or waits, so two fit side by side only in 20",
+        "a transfer runs at full speed or waits, so two run in parallel only with a limit of 20",
         bound_us,
     )
 
@@ -130,12 +132,12 @@ def limit_on_one_route() -> Case:
     nodes = (*gpus(2), Node(name="switch", kind="switch"))
     limits = (Limit(name="both", links=(0, 1), bandwidth_GBps=10),)
     machine = Topology("both", nodes, (link(0, 2), link(2, 1)), limits)
-    why = "both links at once share the limit: 5 GB/s, 2 us, and 1 us of latency"
+    why = "both links share the limit: 2 us at 5 GB/s, plus 1 us of latency"
     return Case("one route that meets a limit twice", machine, send((10 * KB, 0, (1,)), gpus=2), 3.0, why)
 
 
 def memory_star(count: int, limit_GBps: float | None = None) -> Topology:
-    """GPUs that only a host memory joins."""
+    """Return GPUs that are connected only through a host memory."""
     nodes = (*gpus(count), Node(name="memory", kind="memory"))
     links = [link(a, b) for i in range(count) for a, b in ((i, count), (count, i))]
     limits = (
@@ -145,36 +147,36 @@ def memory_star(count: int, limit_GBps: float | None = None) -> Topology:
 
 
 def memory_used() -> Case:
-    """Thesis figure 2.2: two steps, not the four of a memory that nobody sees."""
-    why = "one write, then all read at once: twice 1.5 us"
+    """Thesis figure 2.2: two steps, instead of four if the memory is not modelled."""
+    why = "one write, then parallel reads: twice 1.5 us"
     return Case("memory that copies", memory_star(3), collective("broadcast", 3, 10 * KB), 3.0, why, 2.0)
 
 
 def memory_bandwidth(GBps: float, best_us: float) -> Case:
-    """Thesis figure 2.3, with the memory as a memory: x = 10 on each link, y over all of them."""
-    why = "one write, then three reads, as many at a time as the memory bandwidth allows"
+    """Thesis figure 2.3, with the memory as a node: x = 10 on each link, y over all links."""
+    why = "one write, then three reads, as many in parallel as the memory bandwidth allows"
     demand = collective("broadcast", 4, 10 * KB)
     return Case(f"memory bandwidth of {GBps:g}", memory_star(4, GBps), demand, best_us, why)
 
 
 def memory_not_mandatory() -> Case:
-    """Thesis figure 2.7: the memory is there, and nobody needs it."""
+    """Thesis figure 2.7: there is a memory, but the optimal schedule does not use it."""
     nodes = (*gpus(2), Node(name="memory", kind="memory"))
     ports = (Limit(name="ports of gpu0", links=(0, 1), bandwidth_GBps=10),)
     machine = Topology("not mandatory", nodes, (link(0, 1), link(0, 2), link(2, 1)), ports)
-    why = "straight to gpu1; half of the port to the memory would take twice as long"
-    return Case("memory that nobody needs", machine, collective("broadcast", 2, 10 * KB), 1.5, why, 1.5)
+    why = "directly to gpu1; sending half through the memory would take twice as long"
+    return Case("memory that is not needed", machine, collective("broadcast", 2, 10 * KB), 1.5, why, 1.5)
 
 
 def slower_later() -> Case:
     machine = Topology("slower", tuple(gpus(2)), (link(0, 1, latency_us=0, changes=((0.5, 5.0),)),))
-    why = "10 GB/s until 0.5 us, then 5: within a hold the slowest counts, so 2 us"
+    why = "10 GB/s until 0.5 us, then 5: a transfer runs at the lowest rate of its busy time, so 2 us"
     return Case("bandwidth that falls", machine, send((10 * KB, 0, (1,)), gpus=2), 2.0, why, 1.0)
 
 
 def faster_later() -> Case:
     machine = Topology("faster", tuple(gpus(2)), (link(0, 1, GBps=5, latency_us=0, changes=((0.5, 10.0),)),))
-    why = "to wait 0.5 us for 10 GB/s is better than to start at once with 5; greedy never waits"
+    why = "waiting 0.5 us for 10 GB/s is better than starting immediately with 5; greedy never waits"
     return Case("bandwidth that rises", machine, send((10 * KB, 0, (1,)), gpus=2), 1.5, why, 1.0, greedy_us=2.0)
 
 
@@ -191,31 +193,31 @@ def relay(buffer_bytes: int, best_us: float, greedy_us: float | Literal["nothing
     nodes[1] = Node(name="gpu1", buffer_bytes=buffer_bytes)
     machine = Topology("relay", tuple(nodes), (link(0, 1, latency_us=0), link(1, 2, latency_us=0)))
     demand = send((10 * KB, 0, (2,)), (10 * KB, 0, (2,)), gpus=3)
-    why = "a chunk takes room from its first byte in to its last byte out"
-    return Case(f"relay with room for {buffer_bytes} bytes", machine, demand, best_us, why, 2.0, greedy_us)
+    why = "a chunk occupies the buffer from its first byte in to its last byte out"
+    return Case(f"relay with a buffer of {buffer_bytes} bytes", machine, demand, best_us, why, 2.0, greedy_us)
 
 
 def reduce_on_a_line() -> Case:
     machine = line(3, bandwidth_GBps=10, latency_us=0.5)
     return Case(
-        "reduce on a line of three", machine, collective("reduce", 3, 10 * KB), 3.0, "a broadcast, backwards", 2.0
+        "reduce on a line of three", machine, collective("reduce", 3, 10 * KB), 3.0, "a reversed broadcast", 2.0
     )
 
 
 def reduce_in_a_switch(reduces: bool) -> Case:
     return Case(
-        f"reduce through a switch that {'adds' if reduces else 'only forwards'}",
+        f"reduce through a switch that {'reduces' if reduces else 'only forwards'}",
         star(4, bandwidth_GBps=10, latency_us=0.5, reduces=reduces),
         collective("reduce", 4, 10 * KB),
         2.0 if reduces else 4.0,
-        "all at once" if reduces else "one after the other into gpu0",
+        "all in parallel" if reduces else "one after the other into gpu0",
         2.0 if reduces else LATE_COPIES_US,
     )
 
 
 def allreduce_of_two() -> Case:
     machine = line(2, bandwidth_GBps=10, latency_us=0.5)
-    why = "each adds up half, 1 us, and sends it back, 1 us"
+    why = "each GPU reduces half, 1 us, and sends it back, 1 us"
     return Case("allreduce of two GPUs", machine, collective("allreduce", 2, 10 * KB), 2.0, why)
 
 

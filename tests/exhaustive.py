@@ -1,9 +1,9 @@
-"""The best schedule of a tiny problem, by trying all of them: branch and bound over the order of transfers.
+"""The optimal schedule of a tiny problem by exhaustive search: branch and bound over the order of transfers.
 
-Time is continuous. In the best schedule everything starts as early as it can after what is before it on its links, so
-that it is found by placing transfers one by one, in the order of their starts, each at the end of its links' queues. A
-node gets a chunk once; later deliveries help nobody. For machines of GPUs, memories and plain cut-through switches in
-which, where there is a switch, all latencies are the same (only then the order of starts is the order on every link).
+Time is continuous. In an optimal schedule every transfer starts as early as possible after its predecessors on its
+links, so the search appends transfers one by one in the order of their starts. A node receives a chunk at most once,
+because later deliveries are useless. For machines of GPUs, memories and plain cut-through switches. If there is a
+switch, all latencies must be equal: only then the order of starts is the order on every link.
 """
 
 import math
@@ -14,12 +14,12 @@ from flowccl.topology.topology import Topology
 
 
 class TooManyError(Exception):
-    """The search has looked at more states than it may."""
+    """The search has reached its limit of states."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """A way for a chunk from one storing node to the next: links with the latency before each, and their rate."""
+    """A route from one storing node to the next: links with the latency before each, and their rate."""
 
     src: int
     dst: int
@@ -29,7 +29,7 @@ class Move:
 
 
 def best_finish_ps(topology: Topology, demand: Demand, at_most_ps: int, most_states: int = 100_000) -> int:
-    """The finish of the best schedule, or `at_most_ps` where none is better than that."""
+    """Return the optimal finish, or `at_most_ps` if no schedule is better."""
     return _Search(topology, demand, at_most_ps, most_states).run()
 
 
@@ -42,20 +42,20 @@ def _moves(topology: Topology) -> list[Move]:
     moves = []
     todo: list[tuple[int, ...]] = [(k,) for k, link in enumerate(topology.links) if topology.nodes[link.src].stores]
     while todo:
-        way = todo.pop()
-        at = topology.links[way[-1]].dst
+        route = todo.pop()
+        at = topology.links[route[-1]].dst
         if topology.nodes[at].stores:
             offset, hops = 0, []
-            for k in way:
+            for k in route:
                 hops.append((k, offset))
                 offset += round(topology.links[k].latency_us * 1_000_000)
-            rate = min(topology.links[k].bandwidth_GBps for k in way)
-            src = topology.links[way[0]].src
+            rate = min(topology.links[k].bandwidth_GBps for k in route)
+            src = topology.links[route[0]].src
             if src != at:
                 moves.append(Move(src, at, tuple(hops), rate, offset))
             continue
-        passed = {topology.links[k].dst for k in way}
-        todo += [(*way, k) for k, link in enumerate(topology.links) if link.src == at and link.dst not in passed]
+        passed = {topology.links[k].dst for k in route}
+        todo += [(*route, k) for k, link in enumerate(topology.links) if link.src == at and link.dst not in passed]
     return moves
 
 
@@ -67,7 +67,7 @@ class _Search:
         self.size = demand.chunk_bytes.tolist()
         self.source = demand.source.tolist()
         self.wanted = [tuple(demand.destinations(c).tolist()) for c in range(len(demand))]
-        self.hold = [[math.ceil(size * 1000.0 / m.GBps) for m in self.moves] for size in self.size]
+        self.busy = [[math.ceil(size * 1000.0 / m.GBps) for m in self.moves] for size in self.size]
         self.away = [self._distances(c) for c in range(len(demand))]
         self.into = [[m for m in self.moves if m.dst == node] for node in range(self.nodes)]
         self.best = at_most_ps
@@ -76,26 +76,26 @@ class _Search:
 
     def run(self) -> int:
         have = tuple({source: 0} for source in self.source)
-        self._go(have, [0] * len(self.links), (0, -1, -1))
+        self._branch(have, [0] * len(self.links), (0, -1, -1))
         return self.best
 
     def _distances(self, chunk: int) -> list[list[float]]:
-        """Floyd and Warshall: the time of one chunk between any two nodes, nothing in the way."""
+        """The time of one chunk between any two nodes on idle links (Floyd-Warshall)."""
         away = [[0.0 if a == b else math.inf for b in range(self.nodes)] for a in range(self.nodes)]
         for k, m in enumerate(self.moves):
-            away[m.src][m.dst] = min(away[m.src][m.dst], self.hold[chunk][k] + m.latency_ps)
+            away[m.src][m.dst] = min(away[m.src][m.dst], self.busy[chunk][k] + m.latency_ps)
         for via in range(self.nodes):
             for a in range(self.nodes):
                 for b in range(self.nodes):
                     away[a][b] = min(away[a][b], away[a][via] + away[via][b])
         return away
 
-    def _go(self, have: tuple[dict[int, int], ...], free: list[int], last: tuple[int, int, int]) -> None:
+    def _branch(self, have: tuple[dict[int, int], ...], free: list[int], last: tuple[int, int, int]) -> None:
         missing = [(c, d) for c, wanted in enumerate(self.wanted) for d in wanted if d not in have[c]]
         if not missing:
             self.best = min(self.best, max(have[c][d] for c, wanted in enumerate(self.wanted) for d in wanted))
             return
-        if self._hopeless(have, free, last[0], missing):
+        if self._is_pruned(have, free, last[0], missing):
             return
         state = (tuple(tuple(sorted(h.items())) for h in have), tuple(max(f, last[0]) for f in free), last)
         if state in self.seen:
@@ -104,19 +104,19 @@ class _Search:
         self.left -= 1
         if self.left < 0:
             raise TooManyError
-        for start, chunk, k in sorted(self._candidates(have, free, last)):
+        for start, chunk, k in sorted(self._next_transfers(have, free, last)):
             move = self.moves[k]
-            hold = self.hold[chunk][k]
+            busy = self.busy[chunk][k]
             then = free.copy()
             for link, offset in move.links:
-                then[link] = start + offset + hold
-            got = {**have[chunk], move.dst: start + hold + move.latency_ps}
-            self._go((*have[:chunk], got, *have[chunk + 1 :]), then, (start, chunk, k))
+                then[link] = start + offset + busy
+            got = {**have[chunk], move.dst: start + busy + move.latency_ps}
+            self._branch((*have[:chunk], got, *have[chunk + 1 :]), then, (start, chunk, k))
 
-    def _candidates(
+    def _next_transfers(
         self, have: tuple[dict[int, int], ...], free: list[int], last: tuple[int, int, int]
     ) -> list[tuple[int, int, int]]:
-        """What can come next without starting before what came last; of equal starts, in the order of numbers."""
+        """The transfers that can be next: not before the last one, and at equal starts in the order of indices."""
         result = []
         for chunk, nodes in enumerate(have):
             for k, move in enumerate(self.moves):
@@ -126,10 +126,10 @@ class _Search:
                         result.append((start, chunk, k))
         return result
 
-    def _hopeless(
+    def _is_pruned(
         self, have: tuple[dict[int, int], ...], free: list[int], now: int, missing: list[tuple[int, int]]
     ) -> bool:
-        """Whether some chunk is too far away, or too many bytes must still come into a node."""
+        """Whether a chunk is too far away, or too many bytes must still enter a node."""
         for c, d in missing:
             soonest = min(max(at, now) + self.away[c][n][d] for n, at in have[c].items())
             if soonest >= self.best:

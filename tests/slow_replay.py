@@ -1,7 +1,7 @@
-"""A second judge, slow and plain: written from model.md, transfer by transfer, with dicts and no arrays.
+"""A second, slow verifier, written from docs/concepts.md with dicts and loops instead of arrays.
 
-It shares nothing with flowccl/check, flowccl/schedule/timing.py and flowccl/topology/routes.py. It gives the kinds of
-violations that it finds, with the same names as `verify`, and the times it found on the way.
+It shares no code with flowccl/verifier, flowccl/schedule/timing.py and flowccl/topology/routes.py. It returns the kinds
+of violations that it finds, with the same names as `verify`, and the finish.
 """
 
 import math
@@ -24,8 +24,8 @@ class Hop:
 
 
 @dataclass
-class Journey:
-    """What becomes of one transfer: its hops; when each root sends; when each end gets the first byte and the last."""
+class Replayed:
+    """The replay of one transfer: its hops, the times of its roots, and the first and last byte at its ends."""
 
     chunk: int
     reduce: bool
@@ -43,10 +43,10 @@ class Replay:
 
 
 def slow_replay(schedule: Schedule) -> Replay:
-    """Judge a schedule."""
+    """Verify a schedule."""
     topology, demand = schedule.topology, schedule.demand
     kinds: set[str] = set()
-    journeys = []
+    transfers = []
     if any(_differ(schedule, i, j) for i in range(len(schedule)) for j in range(i)):
         kinds.add("message")
     for i in range(len(schedule)):
@@ -54,32 +54,34 @@ def slow_replay(schedule: Schedule) -> Replay:
         start, chunk = int(schedule.start_ps[i]), int(schedule.chunk[i])
         if start < 0:
             kinds.add("start")
-        if not route_is_right(topology, links):
+        if not route_is_valid(topology, links):
             kinds.add("route")
             continue
         mates = [j for j in range(len(schedule)) if j == i or 0 <= schedule.message[i] == schedule.message[j]]
         size = sum(int(demand.chunk_bytes[schedule.chunk[j]]) for j in mates)
-        journey = _travel(topology, links, size, start, Journey(chunk, bool(schedule.reduce[i])))
-        if mates[0] != i:  # its bytes are already on the links, with those of the first
-            journey.hops = []
-        journeys.append(journey)
+        replayed = _travel(topology, links, size, start, Replayed(chunk, bool(schedule.reduce[i])))
+        if mates[0] != i:  # the hops of the first transfer include its bytes
+            replayed.hops = []
+        transfers.append(replayed)
     outside = set(demand.forbidden)
-    if any(node in outside for j in journeys for node, _, _ in (*j.roots, *j.ends)):
+    if any(node in outside for j in transfers for node, _, _ in (*j.roots, *j.ends)):
         kinds.add("relay")
-    kinds |= _links(journeys) | _limits(topology, journeys) | _buffers(schedule, journeys)
+    kinds |= _links(transfers) | _limits(topology, transfers) | _buffers(schedule, transfers)
     for chunk in range(len(demand)):
-        kinds |= _follow(schedule, chunk, [j for j in journeys if j.chunk == chunk])
-    last = max([whole for j in journeys for _, _, whole in j.ends] + demand.available_ps.tolist())
+        kinds |= _follow(schedule, chunk, [j for j in transfers if j.chunk == chunk])
+    last = max([whole for j in transfers for _, _, whole in j.ends] + demand.available_ps.tolist())
     return Replay(kinds, max(last, 0))
 
 
 def _differ(schedule: Schedule, i: int, j: int) -> bool:
-    """Whether two transfers of one message are not on one route from one start for one use."""
+    """Whether two transfers of one message differ in route, start or `reduce` flag."""
     if schedule.message[i] < 0 or schedule.message[i] != schedule.message[j]:
         return False
-    ways = [schedule.routes.links(int(schedule.route[k])) for k in (i, j)]
+    routes = [schedule.routes.links(int(schedule.route[k])) for k in (i, j)]
     return bool(
-        ways[0] != ways[1] or schedule.start_ps[i] != schedule.start_ps[j] or schedule.reduce[i] != schedule.reduce[j]
+        routes[0] != routes[1]
+        or schedule.start_ps[i] != schedule.start_ps[j]
+        or schedule.reduce[i] != schedule.reduce[j]
     )
 
 
@@ -90,7 +92,7 @@ def _stores(topology: Topology, node: int) -> bool:
     return bool(topology.nodes[node].stores)
 
 
-def route_is_right(topology: Topology, links: tuple[int, ...]) -> bool:
+def route_is_valid(topology: Topology, links: tuple[int, ...]) -> bool:
     """One tree of links that meet in switches only; switches copy and reduce only if they can."""
     if not links or len(set(links)) < len(links) or any(not 0 <= k < len(topology.links) for k in links):
         return False
@@ -107,24 +109,24 @@ def route_is_right(topology: Topology, links: tuple[int, ...]) -> bool:
             return False
         if into > 1 and node.crossing == "store-and-forward":
             return False
-    # One piece without circles: n things joined by n - 1 meetings, and every link reached from the first.
-    joined, grown = {0}, True
+    # Connected and without cycles: every link is reached from the first, and the number of nodes fits a tree.
+    connected, grown = {0}, True
     while grown:
         grown = False
         for i, pair in enumerate(ends):
-            if i not in joined and any(
-                node in switches and node in other for node in pair for other in (ends[j] for j in joined)
+            if i not in connected and any(
+                node in switches and node in other for node in pair for other in (ends[j] for j in connected)
             ):
-                joined.add(i)
+                connected.add(i)
                 grown = True
-    if len(joined) < len(links) or len(links) != len(switches) + len(roots) + len(leaves) - 1:
+    if len(connected) < len(links) or len(links) != len(switches) + len(roots) + len(leaves) - 1:
         return False
     fed = [sum(_is_fed(topology, links, k) for k in segment) for segment in _segments(topology, links)]
     return max(fed) <= 1
 
 
 def _segments(topology: Topology, links: tuple[int, ...]) -> list[set[int]]:
-    """Links joined by cut-through switches: they run together, at one rate. Several branches of one
+    """Sets of links connected by cut-through switches, which run at one rate. Several branches of one
     store-and-forward switch are several segments."""
     segments = [{k} for k in links]
     for node in range(len(topology.nodes)):
@@ -141,7 +143,7 @@ def _is_fed(topology: Topology, links: tuple[int, ...], link: int) -> bool:
     return not _stores(topology, switch) and topology.nodes[switch].crossing == "store-and-forward"
 
 
-def _setup_ps(topology: Topology, link: int) -> int:
+def _overhead_ps(topology: Topology, link: int) -> int:
     return math.ceil(round(topology.links[link].overhead_us * PS_PER_US, 3))
 
 
@@ -162,7 +164,7 @@ def _bandwidth(topology: Topology, link: int, begin: int, end: int) -> float:
     return min(values or [table[0][1]])  # before time zero, as at zero
 
 
-def _travel(topology: Topology, links: tuple[int, ...], size: int, start: int, journey: Journey) -> Journey:
+def _travel(topology: Topology, links: tuple[int, ...], size: int, start: int, replayed: Replayed) -> Replayed:
     """Begin, end and rate of every hop."""
     offset = _latency_offsets(topology, links)
     first = min(offset.values())
@@ -184,31 +186,31 @@ def _travel(topology: Topology, links: tuple[int, ...], size: int, start: int, j
         left.remove(segment)
         for k in segment:
             begin[k] = delay + offset[k]
-        shares = [n.bandwidth_GBps / len(segment & set(n.links)) for n in topology.limits if segment & set(n.links)]
-        hold = max([1] + [math.ceil(size * 1000.0 / share) for share in shares])
-        while True:  # a slower link makes the hold longer, which may meet a still slower time
-            now = {k: _bandwidth(topology, k, begin[k], begin[k] + hold) for k in segment}
-            GBps = min([*now.values(), *shares])
-            longer = max(_setup_ps(topology, k) + math.ceil(size * 1000.0 / now[k]) for k in segment)
-            if longer <= hold:
+        rates = [n.bandwidth_GBps / len(segment & set(n.links)) for n in topology.limits if segment & set(n.links)]
+        busy = max([1] + [math.ceil(size * 1000.0 / rate) for rate in rates])
+        while True:  # a slower rate makes the time longer, which may include a still slower bandwidth
+            now = {k: _bandwidth(topology, k, begin[k], begin[k] + busy) for k in segment}
+            GBps = min([*now.values(), *rates])
+            longer = max(_overhead_ps(topology, k) + math.ceil(size * 1000.0 / now[k]) for k in segment)
+            if longer <= busy:
                 break
-            hold = longer
-        if any(link.overhead_us for link in topology.links):  # then the rate is that of setup and bytes together
-            GBps = size * 1000.0 / hold
+            busy = longer
+        if any(link.overhead_us for link in topology.links):  # then the rate includes the overhead
+            GBps = size * 1000.0 / busy
         for k in segment:
-            end[k], rate[k] = begin[k] + hold, GBps
+            end[k], rate[k] = begin[k] + busy, GBps
     for k in links:
         link, latency = topology.links[k], _latency_ps(topology, k)
-        journey.hops.append(Hop(k, begin[k], end[k], rate[k]))
+        replayed.hops.append(Hop(k, begin[k], end[k], rate[k]))
         if _stores(topology, link.src):
-            journey.roots.append((link.src, begin[k], end[k]))
+            replayed.roots.append((link.src, begin[k], end[k]))
         if _stores(topology, link.dst):
-            journey.ends.append((link.dst, begin[k] + latency, end[k] + latency))
-    return journey
+            replayed.ends.append((link.dst, begin[k] + latency, end[k] + latency))
+    return replayed
 
 
 def _latency_offsets(topology: Topology, links: tuple[int, ...]) -> dict[int, int]:
-    """When each link would begin if data had no size: everything that meets in a switch is there at once."""
+    """When each link begins relative to the others: all data of a transfer is in a switch at the same time."""
     offset = {links[0]: 0}
     while len(offset) < len(links):
         for k in links:
@@ -230,8 +232,8 @@ def _latency_offsets(topology: Topology, links: tuple[int, ...]) -> dict[int, in
 # -- capacities -------------------------------------------------------------------------------------------------------
 
 
-def _links(journeys: list[Journey]) -> set[str]:
-    hops = [hop for journey in journeys for hop in journey.hops]
+def _links(transfers: list[Replayed]) -> set[str]:
+    hops = [hop for replayed in transfers for hop in replayed.hops]
     for i, a in enumerate(hops):
         for b in hops[:i]:
             if a.link == b.link and a.begin < b.end and b.begin < a.end:
@@ -239,17 +241,17 @@ def _links(journeys: list[Journey]) -> set[str]:
     return set()
 
 
-def _limits(topology: Topology, journeys: list[Journey]) -> set[str]:
+def _limits(topology: Topology, transfers: list[Replayed]) -> set[str]:
     for limit in topology.limits:
-        hops = [hop for journey in journeys for hop in journey.hops if hop.link in limit.links]
+        hops = [hop for replayed in transfers for hop in replayed.hops if hop.link in limit.links]
         for at in {hop.begin for hop in hops}:
             if sum(hop.GBps for hop in hops if hop.begin <= at < hop.end) > limit.bandwidth_GBps * (1 + 1e-9):
                 return {"limit"}
     return set()
 
 
-def _buffers(schedule: Schedule, journeys: list[Journey]) -> set[str]:
-    """From the first byte that comes until the last that leaves, what a node neither owns nor wants takes room."""
+def _buffers(schedule: Schedule, transfers: list[Replayed]) -> set[str]:
+    """A chunk that a node neither owns nor wants needs space from its first byte until its last copy has left."""
     demand = schedule.demand
     for node, what in enumerate(schedule.topology.nodes):
         if what.buffer_bytes is None:
@@ -258,7 +260,7 @@ def _buffers(schedule: Schedule, journeys: list[Journey]) -> set[str]:
         for chunk in range(len(demand)):
             if node in demand.sources(chunk) or node in demand.destinations(chunk):
                 continue
-            mine = [j for j in journeys if j.chunk == chunk]
+            mine = [j for j in transfers if j.chunk == chunk]
             came = [(first, whole) for j in mine for n, first, whole in j.ends if n == node]
             left = [end for j in mine for n, _, end in j.roots if n == node]
             if came:
@@ -270,24 +272,24 @@ def _buffers(schedule: Schedule, journeys: list[Journey]) -> set[str]:
     return set()
 
 
-# -- who has what -----------------------------------------------------------------------------------------------------
+# -- contributions ----------------------------------------------------------------------------------------------------
 
 
-def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]:
-    """One chunk through time: arrivals of an instant come before what is sent at that instant."""
+def _follow(schedule: Schedule, chunk: int, transfers: list[Replayed]) -> set[str]:
+    """Replay one chunk: at equal times, arrivals come before sends."""
     nodes = schedule.topology.nodes
     demand = schedule.demand
     ranks = demand.sources(chunk).tolist()
     ready = dict(zip(ranks, demand.available_ps[demand.source_ptr[chunk] :].tolist(), strict=False))
     sources = set(ranks)
-    adds = len(sources) > 1 or any(j.reduce or len(j.roots) > 1 for j in journeys)
+    adds = len(sources) > 1 or any(j.reduce or len(j.roots) > 1 for j in transfers)
     has: dict[int, set[int]] = {rank: {rank} for rank in sources if not ready[rank]}
-    copies = dict.fromkeys(has, 1)  # how many a node has that cannot copy
+    copies = dict.fromkeys(has, 1)  # how many copies a node has that cannot copy
     carried: dict[int, set[int]] = {}
     kinds: set[str] = set()
     events = [(at, -1, rank, rank) for rank, at in ready.items() if at]
-    events += [(whole, 0, i, node) for i, j in enumerate(journeys) for node, _, whole in j.ends]
-    events += [(begin, 1, i, node) for i, j in enumerate(journeys) for node, begin, _ in j.roots]
+    events += [(whole, 0, i, node) for i, j in enumerate(transfers) for node, _, whole in j.ends]
+    events += [(begin, 1, i, node) for i, j in enumerate(transfers) for node, begin, _ in j.roots]
     for _, sends, i, node in sorted(events):
         if sends < 0:
             has[node] = has.get(node, set()) | {node}
@@ -308,7 +310,7 @@ def _follow(schedule: Schedule, chunk: int, journeys: list[Journey]) -> set[str]
             continue
         came = carried.get(i, set())
         copies[node] = copies.get(node, 0) + 1
-        if not journeys[i].reduce:
+        if not transfers[i].reduce:
             has[node] = set(came)
             continue
         if not nodes[node].reduces or came & has.get(node, set()):

@@ -1,4 +1,4 @@
-"""Random things for hypothesis, shared by all tests."""
+"""Hypothesis strategies for machines and demands, shared by all tests."""
 
 from hypothesis import strategies as st
 
@@ -31,10 +31,10 @@ def topologies(
     buffers: bool = False,
     overheads: bool = False,
 ) -> Topology:
-    """A small random machine in which every GPU can reach every other, directly or through one switch at a time.
+    """A small random machine in which every GPU can reach every other GPU.
 
-    It may have parallel links, links between any two nodes, dead ends and nodes without links. Each argument that is
-    False leaves its kind of thing out. Buffers are out unless asked for: a small one may make a demand impossible.
+    It may have parallel links, links between any two nodes, dead ends and isolated nodes. Arguments that are False
+    disable a feature. Buffers are disabled by default because a small buffer may make a demand impossible.
     """
     nodes = _nodes(draw, draw(st.integers(min_gpus, max_gpus)), draw(st.integers(0, max_switches)), memory, buffers)
     change = _changes() if changes else st.just(())
@@ -70,7 +70,7 @@ def _nodes(draw: st.DrawFn, gpus: int, switches: int, memory: bool, buffers: boo
 
 
 def _pairs(draw: st.DrawFn, nodes: list[Node]) -> list[tuple[int, int]]:
-    """Ends of the links: a cycle of all GPUs, each step direct or through a switch; a memory both ways; any others."""
+    """Ends of the links: a cycle through all GPUs, direct or via switches; a link to and from each memory; others."""
     gpus = [i for i, node in enumerate(nodes) if node.kind == "gpu"]
     switches = [i for i, node in enumerate(nodes) if node.kind == "switch"]
     cycle = draw(st.permutations(gpus))
@@ -88,7 +88,7 @@ def _pairs(draw: st.DrawFn, nodes: list[Node]) -> list[tuple[int, int]]:
 
 @st.composite
 def _changes(draw: st.DrawFn) -> tuple[tuple[float, float], ...]:
-    if draw(st.integers(0, 3)):  # most links keep their bandwidth
+    if draw(st.integers(0, 3)):  # most links have a constant bandwidth
         return ()
     times = draw(st.sets(st.integers(1, 1000), min_size=1, max_size=3))
     return tuple((time / 10, draw(bandwidths)) for time in sorted(times))
@@ -107,7 +107,7 @@ REDUCTIONS = ("reduce", "reduce_scatter", "allreduce")
 
 @st.composite
 def demands(draw: st.DrawFn, num_gpus: int, *, reductions: bool = False, max_chunks: int = 3) -> Demand:
-    """A small random demand: a named collective, or chunks of any sizes from anywhere to anywhere."""
+    """A small random demand: a named collective, or chunks of random sizes, sources and destinations."""
     kind = draw(st.sampled_from((*DISTRIBUTIONS, "custom", *(REDUCTIONS if reductions else ()))))
     if kind == "custom":
         chunks = draw(st.lists(_chunks(num_gpus, reductions), min_size=1, max_size=6))

@@ -1,11 +1,13 @@
-"""The house keeps its own rules (architecture.md): who may import whom, one name per thing, everything documented."""
+"""The architecture of CONTRIBUTING.md: import order, no cycles, one name per thing, complete docstrings."""
 
 import ast
 import inspect
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,47 +18,72 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flowccl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-GROUND = {"errors", "units", "version", "files", "kernels"}  # what everybody may use
-MACHINE = GROUND | {"topology"}
-DEMAND = MACHINE | {"demand"}
-ANSWER = DEMAND | {"schedule"}
-JUDGE = ANSWER | {"check"}
-ROOMS = {  # room: what it may import, besides itself
+BASE = {"errors", "units", "version", "files", "wording"}
+DEMAND = BASE | {"topology", "demand"}
+SCHEDULE = DEMAND | {"schedule"}
+CHECKS = SCHEDULE | {"bounds", "verifier"}
+SEARCH = SCHEDULE | {"problem", "search"}
+METHODS = CHECKS | SEARCH | {"methods"}
+LAYERS = {  # package or module: the packages and modules that it may import; each layer stands below those it imports
     "errors": set(),
-    "units": {"errors"},
     "version": set(),
+    "wording": set(),
+    "compiled": set(),
+    "units": {"errors"},
     "files": {"errors", "units"},
-    "kernels": set(),
-    "solver": {"errors", "units"},
-    "topology": GROUND,
-    "demand": MACHINE,
-    "schedule": DEMAND,
-    "check": ANSWER | {"solver"},
-    "methods": JUDGE | {"solver"},
-    "export": ANSWER,
-    "run": ANSWER | {"export"},
-    "profile": ANSWER | {"run"},
-    "plot": JUDGE,
-    "result": JUDGE,
-    "show": JUDGE | {"result", "tenants"},
-    "synthesis": JUDGE | {"methods", "result"},
-    "compact": JUDGE | {"methods"},
+    "solver": {"errors"},
+    "topology": BASE,
+    "demand": BASE | {"topology"},
+    "schedule": DEMAND | {"compiled"},
+    "bounds": DEMAND | {"solver"},
+    "verifier": SCHEDULE | {"bounds"},
+    "problem": DEMAND,
+    "search": SCHEDULE | {"problem"},
+    "adapters": SEARCH,
+    "methods": CHECKS | SEARCH | {"adapters", "solver", "compiled"},
+    "compilation": METHODS,
+    "auto": METHODS,
+    "result": CHECKS,
+    "synthesis": METHODS | {"auto", "compilation", "result"},
+    "compact": METHODS | {"compilation"},
+    "tenants": CHECKS | {"result", "synthesis"},
+    "published": BASE,
+    "compare": BASE | {"topology", "published", "synthesis", "result"},
+    "advise": METHODS,
+    "export": SCHEDULE,
+    "run": SCHEDULE | {"export"},
+    "torch": SCHEDULE | {"run"},
+    "profile": SCHEDULE | {"run"},
+    "plot": SCHEDULE,
+    "show": CHECKS | {"result", "compact", "tenants"},
 }
-ONLY_IN = {  # package: where it may be imported
+COMMAND_LINE = {"__init__", "__main__", "cli", "commands"}  # these may import every layer
+LOADED_BY_METHODS = ("schedule/generation/job_shop.py",)  # early packages do not import these modules
+ONLY_IN = {  # package of others: where it may be imported
     "highspy": ("solver/highs.py",),
     "gurobipy": ("solver/gurobi.py",),
+    "numba": ("compiled.py",),
     "torch": ("run/", "torch.py"),
     "mpi4py": ("run/",),
     "matplotlib": ("plot/",),
 }
 
 
-def where(path: Path) -> str:
+def place(path: Path) -> str:
+    """The path of a module inside the package."""
     return path.relative_to(PACKAGE).as_posix()
 
 
-def room(path: Path) -> str:
-    return where(path).split("/")[0].removesuffix(".py")
+def layer(path: Path) -> str:
+    """The package or top-level module to which a module belongs."""
+    return place(path).split("/")[0].removesuffix(".py")
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {module_name(path) for path in MODULES}
 
 
 @cache
@@ -65,86 +92,115 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[tuple[str, ast.stmt]]:
-    """Every imported module by its full name, anywhere in the file, with the statement."""
+    """Every imported module by its full name, anywhere in the file, with the import statement."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{where(path)}: imports are absolute"
-            names = [node.module or ""]
-            if node.module == "flowccl":
-                names = [f"flowccl.{alias.name}" for alias in node.names]
-            yield from ((name, node) for name in names)
+            assert node.level == 0, f"{place(path)}: imports are absolute"
+            source = node.module or ""
+            full = [f"{source}.{alias.name}" for alias in node.names]
+            yield from ((name if name in NAMES or source == "flowccl" else source, node) for name in full)
 
 
-def test_there_are_modules_to_look_at():
-    assert len(MODULES) > 40
-    assert set(ROOMS) <= {room(path) for path in MODULES}
+def test_the_table_lists_every_layer_in_import_order():
+    assert {layer(path) for path in MODULES} == set(LAYERS) | COMMAND_LINE
+    order = list(LAYERS)
+    assert [name for name, may in LAYERS.items() if may - set(order[: order.index(name)])] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=where)
-def test_imports_point_back_to_the_left(path):
-    here = room(path)
-    if here not in ROOMS:  # the front of the house: cli and the commands behind it
-        return
-    for name, _ in imports(path):
-        package, _, rest = name.partition(".")
-        if package == "flowccl":
-            other = rest.split(".")[0]
-            assert other == here or other in ROOMS[here], f"{here} must not import {name}"
-
-
-def test_only_the_command_line_knows_the_command_line():
+def test_every_import_is_allowed_by_the_table():
+    found = []
     for path in MODULES:
-        if room(path) not in ("cli", "commands", "__main__"):
-            for name, _ in imports(path):
-                assert not name.startswith(("flowccl.cli", "flowccl.commands")), where(path)
+        here = layer(path)
+        for name, _ in imports(path):
+            package, _, rest = name.partition(".")
+            other = rest.split(".")[0]
+            if package == "flowccl" and here in LAYERS and other not in LAYERS[here] | {here}:
+                found.append(f"{place(path)} imports {name}")
+    assert found == []
+
+
+def test_modules_do_not_import_each_other_in_cycles():
+    """Imports inside functions and for the type checker count too."""
+    graph = {
+        module_name(path): {name for name, _ in imports(path) if name in NAMES} - {module_name(path)}
+        for path in MODULES
+        if path != PACKAGE / "__init__.py"  # the public names: the type checker sees them in every module
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+def test_no_two_classes_share_a_name():
+    found = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(place(path))
+    assert {name: at for name, at in found.items() if len(at) > 1} == {}
+
+
+def test_no_two_modules_of_compiled_loops_share_a_name():
+    found = defaultdict(list)
+    for path in MODULES:
+        if path.stem.endswith("kernels"):
+            found[path.name].append(place(path))
+    assert {name: at for name, at in found.items() if len(at) > 1} == {}
 
 
 @pytest.mark.parametrize("package", ONLY_IN)
-def test_heavy_packages_live_in_one_place(package):
-    found = [where(path) for path in MODULES for name, _ in imports(path) if name.split(".")[0] == package]
+def test_large_packages_are_imported_in_one_place(package):
+    found = [place(path) for path in MODULES for name, _ in imports(path) if name.split(".")[0] == package]
     assert found
     assert [at for at in found if not at.startswith(ONLY_IN[package])] == []
 
 
-def test_numba_is_imported_in_one_place_and_used_only_by_kernels():
-    for path in MODULES:
-        for name, _ in imports(path):
-            assert name.split(".")[0] != "numba" or where(path) == "kernels.py", where(path)
-            assert name != "flowccl.compiled" or path.stem.endswith("kernels"), where(path)
+def test_only_modules_of_compiled_loops_compile():
+    found = [place(path) for path in MODULES for name, _ in imports(path) if name == "flowccl.compiled"]
+    assert [at for at in found if not at.endswith("kernels.py")] == []
 
 
 def test_slow_packages_are_loaded_where_they_are_used():
-    """At the top of a module that `import flowccl` loads, they would make it slow; test_cli looks at the result."""
+    """At the top of a module that the command line loads first, they delay its start; test_cli measures the result."""
     slow = {"highspy", "gurobipy", "matplotlib", "mpi4py"}
+    found = []
     for path in MODULES:
-        at_start = room(path) in ("topology", "demand", "schedule", "check") and not path.stem.endswith("kernels")
-        tree = parsed(path)
+        early = layer(path) in ("topology", "demand", "schedule", "verifier", "bounds")
+        early = early and not path.stem.endswith("kernels") and place(path) not in LOADED_BY_METHODS
         for name, node in imports(path):
-            if node in tree.body:
-                assert name.split(".")[0] not in slow | ({"scipy"} if at_start else set()), f"{where(path)}: {name}"
-                assert not (at_start and name.startswith("flowccl") and name.endswith("kernels")), where(path)
+            if node in parsed(path).body:
+                is_slow = name.split(".")[0] in slow | ({"scipy"} if early else set())
+                if is_slow or (early and name.startswith("flowccl") and name.endswith("kernels")):
+                    found.append(f"{place(path)} imports {name} at its top")
+    assert found == []
 
 
 def test_only_the_command_line_prints():
+    found = []
     for path in MODULES:
-        if room(path) in ("cli", "commands") or where(path).startswith("run/"):  # its children print
+        if layer(path) in ("cli", "commands") or place(path).startswith("run/"):  # the processes of `run` print
             continue
         for node in ast.walk(parsed(path)):
-            assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"), where(path)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
+                found.append(f"{place(path)}:{node.lineno}")
+    assert found == []
 
 
-def test_asserts_only_tell_the_type_checker_that_something_is_there():
-    """Input is checked with errors that name it; python -O would leave asserts out."""
+def test_asserts_only_exclude_none_for_the_type_checker():
+    """Input is checked with errors that name it: python -O removes asserts."""
+    found = []
     for path in MODULES:
         for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Assert):
-                assert ast.unparse(node.test).endswith(" is not None"), f"{where(path)}: {ast.unparse(node)}"
+            if isinstance(node, ast.Assert) and not ast.unparse(node.test).endswith(" is not None"):
+                found.append(f"{place(path)}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
 
 
 def test_all_matches_the_public_names():
-    """What a type checker sees, what is imported when asked for, and `__all__` are the same names."""
+    """The names that a type checker sees, the names that are imported on first use, and `__all__` are the same."""
     checked = next(node for node in parsed(PACKAGE / "__init__.py").body if isinstance(node, ast.If))
     seen = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert seen == set(flowccl.__all__) == set(flowccl._MODULE_OF)
@@ -155,28 +211,35 @@ def test_all_matches_the_public_names():
         flowccl.synthesise  # noqa: B018
 
 
+def test_no_package_hides_a_public_name():
+    """Importing flowccl.X.Y sets the attribute X of flowccl, which must not replace a public function X."""
+    assert {layer(path) for path in MODULES} & set(flowccl.__all__) == set()
+
+
 def test_importing_the_package_loads_nothing_large():
-    """So that Ctrl-C is heard from the first moment, see `__main__`."""
-    asked = "import sys, flowccl; print('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout == "False\n"
+    """`__main__` can then react to Ctrl-C from the start."""
+    script = "import sys, flowccl; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
-@pytest.mark.parametrize("name", [name for name in flowccl.__all__ if name != "VERSION"])
-def test_every_public_name_is_documented(name):
-    thing = getattr(flowccl, name)
-    assert inspect.getdoc(thing), name
-    if not inspect.isclass(thing):
-        return
-    for member, value in vars(thing).items():
-        is_code = callable(value) or isinstance(value, property | classmethod | staticmethod) or hasattr(value, "func")
-        if is_code and not member.startswith("_"):
+def test_every_public_name_is_documented():
+    missing = []
+    for name in flowccl.__all__:
+        thing = getattr(flowccl, name)
+        if name != "VERSION" and not inspect.getdoc(thing):
+            missing.append(name)
+        if not inspect.isclass(thing):
+            continue
+        for member, value in vars(thing).items():
+            is_code = callable(value) or isinstance(value, property | classmethod | staticmethod)
             function = getattr(value, "func", None) or getattr(value, "fget", None) or getattr(value, "__func__", value)
-            assert function.__doc__, f"{name}.{member}"
+            if (is_code or hasattr(value, "func")) and not member.startswith("_") and not function.__doc__:
+                missing.append(f"{name}.{member}")
+    assert missing == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=where)
-def test_every_module_says_what_it_is(path):
-    assert ast.get_docstring(parsed(path))
+def test_every_module_has_a_docstring():
+    assert [place(path) for path in MODULES if not ast.get_docstring(parsed(path))] == []
 
 
 def test_every_folder_of_tests_and_of_the_package_is_a_package():
@@ -186,6 +249,6 @@ def test_every_folder_of_tests_and_of_the_package_is_a_package():
 
 
 def test_test_folders_mirror_the_package():
-    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    packages = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders <= rooms
+    assert folders <= packages

@@ -1,4 +1,4 @@
-"""The filter behind every method: only schedules that are better than all before go on."""
+"""The filter behind every method: it passes only schedules that are better than all before."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ from flowccl.schedule.schedule import Schedule
 
 
 def only_improvements(found: Iterable[Schedule | None]) -> Iterator[Schedule | None]:
-    """Each schedule that finishes earlier than all before it; None in the place of every other one."""
+    """Yield each schedule that finishes earlier than all before it, and None in place of every other one."""
     best_ps: int | None = None
     for schedule in found:
         if schedule is None or (best_ps is not None and schedule.finish_ps >= best_ps):

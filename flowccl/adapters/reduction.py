@@ -1,4 +1,4 @@
-"""Reductions by any method: a reduction is a distribution run backwards on the reversed machine."""
+"""Adapter for reductions: a reduction is a distribution that runs backwards on the reversed machine."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,18 +17,19 @@ from flowccl.topology.topology import Topology
 from flowccl.topology.variants import with_links
 
 _PATIENCE = 8
-_ALONE = 6  # steps of each half alone before any is planned beside the other
-_MOST_BESIDE = 2000  # links of a machine on which halves are planned beside each other
-_STEPS_BESIDE = 3
-_MOST_TAKEN = 0.75  # of a link's bandwidth that the other half may take
-_NOISY = 3  # orders with noise for each join
+_ALONE = 6  # steps of each half alone before a half is planned together with the other
+_MOST_LINKS_TO_REPLAN = 2000  # links of the largest machine on which a half is planned together with the other
+_REPLAN_STEPS = 3
+_MOST_USED = 0.75  # of a link's bandwidth that the other half may use
+_NOISY = 3  # orders with noise for each concatenation
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
 def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
-    """The method, made to take reductions too: sums for one destination, and allreduce as two halves joined.
+    """The method, extended to reductions: allreduce is the concatenation of a reduction and a distribution.
 
-    In allreduce each block is summed at an owner: all ranks in turn, or more blocks where there is more bandwidth.
+    In an allreduce, each block is reduced at its owner. The owners are all ranks in turn, or, `by_bandwidth`, ranks
+    with more bandwidth own more blocks.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -42,13 +43,13 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
             halves = demand.halves_at(owners_by_bandwidth(problem))
         elif demand.ready_ps is not None:
             halves = demand.halves_at(owners_on_time(demand))
-        return _joined(method, topology, demand, halves, context)
+        return _concatenated_halves(method, topology, demand, halves, context)
 
     return run
 
 
 def one_shot(method: Method) -> Method:
-    """The method for an allreduce in which every destination reduces by itself, see `Demand.per_destination`."""
+    """The method for an allreduce in which every destination reduces for itself, see `Demand.per_destination`."""
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         for schedule in _reduced(method, Problem(problem.topology, problem.demand.per_destination), context):
@@ -69,7 +70,7 @@ def _reduced(method: Method, problem: Problem, context: SearchContext) -> Iterat
 
 
 def owners_by_bandwidth(problem: Problem) -> NDArray[np.int32]:
-    """An owner for every chunk among its destinations; the bytes that a rank owns are in proportion to its bandwidth."""
+    """An owner for every chunk among its destinations; a rank owns bytes in proportion to its bandwidth."""
     demand = problem.demand
     bandwidth = np.maximum(problem.duplex_GBps, 1e-9)
     owned = np.zeros(len(bandwidth))
@@ -83,7 +84,7 @@ def owners_by_bandwidth(problem: Problem) -> NDArray[np.int32]:
 
 
 def owners_on_time(demand: Demand) -> NDArray[np.int32]:
-    """An owner for every chunk among its destinations: those whose own data is not late, in turn."""
+    """An owner for every chunk among its destinations: in turn, those whose own data is not late."""
     late = demand.source_rank[demand.available_ps > 0]
     owner = np.empty(len(demand), dtype=np.int32)
     for chunk in range(len(demand)):
@@ -94,24 +95,24 @@ def owners_on_time(demand: Demand) -> NDArray[np.int32]:
     return owner
 
 
-def _joined(
+def _concatenated_halves(
     method: Method, topology: Topology, demand: Demand, halves: Halves, context: SearchContext
 ) -> Iterator[Schedule | None]:
-    """Both halves get better in turn, each alone or beside the other; whenever one does, they are joined again."""
-    search = _Joining(method, topology, demand, halves, context)
+    """Improve both halves, alone or one together with the other, and concatenate them after every improvement."""
+    search = _HalvesSearch(method, topology, demand, halves, context)
     turn = 0
     while True:
-        stride = 2 << min(search.idle_beside // 2, 5)  # less and less often where that does not help
-        alone = turn < _ALONE or turn % stride or not search.beside
-        both = search.each_alone() if alone else search.one_beside(turn // stride % 2)
+        stride = 2 << min(search.idle_replans // 2, 5)  # less and less often without improvement
+        alone = turn < _ALONE or turn % stride or not search.replans
+        both = search.step_both() if alone else search.replan_half(turn // stride % 2)
         if search.over:
             return
         turn += 1
         yield both
 
 
-class _Joining:
-    """The best of each half so far, and the searches that look for better ones."""
+class _HalvesSearch:
+    """The best schedule of each half so far, and the searches for better ones."""
 
     def __init__(
         self, method: Method, topology: Topology, demand: Demand, halves: Halves, context: SearchContext
@@ -120,78 +121,78 @@ class _Joining:
         self.demands, self.chunks = (halves[0][0], halves[1][0]), (halves[0][1], halves[1][1])
         self.searches = [self._search(half, topology, context) for half in (0, 1)]
         self.best: list[Schedule | None] = [None, None]
-        self.alone_ps = [float("inf"), float("inf")]  # the best finish of each half alone
-        self.joiner = _Joiner(demand, context)
+        self.alone_ps = [float("inf"), float("inf")]  # best completion time of each half alone
+        self.concatenator = _Concatenator(demand, context)
         self.best_ps: int | None = None
         self.over = False
-        self.idle_beside = 0
-        self.beside = not topology.has_extra_constraints and len(topology.links) <= _MOST_BESIDE
+        self.idle_replans = 0
+        self.replans = not topology.has_extra_constraints and len(topology.links) <= _MOST_LINKS_TO_REPLAN
 
     def _search(self, half: int, topology: Topology, context: SearchContext) -> Iterator[Schedule | None]:
         problem = Problem(topology, self.demands[half])
         return _reduced(self.method, problem, context) if half == 0 else self.method(problem, context)
 
-    def each_alone(self) -> Schedule | None:
-        """One step of both searches; the halves joined where one of them got better, here or by another method."""
+    def step_both(self) -> Schedule | None:
+        """One step of both searches; concatenate the halves if one improved, here or in another method."""
         found = [next(search, "over") for search in self.searches]
         self.over = found == ["over", "over"]
         better = [self._take(half, part) for half, part in enumerate(found)]
-        return self._join(self.best) if any(better) else None
+        return self._concatenate(self.best) if any(better) else None
 
     def _take(self, half: int, found: Schedule | str | None) -> bool:
-        """Keep the best of a half that was found here, which others hear of, or elsewhere."""
+        """Keep the best schedule of a half, found here or by another method; report the one found here."""
         if isinstance(found, Schedule):
             self.context.incumbents.report(found)
-        heard = self.context.incumbents.schedules.get(Problem(self.topology, self.demands[half]))
-        parts = [part for part in (found, heard) if isinstance(part, Schedule)]
+        known = self.context.incumbents.schedules.get(Problem(self.topology, self.demands[half]))
+        parts = [part for part in (found, known) if isinstance(part, Schedule)]
         best = min(parts, key=lambda part: part.finish_ps, default=None)
         if best is None or best.finish_ps >= self.alone_ps[half]:
             return False
-        self.best[half], self.alone_ps[half] = self._of_all(half, best), best.finish_ps
+        self.best[half], self.alone_ps[half] = self._of_whole(half, best), best.finish_ps
         return True
 
-    def one_beside(self, half: int) -> Schedule | None:
-        """A new plan of one half, on a machine where links are slower that the other half uses; None if no better."""
+    def replan_half(self, half: int) -> Schedule | None:
+        """Plan one half again, on a machine whose links are slower by the use of the other half."""
         other = self.best[1 - half]
         if self.best_ps is None or other is None:
             return None
-        machine = _what_is_left(self.topology, other, self.best_ps)
+        machine = _residual_machine(self.topology, other, self.best_ps)
         own = replace(self.context.incumbents, schedules={}, reported=[], reported_hints=[])
-        context = replace(self.context, seed=int(self.joiner.random.integers(1 << 30)), incumbents=own)
+        context = replace(self.context, seed=int(self.concatenator.random.integers(1 << 30)), incumbents=own)
         part = None
         try:
-            for _, found in zip(range(_STEPS_BESIDE), self._search(half, machine, context), strict=False):
+            for _, found in zip(range(_REPLAN_STEPS), self._search(half, machine, context), strict=False):
                 part = found or part
-        except DemandError:  # a method for machines that look alike from every GPU: this one no longer does
-            self.beside = False
-        self.idle_beside += 1
+        except DemandError:  # the method needs a symmetric machine, which this one no longer is
+            self.replans = False
+        self.idle_replans += 1
         if part is None:
             return None
         pair = list(self.best)
-        pair[half] = self._of_all(half, left_shift(replace(part, topology=self.topology)))
+        pair[half] = self._of_whole(half, left_shift(replace(part, topology=self.topology)))
         before = self.best_ps
-        both = self._join(pair)
+        both = self._concatenate(pair)
         if both is not None and both.finish_ps < before:
-            self.best, self.idle_beside = pair, 0
+            self.best, self.idle_replans = pair, 0
         return both
 
-    def _of_all(self, half: int, part: Schedule) -> Schedule:
-        """A schedule of a half with the chunks of the whole."""
+    def _of_whole(self, half: int, part: Schedule) -> Schedule:
+        """The schedule of a half, with the chunk numbers of the whole demand."""
         return replace(part, demand=self.demand, chunk=self.chunks[half][part.chunk].astype(np.int32))
 
-    def _join(self, pair: list[Schedule | None]) -> Schedule | None:
+    def _concatenate(self, pair: list[Schedule | None]) -> Schedule | None:
         if pair[0] is None or pair[1] is None:
             return None
-        both = self.joiner.join(pair[0], pair[1])
+        both = self.concatenator.concatenate(pair[0], pair[1])
         self.best_ps = both.finish_ps if self.best_ps is None else min(self.best_ps, both.finish_ps)
         return both
 
 
-def _what_is_left(topology: Topology, other: Schedule, finish_ps: int) -> Topology:
-    """The machine with links slower by the share of the time that the other schedule uses them."""
+def _residual_machine(topology: Topology, other: Schedule, finish_ps: int) -> Topology:
+    """The machine with each link slower by the fraction of the time that the other schedule uses it."""
     timing = other.timing
-    held = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
-    left = (1 - _MOST_TAKEN * np.minimum(held / max(finish_ps, 1), 1)).tolist()
+    busy_ps = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
+    left = (1 - _MOST_USED * np.minimum(busy_ps / max(finish_ps, 1), 1)).tolist()
     links = [
         replace(link, bandwidth_GBps=link.bandwidth_GBps * share)
         for link, share in zip(topology.links, left, strict=True)
@@ -199,48 +200,52 @@ def _what_is_left(topology: Topology, other: Schedule, finish_ps: int) -> Topolo
     return replace(topology, links=tuple(links))
 
 
-class _Joiner:
-    """Joins two halves: every link works off the first half before the second, or who has the longest way to go.
+class _Concatenator:
+    """Concatenates two halves: every link carries the first half before the second, or the longest tail first.
 
-    The other orders are left out when they did not help a few times, in this search or in others on the same context.
+    The second order is no longer tried after several failures, in this search or in others with the same context.
     """
 
     def __init__(self, demand: Demand, context: SearchContext) -> None:
         self.demand, self.context = demand, context
         self.random = np.random.default_rng(context.seed)
-        self.joins = 0
+        self.concatenations = 0
 
     @property
     def idle(self) -> int:
-        """How many times in a row the other orders did not help."""
-        told = self.context.incumbents.hints.get("joins without help", 0)
-        return told if isinstance(told, int) else 0
+        """Number of concatenations in a row without improvement by list scheduling."""
+        known = self.context.incumbents.hints.get("concatenations without improvement", 0)
+        return known if isinstance(known, int) else 0
 
-    def join(self, first: Schedule, second: Schedule) -> Schedule:
-        """The best of all orders."""
-        self.joins += 1
-        joined = concatenate(first, second, self.demand)
-        mixed = self._mixed(joined) if self.idle < _PATIENCE and can_list_schedule(joined) else None
-        best = joined if mixed is None or mixed.finish_ps >= joined.finish_ps else mixed
-        self.context.incumbents.report_hint("joins without help", 0 if best is mixed else self.idle + 1, best.finish_ps)
+    def concatenate(self, first: Schedule, second: Schedule) -> Schedule:
+        """The best schedule over all orders."""
+        self.concatenations += 1
+        concatenated = concatenate(first, second, self.demand)
+        reordered = (
+            self._list_scheduled(concatenated) if self.idle < _PATIENCE and can_list_schedule(concatenated) else None
+        )
+        best = concatenated if reordered is None or reordered.finish_ps >= concatenated.finish_ps else reordered
+        self.context.incumbents.report_hint(
+            "concatenations without improvement", 0 if best is reordered else self.idle + 1, best.finish_ps
+        )
         return best
 
-    def _mixed(self, joined: Schedule) -> Schedule | None:
-        """The longest way first; after the first joins also with noise."""
-        ways = ListScheduler(joined)
-        best = ways.in_order_of(-ways.tail_ps)
-        for _ in range(_NOISY if best is not None and self.joins > _ALONE else 0):
-            noise = 10 ** self.random.uniform(-2, -0.3) * self.random.uniform(-1, 1, len(joined))
-            found = ways.in_order_of(-ways.tail_ps * (1 + noise))
+    def _list_scheduled(self, concatenated: Schedule) -> Schedule | None:
+        """The schedule with the longest tail first; after the first concatenations also with noise."""
+        scheduler = ListScheduler(concatenated)
+        best = scheduler.in_order_of(-scheduler.tail_ps)
+        for _ in range(_NOISY if best is not None and self.concatenations > _ALONE else 0):
+            noise = 10 ** self.random.uniform(-2, -0.3) * self.random.uniform(-1, 1, len(concatenated))
+            found = scheduler.in_order_of(-scheduler.tail_ps * (1 + noise))
             if found is not None and best is not None and found.finish_ps < best.finish_ps:
                 best = found
         return best
 
 
 def _late_as_leaves(topology: Topology, demand: Demand) -> tuple[Topology, NDArray[np.int64] | None]:
-    """The machine on which to add up when some data is late: nothing goes through GPUs that wait for their own.
+    """The machine for a reduction with late data: no transfer passes a GPU that waits for its own data.
 
-    With the number that each link left has in the whole machine; None where it is the whole machine.
+    Also returns the number of each remaining link in the whole machine; None if all links remain.
     """
     if demand.ready_ps is None:
         return topology, None
@@ -251,6 +256,6 @@ def _late_as_leaves(topology: Topology, demand: Demand) -> tuple[Topology, NDArr
     view, kept = with_links(topology, ~into, "late gpus as leaves")
     try:
         demand.check_fits(view)
-    except DemandError:  # only through a late GPU can some of the others be reached
+    except DemandError:  # some GPUs can be reached only through a late one
         return topology, None
     return view, kept

@@ -1,96 +1,104 @@
-"""All searches of a synthesis: one method at one number of chunks each."""
+"""All arms of a search: which exist, how much work they did, and which have time for a step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowccl.auto.arm import Search, traits_of, work_s
+from flowccl.auto.arm import Arm, step_work_s, traits_of
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.problem import Problem
 from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 
-MOST_DELIVERIES = 400_000  # no more chunks than give so many (chunk, destination) pairs
-SURE = 1.5  # a first step is begun where so many times as long is left as it is thought to take
+MAX_DELIVERIES = 400_000  # chunk counts with more (chunk, destination) pairs are not tried
+TIME_MARGIN = 1.5  # a first step starts only if this many times its expected duration is left
 
 
 @dataclass
-class Searches:
-    """The searches so far, how much they worked, and which of them have time for a step.
+class Arms:
+    """The arms so far.
 
-    `worked_s` is the work of all steps, for each of so many `places` that go on side by side.
+    `slots` is the number of arms that run concurrently; `work_done_s` is divided by it.
     """
 
     topology: Topology
     demand_of: Callable[[int], Demand]
     methods: dict[str, Method]
     context: SearchContext
-    places: int
-    all: list[Search] = field(default_factory=list)
+    slots: int
+    all: list[Arm] = field(default_factory=list)
     demands: dict[int, Demand | None] = field(default_factory=dict)
 
     def demand(self, count: int) -> Demand | None:
-        """In so many chunks, if it can be and they are not too many."""
+        """Return the demand in this many chunks; None if it cannot be divided or has too many deliveries."""
         if count not in self.demands:
             try:
                 demand = self.demand_of(count)
-            except DemandError:  # the chunks are given, or a block has fewer bytes
+            except DemandError:  # the chunks are fixed, or a block has fewer bytes
                 self.demands[count] = None
             else:
                 _check_bytes(demand, (self.demand(1) if count > 1 else None) or demand)
-                few = count == 1 or len(demand.destination_rank) <= MOST_DELIVERIES
+                few = count == 1 or len(demand.destination_rank) <= MAX_DELIVERIES
                 self.demands[count] = demand if few else None
         return self.demands[count]
 
-    def new(self, name: str, count: int) -> Search:
-        """A search that takes part from now on."""
+    def add(self, name: str, count: int) -> Arm:
+        """Add an arm and return it."""
         demand = self.demand(count)
-        assert demand is not None, f"{count} chunks were asked for before"
-        self.all.append(Search(name, count, demand, self.methods[name](Problem(self.topology, demand), self.context)))
+        assert demand is not None, f"{count} chunks are not possible"
+        self.all.append(Arm(name, count, demand, self.methods[name](Problem(self.topology, demand), self.context)))
         return self.all[-1]
 
     @property
-    def worked_s(self) -> float:
-        """Work so far, side by side."""
-        return sum(search.worked_s for search in self.all) / self.places
+    def work_done_s(self) -> float:
+        """Work of all arms so far, per slot."""
+        return sum(arm.work_done_s for arm in self.all) / self.slots
 
-    def running(self) -> list[Search]:
-        """Searches that can go on in the time that is left."""
-        return [search for search in self.all if not search.over and search.taken and self.has_time(search.seconds)]
+    def running(self) -> list[Arm]:
+        """Return the arms that can make another step in the time left."""
+        return [arm for arm in self.all if not arm.exhausted and arm.steps_taken and self.has_time(arm.last_step_s)]
 
-    def apart(self, searches: Sequence[Search]) -> list[Search]:
-        """Of these, those who may make steps side by side: of methods that tell at once what works, the first."""
-        kept = list[Search]()
-        for search in searches:
-            at_once = not traits_of(search.name).reports_after_round
-            if not any(search is other or (at_once and search.name == other.name) for other in kept):
-                kept.append(search)
+    def concurrent(self, arms: Sequence[Arm]) -> list[Arm]:
+        """Return the arms that may run in the same round.
+
+        Of a method that reports during a round, only the first arm is kept.
+        """
+        kept = list[Arm]()
+        for arm in arms:
+            reports_at_once = not traits_of(arm.name).reports_after_round
+            if not any(arm is other or (reports_at_once and arm.name == other.name) for other in kept):
+                kept.append(arm)
         return kept
 
     def has_time(self, seconds: float) -> bool:
-        """Whether so much time is left; always, where steps are counted."""
+        """Return whether this much time is left; always true if steps are counted."""
         return self.context.budget.steps is not None or seconds <= self.context.budget.left_s
 
-    def due(self, share: int, below: Search, count: int) -> bool:
-        """Whether it is time for so many chunks, by the first step with fewer; where steps are counted, always.
+    def is_due(self, work_ratio: int, previous: Arm, count: int) -> bool:
+        """Return whether `count` chunks are due, given the arm with the previous chunk count.
 
-        By the work that was done, not by the time that is left: with more of it all begins as with less.
+        They are due after `work_ratio` times their first step's work, or if no arm can run, and if time for that step
+        is left. The condition uses the work done and not the time left, so that a longer limit does not change the
+        start of a search. With counted steps, every count is due.
         """
         if self.context.budget.steps is not None:
             return True
-        more = count / below.count  # a step takes longer as there are more chunks
-        passed = share * self.first_work_s(below.name, count) * below.slow <= self.worked_s or not self.running()
-        return passed and self.has_time(SURE * below.first_s * more)
+        more = count / previous.count  # the duration of a step grows with the number of chunks
+        passed = (
+            work_ratio * self.first_step_work_s(previous.name, count) * previous.slowdown <= self.work_done_s
+            or not self.running()
+        )
+        return passed and self.has_time(TIME_MARGIN * previous.first_step_s * more)
 
-    def first_work_s(self, name: str, count: int) -> float:
-        """The work of a first step with so many chunks."""
+    def first_step_work_s(self, name: str, count: int) -> float:
+        """Return the work of the first step of a method at a chunk count."""
         demand = self.demand(count)
-        return 0.0 if demand is None else work_s(name, demand, first=True)
+        return 0.0 if demand is None else step_work_s(name, demand, first=True)
 
 
 def _check_bytes(demand: Demand, whole: Demand) -> None:
-    """A demand is the same in any number of chunks: floors hold for all of them."""
+    """Raise DemandError if the size depends on the chunk count: lower bounds hold for all chunk counts."""
     parts, total = int(demand.chunk_bytes.sum()), int(whole.chunk_bytes.sum())
     if parts != total:
-        what = f"{demand.collective}: in {demand.pieces} chunks per block it has {parts} bytes"
-        raise DemandError(f"{what}, in {whole.pieces} it has {total}; all must have the same")
+        what = f"{demand.collective}: {demand.pieces} chunks per block have {parts} bytes in all"
+        raise DemandError(f"{what}, {whole.pieces} have {total}; the size must not depend on the number of chunks")

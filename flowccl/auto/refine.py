@@ -1,7 +1,7 @@
-"""What was found with few chunks, cut finer: every chunk in pieces that follow one another on its way.
+"""Refine schedules: subdivide every chunk into pieces that follow each other along its path.
 
-A cut takes no search, and what it gives is hardly ever later. So the best for each number of chunks may be cut, and
-what promises most is, into as many pieces as there is time for.
+A refinement needs no search and is hardly ever later than the schedule it refines. The best schedule at each chunk
+count can be refined; the one with the largest expected gain is, into as many pieces as the time allows.
 """
 
 import math
@@ -10,168 +10,175 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flowccl.auto.arm import Search
-from flowccl.auto.arms import MOST_DELIVERIES, Searches
+from flowccl.auto.arm import Arm
+from flowccl.auto.arms import MAX_DELIVERIES, Arms
 from flowccl.demand.demand import Demand
 from flowccl.schedule.generation.list_scheduling import can_list_schedule, list_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
 from flowccl.search.context import SearchContext
 
-_CUT = ", refined"  # behind the name of the method that found the ways
-_MAY_WIN, _LEAST = 0.02, 0.002  # of its finish, what is cut first of all, and what was never cut
-_SOME = 8  # pieces
-_WORTH = 1e-4  # of the best finish, for which something is cut
-_SHARE = 3  # a cut is made once so many times as much work was done as all cuts take, more after some for nothing
-_APART, _REST, _LEAST_S = 1.3, 0.15, 0.5  # or at the end of so many times as much work as before, from some seconds on:
-_EACH = 10  # then once so many times as much was done as this one takes
-_SURE = 2  # it is begun where so many times as long is left as it is thought to take
-_HOP_S = 2e-6  # the work for each hop, and as much again for another order
-_FEW, _FEW_SUMS = 100_000, 10_000  # transfers, up to which they are put in another order as well
+_SUFFIX = ", refined"  # appended to the name of the method that found the paths
+_FIRST_GAIN, _MIN_GAIN = 0.02, 0.002  # expected gain of the first refinement, and least expected gain of any first one
+_FEW_PIECES = 8  # up to this many pieces, a refinement in another order may help
+_MIN_IMPROVEMENT = 1e-4  # least expected improvement of the best completion time
+_WORK_RATIO = 3  # a refinement is due after this many times the work of all refinements, more after some without gain
+# A refinement is also due in the last part of a window of work, after this many times its own work. Each window ends at
+# a constant factor of the end of the previous one.
+_WINDOW_GROWTH, _WINDOW_PART, _WINDOW_MIN_S = 1.3, 0.15, 0.5
+_WINDOW_WORK_RATIO = 10
+_TIME_MARGIN = 2  # a refinement starts only if this many times its expected duration is left
+_HOP_S = 2e-6  # work per hop, and again for another order
+_MAX_REORDERED, _MAX_REORDERED_REDUCTIONS = 100_000, 10_000  # transfers: larger schedules keep their order
 
 
 @dataclass
-class _Cut:
-    """The last cut of the best with some number of chunks: into how many pieces, and from which finish."""
+class _Refinement:
+    """The last refinement at some chunk count: into how many pieces, and of which completion time."""
 
-    made: Search
+    made: Arm
     times: int
     from_ps: float
-    before: tuple[int, float, float] = (1, 1.0, 0.0)  # pieces, part and what was left of the one before
+    before: tuple[int, float, float] = (1, 1.0, 0.0)  # pieces, ratio and remaining gain of the previous refinement
 
     @property
-    def part(self) -> float:
-        """What it gave, as a part of what was cut."""
+    def ratio(self) -> float:
+        """Completion time relative to that of the refined schedule."""
         return self.made.best_ps / self.from_ps
 
     @property
-    def left(self) -> float:
-        """What more pieces may still win, if twice as many always win half as much; with some, another order may."""
-        times, part, left = self.before
-        more = left if self.times == times else (part - self.part) / (self.times / times - 1)
-        return max(more, _LEAST if self.times < _SOME else 0.0)
+    def remaining_gain(self) -> float:
+        """Expected gain of more pieces, if every doubling gains half as much.
+
+        With few pieces, another order of the transfers may also help.
+        """
+        times, ratio, remaining_gain = self.before
+        more = remaining_gain if self.times == times else (ratio - self.ratio) / (self.times / times - 1)
+        return max(more, _MIN_GAIN if self.times < _FEW_PIECES else 0.0)
 
     @property
-    def hope(self) -> float:
-        """What any number of pieces may give, as a part of what is cut."""
-        return self.part - self.left
+    def best_ratio(self) -> float:
+        """Expected ratio with any number of pieces."""
+        return self.ratio - self.remaining_gain
 
 
 @dataclass
-class Cuts:
-    """All cuts so far, each a search of one step, and the last one for each number of chunks that was cut."""
+class Refinements:
+    """All refinements so far, each an arm of one step, and the last one at each chunk count."""
 
-    searches: Searches
-    made: list[Search] = field(default_factory=list)
-    last: dict[int, _Cut] = field(default_factory=dict)
-    idle: int = 0  # cuts since one was the best of all
+    arms: Arms
+    made: list[Arm] = field(default_factory=list)
+    last: dict[int, _Refinement] = field(default_factory=dict)
+    unimproved: int = 0  # refinements since one was the best of all
 
-    def next(self, best_ps: float) -> Search | None:
-        """The cut that promises most of those that are due, if it may be better than the best."""
+    def next(self, best_ps: float) -> Arm | None:
+        """Return the due refinement with the largest expected gain; None if none may improve the best."""
         if self.made and self.made[-1].best is not None:
-            self.idle = 0 if self.made[-1].best_ps <= best_ps else self.idle + 1
-            self.made[-1].best = None  # who wants it has it
-        options = [(*self._hope(base), base) for base in self._bases()]
-        for hope_ps, most, base in sorted(options, key=lambda option: option[0]):
-            if hope_ps >= best_ps * (1 - _WORTH):
+            self.unimproved = 0 if self.made[-1].best_ps <= best_ps else self.unimproved + 1
+            self.made[-1].best = None  # reported already; free its memory
+        options = [(*self._promise(base), base) for base in self._bases()]
+        for promise_ps, most, base in sorted(options, key=lambda option: option[0]):
+            if promise_ps >= best_ps * (1 - _MIN_IMPROVEMENT):
                 break
             for times in self._pieces(base, most):
-                if (made := self._cut(base, times)) is not None:
+                if (made := self._refine(base, times)) is not None:
                     return made
         return None
 
     def _bases(self) -> list[Schedule]:
-        """The best schedule with each number of chunks."""
-        found = [search.best for search in self.searches.all if search.best is not None]
+        """The best schedule at each chunk count."""
+        found = [arm.best for arm in self.arms.all if arm.best is not None]
         found.sort(key=lambda schedule: -schedule.finish_ps)
         return list({schedule.demand.pieces: schedule for schedule in found}.values())
 
-    def _hope(self, base: Schedule) -> tuple[float, float]:
-        """What may come of a schedule if it is cut, and how many pieces are worth it."""
+    def _promise(self, base: Schedule) -> tuple[float, float]:
+        """Expected completion time after refining a schedule, and how many pieces are worthwhile."""
         last = self.last.get(base.demand.pieces)
         if last is not None:
-            return base.finish_ps * last.hope, last.times * last.left / _WORTH
-        win = self._may_win(base.demand.pieces)
-        return base.finish_ps * (1 - max(win, _LEAST)), win / _WORTH
+            return base.finish_ps * last.best_ratio, last.times * last.remaining_gain / _MIN_IMPROVEMENT
+        gain = self._expected_gain(base.demand.pieces)
+        return base.finish_ps * (1 - max(gain, _MIN_GAIN)), gain / _MIN_IMPROVEMENT
 
-    def _may_win(self, count: int) -> float:
-        """Of a finish with so many chunks: as much as the nearest that was cut, but less where chunks are smaller."""
+    def _expected_gain(self, count: int) -> float:
+        """Expected gain at a chunk count: that of the nearest refined count, scaled by chunk size."""
         known = [
-            (max(other / count, count / other), (1 - last.hope) * other / count)
+            (max(other / count, count / other), (1 - last.best_ratio) * other / count)
             for other, last in self.last.items()
-            if last.part < float("inf")
+            if last.ratio < float("inf")
         ]
-        return min(known)[1] if known else _MAY_WIN
+        return min(known)[1] if known else _FIRST_GAIN
 
     def _pieces(self, base: Schedule, most: float) -> list[int]:
-        """Into how many pieces a schedule may be cut next, many first."""
+        """Numbers of pieces into which a schedule may be refined next, largest first."""
         last = self.last.get(base.demand.pieces)
         times = [2]
         if last is not None:
             times = [last.times if base.finish_ps < last.from_ps else 2 * last.times]
         while 2 * times[-1] <= most and self.last:
             times.append(2 * times[-1])
-        room = MOST_DELIVERIES / len(base.demand.destination_rank)
-        return [many for one in times[::-1] if (many := alike_pieces(base, one)) <= room and self._due(base, many)]
+        most_pieces = MAX_DELIVERIES / len(base.demand.destination_rank)
+        return [
+            many for one in times[::-1] if (many := even_pieces(base, one)) <= most_pieces and self._is_due(base, many)
+        ]
 
-    def _due(self, base: Schedule, times: int) -> bool:
-        """Whether enough was done, and there is time, to cut a schedule into so many pieces."""
-        cost_s = _work_s(base, times)
-        worked_s, seconds = sum(one.worked_s for one in self.made), sum(one.seconds for one in self.made)
-        slow = max(seconds / worked_s, 1.0) if worked_s else 1.0
-        others_s = self.searches.worked_s * self.searches.places
-        due = _SHARE * (1 + self.idle) * (worked_s + cost_s) <= others_s
-        at_times = self._at_times() and _EACH * cost_s <= others_s
-        return (due or at_times) and self.searches.has_time(_SURE * slow * cost_s)
+    def _is_due(self, base: Schedule, times: int) -> bool:
+        """Return whether enough work was done, and enough time is left, for a refinement."""
+        cost_s = _refinement_work_s(base, times)
+        work_done_s, seconds = sum(one.work_done_s for one in self.made), sum(one.last_step_s for one in self.made)
+        slowdown = max(seconds / work_done_s, 1.0) if work_done_s else 1.0
+        others_s = self.arms.work_done_s * self.arms.slots
+        due = _WORK_RATIO * (1 + self.unimproved) * (work_done_s + cost_s) <= others_s
+        in_window = self._in_window() and _WINDOW_WORK_RATIO * cost_s <= others_s
+        return (due or in_window) and self.arms.has_time(_TIME_MARGIN * slowdown * cost_s)
 
-    def _cut(self, base: Schedule, times: int) -> Search | None:
-        """A search that cuts a schedule, if that can be."""
+    def _refine(self, base: Schedule, times: int) -> Arm | None:
+        """Return an arm that refines a schedule into pieces; None if the demand cannot be divided."""
         count, last = base.demand.pieces * times, self.last.get(base.demand.pieces)
-        demand = self.searches.demand(count)
+        demand = self.arms.demand(count)
         if demand is None:
             return None
-        made = Search("refine", count, demand, _cut_finer(base, demand, self.searches.context))
-        made.slow = max(_work_s(base, times) / made.cost_s, 1.0)
+        made = Arm("refine", count, demand, _refine_once(base, demand, self.arms.context))
+        made.slowdown = max(_refinement_work_s(base, times) / made.cost_s, 1.0)
         self.made.append(made)
-        before = () if last is None else ((last.times, last.part, last.left),)
-        self.last[base.demand.pieces] = _Cut(made, times, base.finish_ps, *before)
+        before = () if last is None else ((last.times, last.ratio, last.remaining_gain),)
+        self.last[base.demand.pieces] = _Refinement(made, times, base.finish_ps, *before)
         return made
 
-    def _at_times(self) -> bool:
-        """Whether it is a time for cuts, ever farther apart: by the work that was done, so with any limit the same."""
-        worked_s = max(self.searches.worked_s, _LEAST_S)
-        until_s = _APART ** math.ceil(math.log(worked_s, _APART))
-        return self.searches.context.budget.steps is None and worked_s > (1 - _REST) * until_s
+    def _in_window(self) -> bool:
+        """Return whether refinements are due by the work done. Windows are the same for any time limit."""
+        work_done_s = max(self.arms.work_done_s, _WINDOW_MIN_S)
+        until_s = _WINDOW_GROWTH ** math.ceil(math.log(work_done_s, _WINDOW_GROWTH))
+        return self.arms.context.budget.steps is None and work_done_s > (1 - _WINDOW_PART) * until_s
 
 
-def alike_pieces(base: Schedule, times: int) -> int:
-    """About so many pieces, such that they are alike: the largest piece says how long all take."""
+def even_pieces(base: Schedule, times: int) -> int:
+    """Return about `times` pieces, chosen for the most even sizes: the largest piece determines the duration."""
     sizes = np.unique(base.demand.chunk_bytes)
     near = np.arange(math.ceil(times / 1.4), math.floor(times * 1.4) + 1)
-    near = near[np.argsort(np.abs(np.log(near / times)), kind="stable")]  # as many as asked for, where that is as good
+    near = near[np.argsort(np.abs(np.log(near / times)), kind="stable")]  # ties go to the number nearest to `times`
     largest = -(-sizes[:, None] // near) * near / sizes[:, None]
     return int(near[np.argmin(largest.max(axis=0))])
 
 
-def _work_s(base: Schedule, times: int) -> float:
-    """The work of a cut."""
-    twice = 2 if len(base) * times <= _FEW else 1
+def _refinement_work_s(base: Schedule, times: int) -> float:
+    """Work of a refinement in seconds."""
+    twice = 2 if len(base) * times <= _MAX_REORDERED else 1
     return _HOP_S * twice * len(base.timing.hop_link) * times
 
 
-def _cut_finer(schedule: Schedule, demand: Demand, context: SearchContext) -> Iterator[Schedule | None]:
-    """The schedule in pieces, in the order of the whole or another; once."""
-    cut = subdivide(replace(schedule, method=schedule.method.removesuffix(_CUT) + _CUT), demand)
-    if cut is not None and len(cut) <= _FEW:
-        cut = min((one for one in (cut, _other_order(cut)) if one is not None), key=lambda one: one.finish_ps)
-        context.incumbents.report(cut)
-    yield cut
+def _refine_once(schedule: Schedule, demand: Demand, context: SearchContext) -> Iterator[Schedule | None]:
+    """Yield the refined schedule, in the original order or a better one; once."""
+    refined = subdivide(replace(schedule, method=schedule.method.removesuffix(_SUFFIX) + _SUFFIX), demand)
+    if refined is not None and len(refined) <= _MAX_REORDERED:
+        refined = min((one for one in (refined, _reordered(refined)) if one is not None), key=lambda one: one.finish_ps)
+        context.incumbents.report(refined)
+    yield refined
 
 
-def _other_order(cut: Schedule) -> Schedule | None:
-    """The same transfers with gaps filled, or of sums those with the longest way to go first."""
+def _reordered(refined: Schedule) -> Schedule | None:
+    """The same transfers with gaps filled; for reductions, list-scheduled by the longest remaining path."""
     from flowccl.schedule.generation.job_shop import can_be_jobs, jobs_from
 
-    if can_be_jobs(cut):
-        return jobs_from(cut).in_order(cut.start_ps, cut.finish_ps)
-    return list_schedule(cut) if len(cut) <= _FEW_SUMS and can_list_schedule(cut) else None
+    if can_be_jobs(refined):
+        return jobs_from(refined).in_order(refined.start_ps, refined.finish_ps)
+    return list_schedule(refined) if len(refined) <= _MAX_REORDERED_REDUCTIONS and can_list_schedule(refined) else None

@@ -121,9 +121,9 @@ def _message_note(target: str) -> str:
 def _check_export(options: argparse.Namespace) -> int:
     from flowccl.export import LISTINGS, check
     from flowccl.export.proof.estimate import estimate_ps
-    from flowccl.show import counted
     from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes, ps_to_us
+    from flowccl.wording import counted
 
     if (options.machine is None) != (options.size is None):
         raise InputError("the estimate needs both --machine and --size")
@@ -165,7 +165,7 @@ def _numbers(program: "RuntimeProgram") -> "list[Finding]":
 
 def _print_findings(findings: "list[Finding]", as_json: bool, finish_us: float | None, where: str) -> None:
     """Print the errors as text or JSON; as text, print nothing if there is none."""
-    from flowccl.show import counted
+    from flowccl.wording import counted
 
     if as_json:
         found = [{"kind": finding.kind, "message": finding.message} for finding in findings]
@@ -180,7 +180,7 @@ def _print_findings(findings: "list[Finding]", as_json: bool, finish_us: float |
 def _check_listing(options: argparse.Namespace) -> int:
     """Check a list of sends: it has no buffers and threadblocks, so there are no numbers and no estimate."""
     from flowccl.export import check_listing
-    from flowccl.show import counted
+    from flowccl.wording import counted
 
     if options.numbers or options.machine is not None:
         raise InputError(f"{options.to} has no buffers: leave --numbers, --machine and --size out")

@@ -64,9 +64,9 @@ def _verify(options: argparse.Namespace) -> int:
     from flowccl.bounds.lower_bound import lower_bound
     from flowccl.files import json_format
     from flowccl.schedule.files import COMPACT_FORMAT, load_compact, load_schedule
-    from flowccl.show import counted
     from flowccl.topology.files import read_machine
     from flowccl.verifier.verify import verify
+    from flowccl.wording import counted
 
     wanted = read_machine(options.machine) if options.machine else None
     if json_format(options.schedule) == COMPACT_FORMAT:
@@ -83,8 +83,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _times(finish_ps: int, bound_ps: int) -> str:
     """Completion time, lower bound and gap."""
-    from flowccl.show import percent
     from flowccl.units import ps_to_us
+    from flowccl.wording import percent
 
     times = f"completion time {ps_to_us(finish_ps):g} us, lower bound {ps_to_us(bound_ps):g} us"
     return f"{times}, gap {percent(finish_ps / max(bound_ps, 1) - 1)}"
@@ -92,7 +92,7 @@ def _times(finish_ps: int, bound_ps: int) -> str:
 
 def _print_violations(violations: "list[Violation]", as_json: bool, where: str) -> None:
     """Print the violations as text or JSON; as text, print nothing for a valid schedule."""
-    from flowccl.show import counted
+    from flowccl.wording import counted
 
     if as_json:
         found = [{"kind": v.kind, "message": v.message, "transfers": list(v.transfers)} for v in violations]
@@ -105,8 +105,8 @@ def _print_violations(violations: "list[Violation]", as_json: bool, where: str) 
 
 
 def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
-    from flowccl.show import counted
     from flowccl.verifier.compact import symmetric_bound, verify_whole
+    from flowccl.wording import counted
 
     violations = verify_whole(compact)
     _print_violations(violations, as_json, "in the compact form")
@@ -128,8 +128,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _machines(options: argparse.Namespace) -> int:
-    from flowccl.show import counted
     from flowccl.topology.machines import MACHINES, machine
+    from flowccl.wording import counted
 
     if options.json:
         rows = [{"pattern": k.pattern, "example": k.example, "about": k.about} for k in MACHINES.values()]

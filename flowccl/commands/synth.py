@@ -101,7 +101,7 @@ def _synth_one(
 
 def _check_late(late: list[str], topology: "Topology") -> None:
     """Refuse GPUs that the machine does not have, and list the GPUs that it has."""
-    from flowccl.show import listed
+    from flowccl.wording import listed
 
     names = [node.name for node in topology.nodes[: topology.num_gpus]]
     for text in late:
@@ -154,7 +154,7 @@ def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
 
 def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int | None) -> int:
     from flowccl.compact import synthesize_compact
-    from flowccl.schedule.compact import save_compact
+    from flowccl.schedule.files import save_compact
     from flowccl.show import describe_compact
 
     if size is None:

@@ -8,7 +8,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from flowccl.wording import percent
+
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.live import Live
     from rich.table import Table
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 12
 _STYLES = (  # regular expression, colour
-    (r"(?m)^[a-z][a-z ]{0,15}(?=\s{2,}\S)", "cyan"),  # the label at the start of a line
+    (r"(?m)^[a-z]+( [a-z]+)*(?=\s{2,}\S)", "cyan"),  # the label at the start of a line
     (r"(?m)^(VALID|PROVED)\b|\boptimal(?=:)", "green"),
     (r"(?m)^(INVALID|WRONG)\b", "red"),
 )
@@ -126,7 +129,7 @@ class LiveLine:
         done = self.done()
         bar = ProgressBar(1.0, min(done or 0.0, 1.0), _BAR_WIDTH, pulse=done is None)
         texts = [Text(f"{self.elapsed_s:.1f} s"), *(Text(fact, style="green") for fact in self.facts)]
-        row = (self._spinner, Text(self._text, style="cyan"), bar, *texts)
+        row: list[RenderableType] = [self._spinner, Text(self._text, style="cyan"), bar, *texts]
         table = Table.grid(padding=(0, 1))
         for _ in row:
             table.add_column(no_wrap=True)
@@ -151,7 +154,7 @@ class ProgressLine(LiveLine):
         if progress.lower_bound_us is not None:
             self.facts.append(f"lower bound {progress.lower_bound_us:.6g} us")
         if progress.gap is not None:
-            self.facts.append(f"gap {100 * progress.gap:.2f} %")
+            self.facts.append(f"gap {percent(progress.gap)}")
         self.facts.append("Ctrl-C: keep the best")
         self.phase("searching")
 

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 
 def allgather(num_gpus: int, size_bytes: int, chunks: int = 1) -> Demand:
-    """Return an allgather: every rank's block goes to all others; `size_bytes` is the output buffer, a block per rank."""
+    """Return an allgather: every rank's block goes to all others; `size_bytes` is the whole output buffer."""
     blocks = _blocks("allgather", num_gpus, size_bytes, chunks, num_gpus, num_gpus * num_gpus)
     return _demand("allgather", num_gpus, size_bytes, chunks, blocks, _column(num_gpus), _others(num_gpus))
 
@@ -74,7 +74,7 @@ def broadcast(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) ->
 
 
 def scatter(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """Return a scatter: block r of the root's buffer goes to rank r; `size_bytes` is this buffer, a block per rank."""
+    """Return a scatter: block r of the root's buffer goes to rank r; `size_bytes` is this whole buffer."""
     blocks = _blocks("scatter", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus)
     root = _check_root("scatter", num_gpus, root)
     others = _others_of(num_gpus, root)
@@ -83,7 +83,7 @@ def scatter(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> D
 
 
 def gather(num_gpus: int, size_bytes: int, chunks: int = 1, root: int = 0) -> Demand:
-    """Return a gather: every rank's block goes to the root; `size_bytes` is the root's buffer, a block per rank."""
+    """Return a gather: every rank's block goes to the root; `size_bytes` is the root's whole buffer."""
     blocks = _blocks("gather", num_gpus, size_bytes, chunks, num_gpus, 2 * num_gpus)
     root = _check_root("gather", num_gpus, root)
     others = _others_of(num_gpus, root)
@@ -201,7 +201,7 @@ def _blocks(name: str, num_gpus: int, size_bytes: int, chunks: int, blocks: int,
     least = size_bytes // blocks
     if least < 1:
         raise DemandError(
-            f"{name}: {size_bytes} bytes cannot be divided into {blocks} blocks, one per gpu; give at least {blocks} bytes"
+            f"{name}: {size_bytes} bytes cannot be cut into {blocks} blocks, one per gpu; give at least {blocks} bytes"
         )
     if chunks > least:
         raise DemandError(f"{name}: {chunks} chunks do not fit in a block of {least} bytes; at most {least} chunks")

@@ -1,4 +1,4 @@
-"""What must move: chunks, and a demand that is a table of them."""
+"""Chunks of data, and demands, which are tables of chunks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -28,10 +28,10 @@ COLLECTIVES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """The atom of data.
+    """The unit of data that a transfer moves; sources and destinations are ranks of GPUs.
 
-    With one source, every destination must get it. With several, each source holds a contribution, and every
-    destination must end with the sum of all of them, each counted once. Ranks of GPUs.
+    With one source, every destination must get the chunk. With several sources, each source has a contribution, and
+    every destination must get the reduction of all contributions, each included once.
     """
 
     bytes: int
@@ -43,13 +43,13 @@ class Chunk:
 class Demand:
     """All chunks that must move among `num_gpus` GPUs, as arrays.
 
-    `size_bytes` is the size as nccl-tests counts it for the collective. Chunk c has sources
-    `source_rank[source_ptr[c]:source_ptr[c + 1]]`, destinations likewise. A single source is never a destination.
-    Chunks of one block of data follow each other: `pieces` of them in each block.
+    `size_bytes` is the size of the collective as defined by nccl-tests. Chunk c has sources
+    `source_rank[source_ptr[c]:source_ptr[c + 1]]`; destinations are stored the same way. A single source is never a
+    destination. The chunks of a block of data are consecutive, `pieces` chunks per block.
 
-    `group` are the ranks that take part, where they are not all; `relays` are those of the others that may pass chunks
-    on, where they are not all. `ready_ps` says for each entry of `source_rank` when its data is there, if not at once.
-    `tenants` says whose chunks are whose, where several share the demand.
+    `group` are the ranks that take part; None means all. `relays` are the ranks outside the group that may forward
+    chunks; None means all. `ready_ps` is the time at which the data of each entry of `source_rank` is available; None
+    means at time 0. `tenants` are the owners of the chunks, if several tenants share the demand.
     """
 
     collective: str
@@ -82,7 +82,7 @@ class Demand:
     def from_chunks(
         cls, collective: str, num_gpus: int, chunks: Iterable[Chunk], size_bytes: int | None = None, pieces: int = 1
     ) -> "Demand":
-        """A demand from Chunk objects; the size defaults to what the heaviest GPU sends or receives."""
+        """Return a demand from Chunk objects; the default size is the most bytes that any GPU sends or receives."""
         chunks = list(chunks)
         sources = [chunk.sources for chunk in chunks]
         wanted = [
@@ -124,15 +124,15 @@ class Demand:
         return hash((self.collective, self.num_gpus, self.size_bytes, len(self)))
 
     def sources(self, chunk: int) -> NDArray[np.int32]:
-        """Ranks that hold the chunk, or a contribution to it, at the start."""
+        """Return the ranks that have the chunk, or a contribution to it, at the start."""
         return self.source_rank[self.source_ptr[chunk] : self.source_ptr[chunk + 1]]
 
     def destinations(self, chunk: int) -> NDArray[np.int32]:
-        """Ranks that must end with the chunk."""
+        """Return the ranks that must get the chunk."""
         return self.destination_rank[self.destination_ptr[chunk] : self.destination_ptr[chunk + 1]]
 
     def chunk(self, chunk: int) -> Chunk:
-        """One chunk as an object."""
+        """Return one chunk as an object."""
         return Chunk(
             bytes=int(self.chunk_bytes[chunk]),
             sources=tuple(self.sources(chunk).tolist()),
@@ -141,26 +141,26 @@ class Demand:
 
     @property
     def num_ranks(self) -> int:
-        """How many GPUs take part; what nccl-tests calls the number of ranks."""
+        """Number of GPUs that take part; the number of ranks in nccl-tests."""
         return self.num_gpus if self.group is None else len(self.group)
 
     @cached_property
     def available_ps(self) -> NDArray[np.int64]:
-        """For each entry of `source_rank`, when its data is there."""
+        """Time at which the data of each entry of `source_rank` is available."""
         if self.ready_ps is not None:
             return self.ready_ps
-        at_once = np.zeros(len(self.source_rank), dtype=np.int64)
-        at_once.setflags(write=False)
-        return at_once
+        zeros = np.zeros(len(self.source_rank), dtype=np.int64)
+        zeros.setflags(write=False)
+        return zeros
 
     @cached_property
     def forbidden(self) -> tuple[int, ...]:
-        """Ranks that may not even pass chunks on."""
+        """Ranks that may not forward chunks."""
         return outsiders(self.num_gpus, self.group, self.relays)
 
     @cached_property
     def reduces(self) -> bool:
-        """Whether any chunk is a sum of several contributions."""
+        """Whether any chunk is a reduction of several contributions."""
         return bool(np.any(np.diff(self.source_ptr) > 1))
 
     @property
@@ -187,33 +187,35 @@ class Demand:
 
     @cached_property
     def heaviest_bytes(self) -> int:
-        """The most that any GPU must send or receive."""
+        """The most bytes that any GPU must send or receive."""
         out = np.bincount(self.source_rank, self.chunk_bytes[self.source_chunk], self.num_gpus)
         into = np.bincount(self.destination_rank, self.chunk_bytes[self.destination_chunk], self.num_gpus)
         return int(max(out.max(), into.max(), 1))
 
     @cached_property
     def backward(self) -> "Demand":
-        """The distribution that this reduction is when run backwards: the one destination sends to all other sources.
+        """The time-reversed demand: the destination of each chunk sends it to all other sources.
 
-        Only for chunks with one destination each.
+        Every chunk must have one destination.
         """
         if len(self.destination_rank) != len(self):
-            raise DemandError(f"{self.collective}: a sum for several destinations is not a distribution run backwards")
+            raise DemandError(f"{self.collective}: a reduction with several destinations cannot be reversed")
         other = self.source_rank != self.destination_rank[self.source_chunk]
         table = _table(len(self), self.source_chunk[other], self.source_rank[other])
         return self._with_ranks(self.destination_ptr, self.destination_rank, *table)
 
     @cached_property
     def per_destination(self) -> "Demand":
-        """The same where every destination adds up on its own: each block once for each destination of its chunks.
+        """The demand in which every destination reduces all contributions itself: each block once per destination.
 
-        More bytes, but no sum has to come together before it spreads: the quickest way for few bytes. Block b for its
-        k-th destination is block b * destinations + k, and has the data of block b at every source.
+        This moves more bytes but needs no separate distribution phase, so it is fastest for small sizes. The copy of
+        block b for its k-th destination is block b * destinations + k, with the data of block b at every source.
         """
         wants = int(np.diff(self.destination_ptr)[0])
         if np.any(np.diff(self.destination_ptr) != wants):
-            raise DemandError(f"{self.collective}: only chunks with as many destinations each can be summed up apart")
+            raise DemandError(
+                f"{self.collective}: all chunks must have the same number of destinations for separate reductions"
+            )
         blocks = np.arange(len(self)).reshape(-1, self.pieces)
         chunk = np.repeat(blocks, wants, axis=0).reshape(-1)
         wanted = self.destination_rank.reshape(-1, self.pieces, wants).transpose(0, 2, 1).reshape(-1)
@@ -233,7 +235,7 @@ class Demand:
 
     @cached_property
     def halves(self) -> tuple[tuple["Demand", NDArray[np.int64]], tuple["Demand", NDArray[np.int64]]]:
-        """`halves_at` with the destinations as owners in turn: in allreduce, block b is summed at rank b."""
+        """`halves_at` with owners taken cyclically from the destinations: in allreduce, rank b reduces block b."""
         wants = np.diff(self.destination_ptr)
         turn = np.arange(len(self)) // self.pieces % wants
         return self.halves_at(self.destination_rank[self.destination_ptr[:-1] + turn])
@@ -241,23 +243,23 @@ class Demand:
     def halves_at(
         self, owner: NDArray[np.int32]
     ) -> tuple[tuple["Demand", NDArray[np.int64]], tuple["Demand", NDArray[np.int64]]]:
-        """A reduction of each chunk at its owner, and a distribution from there: allreduce, and any mix.
+        """Return a reduction of each chunk at its owner and a distribution from there, each with its chunk indices.
 
-        Each with the numbers of the chunks that it moves. A chunk with one source stays there in the first half.
+        This works for allreduce and any custom demand. A chunk with one source is owned by it and is not reduced.
         """
         single = np.diff(self.source_ptr) == 1
         owner = np.where(single, self.source_rank[self.source_ptr[:-1]], owner).astype(np.int32)
-        adds = ~single[self.source_chunk]
+        reduced = ~single[self.source_chunk]
         leaves = self.destination_rank != owner[self.destination_chunk]
         first = np.flatnonzero(~single)
         second = np.unique(self.destination_chunk[leaves]).astype(np.int64)
-        sums = _table(len(first), np.searchsorted(first, self.source_chunk[adds]), self.source_rank[adds])
+        inputs = _table(len(first), np.searchsorted(first, self.source_chunk[reduced]), self.source_rank[reduced])
         copies = _table(
             len(second), np.searchsorted(second, self.destination_chunk[leaves]), self.destination_rank[leaves]
         )
-        reduction = self._with_ranks(*sums, np.arange(len(first) + 1), owner[first], first)
+        reduction = self._with_ranks(*inputs, np.arange(len(first) + 1), owner[first], first)
         if self.ready_ps is not None:
-            reduction = replace(reduction, ready_ps=self.ready_ps[adds])
+            reduction = replace(reduction, ready_ps=self.ready_ps[reduced])
         distribution = self._with_ranks(np.arange(len(second) + 1), owner[second], *copies, second)
         return (reduction, first), (distribution, second)
 
@@ -269,7 +271,7 @@ class Demand:
         destination_rank: NDArray[np.int32],
         chunks: NDArray[np.int64] | None = None,
     ) -> "Demand":
-        """The same chunks, or some of them, with other sources and destinations."""
+        """Return all chunks, or some of them, with other sources and destinations."""
         every = chunks is None or len(chunks) == len(self)
         return replace(
             self,
@@ -284,7 +286,7 @@ class Demand:
         )
 
     def check_fits(self, topology: Topology) -> None:
-        """Raise DemandError where the machine has too few GPUs, or no way from a source to a destination."""
+        """Raise DemandError if the machine has too few GPUs or no path from a source to a destination."""
         if self.num_gpus > topology.num_gpus:
             raise DemandError(
                 f"the demand is for {self.num_gpus} gpus, the machine {topology.name} has {topology.num_gpus}"
@@ -299,7 +301,7 @@ class Demand:
             if len(lost):
                 names = ", ".join(topology.nodes[node].name for node in lost[:5]) + (" ..." if len(lost) > 5 else "")
                 raise DemandError(
-                    f"{topology.nodes[rank].name} cannot reach {names} on {topology.name}; add links or leave them out"
+                    f"{topology.nodes[rank].name} cannot reach {names} on {topology.name}; add links or drop these gpus"
                 )
 
 
@@ -326,13 +328,13 @@ def _table(
 def _check(demand: Demand) -> None:
     count = len(demand.chunk_bytes)
     if count == 0:
-        raise DemandError(f"{demand.collective}: nothing must move; give at least one chunk")
+        raise DemandError(f"{demand.collective}: has no chunks; give at least one chunk")
     if demand.collective not in COLLECTIVES:
-        raise DemandError(f"unknown collective {demand.collective!r}; it is one of {', '.join(COLLECTIVES)}")
+        raise DemandError(f"unknown collective {demand.collective!r}; known collectives are {', '.join(COLLECTIVES)}")
     if demand.size_bytes < 1:
         raise DemandError(f"{demand.collective}: size_bytes must be at least 1, got {demand.size_bytes}")
     if demand.pieces < 1 or count % demand.pieces:
-        raise DemandError(f"{demand.collective}: {count} chunks cannot be blocks of {demand.pieces} pieces each")
+        raise DemandError(f"{demand.collective}: {count} chunks cannot form blocks of {demand.pieces} pieces each")
     if demand.chunk_bytes.min() < 1:
         chunk = int(np.argmin(demand.chunk_bytes))
         raise DemandError(f"chunk {chunk}: bytes must be at least 1, got {demand.chunk_bytes[chunk]}")
@@ -343,7 +345,7 @@ def _check(demand: Demand) -> None:
         if len(pointer) != count + 1 or pointer[0] != 0 or pointer[-1] != len(ranks):
             raise DemandError(f"{what}: the pointer must run from 0 to {len(ranks)} in {count + 1} entries")
         if np.any(np.diff(pointer) < 1):
-            raise DemandError(f"chunk {int(np.argmin(np.diff(pointer)))}: needs at least one of {what}")
+            raise DemandError(f"chunk {int(np.argmin(np.diff(pointer)))}: has no {what}; give at least one")
         if len(ranks) and not (ranks.min() >= 0 and ranks.max() < demand.num_gpus):
             bad = int(ranks[(ranks < 0) | (ranks >= demand.num_gpus)][0])
             raise DemandError(f"{what}: rank {bad} is not a gpu; ranks are 0 to {demand.num_gpus - 1}")
@@ -355,13 +357,13 @@ def _check(demand: Demand) -> None:
     own = demand.source_rank[demand.source_ptr[:-1][demand.destination_chunk]] == demand.destination_rank
     if np.any(single & own):
         chunk = int(demand.destination_chunk[np.argmax(single & own)])
-        raise DemandError(f"chunk {chunk}: its only source is also a destination; it has the chunk already")
+        raise DemandError(f"chunk {chunk}: its only source is also a destination, but already has the chunk")
 
 
 def _check_group(demand: Demand) -> None:
-    """The group and the relays are different ranks, and whoever has or wants a chunk is in the group."""
+    """Raise DemandError unless group and relays are disjoint, and all sources and destinations are in the group."""
     if demand.group is None:
-        raise DemandError("relays: they go with a group; without one, every gpu takes part")
+        raise DemandError("relays: require a group; without a group, every gpu takes part")
     for what, ranks in (("group", demand.group), ("relays", demand.relays or ())):
         for rank in ranks:
             if not 0 <= rank < demand.num_gpus:
@@ -371,14 +373,14 @@ def _check_group(demand: Demand) -> None:
             raise DemandError(f"{what}: rank {twice[0]} is named twice")
     both = sorted(set(demand.group) & set(demand.relays or ()))
     if both:
-        raise DemandError(f"relays: rank {both[0]} is in the group, so it may pass chunks on anyway")
+        raise DemandError(f"relays: rank {both[0]} is in the group, so it may forward chunks anyway")
     outside = np.setdiff1d(np.concatenate((demand.source_rank, demand.destination_rank)), demand.group)
     if len(outside):
-        raise DemandError(f"group: rank {outside[0]} has or wants a chunk, but is not in the group")
+        raise DemandError(f"group: rank {outside[0]} is a source or a destination, but is not in the group")
 
 
 def _checked_ready(demand: Demand) -> NDArray[np.int64] | None:
-    """The times as an array that cannot be written, or None where all are 0."""
+    """Return the times as a read-only array, or None if all are 0."""
     ready = np.ascontiguousarray(demand.ready_ps, dtype=np.int64)
     if ready.shape != demand.source_rank.shape:
         raise DemandError(f"ready_ps: has {len(ready)} entries, there are {len(demand.source_rank)} sources")
@@ -390,7 +392,7 @@ def _checked_ready(demand: Demand) -> NDArray[np.int64] | None:
 
 
 def _reach(topology: Topology) -> NDArray[np.bool_] | None:
-    """Who reaches whom; None where every GPU reaches every GPU."""
+    """Return which nodes reach which nodes; None if every GPU reaches every GPU."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components, shortest_path
 

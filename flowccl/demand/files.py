@@ -1,7 +1,7 @@
-"""Demand JSON in and out; docs/demand.md describes the format.
+"""Reading and writing demand JSON; docs/demand.md describes the format.
 
-A named collective is stored by its parameters, any other demand by its chunks: listed one by one (pleasant to write
-by hand) or as columns (what flowccl writes).
+A named collective is stored by its parameters. Any other demand is stored by its chunks: as a list of chunks (easy to
+write) or as columns (the form that flowccl writes).
 """
 
 from dataclasses import replace
@@ -22,12 +22,12 @@ from flowccl.units import parse_bytes, parse_us, us_to_ps
 
 FORMAT = "flowccl-demand"
 VERSION = 1
-MAX_FILE_BYTES = 2_000_000_000  # unpacked
+MAX_FILE_BYTES = 2_000_000_000  # uncompressed
 MAX_GPUS = 2**20
-MAX_LISTED = 2**24  # sources and destinations of chunks that are listed one by one
+MAX_LISTED = 2**24  # sources and destinations in a list of chunks
 
 _COMMON = ("$schema", "format", "version", "collective", "gpus", "group", "relays", "reduce", "tenants")
-_FORMS = {  # how the chunks are given: the keys that go with it
+_FORMS = {  # form of the chunks: keys that it allows
     "chunks": ("size_bytes", "pieces", "chunks"),
     "columns": ("size_bytes", "pieces", "columns"),
     "matrix_bytes": ("pieces", "matrix_bytes"),
@@ -39,17 +39,17 @@ _COLUMN_KEYS = ("bytes", "source_count", "source_rank", "source_ready_ps", "dest
 
 
 def load_demand(path: str | Path) -> Demand:
-    """The demand in a JSON file (.json or .json.gz)."""
+    """Return the demand in a JSON file (.json or .json.gz)."""
     return demand_from_json(read_json(path, MAX_FILE_BYTES), str(path))
 
 
 def save_demand(demand: Demand, path: str | Path) -> None:
-    """Write a demand as JSON; compressed where the name ends in .gz."""
+    """Write a demand as JSON; compressed if the name ends in .gz."""
     write_json(path, demand_to_json(demand))
 
 
 def demand_to_json(demand: Demand) -> dict[str, Any]:
-    """A demand as a value for JSON: a named collective by its parameters, any other by columns."""
+    """Return a demand as a JSON value: a named collective by its parameters, any other demand by columns."""
     head: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -81,7 +81,7 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
 
 
 def _root_if_named(demand: Demand) -> int | None:
-    """The root (0 where there is none) with which the collective's function makes this very demand, or None."""
+    """Return the root (0 if there is none) for which the named collective equals this demand, or None."""
     if demand.collective not in COLLECTIVES_BY_NAME:
         return None
     root = 0
@@ -90,13 +90,13 @@ def _root_if_named(demand: Demand) -> int | None:
         root = int(ends[0])
     try:
         same = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root) == demand
-    except DemandError:  # a size or a number of pieces that the named collective cannot have
+    except DemandError:  # the named collective does not allow this size or number of pieces
         return None
     return root if same else None
 
 
 def demand_from_json(value: Any, name: str = "demand") -> Demand:
-    """The demand in a JSON value; `name` is the file it comes from, for messages."""
+    """Return the demand in a JSON value; error messages start with `name`, the file name."""
     try:
         check_header(value, FORMAT, VERSION)
         forms = [form for form in _FORMS if form in value] or [""]
@@ -106,15 +106,15 @@ def demand_from_json(value: Any, name: str = "demand") -> Demand:
         gpus, pieces = int_value(value, "gpus", 1, MAX_GPUS), int_value(value, "pieces", default=1)
         group, relays = (_rank_list(value, key, gpus) for key in ("group", "relays"))
         may_reduce = flag_field(value["reduce"], "", "reduce") if "reduce" in value else True
-        if group is not None and forms[0] in ("", "matrix_bytes"):  # these are for the group's own ranks
+        if group is not None and forms[0] in ("", "matrix_bytes"):  # their ranks are those within the group
             demand = in_group(_READERS[forms[0]](_for_group(value, group), len(group), pieces), group, gpus, relays)
         else:
             demand = replace(_READERS[forms[0]](value, gpus, pieces), group=group, relays=relays)
         if demand.reduces and not may_reduce:
             chunk = int(np.argmax(np.diff(demand.source_ptr) > 1))
-            raise DemandError(f"reduce is false, but {demand.collective} adds up: chunk {chunk} has several sources")
-        shares = tuple(_share(row, f"tenants[{i}]", gpus) for i, row in enumerate(_list(value, "tenants")))
-        return replace(demand, tenants=shares) if shares else demand
+            raise DemandError(f"reduce is false, but {demand.collective} reduces: chunk {chunk} has several sources")
+        tenants = tuple(_share(row, f"tenants[{i}]", gpus) for i, row in enumerate(_list(value, "tenants")))
+        return replace(demand, tenants=tenants) if tenants else demand
     except InputError as error:
         raise DemandError(f"{name}: {error}") from None
 
@@ -128,7 +128,7 @@ def _share_to_json(share: Share) -> dict[str, Any]:
 
 
 def _share(row: Any, place: str, gpus: int) -> Share:
-    """A tenant of a demand: its name and weight, and how many of the chunks are its own."""
+    """Return a tenant of a demand: its name, its weight and its number of chunks."""
     check_keys(row, place, _TENANT_KEYS, {"name": '"train"', "chunks": "8"})
     name, weight = text_field(row["name"], place, "name"), row.get("weight", 1)
     if type(weight) not in (int, float) or not 0 < weight < float("inf"):
@@ -149,7 +149,7 @@ def _rank_list(value: dict[str, Any], key: str, gpus: int) -> tuple[int, ...] | 
 
 
 def _for_group(value: dict[str, Any], group: tuple[int, ...]) -> dict[str, Any]:
-    """The value with its root, which is a GPU of the machine, as a rank in the group."""
+    """Return the value with the root, a GPU of the machine, converted to its rank in the group."""
     if "root" not in value:
         return value
     if value["root"] not in group:
@@ -158,20 +158,20 @@ def _for_group(value: dict[str, Any], group: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _from_name(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
-    """A named collective, by its parameters."""
+    """Return a named collective from its parameters."""
     known = collective_name(value.get("collective", "custom"))
     if known not in COLLECTIVES_BY_NAME:
-        raise DemandError(f"{known} needs its {'chunks' if known == 'custom' else 'matrix_bytes or its chunks'}")
+        raise DemandError(f"{known} needs {'chunks' if known == 'custom' else 'matrix_bytes or chunks'}")
     check_keys(value, "", tuple(value), {"size_bytes": '"1MB"'})
     size_bytes, root = _bytes(value["size_bytes"], "size_bytes"), int_value(value, "root", 0, default=0)
     return collective(known, gpus, size_bytes, pieces, root)
 
 
 def _from_matrix(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
-    """An alltoallv, by the bytes of every pair."""
+    """Return an alltoallv from the bytes of every pair."""
     rows, known = value["matrix_bytes"], collective_name(value.get("collective", "alltoallv"))
     if known != "alltoallv":
-        raise DemandError(f"matrix_bytes: belongs to alltoallv, not to {known}")
+        raise DemandError(f"matrix_bytes: requires alltoallv, got {known}")
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise DemandError("matrix_bytes: must be a list of rows")
     if [len(row) for row in rows] != [gpus] * gpus:
@@ -184,7 +184,7 @@ def _from_matrix(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
 
 
 def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
-    """Chunks that are listed one by one."""
+    """Return a demand from a list of chunks."""
     rows, chunks, entries, ready_ps = value["chunks"], [], 0, []
     if not isinstance(rows, list):
         raise DemandError(f"chunks: must be a list of chunks, got {show(rows)}")
@@ -193,10 +193,10 @@ def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
         check_keys(row, place, _CHUNK_KEYS, {"bytes": '"1MB"'})
         sources, destinations = (_ranks(row, end, gpus, place) for end in ("source", "destination"))
         if "reduce" in row and not flag_field(row["reduce"], place, "reduce") and len(sources) > 1:
-            words = f"reduce is false, but it has {len(sources)} sources; give one, or let it reduce"
-            raise DemandError(f"{place}: {words}")
+            message = f"reduce is false, but there are {len(sources)} sources; give one source or omit reduce"
+            raise DemandError(f"{place}: {message}")
         if sources == destinations and len(sources) == 1:
-            raise DemandError(f"{place}: rank {sources[0]} has the chunk already; name another destination")
+            raise DemandError(f"{place}: rank {sources[0]} already has the chunk; give another destination")
         entries += len(sources) + len(destinations)
         if entries > MAX_LISTED:
             raise DemandError(f"{place}: more than {MAX_LISTED} sources and destinations; give columns instead")
@@ -210,7 +210,7 @@ def _from_chunks(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
 
 
 def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, ...]:
-    """Ranks under "source": 0, "sources": [0, 1] or "sources": "all"; likewise for destinations."""
+    """Return the ranks in "source": 0, "sources": [0, 1] or "sources": "all"; the same for destinations."""
     given = [name for name in (key, f"{key}s") if name in row]
     if len(given) != 1:
         raise DemandError(f"{place}: give either {key} or {key}s")
@@ -218,7 +218,7 @@ def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, .
     if ranks == "all":
         return tuple(range(gpus))
     if isinstance(ranks, str):
-        raise DemandError(f"{where}: {show(ranks)} is no rank; only gpus, 0 to {gpus - 1}, own and want data")
+        raise DemandError(f"{where}: {show(ranks)} is not a rank; only gpus, 0 to {gpus - 1}, send and receive data")
     if not isinstance(ranks, list):
         return (int_value(row, given[0], 0, gpus - 1, place=f"{place}."),)
     column = int_column(ranks, where, 0, gpus - 1).tolist()
@@ -230,7 +230,7 @@ def _ranks(row: dict[str, Any], key: str, gpus: int, place: str) -> tuple[int, .
 
 
 def _from_columns(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
-    """Chunks as columns, which is what flowccl writes."""
+    """Return a demand from columns, the form that flowccl writes."""
     columns = value["columns"]
     check_keys(value, "", tuple(value), {"size_bytes": '"1MB"'})
     check_keys(columns, "columns", _COLUMN_KEYS, dict.fromkeys(("bytes", "source_rank", "destination_rank"), "[0, 1]"))
@@ -242,7 +242,7 @@ def _from_columns(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
     back = np.flatnonzero(np.repeat(only, np.diff(destination_ptr)) == destination_rank)
     if len(back):
         chunk = int(np.searchsorted(destination_ptr, back[0], side="right")) - 1
-        raise DemandError(f"columns: rank {only[chunk]} has chunk {chunk} already; it cannot be its destination")
+        raise DemandError(f"columns: rank {only[chunk]} already has chunk {chunk}, so it cannot be its destination")
     known, size_bytes = collective_name(value.get("collective", "custom")), _bytes(value["size_bytes"], "size_bytes")
     demand = Demand(
         known, gpus, size_bytes, chunk_bytes, source_ptr, source_rank, destination_ptr, destination_rank, pieces
@@ -256,7 +256,7 @@ def _from_columns(value: dict[str, Any], gpus: int, pieces: int) -> Demand:
 
 
 def _grouped(columns: dict[str, Any], end: str, gpus: int, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Pointer and ranks from a column of ranks and one of counts; without counts there is one rank per chunk."""
+    """Return pointers and ranks from a column of ranks and one of counts; without counts, one rank per chunk."""
     ranks = int_column(columns[f"{end}_rank"], f"columns.{end}_rank", 0, gpus - 1).astype(np.int32)
     counts = np.ones(chunks, dtype=np.int64)
     if f"{end}_count" in columns:
@@ -273,37 +273,37 @@ _READERS = {"chunks": _from_chunks, "columns": _from_columns, "matrix_bytes": _f
 
 def _check_pieces(count: int, pieces: int) -> None:
     if count % pieces:
-        raise DemandError(f"pieces: {count} chunks cannot be blocks of {pieces} chunks each")
+        raise DemandError(f"pieces: {count} chunks cannot form blocks of {pieces} chunks each")
 
 
 def _bytes(value: Any, where: str) -> int:
     if type(value) is int and 1 <= value <= MAX_BYTES:
-        return value  # exact; text goes through a float
+        return value  # exact; parse_bytes computes with floats
     try:
         return parse_bytes(value)
     except InputError as error:
         raise DemandError(f"{where}: {error}") from None
 
 
-# -- what the readers of demands and schedules share; the caller adds the name of the file ------------------------
+# -- shared by the readers of demands and schedules; the caller adds the file name to messages --------------------
 
 
 def check_header(value: Any, expected: str, version: int) -> None:
-    """Raise where a JSON value is not an object of this format and version."""
+    """Raise InputError if a JSON value is not an object of this format and version."""
     if not isinstance(value, dict):
         raise InputError(f"must be an object with format {expected!r}, got {show(value)}")
     if value.get("format") != expected:
         raise InputError(f"format must be {expected!r}, got {show(value.get('format'))}")
     found = value.get("version")
     if type(found) is not int or found != version:
-        newer = "; a newer flowccl made it" if type(found) is int and found > version else ""
+        newer = "; the file was written by a newer flowccl" if type(found) is int and found > version else ""
         raise InputError(f"version must be {version}, got {show(found)}{newer}")
 
 
 def int_value(
     value: dict[str, Any], key: str, low: int = 1, high: int = 2**31 - 1, default: int | None = None, place: str = ""
 ) -> int:
-    """A whole number from `low` to `high` under a key; true and 1.0 are none."""
+    """Return the whole number from `low` to `high` under a key; true and 1.0 are refused."""
     found = value.get(key, default)
     if key not in value and default is None:
         raise InputError(f"{place}{key} is missing")
@@ -313,7 +313,7 @@ def int_value(
 
 
 def int_column(value: Any, where: str, low: int, high: int) -> NDArray[np.int64]:
-    """A JSON list of whole numbers from `low` to `high` as an array; true and 1.0 are none."""
+    """Return a JSON list of whole numbers from `low` to `high` as an array; true and 1.0 are refused."""
     if not isinstance(value, list):
         raise InputError(f"{where}: must be a list of whole numbers, got {show(value)}")
     whole = set(map(type, value)) <= {int}

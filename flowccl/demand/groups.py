@@ -68,7 +68,9 @@ def parse_ranks(text: str, num_gpus: int, what: str = "group") -> tuple[int, ...
     for part in text.split(","):
         ends = part.strip().split("-")
         if not all(end.strip().isdecimal() for end in ends) or len(ends) > 2:
-            raise DemandError(f"{what}: {part.strip()!r} is not a rank or a range of ranks; write for example 0-7,16-23")
+            raise DemandError(
+                f"{what}: {part.strip()!r} is not a rank or a range of ranks; write for example 0-7,16-23"
+            )
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
             raise DemandError(f"{what}: the range {part.strip()} runs backwards; write {last}-{first}")

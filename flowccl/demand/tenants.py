@@ -53,7 +53,9 @@ def combined_demand(tenants: Sequence[Tenant]) -> Demand:
         raise DemandError("tenants: give at least one tenant")
     demands = [tenant.demand for tenant in tenants]
     if len({demand.num_gpus for demand in demands}) > 1:
-        raise DemandError(f"tenants: all must be for the same number of gpus, got {[demand.num_gpus for demand in demands]} gpus")
+        raise DemandError(
+            f"tenants: all must be for the same number of gpus, got {[demand.num_gpus for demand in demands]} gpus"
+        )
     ready = [tenant.alone.available_ps for tenant in tenants]
     return Demand(
         "custom",

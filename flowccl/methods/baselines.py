@@ -1,7 +1,8 @@
-"""The classics: ring, recursive doubling, direct and tree. Baselines that every comparison shows.
+"""Baselines for comparisons: ring, recursive doubling, direct and tree.
 
-Each says who sends to whom in which step, for any demand with one source per chunk; ranks that are not neighbours are
-joined over the quickest way through others. Then every link takes its transfers in that order, as early as it can.
+Each baseline lists the sends between ranks and their steps, for any demand with one source per chunk. Ranks that are
+not neighbours are connected by the quickest path through other nodes. Every link then carries its transfers in the
+order of the steps, each as early as possible.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from flowccl.verifier.verify import verify
 
 Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
 
-_MOST_TO_GENERATE = 2000  # transfers placed one by one, so that those that share a limit go side by side where they fit
+_MOST_TO_GENERATE = 2000  # transfers; serial generation lets transfers share a limit, but is slow
 
 
 def _once(build: Callable[[Topology, Demand], Schedule]) -> Method:
@@ -41,7 +42,7 @@ def _once(build: Callable[[Topology, Demand], Schedule]) -> Method:
 
 @_once
 def direct(topology: Topology, demand: Demand) -> Schedule:
-    """Every source sends to every destination itself; rank r starts with r + 1, so that no end is flooded."""
+    """Every source sends to every destination itself; rank r starts with r + 1, to spread the load of the receivers."""
     source, n = demand.source[demand.destination_chunk].astype(np.int64), demand.num_gpus
     step = (demand.destination_rank - source) % n
     rows = np.stack((step, demand.destination_chunk, source, demand.destination_rank), axis=1)
@@ -50,17 +51,17 @@ def direct(topology: Topology, demand: Demand) -> Schedule:
 
 @_once
 def ring(topology: Topology, demand: Demand) -> Schedule:
-    """Chunks go round a ring of all GPUs, those with an even number one way, the others the other way."""
+    """Chunks travel around a ring of all GPUs: even chunks in one direction, odd chunks in the other."""
     order = _ring_order(neighbours(topology, 1), demand)
     place = {rank: i for i, rank in enumerate(order)}
 
     def sends() -> Iterator[Send]:
         for chunk in range(len(demand)):
-            way = 1 if chunk % 2 == 0 else -1
+            direction = 1 if chunk % 2 == 0 else -1
             left = set(demand.destinations(chunk).tolist())
             at, step = int(demand.source[chunk]), 0
             while left:
-                after = order[(place[at] + way) % len(order)]
+                after = order[(place[at] + direction) % len(order)]
                 yield step, chunk, at, after
                 left.discard(after)
                 at, step = after, step + 1
@@ -70,10 +71,10 @@ def ring(topology: Topology, demand: Demand) -> Schedule:
 
 @_once
 def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
-    """In step k, ranks that differ in bit k exchange what they have; only for powers of two."""
+    """In step k, ranks that differ in bit k exchange their chunks; only for powers of two."""
     n = demand.num_gpus
     if n & (n - 1):
-        raise DemandError(f"recursive-doubling needs a power of two of gpus, got {n}")
+        raise DemandError(f"method recursive-doubling needs a power of two as the number of GPUs; got {n}")
 
     def sends() -> Iterator[Send]:
         for chunk in range(len(demand)):
@@ -83,7 +84,7 @@ def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
                 for rank in list(have):
                     partner = rank ^ (1 << bit)
                     beyond = {d for d in wanted if (d ^ partner) & ((2 << bit) - 1) == 0}
-                    if beyond:  # somebody wants it whom the partner, and only the partner, will serve
+                    if beyond:  # destinations that only the partner will serve
                         yield bit, chunk, rank, partner
                         have.append(partner)
 
@@ -92,7 +93,7 @@ def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
 
 @_once
 def tree(topology: Topology, demand: Demand) -> Schedule:
-    """Every chunk goes down a binary tree whose root is its source, the others behind it in order of rank."""
+    """Every chunk travels down a binary tree: its source is the root, and the other ranks follow in order."""
     n = demand.num_gpus
 
     def sends() -> Iterator[Send]:
@@ -112,40 +113,41 @@ def tree(topology: Topology, demand: Demand) -> Schedule:
 
 
 def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
-    """Turn sends between ranks into transfers, one after the other in order of steps, then as early as they can.
+    """Turn sends between ranks into transfers, serially in the order of the steps, and left-shift them.
 
-    Where links change their bandwidth, the order is the one that suits the slowest they ever get.
+    Where bandwidths change over time, the order is determined with the lowest bandwidth of every link.
     """
     slow = _slowest(topology)
     near = neighbours(slow, 1)
-    way = _Ways(near, float(demand.chunk_bytes.mean()))
-    rows = [(step, hop, chunk, pair) for step, chunk, a, b in sends for hop, pair in enumerate(way.pairs(a, b))]
+    paths = _QuickestPaths(near, float(demand.chunk_bytes.mean()))
+    rows = [(step, hop, chunk, pair) for step, chunk, a, b in sends for hop, pair in enumerate(paths.pairs(a, b))]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    giving = bool(np.any(topology.stores & ~topology.copies))  # such a node has a chunk once for each time it sends it,
-    hop_by_hop = np.zeros(len(table)) if giving else table[:, 1]  # so that it gets and gives in turn
+    # A node that stores but does not copy receives a chunk once for each time it sends it: the two must alternate.
+    no_copies = bool(np.any(topology.stores & ~topology.copies))
+    hop_by_hop = np.zeros(len(table)) if no_copies else table[:, 1]
     table = table[np.lexsort((hop_by_hop, table[:, 0]))]
     chunk, pair = table[:, 2].astype(np.int32), table[:, 3]
     lists = [near.routes.links(int(route)) for route in near.pair_ptr[:-1][pair]]
-    at_once = np.zeros(len(table), dtype=np.int64)
-    together = Schedule.from_links(slow, demand, chunk, Routes.from_lists(lists), at_once, method=method)
-    takes = together.timing.end_arrival_ps  # of each transfer, since each has one end
+    zero = np.zeros(len(table), dtype=np.int64)
+    unscheduled = Schedule.from_links(slow, demand, chunk, Routes.from_lists(lists), zero, method=method)
+    takes = unscheduled.timing.end_arrival_ps  # of each transfer, since each has one end
     if float(takes.max()) * len(takes) >= 2.0**62:
-        raise DemandError(f"{method}: {demand.size_bytes} bytes take too long on {topology.name}")
-    in_turn = prune(replace(together, start_ps=np.cumsum(takes) - takes))
-    schedule = left_shift(in_turn)
-    if not (topology.has_limits_or_changes or giving):
-        # A link that is free for somebody later in the order need not wait.
-        schedule = jobs_from(in_turn).in_order(in_turn.start_ps, schedule.finish_ps) or schedule
+        raise DemandError(f"method {method}: {demand.size_bytes} bytes take too long on {topology.name}")
+    serialized = prune(replace(unscheduled, start_ps=np.cumsum(takes) - takes))
+    schedule = left_shift(serialized)
+    if not (topology.has_limits_or_changes or no_copies):
+        # A transfer later in the order may use a link that is free.
+        schedule = jobs_from(serialized).in_order(serialized.start_ps, schedule.finish_ps) or schedule
     if topology.changes or (topology.limits and len(schedule) <= _MOST_TO_GENERATE):
         schedule = generate_serial(replace(schedule, topology=topology), sequence(schedule))
     if topology.has_buffer_limits:
         for violation in verify(schedule)[:1]:
-            raise DemandError(f"{method} knows no buffer limits: {violation.message}; use greedy")
+            raise DemandError(f"method {method} exceeds a buffer limit: {violation.message}; use greedy")
     return schedule
 
 
 def _slowest(topology: Topology) -> Topology:
-    """The machine with every link at the least bandwidth it ever has."""
+    """The machine with every link at its lowest bandwidth over time."""
     if not topology.changes:
         return topology
     least = [min([link.bandwidth_GBps, *(b for _, b in link.changes)]) for link in topology.links]
@@ -153,8 +155,8 @@ def _slowest(topology: Topology) -> Topology:
     return replace(topology, links=tuple(links))
 
 
-class _Ways:
-    """The quickest way between two ranks, as pairs of neighbours."""
+class _QuickestPaths:
+    """The quickest path between two ranks, as pairs of neighbours."""
 
     def __init__(self, near: Neighbours, size_bytes: float) -> None:
         from scipy.sparse import csr_matrix
@@ -170,20 +172,20 @@ class _Ways:
         self.known: dict[tuple[int, int], list[int]] = {}
 
     def pairs(self, a: int, b: int) -> list[int]:
-        """Pairs of neighbours from rank a to rank b."""
+        """The pairs of neighbours on the path from rank a to rank b."""
         if (a, b) not in self.known:
-            way, at = [], b
+            path, at = [], b
             while at != a:
                 before = int(self.before[a, at])
-                way.append(self.pair[before, at])
+                path.append(self.pair[before, at])
                 at = before
-            self.known[a, b] = way[::-1]
+            self.known[a, b] = path[::-1]
         return self.known[a, b]
 
 
 def _ring_order(near: Neighbours, demand: Demand) -> list[int]:
-    """A ring of the demand's ranks: always the nearest that is left, then pairs of steps swapped while that helps."""
-    distance = _Ways(near, float(demand.chunk_bytes.mean())).distance[: demand.num_gpus, : demand.num_gpus]
+    """A ring of the demand's ranks by the nearest-neighbour heuristic, improved by 2-opt."""
+    distance = _QuickestPaths(near, float(demand.chunk_bytes.mean())).distance[: demand.num_gpus, : demand.num_gpus]
     order, left = [0], set(range(1, demand.num_gpus))
     while left:
         at = order[-1]
@@ -194,7 +196,7 @@ def _ring_order(near: Neighbours, demand: Demand) -> list[int]:
 
 
 def _two_opt(order: list[int], distance: NDArray[np.float64]) -> list[int]:
-    """Reverse stretches of the ring while it gets shorter (both ways round count, since both are used)."""
+    """Reverse segments of the ring while it gets shorter; both directions count, since both are used."""
     both = distance + distance.T
     n = len(order)
     better = True

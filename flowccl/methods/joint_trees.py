@@ -1,11 +1,11 @@
-"""Sums and copies planned together: each chunk is added up over one tree and copied over another, and all share links.
+"""Joint reduce and broadcast trees: each chunk is reduced over one tree and broadcast over another.
 
-1. Ways. The tree that adds a chunk up is a tree that spreads it on the reversed machine, so both are grown by the same
-   rip-up and reroute as in `routed`, with one load for both: a link that is full of sums is dear for copies. Where a
-   chunk is added up (its owner) hardly matters for the load, since any node of a tree can be its root; owners are all
-   ranks in turn, or those in the middle of the machine.
-2. Order. What has the longest way to go goes first, but then all sums would go before all copies and leave links idle;
-   so chunks also go in turn, more or less. Many runs follow, with noise, now and then with new trees.
+1. Routing. A reduce tree is a broadcast tree of the reversed machine. The rip-up and reroute of method `reroute` grows
+   the trees of both phases under one load: the price of a link that carries many reductions is high for broadcasts too.
+   The owner of a chunk is the root of both trees. The choice hardly matters for the load, since any node of a tree can
+   be its root: the owners are all ranks in turn, or only central ranks.
+2. Scheduling. Longest tail first alone would run all reductions before all broadcasts and leave links idle, so the
+   priority also includes the position of the chunk. Many runs with noise follow, some of them with new trees.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.reroute.tree_kernels import Graph, Trees, rip_up_and_reroute
+from flowccl.methods.reroute.steiner_kernels import RoutingGraph, rip_up_and_reroute
 from flowccl.problem import Problem
+from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.schedule.generation.job_shop import jobs_of
 from flowccl.schedule.generation.list_scheduling import ListScheduler
 from flowccl.schedule.schedule import Schedule
@@ -25,15 +26,15 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 
-_STEEP = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # how dear full links are, sweep by sweep
-_RUNS_PER_WAYS = 6
-_TURNS = (0.0, 0.25, 1.0)  # weights of the turns of chunks
-_SHAPES = ((0.3, True), (1.0, False), (0.0, True), (1.0, True), (0.3, False), (0.1, True))  # depth of trees, owners
+_STEEPNESS = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # of the prices of loaded links, sweep by sweep
+_RUNS_PER_TREES = 6
+_POSITION_WEIGHTS = (0.0, 0.25, 1.0)  # weights of the positions of chunks in the priority
+_SHAPES = ((0.3, True), (1.0, False), (0.0, True), (1.0, True), (0.3, False), (0.1, True))  # depth weight, central
 _NEVER = np.iinfo(np.int64).max
 
 
 def joint_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """One run after the other, for ever; new trees after every few runs that did not help."""
+    """Run again and again; after a few runs without improvement, with new trees."""
     topology, demand = problem.topology, problem.demand
     search = JointTreesSearch(topology, demand, context.seed)
     while True:
@@ -42,7 +43,7 @@ def joint_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule |
 
 @dataclass
 class JointTreesSearch:
-    """The state of the search: the trees now in use, and the best finish."""
+    """The state of the search: the current trees, and the best completion time."""
 
     topology: Topology
     demand: Demand
@@ -51,20 +52,20 @@ class JointTreesSearch:
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
         self.best_ps: int = _NEVER
-        self.ways: ListScheduler | None = None
+        self.scheduler: ListScheduler | None = None
         self.turn = 0
         self.idle = 0
 
     def step(self) -> Schedule | None:
-        """One run: a schedule if it is the best so far. The first on new trees tries several weights of the turns."""
-        fresh = self.ways is None or self.idle >= _RUNS_PER_WAYS
-        if self.ways is None or fresh:
-            self.ways, self.idle = self._new_ways(), 0
+        """Run once, or with several position weights on new trees; return the schedule if it is the best so far."""
+        fresh = self.scheduler is None or self.idle >= _RUNS_PER_TREES
+        if self.scheduler is None or fresh:
+            self.scheduler, self.idle = self._new_scheduler(), 0
         if fresh:
-            runs = [self._run(self.ways, turns, 0.0) for turns in _TURNS]
+            runs = [self._run(self.scheduler, position_weight, 0.0) for position_weight in _POSITION_WEIGHTS]
         else:
             noise = float(10 ** self.random.uniform(-2.5, -0.3))
-            runs = [self._run(self.ways, float(self.random.choice(_TURNS)), noise)]
+            runs = [self._run(self.scheduler, float(self.random.choice(_POSITION_WEIGHTS)), noise)]
         found = min((run for run in runs if run is not None), key=lambda run: run.finish_ps, default=None)
         if found is None or found.finish_ps >= self.best_ps:
             self.idle += 1
@@ -72,85 +73,87 @@ class JointTreesSearch:
         self.best_ps, self.idle = found.finish_ps, 1
         return found
 
-    def _run(self, ways: ListScheduler, turns: float, noise: float) -> Schedule | None:
-        """The longest way first, with noise; `turns` weighs when a chunk would go if all went one after the other."""
-        demand, chunk = self.demand, ways.schedule.chunk
+    def _run(self, scheduler: ListScheduler, position_weight: float, noise: float) -> Schedule | None:
+        """Longest tail first, with noise; `position_weight` weighs the position of the chunk."""
+        demand, chunk = self.demand, scheduler.schedule.chunk
         block, piece = np.divmod(np.arange(len(demand)), demand.pieces)
         turn = np.argsort(np.lexsort((block, piece)))
-        whole_ps = ways.busiest_ps * turns / len(demand)
-        way = ways.tail_ps * (1 + noise * self.random.uniform(-1, 1, len(ways.tail_ps)))
-        return ways.in_order_of(turn[chunk] * whole_ps - way)
+        step_ps = scheduler.busiest_ps * position_weight / len(demand)
+        tail = scheduler.tail_ps * (1 + noise * self.random.uniform(-1, 1, len(scheduler.tail_ps)))
+        return scheduler.in_order_of(turn[chunk] * step_ps - tail)
 
-    def _new_ways(self) -> ListScheduler:
-        """Trees of another shape each time: from least cost to shortest ways, owners in the middle or all in turn."""
-        deep, middle = _SHAPES[self.turn % len(_SHAPES)]
+    def _new_scheduler(self) -> ListScheduler:
+        """New trees: from least cost to shortest paths, with central owners or all ranks in turn."""
+        depth_weight, central = _SHAPES[self.turn % len(_SHAPES)]
         self.turn += 1
-        return ListScheduler(self._joined(self._owners(middle=middle), deep))
+        return ListScheduler(self._concatenated(self._owners(central=central), depth_weight))
 
-    def _owners(self, *, middle: bool) -> NDArray[np.int32]:
-        """A destination of each chunk: all of them in turn, or only those nearest to all sources and destinations."""
+    def _owners(self, *, central: bool) -> NDArray[np.int32]:
+        """The owner of each chunk: all its destinations in turn, or only those nearest to its other ranks."""
         demand, distance = self.demand, neighbours(self.topology, 1).distance_ps(float(self.demand.chunk_bytes.mean()))
         owner = np.empty(len(demand), dtype=np.int32)
         for chunk in range(len(demand)):
             wants = demand.destinations(chunk)
-            if middle and len(wants) > 1:
+            if central and len(wants) > 1:
                 away = distance[np.ix_(demand.sources(chunk), wants)].max(axis=0)
                 away = away + distance[np.ix_(wants, wants)].max(axis=1)
                 wants = wants[away <= away.min() * 1.01]
             owner[chunk] = wants[(chunk // demand.pieces) % len(wants)]
         return owner
 
-    def _joined(self, owners: NDArray[np.int32], deep: float) -> Schedule:
-        """Both halves over trees that share the links, one after the other."""
-        (first, summed), (second, sent) = self.demand.halves_at(owners)
+    def _concatenated(self, owners: NDArray[np.int32], depth_weight: float) -> Schedule:
+        """Both halves, concatenated, over trees that share the links."""
+        (first, reduced), (second, copied) = self.demand.halves_at(owners)
         backward = first.backward
-        there, back = shared_trees(self.topology, second, backward, self.random, deep)
-        up = _dispatched(self.topology.reversed, backward, back, self.random)
+        distribution, reduction = shared_trees(self.topology, second, backward, self.random, depth_weight)
+        up = _scheduled(self.topology.reversed, backward, reduction, self.random)
         up = replace(reverse(up, first, reduce=True), topology=self.topology)
-        up = replace(up, demand=self.demand, chunk=summed[up.chunk].astype(np.int32), method="joint-trees")
-        down = _dispatched(self.topology, second, there, self.random)
-        down = replace(down, demand=self.demand, chunk=sent[down.chunk].astype(np.int32), method="joint-trees")
+        up = replace(up, demand=self.demand, chunk=reduced[up.chunk].astype(np.int32), method="joint-trees")
+        down = _scheduled(self.topology, second, distribution, self.random)
+        down = replace(down, demand=self.demand, chunk=copied[down.chunk].astype(np.int32), method="joint-trees")
         return concatenate(up, down, self.demand)
 
 
-def _dispatched(topology: Topology, demand: Demand, trees: Trees, random: np.random.Generator) -> Schedule:
+def _scheduled(topology: Topology, demand: Demand, trees: ChunkTrees, random: np.random.Generator) -> Schedule:
     found = jobs_of(topology, demand, trees).schedule(random, 0.0, _NEVER)
-    assert found is not None  # there is no finish at which to give up
+    assert found is not None  # without a cutoff there is always a schedule
     return found
 
 
 def shared_trees(
-    topology: Topology, there: Demand, back: Demand, random: np.random.Generator, deep: float
-) -> tuple[Trees, Trees]:
-    """A tree per chunk of each demand, the second's on the reversed machine; of all sweeps, the least full links."""
-    machines, demands = (topology, topology.reversed), (there, back)
+    topology: Topology, distribution: Demand, reduction: Demand, random: np.random.Generator, depth_weight: float
+) -> tuple[ChunkTrees, ChunkTrees]:
+    """A tree per chunk of each demand, the second on the reversed machine: the sweep with the smallest maximum load."""
+    machines, demands = (topology, topology.reversed), (distribution, reduction)
     noise = random.uniform(0.999, 1.001, len(topology.links))
     latency = topology.link_latency_ps.astype(np.float64)
-    size = float(np.concatenate((there.chunk_bytes, back.chunk_bytes)).mean())
+    size = float(np.concatenate((distribution.chunk_bytes, reduction.chunk_bytes)).mean())
     graphs = [_graph(machine, size * 1000.0 / topology.link_GBps * noise, latency * noise) for machine in machines]
     none = np.zeros(0, dtype=np.int32)
-    trees = [Trees(np.zeros(len(demand) + 1, dtype=np.int64), none, none) for demand in demands]
+    trees = [ChunkTrees(np.zeros(len(demand) + 1, dtype=np.int64), none, none) for demand in demands]
     load = np.zeros(len(topology.links))
     best, least = (trees[0], trees[1]), np.inf
-    full = some_time = max(float(latency.max()) * 4, 1.0)  # a load that is small beside the latencies does not matter
-    for steep in _STEEP:
+    full = negligible = max(float(latency.max()) * 4, 1.0)  # smaller loads do not matter
+    for steepness in _STEEPNESS:
         for i, (graph, demand) in enumerate(zip(graphs, demands, strict=True)):
             ranks = (demand.source, demand.destination_ptr, demand.destination_rank)
             order = random.permutation(len(demand))
-            trees[i] = rip_up_and_reroute(graph, *ranks, demand.chunk_bytes, order, steep, deep, full, load, trees[i])
-        full = max(float(load.max()), some_time)
+            trees[i] = rip_up_and_reroute(
+                graph, *ranks, demand.chunk_bytes, order, steepness, depth_weight, full, load, trees[i]
+            )
+        full = max(float(load.max()), negligible)
         if full < least:
             best, least = (trees[0], trees[1]), full
     return best
 
 
-def _graph(topology: Topology, hold: NDArray[np.float64], latency: NDArray[np.float64]) -> Graph:
-    return Graph(
+def _graph(topology: Topology, busy: NDArray[np.float64], latency: NDArray[np.float64]) -> RoutingGraph:
+    return RoutingGraph(
         *topology.out_links,
         topology.link_src,
         topology.link_dst,
         topology.link_GBps,
-        hold,
+        busy,
         latency,
         topology.stores,
         topology.copies,

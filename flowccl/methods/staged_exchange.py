@@ -1,10 +1,11 @@
-"""Allreduce for small sizes: stages in which everybody of a group sends its sum to everybody else, who adds it up.
+"""Staged exchange: allreduce for small sizes, in stages in which all members of a group exchange partial results.
 
-With one stage this is one-shot; with stages of two, recursive doubling. After a stage all of a group have the same
-sum: they are a block, and blocks are the members of the groups of the next stage. Blocks are runs of ranks, or of ranks
-put in an order in which neighbours are near each other; every way to write the number of ranks as a product is tried.
-Who has no link to all other blocks of its group gets the sum from one who has. Of a plan with several stages, chunks in
-turn may begin with another of them, so that the links of all stages are busy from the start.
+A single stage is a one-shot allreduce; stages of groups of two are recursive doubling. After a stage, all ranks of a
+group have the same partial result and form a block; the groups of the next stage consist of such blocks. Blocks are
+consecutive ranks, in the given order or in an order in which linked ranks are adjacent. All factorizations of the
+number of ranks are tried. A rank without links from all other blocks of its group receives the partial result from a
+rank that has them. In a plan with several stages, different chunks may start with different stages, so that the links
+of all stages are busy from the start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,52 +28,53 @@ _MOST_SENDS = 60_000
 _MOST_PLANS = 32
 _ORDERS = 12
 
-Send = tuple[int, int, bool]  # from rank, to rank, add
+Send = tuple[int, int, bool]  # from rank, to rank, reduce
 Groups = list[list[list[int]]]  # of a stage: groups of blocks of ranks
-Cost = dict[tuple[int, int], float]  # of a chunk from one node to a neighbour
+Cost = dict[tuple[int, int], float]  # time of a chunk from one node to a neighbour
 
 
 def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """All plans for one order of the ranks, then for others; only for sums that all who contribute want."""
+    """Try all plans for one order of the ranks, then for other orders; only for allreduce."""
     topology, demand = problem.topology, problem.demand
     ranks = problem.allreduce_ranks
     if ranks is None:
         raise DemandError(
-            f"staged-exchange is for allreduce, where all contributing ranks want the result; got {demand.collective}"
+            "method staged-exchange is for allreduce, where all contributing ranks want the result; "
+            f"got {demand.collective}"
         )
     near = neighbours(topology, 1)
     cost = _costs(near, float(demand.chunk_bytes.mean()))
-    placing = _Placing(topology, demand, near)
+    placement = _SerialPlacement(topology, demand, near)
     random = np.random.default_rng(context.seed)
     best_ps = None
     near_ps = float(near.distance_ps(float(demand.chunk_bytes.mean()))[np.ix_(ranks, ranks)].max())
     for turn in range(_ORDERS):
         if best_ps is not None and best_ps <= 1.1 * near_ps:
             return
-        order = ranks if turn == 0 else _paired(ranks, cost, random)
+        order = ranks if turn == 0 else _pairing_order(ranks, cost, random)
         better: Schedule | None = None
         products = _products(len(ranks))[:_MOST_PLANS]
         for sizes, turns in ((factors, turns) for factors in products for turns in sorted({1, len(factors)})):
-            plans = [_turned(order, sizes, first) for first in range(turns)]
-            schedule = _placed(placing, cost, [list(_groups(*plan)) for plan in plans])
+            plans = [_rotated(order, sizes, first) for first in range(turns)]
+            schedule = _placed(placement, cost, [list(_groups(*plan)) for plan in plans])
             if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
                 better, best_ps = schedule, schedule.finish_ps
             if context.budget.over():
                 break
         if best_ps is not None or context.budget.over() or turn == _ORDERS - 1:
-            yield better  # until there is one, go on with other orders
+            yield better  # without a schedule, continue with other orders
 
 
-def _turned(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int], list[int]]:
-    """The plan that begins with another stage: ranks in the order for it, and the sizes of its stages."""
+def _rotated(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int], list[int]]:
+    """The plan rotated to begin with stage `first`: the order of the ranks, and the sizes of the stages."""
     stages = [*range(first, len(sizes)), *range(first)]
     axes = [len(sizes) - 1 - stage for stage in reversed(stages)]
     order: list[int] = np.array(ranks).reshape(sizes[::-1]).transpose(axes).ravel().tolist()
     return order, [sizes[stage] for stage in stages]
 
 
-def _placed(placing: "_Placing", cost: Cost, plans: list[list[Groups]]) -> Schedule | None:
-    """The schedule of plans that the chunks take in turn; None where one cannot be or they would be large."""
+def _placed(placement: "_SerialPlacement", cost: Cost, plans: list[list[Groups]]) -> Schedule | None:
+    """The schedule in which the chunks use the plans in turn; None if a plan is infeasible or too large."""
     steps: list[list[list[list[Send]]]] = []
     for stages in plans:
         rounds = [_stage(cost, groups) for groups in stages]
@@ -81,32 +83,32 @@ def _placed(placing: "_Placing", cost: Cost, plans: list[list[Groups]]) -> Sched
             return None
         steps.append(known)
     count = max(sum(len(sends) for rounds in stages for sends in rounds) for stages in steps)
-    return None if count * len(placing.demand) > _MOST_SENDS else placing.place(steps)
+    return None if count * len(placement.demand) > _MOST_SENDS else placement.place(steps)
 
 
-def _paired(ranks: list[int], cost: Cost, random: np.random.Generator) -> list[int]:
-    """The ranks in another order: blocks join in pairs, each with one that all of it has links with if there is one."""
+def _pairing_order(ranks: list[int], cost: Cost, random: np.random.Generator) -> list[int]:
+    """A random order of the ranks: blocks are merged in pairs, each with the block that it is linked to best."""
     blocks = [[rank] for rank in ranks]
     while len(blocks) > 1 and len(blocks) % 2 == 0:
         left = [blocks[i] for i in random.permutation(len(blocks))]
         blocks = []
         while left:
             block = left.pop()
-            lost = [_strangers(cost, block, other) for other in left]
+            lost = [_unlinked(cost, block, other) for other in left]
             blocks.append(block + left.pop(int(np.argmin(lost))))
     return [rank for block in blocks for rank in block]
 
 
-def _strangers(cost: Cost, block: list[int], other: list[int]) -> float:
-    """How many of two blocks have no link from the other; among equals, the slowest of the links decides."""
-    ways = [min((cost.get((b, a), np.inf) for b in other), default=np.inf) for a in block]
-    ways += [min((cost.get((a, b), np.inf) for a in block), default=np.inf) for b in other]
-    linked = [way for way in ways if np.isfinite(way)]
-    return len(ways) - len(linked) + max(linked, default=0.0) * 1e-15
+def _unlinked(cost: Cost, block: list[int], other: list[int]) -> float:
+    """Number of ranks of two blocks without a link from the other block; ties are broken by the slowest link."""
+    costs = [min((cost.get((b, a), np.inf) for b in other), default=np.inf) for a in block]
+    costs += [min((cost.get((a, b), np.inf) for a in block), default=np.inf) for b in other]
+    linked = [cost_ps for cost_ps in costs if np.isfinite(cost_ps)]
+    return len(costs) - len(linked) + max(linked, default=0.0) * 1e-15
 
 
 def _products(number: int) -> list[list[int]]:
-    """All ways to write a number as a product of factors above 1, in every order; few factors first."""
+    """All ordered factorizations of a number into factors above 1; few factors first."""
     found = [
         [factor, *rest]
         for factor in range(2, number + 1)
@@ -117,7 +119,7 @@ def _products(number: int) -> list[list[int]]:
 
 
 def _groups(ranks: list[int], sizes: Sequence[int]) -> Iterator[Groups]:
-    """Stage by stage: the groups, each a list of blocks, each a list of ranks."""
+    """For each stage, its groups: each is a list of blocks, each block a list of ranks."""
     for stage, size in enumerate(sizes):
         width = prod(sizes[:stage])
         blocks = [ranks[at : at + width] for at in range(0, len(ranks), width)]
@@ -125,7 +127,7 @@ def _groups(ranks: list[int], sizes: Sequence[int]) -> Iterator[Groups]:
 
 
 def _stage(cost: Cost, groups: Groups) -> list[list[Send]] | None:
-    """Rounds of sends of one stage: first those that add up, by turns, then those that spread; None if impossible."""
+    """The rounds of sends of one stage: first reductions, then copies; None if the stage is infeasible."""
     rounds: dict[int, list[Send]] = {}
     for blocks in groups:
         full: dict[int, float] = {}
@@ -153,7 +155,7 @@ def _costs(near: Neighbours, size_bytes: float) -> Cost:
 
 
 def _nearest(cost: Cost, senders: list[int], rank: int) -> int | None:
-    """Who of the senders reaches the rank soonest; among equals the one in the same place, so that all take turns."""
+    """The sender that reaches the rank earliest; ties go to the same position, so that the senders share the load."""
     linked = [sender for sender in senders if (sender, rank) in cost]
     if not linked:
         return None
@@ -162,13 +164,13 @@ def _nearest(cost: Cost, senders: list[int], rank: int) -> int | None:
 
 
 def _spread(cost: Cost, full: dict[int, float], ranks: list[int]) -> list[Send] | None:
-    """Sends that bring the sum from those who have it to the others of the group, the earliest first."""
+    """Sends that copy the partial result to the ranks of the group that lack it, the earliest first."""
     have, lack, sends = dict(full), [rank for rank in ranks if rank not in full], []
     while lack:
-        ways = [(have[a] + cost[a, b], a, b) for b in lack for a in have if (a, b) in cost]
-        if not ways:
+        costs = [(have[a] + cost[a, b], a, b) for b in lack for a in have if (a, b) in cost]
+        if not costs:
             return None
-        at, a, b = min(ways)
+        at, a, b = min(costs)
         have[b] = at
         lack.remove(b)
         sends.append((a, b, False))
@@ -176,14 +178,14 @@ def _spread(cost: Cost, full: dict[int, float], ranks: list[int]) -> list[Send] 
 
 
 @dataclass
-class _Placing:
-    """Transfers put down one after the other, each as early as its links and its data allow."""
+class _SerialPlacement:
+    """Serial generation: each transfer in turn is placed as early as its links and its data allow."""
 
     topology: Topology
     demand: Demand
     near: Neighbours
     free_at: dict[int, int] = field(default_factory=dict)
-    rows: list[tuple[int, int, int, bool]] = field(default_factory=list)  # chunk, pair, start, add
+    rows: list[tuple[int, int, int, bool]] = field(default_factory=list)  # chunk, pair, start, reduce
     over: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -193,20 +195,25 @@ class _Placing:
         self.known: dict[tuple[int, int], tuple[list[tuple[int, int, int]], int]] = {}
 
     def place(self, plans: list[list[list[list[Send]]]]) -> Schedule | None:
-        """The schedule, of plans in turn for the chunks; None where a send would meet a sum that has grown already."""
+        """The schedule in which the chunks use the plans in turn.
+
+        None if a rank would send a partial result that already contains contributions of the same stage.
+        """
         self.free_at.clear()
         self.rows.clear()
         ready = dict.fromkeys(((c, r) for c in range(len(self.demand)) for r in self.demand.sources(c).tolist()), 0)
-        self.over = dict.fromkeys(ready, -1)  # the last that a node did with a chunk in the stages before
+        self.over = dict.fromkeys(ready, -1)  # when a node last sent or received a chunk in the stages before
         for stage in range(len(plans[0])):
             later = dict(ready)
             for chunk in range(len(self.demand)):
                 rounds = plans[chunk % len(plans)][stage]
                 first_in: dict[int, int] = {}
                 for sends in rounds:
-                    for a, b, add in sends:
-                        begin, arrival = self._put(chunk, a, b, add, ready[chunk, a] if add else later[chunk, a])
-                        if add and begin >= first_in.get(a, begin + 1):
+                    for a, b, reduce in sends:
+                        begin, arrival = self._place_transfer(
+                            chunk, a, b, reduce, ready[chunk, a] if reduce else later[chunk, a]
+                        )
+                        if reduce and begin >= first_in.get(a, begin + 1):
                             return None
                         first_in[b] = min(first_in.get(b, arrival), arrival)
                         later[chunk, b] = max(later[chunk, b], arrival)
@@ -220,27 +227,27 @@ class _Placing:
         return self._schedule()
 
     def _too_early(self, chunk: int, rounds: list[list[Send]], first_in: dict[int, int]) -> bool:
-        """Whether something arrived before the end had sent all that it sends in this stage."""
+        """Whether a contribution arrives at a rank before the rank has sent its own in this stage."""
         count = sum(len(sends) for sends in rounds)
         ends = self.near.src
         return any(
-            add and start >= first_in.get(int(ends[pair]), start + 1)
-            for c, pair, start, add in self.rows[-count:]
+            reduce and start >= first_in.get(int(ends[pair]), start + 1)
+            for c, pair, start, reduce in self.rows[-count:]
             if c == chunk
         )
 
-    def _put(self, chunk: int, a: int, b: int, add: bool, ready: int) -> tuple[int, int]:
+    def _place_transfer(self, chunk: int, a: int, b: int, reduce: bool, ready: int) -> tuple[int, int]:
         pair = self.pair[a, b]
         hops, whole = self._times(pair, int(self.size_of[chunk]))
         after = self.over[chunk, b] + 1 - whole
         start = max([ready, after, *(self.free_at.get(link, 0) - begin for link, begin, _ in hops)])
         for link, _, end in hops:
             self.free_at[link] = start + end
-        self.rows.append((chunk, pair, start, add))
+        self.rows.append((chunk, pair, start, reduce))
         return start, start + whole
 
     def _times(self, pair: int, size: int) -> tuple[list[tuple[int, int, int]], int]:
-        """Holds of the links of a pair's route for a start at 0, and the arrival."""
+        """When the links of a pair's route are busy for a start at 0, and the arrival."""
         if (pair, size) not in self.known:
             route = np.array([self.near.pair_ptr[pair]], dtype=np.int32)
             zero = np.zeros(1, dtype=np.int64)
@@ -251,8 +258,10 @@ class _Placing:
         return self.known[pair, size]
 
     def _schedule(self) -> Schedule:
-        chunk, pair, start, add = (np.array(column) for column in zip(*self.rows, strict=True))
+        chunk, pair, start, reduce = (np.array(column) for column in zip(*self.rows, strict=True))
         route = self.near.pair_ptr[:-1][pair].astype(np.int32)
         return left_shift(
-            Schedule(self.topology, self.demand, self.near.routes, chunk, route, start, add, method="staged-exchange")
+            Schedule(
+                self.topology, self.demand, self.near.routes, chunk, route, start, reduce, method="staged-exchange"
+            )
         )

@@ -22,7 +22,7 @@ from flowccl.files import read_json, write_json
 from flowccl.profile.measurements import Measurements, count_lines, finish_lines, measurements_path, planned_rounds
 from flowccl.profile.probes import PlanOptions, check_ranks
 from flowccl.profile.worker import take_measurements
-from flowccl.run.launch import find_mpiexec, last_words, mpi_environment, need_extra, under_mpiexec, under_torchrun
+from flowccl.run.launch import error_line, find_mpiexec, mpi_environment, require_extra, under_mpiexec, under_torchrun
 
 PLACES = ("gloo", "mpi", "nccl")
 _SILENCE_S = 120.0  # the processes are ended if no round completes for this long
@@ -46,7 +46,7 @@ def measure_machine(
     `on_round` is called with the number of completed rounds and of all rounds. If a rank dies, the error names the
     rank and what was not measured.
     """
-    need_extra(on)
+    require_extra(on)
     path = measurements_path(out)
     part = path.with_name(path.name + ".part")
     if under_torchrun() if on != "mpi" else under_mpiexec():
@@ -134,7 +134,7 @@ class _Mpi:
         rank, died = re.search(r"process rank (\d+)", text), re.search(r"exited\s+on\s+signal (\d+)", text)
         if rank and died:
             return f"rank {rank[1]} died ({signal.Signals(int(died[1])).name})"
-        return f"{f'rank {rank[1]}' if rank else 'mpiexec'} failed: {last_words(text)}"
+        return f"{f'rank {rank[1]}' if rank else 'mpiexec'} failed: {error_line(text)}"
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -176,7 +176,7 @@ class _Torch:
             return f"rank {killed[0]} died ({signal.Signals(-codes[killed[0]]).name})"
         rank = next(rank for rank, code in enumerate(codes) if code)
         output = self.folder / f"error-{rank}.txt"
-        return f"rank {rank} failed: {last_words(output.read_text() if output.exists() else '')}"
+        return f"rank {rank} failed: {error_line(output.read_text() if output.exists() else '')}"
 
     def end(self) -> None:
         for process in self.processes:
@@ -238,7 +238,7 @@ def _join_launcher(job: Job, path: Path, on_round: Callable[[int, int], None]) -
                 rank = backend.process
                 take_measurements(backend, backend.dist.get_world_size(), job.on, job.options, job.part, count_round)
     except (RuntimeError, KeyboardInterrupt) as error:  # torch raises RuntimeError if a peer is gone
-        failure = f"a rank died ({last_words(str(error))})"
+        failure = f"a rank died ({error_line(str(error))})"
     return _finish_measurements(job.part, path, failure) if rank == 0 else None
 
 

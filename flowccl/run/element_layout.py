@@ -49,7 +49,7 @@ class ElementLayout:
     def views_in_place(self, rank: int, buffer: Any) -> tuple[Any, Any]:
         """Return the input and output of a rank as views of one buffer of `count_in_place` elements, as in NCCL."""
         inputs, outputs = self.input_count[rank], self.output_count[rank]
-        start = bound(self.count, self.demand.num_gpus, rank)
+        start = part_start(self.count, self.demand.num_gpus, rank)
         if self.collective in ("allgather", "gather") and outputs:
             return buffer[start : start + inputs], buffer[:outputs]
         if self.collective in ("reduce_scatter", "scatter") and inputs:
@@ -95,9 +95,7 @@ def count_of_inputs(demand: Demand, inputs: Sequence[Any]) -> int:
         raise InputError(f"{demand.collective}: needs one input for each of {demand.num_gpus} ranks, got {len(sizes)}")
     root = named_root(demand)
     if root is None:
-        raise InputError(
-            f"a custom {demand.collective} demand needs `count`, the number of elements of the whole buffer"
-        )
+        raise InputError(f"a custom {demand.collective} demand needs `count`, the elements of the whole buffer")
     if demand.collective in ("allgather", "gather"):
         return sum(sizes)
     return sizes[max(root, 0)]
@@ -134,18 +132,18 @@ def _block_of(demand: Demand, chunk: int) -> int:
 def _piece_counts(demand: Demand, count: int) -> list[int]:
     """Return the number of elements of every chunk."""
     blocks = 1 if demand.collective in ("broadcast", "reduce") else demand.num_gpus
-    pieces = {size: cut(size, demand.pieces) for size in set(cut(count, blocks))}
-    sizes = cut(count, blocks)
+    pieces = {size: part_sizes(size, demand.pieces) for size in set(part_sizes(count, blocks))}
+    sizes = part_sizes(count, blocks)
     return [pieces[sizes[_block_of(demand, c)]][c % demand.pieces] for c in range(len(demand))]
 
 
 def _fill(layout: ElementLayout, start_in: Callable[[int, int], int], start_out: Callable[[int, int], int]) -> None:
     """Set the slices of all chunks; the arguments return the start of (rank, chunk)'s block in input and output."""
     demand, blocks = layout.demand, _blocks(layout)
-    sizes = cut(layout.count, blocks)
+    sizes = part_sizes(layout.count, blocks)
     for chunk in range(len(demand)):
         size = sizes[_block_of(demand, chunk)]
-        inside, length = bound(size, demand.pieces, chunk % demand.pieces), layout.chunk_count[chunk]
+        inside, length = part_start(size, demand.pieces, chunk % demand.pieces), layout.chunk_count[chunk]
         for rank in demand.sources(chunk).tolist():
             at = start_in(rank, chunk) + inside
             layout.taken[rank, chunk] = slice(at, at + length)
@@ -156,7 +154,7 @@ def _fill(layout: ElementLayout, start_in: Callable[[int, int], int], start_out:
 
 def _starts(layout: ElementLayout) -> Callable[[int, int], int]:
     """Return a function for the start of a chunk's block in the whole buffer."""
-    starts = [bound(layout.count, _blocks(layout), block) for block in range(_blocks(layout))]
+    starts = [part_start(layout.count, _blocks(layout), block) for block in range(_blocks(layout))]
     return lambda _rank, chunk: starts[_block_of(layout.demand, chunk)]
 
 
@@ -170,22 +168,22 @@ def _span(start: int, size: int) -> slice:
 
 def _allgather(layout: ElementLayout) -> None:
     ranks = layout.demand.num_gpus
-    layout.input_count.extend(cut(layout.count, ranks))
+    layout.input_count.extend(part_sizes(layout.count, ranks))
     layout.output_count.extend([layout.count] * ranks)
     _fill(layout, _zero, _starts(layout))
     for rank, size in enumerate(layout.input_count):
-        layout.kept.append((rank, slice(0, size), _span(bound(layout.count, ranks, rank), size)))
+        layout.kept.append((rank, slice(0, size), _span(part_start(layout.count, ranks, rank), size)))
 
 
 def _alltoall(layout: ElementLayout) -> None:
     ranks = layout.demand.num_gpus
-    sizes = cut(layout.count, ranks)
+    sizes = part_sizes(layout.count, ranks)
     layout.input_count.extend([layout.count] * ranks)
     layout.output_count.extend([ranks * size for size in sizes])
     source = layout.demand.source.tolist()
     _fill(layout, _starts(layout), lambda rank, chunk: source[chunk] * sizes[rank])
     for rank, size in enumerate(sizes):
-        layout.kept.append((rank, _span(bound(layout.count, ranks, rank), size), _span(rank * size, size)))
+        layout.kept.append((rank, _span(part_start(layout.count, ranks, rank), size), _span(rank * size, size)))
 
 
 def _whole(layout: ElementLayout) -> None:
@@ -202,26 +200,26 @@ def _whole(layout: ElementLayout) -> None:
 def _reduce_scatter(layout: ElementLayout) -> None:
     ranks = layout.demand.num_gpus
     layout.input_count.extend([layout.count] * ranks)
-    layout.output_count.extend(cut(layout.count, ranks))
+    layout.output_count.extend(part_sizes(layout.count, ranks))
     _fill(layout, _starts(layout), _zero)
 
 
 def _scatter(layout: ElementLayout) -> None:
     ranks, root = layout.demand.num_gpus, layout.root
     layout.input_count.extend([layout.count if rank == root else 0 for rank in range(ranks)])
-    layout.output_count.extend(cut(layout.count, ranks))
+    layout.output_count.extend(part_sizes(layout.count, ranks))
     _fill(layout, _starts(layout), _zero)
     size = layout.output_count[root]
-    layout.kept.append((root, _span(bound(layout.count, ranks, root), size), slice(0, size)))
+    layout.kept.append((root, _span(part_start(layout.count, ranks, root), size), slice(0, size)))
 
 
 def _gather(layout: ElementLayout) -> None:
     ranks, root = layout.demand.num_gpus, layout.root
-    layout.input_count.extend(cut(layout.count, ranks))
+    layout.input_count.extend(part_sizes(layout.count, ranks))
     layout.output_count.extend([layout.count if rank == root else 0 for rank in range(ranks)])
     _fill(layout, _zero, _starts(layout))
     size = layout.input_count[root]
-    layout.kept.append((root, slice(0, size), _span(bound(layout.count, ranks, root), size)))
+    layout.kept.append((root, slice(0, size), _span(part_start(layout.count, ranks, root), size)))
 
 
 _RULES: dict[str, Callable[[ElementLayout], None]] = {

@@ -34,7 +34,7 @@ class MpiBackend:
         return np.ones(count, dtype=numpy_dtype(dtype))
 
     def exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        """Post all receives, then all sends, then wait for all. Arrays are sent as bytes, because MPI has no float16."""
+        """Post all receives, then all sends, then wait for all. Arrays are sent as bytes: MPI has no float16."""
         byte = self.mpi.BYTE
         posted = [self.comm.Irecv([array.view(np.uint8), byte], peer, tag) for peer, tag, array in receives]
         posted += [self.comm.Isend([array.view(np.uint8), byte], peer, tag) for peer, tag, array in sends]

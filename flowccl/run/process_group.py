@@ -35,7 +35,7 @@ class GroupMethods:
         self.scheduled: Counter[str] = Counter()
         self.fallen_back: Counter[str] = Counter()
 
-    # -- the collectives that schedules implement ----------------------------------------------------------------------
+    # -- the collectives that schedules implement ---------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce the tensors of all ranks to their sum, on all ranks."""
@@ -104,7 +104,7 @@ class GroupMethods:
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
 
-    # -- implementation ----------------------------------------------------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------------------------------
 
     def _runner(self, collective: str, tensor: Any, times: int = 1, root: int | None = None) -> Runner | None:
         """Return the runner of the collective's schedule with the nearest size, or None if there is none."""
@@ -135,9 +135,7 @@ class GroupMethods:
         return self._done(result)
 
     def _exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        together = (
-            "nccl" in self.inner.name().lower()
-        )  # NCCL needs all messages in one group; otherwise they run one by one
+        together = "nccl" in self.inner.name().lower()  # ungrouped, NCCL would run messages one by one
         if together:
             self.inner._start_coalescing()
         works = [self.inner.recv([as_bytes(t)], peer, _FIRST_TAG + tag) for peer, tag, t in receives]
@@ -161,7 +159,7 @@ class GroupMethods:
         return _classes()[1](result)
 
 
-# -- methods that are forwarded to the inner backend ------------------------------------------------------------------------
+# -- methods that are forwarded to the inner backend ------------------------------------------------------------------
 
 _FORWARDED = (
     "alltoall",

@@ -1,6 +1,7 @@
 """Run a schedule in this process (numpy), or in processes that are started for it: gloo (torch) or MPI.
 
-Under mpiexec or torchrun, this process is already one of them; then it runs only its own rank, and rank 0 gets the rows.
+Under mpiexec or torchrun, this process is already one of them. It then runs only its own rank, and rank 0 gets the
+rows.
 """
 
 import logging
@@ -55,14 +56,8 @@ def _run_mpi(schedule: Schedule, options: RunOptions, processes: int) -> list[Ro
     mpiexec = find_mpiexec()
     with tempfile.TemporaryDirectory(prefix="flowccl-run-") as folder:
         job, rows = write_job(schedule, options, Path(folder))
-        worker = [
-            sys.executable,
-            "-m",
-            "mpi4py",
-            "-m",
-            "flowccl.run.mpi_run",
-            str(job),
-        ]  # mpi4py aborts all processes on an error
+        # under `-m mpi4py`, an error in one process aborts all of them
+        worker = [sys.executable, "-m", "mpi4py", "-m", "flowccl.run.mpi_run", str(job)]
         command = [mpiexec, "-n", str(processes), *worker]
         done = subprocess.run(command, env=mpi_environment(processes), capture_output=True, text=True, check=False)
         if done.returncode or not rows.exists():
@@ -90,10 +85,9 @@ def _run_gloo(schedule: Schedule, options: RunOptions, processes: int) -> list[R
         failed = [rank for rank, process in enumerate(started) if process.exitcode]
         if failed or not rows.exists():
             errors = sorted(Path(folder).glob("error-*.txt"))
-            words = (
-                errors[0].read_text() if errors else f"code {started[failed[0]].exitcode}" if failed else "no result"
-            )
-            raise FlowcclError(f"a gloo process failed: {error_line(words)}")
+            code = f"code {started[failed[0]].exitcode}" if failed else "no result"
+            text = errors[0].read_text() if errors else code
+            raise FlowcclError(f"a gloo process failed: {error_line(text)}")
         return read_rows(rows)
 
 

@@ -40,7 +40,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The arrival of a transfer at a node: messages from all its roots, reduced with the present data or replacing it."""
+    """The arrival of a transfer at a node: messages from all roots, reduced with the present data or replacing it."""
 
     node: int
     chunk: int
@@ -58,18 +58,20 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class MessageProgram:
-    """The levels of each of `processes` processes. `player[node]` is the process that runs a node."""
+    """The levels of each of `processes` processes. `process_of[node]` is the process that runs a node."""
 
     schedule: Schedule
     processes: int
     levels: list[list[Level]]
     messages: list[Message]
-    player: dict[int, int]
+    process_of: dict[int, int]
 
     def describe_stand_ins(self) -> list[str]:
         """Return one line per node that is not a rank: "memory0 is simulated by rank 0"."""
         names, ranks = self.schedule.topology.nodes, self.schedule.demand.num_gpus
-        return [f"{names[node].name} is simulated by rank {at}" for node, at in self.player.items() if node >= ranks]
+        return [
+            f"{names[node].name} is simulated by rank {at}" for node, at in self.process_of.items() if node >= ranks
+        ]
 
     def operations(self, process: int) -> list[str]:
         """Return readable operations of a process in order, for debugging and tests."""
@@ -94,13 +96,13 @@ def make_program(schedule: Schedule, processes: int | None = None) -> MessagePro
             f"schedule for {count} gpus"
         )
     timing = schedule.timing
-    player = _players(schedule, count)
+    process_of = _node_processes(schedule, count)
     ends: dict[int, list[int]] = {}
     for transfer, node in zip(timing.end_transfer.tolist(), timing.end_node.tolist(), strict=True):
         ends.setdefault(transfer, []).append(node)
     levels: list[dict[int, Level]] = [{} for _ in range(count)]
     messages: list[Message] = []
-    bringing: dict[tuple[int, int], list[Message]] = {}  # (transfer, end): its messages
+    arriving: dict[tuple[int, int], list[Message]] = {}  # (transfer, end): its messages
     last: dict[tuple[int, int], int] = {}  # (node, chunk): level of the last arrival
     for is_send, row in events(schedule):
         if is_send:
@@ -108,30 +110,30 @@ def make_program(schedule: Schedule, processes: int | None = None) -> MessagePro
             chunk = int(schedule.chunk[i])
             level = last.get((node, chunk), -1) + 1
             for end in ends[i]:
-                message = Message(len(messages), i, chunk, node, end, player[node], player[end], level)
+                message = Message(len(messages), i, chunk, node, end, process_of[node], process_of[end], level)
                 messages.append(message)
-                bringing.setdefault((i, end), []).append(message)
-                levels[player[node]].setdefault(level, Level()).steps.append(message)
+                arriving.setdefault((i, end), []).append(message)
+                levels[process_of[node]].setdefault(level, Level()).steps.append(message)
                 if not message.local:
-                    levels[player[end]].setdefault(level, Level()).receives.append(message)
+                    levels[process_of[end]].setdefault(level, Level()).receives.append(message)
         else:
             i, node = int(timing.end_transfer[row]), int(timing.end_node[row])
-            chunk, came = int(schedule.chunk[i]), tuple(bringing[i, node])
+            chunk, came = int(schedule.chunk[i]), tuple(arriving[i, node])
             last[node, chunk] = max(last.get((node, chunk), -1), *(message.level for message in came))
             arrival = Arrival(node, chunk, bool(schedule.reduce[i]), came)
-            levels[player[node]].setdefault(last[node, chunk] + 1, Level()).steps.append(arrival)
+            levels[process_of[node]].setdefault(last[node, chunk] + 1, Level()).steps.append(arrival)
     ordered = [[mine[level] for level in sorted(mine)] for mine in levels]
-    return MessageProgram(schedule, count, ordered, messages, player)
+    return MessageProgram(schedule, count, ordered, messages, process_of)
 
 
-def _players(schedule: Schedule, processes: int) -> dict[int, int]:
+def _node_processes(schedule: Schedule, processes: int) -> dict[int, int]:
     """Return the process of each storing node that is used: ranks, then additional processes, then ranks in turn."""
     ranks = schedule.demand.num_gpus
     used = set(schedule.timing.root_node.tolist()) | set(schedule.timing.end_node.tolist())
-    player = {rank: rank for rank in range(ranks)}
+    process_of = {rank: rank for rank in range(ranks)}
     for number, node in enumerate(sorted(used - set(range(ranks)))):
-        player[node] = ranks + number if ranks + number < processes else number % ranks
-    return player
+        process_of[node] = ranks + number if ranks + number < processes else number % ranks
+    return process_of
 
 
 Exchange = Callable[[Sequence[tuple[int, int, Any]], Sequence[tuple[int, int, Any]]], None]
@@ -164,9 +166,7 @@ def run_process(
                 _apply(step, value, came)
             elif (step.src, step.chunk) not in value:
                 name = program.schedule.topology.nodes[step.src].name
-                raise ScheduleError(
-                    f"transfer {step.transfer}: {name} sends chunk {step.chunk}, which it does not have"
-                )
+                raise ScheduleError(f"transfer {step.transfer}: {name} sends chunk {step.chunk} without having it")
             elif step.local:
                 came[step.tag] = value[step.src, step.chunk]
             elif layout.chunk_count[step.chunk]:

@@ -1,9 +1,9 @@
 """Replay of a plan or an exported file on numpy arrays: a second check of a file, by numbers instead of logic.
 
-Every threadblock runs independently, in a random order by `seed`, so a step runs as early or as late as the waits of the
-program allow. The depth of connections, the visibility of completed steps and the asynchronous sends of ports are as in
-the runtimes. Calls follow each other without a barrier: a GPU that has completed a call checks its output, changes its
-buffers and starts the next call while others are still busy. The results are compared with the definition.
+Every threadblock runs independently, in a random order by `seed`, so a step runs as early or as late as the waits of
+the program allow. The depth of connections, the visibility of completed steps and the asynchronous sends of ports are
+as in the runtimes. Calls follow each other without a barrier: a GPU that has completed a call checks its output,
+changes its buffers and starts the next call while others are still busy. The results are compared with the definition.
 """
 
 import random
@@ -29,7 +29,7 @@ _PORT_RATE = 0.2  # probability that a port sends while other steps can still ru
 def replay(
     program: RuntimeProgram, *, dtype: str = "int32", per_chunk: int = 3, seed: int = 0, calls: int = 2
 ) -> list[Finding]:
-    """Return everything that is wrong after some calls with `per_chunk` elements per chunk, in all modes of the program."""
+    """Return everything that is wrong after some calls with `per_chunk` elements per chunk, in all modes."""
     kind = find_dtype(dtype)
     extra = (program.root,) if program.collective in ROOTED else ()
     demand = collective(program.collective, program.num_gpus, program.chunks * program.num_gpus, 1, *extra)
@@ -215,8 +215,6 @@ class _Replay:
         rank, buffer, index = cell
         chunks = self.memory[rank][buffer]
         if not 0 <= index < len(chunks):
-            raise ScheduleError(
-                f"{operation}: chunk {buffer}[{index}] of gpu {rank}, whose buffer has {len(chunks)} chunks"
-            )
+            raise ScheduleError(f"{operation}: chunk {buffer}[{index}] of gpu {rank}, which has only {len(chunks)}")
         found: Array = chunks[index]
         return found

@@ -24,9 +24,7 @@ def import_torch() -> Any:
     except ImportError:
         raise InputError("flowccl.torch needs torch, which is not installed: pip install flowccl[torch]") from None
     if not torch.distributed.is_available():
-        raise InputError(
-            "this torch was built without torch.distributed; install one with it: pip install flowccl[torch]"
-        )
+        raise InputError("this torch was built without torch.distributed; reinstall: pip install flowccl[torch]")
     return torch
 
 
@@ -68,7 +66,7 @@ class Runner:
         self.layouts: dict[int, ElementLayout] = {}
 
     def run(self, rank: int, count: int, buffers: tuple[Any, Any], exchange: Exchange) -> None:
-        """Run on flat tensors, the input and output of a rank; `count` is the number of elements of the whole buffer."""
+        """Run on flat tensors, the input and output of a rank; `count` is the elements of the whole buffer."""
         import torch
 
         if count not in self.layouts:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.run.element_layout import ElementLayout, bound
+from flowccl.run.element_layout import ElementLayout, part_start
 
 Ints = NDArray[np.int32]
 
@@ -54,7 +54,7 @@ def find_dtype(name: str) -> Dtype:
 
 
 def largest_value(dtype: Dtype, contributions: int) -> int:
-    """Return the largest input 2^k - 1 for which the sum of `contributions` inputs is exact; 0 if even ones exceed it."""
+    """Return the largest input 2^k - 1 for which the sum of `contributions` inputs is exact, possibly 0."""
     return int((1 << (min(dtype.exact // contributions, 2**20) + 1).bit_length() - 1) - 1)
 
 
@@ -101,7 +101,7 @@ class Inputs:
     def block(self, rank: int) -> tuple[int, int]:
         """Return the start and end of block `rank` of the whole buffer."""
         ranks = self.layout.demand.num_gpus
-        return bound(self.layout.count, ranks, rank), bound(self.layout.count, ranks, rank + 1)
+        return part_start(self.layout.count, ranks, rank), part_start(self.layout.count, ranks, rank + 1)
 
     def total(self, start: int, stop: int) -> Ints:
         """Return the sum of elements `start` to `stop` of all ranks' inputs."""

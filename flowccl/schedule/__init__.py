@@ -1,1 +1,1 @@
-"""The answer: transfers, their times, and what can be done with them."""
+"""Schedules: the transfer table, timing, transforms and files."""

@@ -1,7 +1,7 @@
 """Schedules in compact form: the transfers of GPU 0's data, and a symmetry group that maps them to all sources.
 
-For machines that look the same from every GPU: 40,000 GPUs need the schedule of one. `verifier/compact.py` verifies this
-form directly; `expanded` lists the transfers of all sources, if they are not too many.
+For machines that look the same from every GPU: 40,000 GPUs need the schedule of one. `verifier/compact.py` verifies
+this form directly; `expanded` lists the transfers of all sources, if they are not too many.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
-from flowccl.topology.symmetry.regular_groups import RegularGroup, rotation_group
+from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 
 COMPACT = ("allgather", "alltoall")  # the collectives that have a compact form
@@ -51,7 +51,7 @@ class CompactSchedule:
 
     @cached_property
     def demand_of_one(self) -> Demand:
-        """The demand of GPU 0's data: its block to all GPUs, or a block to each, all of the size of the largest block."""
+        """The demand of GPU 0's data: its block to all GPUs, or a block to each, all as large as the largest one."""
         count = len(self.group)
         block = -(-self.size_bytes // count)
         if self.collective == "allgather":

@@ -18,7 +18,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.files import topology_from_json, topology_to_json
 from flowccl.topology.routes import Routes
-from flowccl.topology.symmetry.regular_groups import turned_group
+from flowccl.topology.symmetry.regular_groups import rotation_group
 from flowccl.topology.topology import Topology
 
 FORMAT = "flowccl-schedule"
@@ -50,9 +50,16 @@ def load_schedule(path: str | Path, topology: Topology | None = None) -> Schedul
 
 def save_compact(compact: CompactSchedule, path: str | Path) -> None:
     """Write a compact schedule with its machine as JSON; compressed if the name ends in .gz."""
-    head = {"format": COMPACT_FORMAT, "version": VERSION, "collective": compact.collective, "size_bytes": compact.size_bytes}
-    turns = {"inside": list(compact.group.inside), "order": list(compact.group.order)}
-    write_json(path, head | turns | {"schedule": schedule_to_json(compact.one)})
+    value = {
+        "format": COMPACT_FORMAT,
+        "version": VERSION,
+        "collective": compact.collective,
+        "size_bytes": compact.size_bytes,
+        "inside": list(compact.group.inside),
+        "order": list(compact.group.order),
+        "schedule": schedule_to_json(compact.one),
+    }
+    write_json(path, value)
 
 
 def load_compact(path: str | Path, topology: Topology | None = None) -> CompactSchedule:
@@ -69,7 +76,7 @@ def load_compact(path: str | Path, topology: Topology | None = None) -> CompactS
     except InputError as error:
         raise ScheduleError(f"{name}: {error}") from None
     if group is None:
-        raise ScheduleError(f"{name}: inside, order: these rotations of the ranks are no symmetries of {one.topology.name}")
+        raise ScheduleError(f"{name}: inside, order: these rotations are no symmetries of {one.topology.name}")
     return CompactSchedule(value["collective"], size[0], one, group)
 
 

@@ -1,4 +1,4 @@
-"""The numbers that people read: finish, algbw, busbw and the use of each link."""
+"""Metrics of a schedule: finish, algbw, busbw and the utilization of each link."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from flowccl.schedule.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Metrics:
-    """finish in us; algbw and busbw in GB/s as nccl-tests defines them; share of the time each link is busy."""
+    """Finish in us; algbw and busbw in GB/s as defined by nccl-tests; fraction of the time that each link is busy."""
 
     finish_us: float
     algbw_GBps: float
@@ -20,7 +20,7 @@ class Metrics:
 
 
 def measure(schedule: Schedule) -> Metrics:
-    """The metrics of a schedule, taken from its replay."""
+    """Return the metrics of a schedule, computed from its timing."""
     timing, finish = schedule.timing, schedule.finish_ps
     busy = np.zeros(len(schedule.topology.links))
     np.add.at(busy, timing.hop_link, timing.hop_to_ps - timing.hop_from_ps)

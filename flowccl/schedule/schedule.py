@@ -1,4 +1,4 @@
-"""The answer: which chunk goes over which route when, as a table."""
+"""The schedule: a table of transfers, each a chunk on a route from a start time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,11 @@ _COLUMNS = {"chunk": np.int32, "route": np.int32, "start_ps": np.int64, "reduce"
 class Schedule:
     """All transfers of a demand on a machine.
 
-    Transfer i moves chunk `chunk[i]` over route `route[i]` of `routes`, starting at `start_ps[i]`. What arrives is
-    added to what the end has where `reduce[i]`, else it is stored. Transfers with the same `message` travel as one
-    send, on one route from one start: one setup, the bytes of all, every chunk whole when all have arrived; -1 is
-    alone. `method` names who made it.
+    Transfer i moves chunk `chunk[i]` over route `route[i]` of `routes`, starting at `start_ps[i]`. If `reduce[i]`, the
+    destination reduces the data into what it has, otherwise it stores the data. Transfers with the same `message`
+    number are one send on one route from one start: the overhead is paid once, and all chunks are complete when the
+    last byte has arrived. A message number of -1 means that the transfer is a send of its own. `method` is the name of
+    the method that made the schedule.
     """
 
     topology: Topology
@@ -39,7 +40,7 @@ class Schedule:
     message: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def __post_init__(self) -> None:
-        if self.message.max(initial=-1) < 0:  # so too where `replace` gave other rows to a schedule without messages
+        if self.message.max(initial=-1) < 0:  # also after `replace` changed the number of rows
             object.__setattr__(self, "message", np.full(len(self.chunk), -1, dtype=np.int32))
         for name, kind in _COLUMNS.items():
             column: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=kind)
@@ -66,7 +67,7 @@ class Schedule:
         method: str = "",
         message: NDArray[np.int32] | None = None,
     ) -> "Schedule":
-        """A schedule from one list of links per transfer; equal lists become one route."""
+        """Return a schedule from one list of links per transfer; equal lists become one route."""
         routes, route = links.distinct()
         flags = np.zeros(len(chunk), dtype=np.bool_) if reduce is None else reduce
         alone = np.zeros(0, dtype=np.int32) if message is None else message
@@ -80,7 +81,7 @@ class Schedule:
         transfers: Iterable[tuple[int, Sequence[int], int] | tuple[int, Sequence[int], int, bool]],
         method: str = "",
     ) -> "Schedule":
-        """A schedule from (chunk, links, start_ps) or (chunk, links, start_ps, reduce) tuples; for hand-made ones."""
+        """Return a schedule from (chunk, links, start_ps) or (chunk, links, start_ps, reduce) tuples."""
         rows = [(*row, False) if len(row) == 3 else row for row in transfers]
         return cls.from_links(
             topology,
@@ -118,17 +119,17 @@ class Schedule:
 
     @cached_property
     def cache(self) -> dict[str, Any]:
-        """What functions of a schedule found out about it, by their names."""
+        """Results that functions of a schedule keep, by name."""
         return {}
 
     @cached_property
     def has_messages(self) -> bool:
-        """Whether some transfers travel together."""
+        """Whether some transfers share a message."""
         return bool(self.message.max(initial=-1) >= 0)
 
     @cached_property
     def leader(self) -> NDArray[np.int64]:
-        """The first transfer of each one's message; itself where it is alone."""
+        """The first transfer of the message of each transfer."""
         leader = np.arange(len(self), dtype=np.int64)
         together = np.flatnonzero(self.message >= 0)
         _, first, inverse = np.unique(self.message[together], return_index=True, return_inverse=True)
@@ -137,7 +138,7 @@ class Schedule:
 
     @cached_property
     def sent_bytes(self) -> NDArray[np.int64]:
-        """Bytes of the message that each transfer travels in."""
+        """Bytes of the message of each transfer."""
         size = self.demand.chunk_bytes[self.chunk]
         if not self.has_messages:
             return size
@@ -147,13 +148,13 @@ class Schedule:
 
     @cached_property
     def timing(self) -> Timing:
-        """When each link is held, and when each transfer arrives where."""
+        """When each link is busy, and when each transfer arrives at each of its ends."""
         leader = self.leader if self.has_messages else None
         return replay(self.topology, self.shape, self.sent_bytes, self.route, self.start_ps, leader, self.reduce)
 
     @cached_property
     def finish_ps(self) -> int:
-        """The last arrival; what starts late at a GPU that adds it up itself is not there earlier either."""
+        """The last arrival, or the last release time of data if that is later."""
         return int(self.timing.end_arrival_ps.max(initial=self.demand.available_ps.max(initial=0)))
 
     @property
@@ -163,7 +164,7 @@ class Schedule:
 
 
 def stacked_messages(parts: Sequence[Schedule]) -> NDArray[np.int32]:
-    """The messages of several schedules, one after the other, with numbers that differ from part to part."""
+    """Return the message columns of several schedules as one column, with distinct numbers per schedule."""
     base = np.cumsum([0, *(int(part.message.max(initial=-1)) + 1 for part in parts)])
     moved = [np.where(part.message >= 0, part.message + at, -1) for part, at in zip(parts, base, strict=False)]
     return np.concatenate(moved).astype(np.int32)

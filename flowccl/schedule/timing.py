@@ -1,4 +1,4 @@
-"""From starts to times: when every link is held and when every transfer arrives. The one place that knows how."""
+"""Timing of transfers: from start times to the times when links are busy and transfers arrive."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,11 @@ from flowccl.units import busy_ps, busy_times_ps
 class Timing:
     """Times of all transfers, one row per hop (a transfer on a link), per root and per end.
 
-    A hop holds its link from `hop_from_ps` until `hop_to_ps`, at `hop_GBps`; the hops of a message are those of its
-    first transfer, while every transfer has its roots and ends. A root sends from `root_from_ps` until
-    `root_to_ps`. The first byte reaches an end at `end_first_ps`, the chunk is whole there at `end_whole_ps` and, where
-    it takes time to add it up, added at `end_arrival_ps`; of a message, all is added with its first transfer.
+    A hop occupies its link from `hop_from_ps` until `hop_to_ps`, at `hop_GBps`. The hops of a message are those of its
+    first transfer, while every transfer has its own roots and ends. A root sends from `root_from_ps` until
+    `root_to_ps`. The first byte reaches an end at `end_first_ps`, and the last one at `end_whole_ps`. If the end takes
+    time to reduce the chunk, it is done at `end_arrival_ps`; the first transfer of a message stands for the whole
+    message there.
     """
 
     hop_transfer: NDArray[np.int64]
@@ -37,7 +38,7 @@ class Timing:
 
     @property
     def reducing(self) -> NDArray[np.int64]:
-        """The ends that are busy adding up, from `end_whole_ps` to `end_arrival_ps`."""
+        """The ends that take time to reduce, from `end_whole_ps` to `end_arrival_ps`."""
         return np.flatnonzero(self.end_arrival_ps > self.end_whole_ps)
 
 
@@ -50,10 +51,10 @@ def replay(
     leader: NDArray[np.int64] | None = None,
     adds: NDArray[np.bool_] | None = None,
 ) -> Timing:
-    """Times of transfers of `size_bytes` on `route` from `start_ps`, where `adds` says which are added up.
+    """Return the timing of transfers of `size_bytes` on `route` from `start_ps`; `adds` marks those that reduce.
 
-    `leader` is the first transfer of each one's message, whose size is then that of the message; None where all travel
-    alone.
+    `leader` is the first transfer of each transfer's message, and `size_bytes` then is the size of the message; None if
+    there are no messages.
     """
     hop_transfer, hop = spread(shape.routes.ptr, route)
     hop_ptr = np.concatenate(([0], np.cumsum(np.diff(shape.routes.ptr)[route]))).astype(np.int64)
@@ -116,7 +117,7 @@ def replay(
 
 
 def spread(ptr: NDArray[np.int64], which: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For groups `ptr[g]:ptr[g + 1]` and a list of groups: for every member, its place in the list and itself."""
+    """Return, for all members of the listed groups `ptr[g]:ptr[g + 1]`, the position in the list and the member."""
     size = np.diff(ptr)[which]
     owner = np.repeat(np.arange(len(which), dtype=np.int64), size)
     inside = np.arange(len(owner), dtype=np.int64) - np.repeat(np.cumsum(size) - size, size)
@@ -132,7 +133,7 @@ def _with_changes(
     hop_ptr: NDArray[np.int64],
     first_segment: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Starts of hops, durations of segments and rates of hops where links change their bandwidth, one by one."""
+    """Starts of hops, durations of segments and rates of hops on machines whose links change their bandwidth."""
     begin = np.zeros(hop_ptr[-1], dtype=np.int64)
     rate = np.zeros(hop_ptr[-1], dtype=np.float64)
     duration = np.zeros(first_segment[-1], dtype=np.int64)
@@ -150,15 +151,15 @@ def _with_changes(
             links = [int(shape.routes.link[h]) for h in hops]
             limit = shape.segment_GBps[s] if topology.limits else np.inf
             share = _limit_share(topology, links, limit)
-            held, slowest = _longest_busy(topology, links, starts, int(size_bytes[i]), share)
-            duration[first_segment[i] + s - base] = held
+            busy, slowest = _longest_busy(topology, links, starts, int(size_bytes[i]), share)
+            duration[first_segment[i] + s - base] = busy
             rows = hop_ptr[i] + np.array(hops) - shape.routes.ptr[r]
-            begin[rows], rate[rows] = starts, slowest if not topology.has_overheads else size_bytes[i] * 1000.0 / held
+            begin[rows], rate[rows] = starts, slowest if not topology.has_overheads else size_bytes[i] * 1000.0 / busy
     return begin, duration, rate
 
 
 def _limit_share(topology: Topology, links: list[int], otherwise: float) -> float:
-    """What the limits leave to one transfer that uses these links together."""
+    """The rate that the limits allow one transfer on these links."""
     if not topology.limits:
         return otherwise
     uses = [len(set(limit.links) & set(links)) for limit in topology.limits]
@@ -168,21 +169,22 @@ def _limit_share(topology: Topology, links: list[int], otherwise: float) -> floa
 def _longest_busy(
     topology: Topology, links: list[int], starts: list[int], size_bytes: int, rate: float
 ) -> tuple[int, float]:
-    """How long the links are held, at the slowest rate of that time: it makes the hold longer, and may meet a slower.
+    """How long a transfer occupies the links, and its rate: the slowest bandwidth during that time.
 
-    `rate` is what limits leave.
+    A slower rate makes the time longer, which may include a still slower bandwidth, so this iterates to a fixed point.
+    `rate` is the rate that limits allow.
     """
     pointer, since, GBps = topology.link_changes
-    held = busy_ps(size_bytes, rate) if np.isfinite(rate) else 1
+    busy = busy_ps(size_bytes, rate) if np.isfinite(rate) else 1
     while True:
-        longest = held
+        longest = busy
         for link, start in zip(links, starts, strict=True):
             rows = slice(int(pointer[link]), int(pointer[link + 1]))
-            now = max(int(np.searchsorted(since[rows], start, side="right")) - 1, 0)  # before zero, as at zero
-            last = max(int(np.searchsorted(since[rows], start + held, side="left")), now + 1)
+            now = max(int(np.searchsorted(since[rows], start, side="right")) - 1, 0)  # before time zero, as at zero
+            last = max(int(np.searchsorted(since[rows], start + busy, side="left")), now + 1)
             slowest = float(GBps[rows][now:last].min())
             rate = min(rate, slowest)
             longest = max(longest, int(topology.link_overhead_ps[link]) + busy_ps(size_bytes, slowest))
-        if longest <= held:
-            return held, rate
-        held = longest
+        if longest <= busy:
+            return busy, rate
+        busy = longest

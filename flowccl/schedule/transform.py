@@ -1,4 +1,4 @@
-"""Schedules from schedules: prune, retime, reverse, join. What goes in valid comes out valid."""
+"""Transforms of schedules: prune, left-shift, subdivide, reverse, concatenate. Valid schedules stay valid."""
 
 from dataclasses import replace
 
@@ -15,11 +15,11 @@ from flowccl.topology.routes import Routes
 
 
 def prune(schedule: Schedule) -> Schedule:
-    """Drop what no destination needs (TE-CCL section 3): walk back from each destination to the source.
+    """Remove transfers that no destination needs (TE-CCL section 3), walking back from destinations to sources.
 
-    A node keeps only the first delivery of a chunk (one that cannot copy, one for each time that it sends it), and only
-    if somebody needs it; a multicast loses the branches that nobody needs. Left as they are: chunks that are sums of
-    several contributions, and branches without which the rest would be too fast for a limit or a link further on.
+    A node keeps only the first delivery of a chunk (a node that cannot copy, one delivery per send), and only if a
+    destination needs it. A multicast loses the branches that no destination needs. Chunks with several contributions
+    stay as they are, and so do branches without which the other branches would be too fast for a limit or a later link.
     """
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
     reduced = (np.diff(demand.source_ptr) > 1)[schedule.chunk]
@@ -31,13 +31,13 @@ def prune(schedule: Schedule) -> Schedule:
     is_wanted = wanted[np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)] == keys
     rows = order[is_wanted & (first | gives_away)]
 
-    fed_by = np.full(len(schedule), -1, dtype=np.int64)  # the row with which the root of each transfer got the chunk
+    fed_by = np.full(len(schedule), -1, dtype=np.int64)  # the delivery that gave the root of each transfer its chunk
     root, end = feeding(schedule)
     fed_by[timing.root_transfer[root]] = end
     useful = reduced[timing.end_transfer]
-    if schedule.has_messages:  # what travels with a sum stays, so that the sum comes when it came
-        with_sum = np.isin(schedule.leader, schedule.leader[reduced])
-        rows = np.union1d(rows, np.flatnonzero(with_sum[timing.end_transfer]))
+    if schedule.has_messages:  # other transfers in the message of a reduction stay, which keeps its timing
+        with_reduction = np.isin(schedule.leader, schedule.leader[reduced])
+        rows = np.union1d(rows, np.flatnonzero(with_reduction[timing.end_transfer]))
     rows = rows[~useful[rows]]
     last = np.empty(len(useful), dtype=np.int64)
     while len(rows):
@@ -50,7 +50,7 @@ def prune(schedule: Schedule) -> Schedule:
 
 
 def _same_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """What is left of a message keeps one route: an end that one of its chunks needs, all get that need any."""
+    """Keep one route per message: an end that one of its chunks needs stays for all chunks that are needed."""
     end_transfer = schedule.timing.end_transfer
     place = np.arange(len(end_transfer)) - np.searchsorted(end_transfer, end_transfer)
     key = schedule.leader[end_transfer] * (int(place.max(initial=0)) + 1) + place
@@ -59,7 +59,7 @@ def _same_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> NDArray[np.bool
 
 
 def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
-    """The same schedule with only these (transfer, end) rows, in the order of `timing.end_transfer`."""
+    """Return the schedule with only these (transfer, end) rows, in the order of `timing.end_transfer`."""
     shape, end_transfer = schedule.shape, schedule.timing.end_transfer
     ends = np.bincount(end_transfer, minlength=len(schedule))
     kept = np.bincount(end_transfer[useful], minlength=len(schedule))
@@ -90,7 +90,7 @@ def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
 
 
 def _branches(schedule: Schedule, links: tuple[int, ...], ends: list[int]) -> list[int]:
-    """The links of a route that lead to the chosen ends (given by their hops)."""
+    """Return the links of a route that lead to the chosen ends, given by their hops."""
     feeds = {schedule.topology.links[link].dst: link for link in links}
     chosen: set[int] = set()
     for hop in ends:
@@ -102,7 +102,7 @@ def _branches(schedule: Schedule, links: tuple[int, ...], ends: list[int]) -> li
 
 
 def _subset(schedule: Schedule, keep: NDArray[np.int64]) -> Schedule:
-    """Some of the transfers, and only the routes that they use."""
+    """Return the schedule with some of its transfers and the routes that they use."""
     used, route = np.unique(schedule.route[keep], return_inverse=True)
     return replace(
         schedule,
@@ -116,9 +116,9 @@ def _subset(schedule: Schedule, keep: NDArray[np.int64]) -> Schedule:
 
 
 def left_shift(schedule: Schedule) -> Schedule:
-    """Start everything as early as it can: every link and limit keeps its order, so nothing gets later.
+    """Start every transfer as early as possible without changing the order on links and limits; none gets later.
 
-    Links whose bandwidth changes over time keep their starts: there, earlier may be slower.
+    On machines whose links change their bandwidth the schedule stays as it is, because an earlier start may be slower.
     """
     from flowccl.schedule.generation.generation_kernels import earliest_starts
 
@@ -126,7 +126,7 @@ def left_shift(schedule: Schedule) -> Schedule:
         return schedule
     before, after, lag = precedences(schedule)
     soonest, leader = soonest_starts(schedule), schedule.leader
-    if schedule.has_messages:  # all start with their leader
+    if schedule.has_messages:  # all transfers of a message start with its leader
         np.maximum.at(soonest, leader, soonest.copy())
         before, after = leader[before], leader[after]
         other = before != after
@@ -139,11 +139,11 @@ def left_shift(schedule: Schedule) -> Schedule:
 
 
 def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
-    """The same ways with every chunk in pieces that follow one another, as early as they can.
+    """Return the schedule with every chunk in several smaller ones that follow each other, as early as possible.
 
-    `demand` has the same blocks in so many times as many chunks. A piece goes on as soon as it is there, so the finish
-    is earlier or the same, but for bytes that do not divide. None where messages, changing links or store-and-forward
-    switches do not let it be done so.
+    `demand` has the same blocks in a multiple of the chunks. A smaller chunk is forwarded as soon as it has arrived, so
+    the finish does not get later, except by bytes that do not divide evenly. None if messages, links that change or
+    store-and-forward switches make this impossible.
     """
     times, count = len(demand) // len(schedule.demand), len(schedule)
     if schedule.has_messages or schedule.topology.changes or not _is_subdivision(demand, schedule.demand, times):
@@ -160,17 +160,17 @@ def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
         reduce=reduce,
         message=none[:0].astype(np.int32),
     )
-    hold = _longest_busy_times(pieces).reshape(count, times)
-    whole, together = _longest_busy_times(schedule), hold.sum(axis=1)
-    more = together > whole  # where bytes do not divide: all starts a little later
+    busy = _longest_busy_times(pieces).reshape(count, times)
+    whole, together = _longest_busy_times(schedule), busy.sum(axis=1)
+    more = together > whole  # bytes that do not divide evenly: all transfers start a little later
     longer = float(((together + 2) / whole)[more].max(initial=1.0))
-    start = np.ceil(schedule.start_ps * longer).astype(np.int64)[:, None] + np.cumsum(hold, axis=1) - hold
+    start = np.ceil(schedule.start_ps * longer).astype(np.int64)[:, None] + np.cumsum(busy, axis=1) - busy
     placed = replace(pieces, start_ps=start.reshape(-1))
     return left_shift(placed) if fits(placed) else None
 
 
 def _is_subdivision(fine: Demand, coarse: Demand, times: int) -> bool:
-    """Whether each chunk of one demand is so many chunks of the other, one after another."""
+    """Whether each chunk of the coarse demand is `times` consecutive chunks of the fine one."""
     of = np.repeat(np.arange(len(coarse), dtype=np.int32), times)
     return len(fine) == len(of) and all(
         np.array_equal(np.diff(pointer), np.diff(other)[of]) and np.array_equal(rank, other_rank[spread(other, of)[1]])
@@ -182,19 +182,19 @@ def _is_subdivision(fine: Demand, coarse: Demand, times: int) -> bool:
 
 
 def _longest_busy_times(schedule: Schedule) -> NDArray[np.int64]:
-    """How long each transfer holds the link that it holds longest."""
+    """The longest time that each transfer occupies a link."""
     timing = schedule.timing
-    hold = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(hold, timing.hop_transfer, timing.hop_to_ps - timing.hop_from_ps)
-    return hold
+    busy = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(busy, timing.hop_transfer, timing.hop_to_ps - timing.hop_from_ps)
+    return busy
 
 
 def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
-    """The schedule run backwards on the reversed machine: what was sent out comes back.
+    """Return the schedule run backwards on the reversed machine.
 
-    `demand` is the reversed one (for example reduce_scatter for an allgather), with the same chunks in the same order;
-    `reduce` says whether what arrives is added up. It takes as long as the schedule, unless links change or a limit is
-    over links with several latencies, which it then meets at other times: there, what clashes is put later.
+    `demand` is the reversed demand (for example reduce_scatter for an allgather), with the same chunks in the same
+    order; `reduce` says whether destinations reduce what arrives. The finish is the same, unless links change or a
+    limit has links of different latencies: then the transfers are generated serially in the reversed order.
     """
     if len(demand) != len(schedule.demand) or np.any(demand.chunk_bytes != schedule.demand.chunk_bytes):
         raise ScheduleError("reverse: the reversed demand must have the same chunks in the same order")
@@ -209,7 +209,7 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
         start_ps=np.zeros(len(schedule), dtype=np.int64),
         reduce=np.full(len(schedule), reduce),
     )
-    if reduce:  # a node on the way that cannot reduce, such as a memory, keeps what comes until it has sent it on
+    if reduce:  # a relay that cannot reduce, such as a memory, stores the data
         ends = ~schedule.topology.reversed.reduces[back.timing.end_node]
         back = replace(back, reduce=np.bincount(back.timing.end_transfer, ends, len(schedule)) == 0)
     if not len(schedule):
@@ -224,7 +224,7 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
 def _reversed_starts(
     forward: Timing, back: Timing, leader: NDArray[np.int64], latency_ps: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Starts with which every hop, now from zero as in `back`, is held when its mirror image arrived."""
+    """Starts with which every hop of `back`, which starts at 0, occupies its link at the reversed time."""
     whole = forward.hop_to_ps + latency_ps[forward.hop_link]
     last = np.searchsorted(forward.hop_transfer, leader, side="right") - 1
     first = np.searchsorted(back.hop_transfer, leader, side="left")
@@ -232,16 +232,16 @@ def _reversed_starts(
 
 
 def concatenate(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
-    """Two schedules, one after the other chunk by chunk: chunk i of the second goes on where the first leaves it.
+    """Return the two schedules in sequence, chunk by chunk: chunk i continues in the second where the first ends.
 
-    Both must be for the same machine and the same chunk sizes as `demand`. The second starts as early as its data
-    and links allow, not when all of the first is over.
+    Both must be for the same machine and have the chunk sizes of `demand`. The second starts as early as its data and
+    links allow, not when all of the first has finished.
     """
     if first.topology != second.topology:
-        raise ScheduleError(f"join: {first.topology.name} and {second.topology.name} are different machines")
+        raise ScheduleError(f"concatenate: {first.topology.name} and {second.topology.name} are different machines")
     for part in (first, second):
         if len(part.demand) != len(demand) or np.any(part.demand.chunk_bytes != demand.chunk_bytes):
-            raise ScheduleError("join: both schedules must have the chunks of the joined demand, in the same order")
+            raise ScheduleError("concatenate: both schedules must have the chunks of the demand, in the same order")
     routes = Routes(
         np.concatenate((first.routes.ptr, first.routes.ptr[-1] + second.routes.ptr[1:])),
         np.concatenate((first.routes.link, second.routes.link)),
@@ -257,6 +257,6 @@ def concatenate(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
         first.method if first.method == second.method else f"{first.method}, {second.method}",
         stacked_messages((first, second)),
     )
-    if both.topology.changes:  # later, links have other bandwidths, and the second half takes other times
+    if both.topology.changes:  # links have other bandwidths later, so that durations change
         return generate_serial(both, np.concatenate((sequence(first), sequence(second) + len(first))))
     return left_shift(both)

@@ -16,7 +16,7 @@ def check_keys(value: Any, place: str, known: tuple[str, ...], needed: dict[str,
         raise TopologyError(f"{where}must be an object, got {show(value)}")
     for key in value:
         if key not in known:
-            hint = nearest(key, known) or f"; known are {', '.join(known)}"
+            hint = nearest(key, known) or f"; known keys are {', '.join(known)}"
             raise TopologyError(f"{where}unknown key {show(key)}{hint}")
     for key, example in needed.items():
         if key not in value:

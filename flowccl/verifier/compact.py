@@ -1,9 +1,9 @@
-"""The judge of schedules in compact form: the transfers of GPU 0's data, and a group that moves them to all sources.
+"""The verifier of compact schedules: the transfers of GPU 0's data, and a group that maps them to all sources.
 
-Why this is enough. An element of the group moves a valid schedule of GPU 0's data to a valid one of another GPU's data,
-since it leaves the machine unchanged. What is left is that transfers of different sources do not meet on a link. Two
-that do are moved, each to GPU 0, to two uses of links of one orbit; so if no two uses of an orbit overlap, and no
-element but the identity leaves a used link in place, no two transfers meet.
+Why this is enough: an element of the group maps a valid schedule of GPU 0's data to a valid one of another GPU's data,
+because it leaves the machine unchanged. It remains to show that transfers of different sources do not overlap on a
+link. If two did, the group would map them to two transfers of GPU 0's data that use links of one orbit at the same
+time. So if no two uses of an orbit overlap, and only the identity fixes a used link, no two transfers overlap.
 """
 
 import numpy as np
@@ -15,24 +15,24 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.symmetry.permutations import verified
 from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
-from flowccl.units import format_bytes, format_GBps, ps_to_us
+from flowccl.units import format_bytes, format_GBps
 from flowccl.verifier.verify import verify
-from flowccl.verifier.violation import Violation
+from flowccl.verifier.violation import Violation, exact_us
 
 
 def verify_whole(compact: CompactSchedule) -> list[Violation]:
-    """The same for a compact schedule, which also says what all together must do."""
+    """Return all violations of a compact schedule, including a demand that is not its part of the collective."""
     wanted, got = compact.demand_of_one, compact.one.demand
     if got != wanted:
-        words = f"gpu 0 sends {got!r}; its part of the {compact.collective} is {wanted!r}"
+        words = f"gpu 0 has the demand {got!r}; its part of the {compact.collective} is {wanted!r}"
         return [Violation("destination", words)]
     return verify_compact(compact.one, compact.group)
 
 
 def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
-    """A floor for machines that look the same from every GPU: what must get into a GPU, a host and half of the ranks.
+    """Return a lower bound for machines that look the same from every GPU: cuts into a GPU, a host and half the ranks.
 
-    Into a set of m of n GPUs come n - m blocks (allgather), or m (n - m) of them (alltoall).
+    n - m blocks (allgather) or m (n - m) blocks (alltoall) must enter a set of m of n GPUs.
     """
     count, nodes = topology.num_gpus, topology.nodes
     host = np.array([bool(nodes[0].host) and node.host == nodes[0].host for node in nodes])
@@ -44,7 +44,7 @@ def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bou
     for name, far in sides.items():
         cut, inside = Cut(topology, name, far), int(far[:count].sum())
         blocks = (count - inside) * (1 if collective == "allgather" else inside)
-        volume = blocks * (size_bytes // count)  # the least blocks
+        volume = blocks * (size_bytes // count)  # the smallest blocks
         ps = int(np.ceil((volume * 1000 / cut.GBps + topology.link_latency_ps[cut.links].min()) * (1 - 1e-12)))
         words = f"{format_bytes(volume)} must cross {name}, {format_GBps(cut.GBps)} ({len(cut.links)} links)"
         best = max(best, Bound(ps, "cut", words), key=lambda bound: bound.ps)
@@ -52,39 +52,39 @@ def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bou
 
 
 def verify_compact(schedule: Schedule, group: RegularGroup) -> list[Violation]:
-    """Every violation; an empty list proves the schedule that the group makes of this one right."""
+    """Return all violations; an empty list proves that the images of this schedule under the group are valid."""
     return [*_group(schedule, group), *verify(schedule), *_orbits(schedule, group)]
 
 
 def _group(schedule: Schedule, group: RegularGroup) -> list[Violation]:
-    """The turns leave this machine unchanged and make exactly one element per GPU; all data is GPU 0's."""
+    """The generators are symmetries of this machine with exactly one element per GPU, and all data is GPU 0's."""
     topology, rotations = schedule.topology, group.rotations
     known = verified(topology, rotations.nodes)
     if len(known) != len(rotations) or not np.array_equal(known.links, rotations.links):
-        return [Violation("machine", "a permutation of the group changes the machine")]
+        return [Violation("machine", "a permutation of the group is no symmetry of the machine")]
     count, total = topology.num_gpus, 1
     for nodes, inside, order in zip(rotations.nodes, group.inside, group.order, strict=True):
         rank = np.arange(count)
         digit = rank // inside % order
         if total != inside or not np.array_equal(nodes[:count], rank + ((digit + 1) % order - digit) * inside):
-            return [Violation("machine", "a permutation of the group is not the turn of a digit that it should be")]
+            return [Violation("machine", "a permutation of the group is not the expected rotation of a digit")]
         total *= order
     if total != count:
         return [Violation("machine", f"the group has {total} elements for {count} gpus")]
     if schedule.demand.reduces or np.any(schedule.demand.source_rank != 0):
         return [Violation("source", "in compact form all data must be that of gpu 0")]
     if topology.has_extra_constraints:
-        return [Violation("machine", "compact form knows no limits, buffers or changes of bandwidth")]
+        return [Violation("machine", "the compact form does not support limits, buffers or changes of bandwidth")]
     return []
 
 
 def _orbits(schedule: Schedule, group: RegularGroup) -> list[Violation]:
-    """Every link that is used is moved by all elements, and its orbit carries one chunk at a time."""
+    """Only the identity fixes a used link, and the links of an orbit carry one chunk at a time."""
     timing = schedule.timing
     stuck = np.flatnonzero(~group.free_links[timing.hop_link])
     if len(stuck):
         link = int(timing.hop_link[stuck[0]])
-        words = f"link {link} ({schedule.topology.link_name(link)}) is left in place by an element of the group"
+        words = f"link {link} ({schedule.topology.link_name(link)}) is fixed by an element of the group"
         return [Violation("link", words, (int(timing.hop_transfer[stuck[0]]),))]
     orbit = group.link_orbits[timing.hop_link]
     order = np.lexsort((timing.hop_from_ps, orbit))
@@ -94,6 +94,6 @@ def _orbits(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     for at in clash.tolist():
         pair = (int(timing.hop_transfer[order[at]]), int(timing.hop_transfer[order[at + 1]]))
         until, since = timing.hop_to_ps[order[at]], timing.hop_from_ps[order[at + 1]]
-        words = f"until {ps_to_us(int(until)):g} us, but transfer {pair[1]} starts on it at {ps_to_us(int(since)):g} us"
+        words = f"until {exact_us(int(until))}, but transfer {pair[1]} starts on it at {exact_us(int(since))}"
         result.append(Violation("link", f"orbit {orbit[order[at]]} of links carries transfer {pair[0]} {words}", pair))
     return result

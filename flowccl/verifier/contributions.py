@@ -1,21 +1,20 @@
-"""Contributions, followed one by one: a sum must count every source exactly once."""
+"""Contributions of reductions: every source must count exactly once."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.schedule.schedule import Schedule
-from flowccl.units import ps_to_us
-from flowccl.verifier.violation import Violation, transfer_name
+from flowccl.verifier.violation import Violation, exact_us, transfer_name
 
-_READY, _ARRIVAL, _SEND = -1, 0, 1  # in this order at one instant
+_READY, _ARRIVAL, _SEND = -1, 0, 1  # the order at equal times
 
 
 def check_contributions(schedule: Schedule) -> list[Violation]:
-    """Violations of all chunks that several sources contribute to, or that some transfer adds up.
+    """Return the violations of all chunks that are reduced.
 
-    A node's value is the set of contributions in it (bits of an int). At an instant, what is ready comes first, then
-    arrivals, then sends. What arrives is added where the transfer says so, else it replaces what was there. A node that
-    cannot copy gives away what it sends.
+    The value of a node is the set of contributions in it (bits of an int). At equal times, data becomes available
+    first, then arrivals count, then sends. An arrival is reduced into the value if the transfer says so, otherwise it
+    replaces the value. A node that cannot copy gives away what it sends.
     """
     reduced = reduced_chunks(schedule)
     if not reduced.any():
@@ -42,7 +41,7 @@ def check_contributions(schedule: Schedule) -> list[Violation]:
 
 
 def reduced_chunks(schedule: Schedule) -> NDArray[np.bool_]:
-    """Chunks that are added up: several sources, a transfer that adds, or one that leaves several nodes at once."""
+    """Return which chunks are reduced: those with several sources, a reducing transfer, or one with several roots."""
     reduced = np.asarray(np.diff(schedule.demand.source_ptr) > 1)
     reduced[schedule.chunk[schedule.reduce]] = True
     reduced[schedule.chunk[np.diff(schedule.shape.root_ptr)[schedule.route] > 1]] = True
@@ -50,7 +49,7 @@ def reduced_chunks(schedule: Schedule) -> NDArray[np.bool_]:
 
 
 def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int, int, int, bool]]) -> list[Violation]:
-    """Replay one chunk's events (what, its row, transfer, node, whether it is added) in order of time."""
+    """Replay the events of one chunk (what, row, transfer, node, whether it is reduced) in order of time."""
     timing, nodes, demand = schedule.timing, schedule.topology.nodes, schedule.demand
     sources = demand.sources(chunk).tolist()
     ready = demand.available_ps[demand.source_ptr[chunk] : demand.source_ptr[chunk + 1]].tolist()
@@ -65,8 +64,8 @@ def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int, int, in
         if what == _SEND:
             have = value.get(node, 0)
             if not have:
-                sends = f"{nodes[node].name} sends at {ps_to_us(int(timing.root_from_ps[row])):g} us"
-                words = "but has given it away and cannot copy" if node in gave else "but has nothing of it then"
+                sends = f"{nodes[node].name} sends at {exact_us(int(timing.root_from_ps[row]))}"
+                words = "but has given it away and cannot copy" if node in gave else "but has no contribution then"
                 kind = "copy" if node in gave else "source"
                 result.append(Violation(kind, f"{transfer_name(schedule, i)}: {sends}, {words}", (i,)))
             elif not nodes[node].copies:

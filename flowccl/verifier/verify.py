@@ -1,4 +1,4 @@
-"""The judge: replays a schedule and lists every violation of the model. Knows nothing of how it was made."""
+"""The verifier: replays a schedule and lists every violation of the model. It does not depend on any method."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.schedule.schedule import Schedule
-from flowccl.units import format_bytes, format_GBps, ps_to_us
+from flowccl.units import format_bytes, format_GBps
 from flowccl.verifier.contributions import check_contributions, reduced_chunks
-from flowccl.verifier.violation import Violation, transfer_name
+from flowccl.verifier.violation import Violation, exact_us, transfer_name
 
 __all__ = ["Violation", "verify"]
 
 
 def verify(schedule: Schedule) -> list[Violation]:
-    """Every violation, in no particular order; an empty list proves the schedule right.
+    """Return all violations, in no particular order; an empty list proves that the schedule is valid.
 
-    Proved: routes exist and switches copy or reduce only if they can; nothing starts before time zero; GPUs that are
-    neither in the group nor relays are left alone; every transfer's source holds the chunk when it starts; every link
-    and limit is within its capacity at every instant; GPUs that take time to add up do so one by one; buffers stay
-    within their limits; every destination ends with what it wants, every contribution counted once.
+    Verified: routes exist, and switches copy or reduce only if they can; no transfer starts before time zero; GPUs that
+    are neither in the group nor relays are not used; every transfer's source has the chunk when it starts; every link
+    and limit is within its capacity at every instant; GPUs that take time to reduce do so one chunk at a time; buffers
+    stay within their limits; every destination ends with its data, every contribution counted exactly once.
     """
     if schedule.demand.num_gpus > schedule.topology.num_gpus:
         machine = f"{schedule.topology.name} has {schedule.topology.num_gpus}"
@@ -29,7 +29,7 @@ def verify(schedule: Schedule) -> list[Violation]:
         *_messages(schedule),
         *_starts(schedule),
         *_forbidden(schedule),
-        *_holding(schedule),
+        *_availability(schedule),
         *check_contributions(schedule),
         *_copies(schedule),
         *_links(schedule),
@@ -51,11 +51,11 @@ def _routes(schedule: Schedule) -> list[Violation]:
 
 
 def _messages(schedule: Schedule) -> list[Violation]:
-    """What travels together takes the same route from the same start, and is all added or all stored."""
+    """The transfers of a message have the same route, start and `reduce` flag."""
     if not schedule.has_messages:
         return []
     leader, result = schedule.leader, []
-    for column, words in (("route", "route"), ("start_ps", "start"), ("reduce", "use (added or stored)")):
+    for column, words in (("route", "route"), ("start_ps", "start"), ("reduce", "reduce flag")):
         values = getattr(schedule, column)
         for i in np.flatnonzero(values != values[leader]).tolist():
             partner = f"is in message {schedule.message[i]} with transfer {leader[i]}"
@@ -68,7 +68,7 @@ def _starts(schedule: Schedule) -> list[Violation]:
     return [
         Violation(
             "start",
-            f"{transfer_name(schedule, i)}: starts at {ps_to_us(int(schedule.start_ps[i])):g} us, before time zero",
+            f"{transfer_name(schedule, i)}: starts at {exact_us(int(schedule.start_ps[i]))}, before time zero",
             (i,),
         )
         for i in np.flatnonzero(schedule.start_ps < 0).tolist()
@@ -76,7 +76,7 @@ def _starts(schedule: Schedule) -> list[Violation]:
 
 
 def _forbidden(schedule: Schedule) -> list[Violation]:
-    """GPUs outside the group that are no relays neither send nor get anything."""
+    """GPUs that are neither in the group nor relays neither send nor receive."""
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
     banned = np.zeros((len(demand), nodes), dtype=np.bool_)
     banned[:, list(demand.forbidden)] = True
@@ -95,34 +95,34 @@ def _forbidden(schedule: Schedule) -> list[Violation]:
     return [Violation("relay", f"{transfer_name(schedule, i)}: {name} {words}", (i,)) for i, name in names]
 
 
-def _holding(schedule: Schedule) -> list[Violation]:
-    """Every source holds the chunk when it starts to send it; every destination gets what it wants."""
+def _availability(schedule: Schedule) -> list[Violation]:
+    """Every source has the chunk when it starts to send it; every destination gets its chunks."""
     timing, demand, nodes = schedule.timing, schedule.demand, len(schedule.topology.nodes)
     plain = ~reduced_chunks(schedule)
     key = schedule.chunk[timing.end_transfer].astype(np.int64) * nodes + timing.end_node
     own = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
     every = np.concatenate((own, key))
-    at_once = np.iinfo(np.int64).min  # what starts before time zero is no second violation
-    ready = np.where(demand.available_ps > 0, demand.available_ps, at_once)
+    always = np.iinfo(np.int64).min  # a start before time zero is not reported as a second violation
+    ready = np.where(demand.available_ps > 0, demand.available_ps, always)
     when = np.concatenate((ready, timing.end_arrival_ps))
     order = np.lexsort((when, every))
-    held, first = np.unique(every[order], return_index=True)
+    key_of, first = np.unique(every[order], return_index=True)
     since = when[order][first]
 
-    def held_since(asked: NDArray[np.int64]) -> NDArray[np.int64]:
-        place = np.minimum(np.searchsorted(held, asked), len(held) - 1)
-        return np.where(held[place] == asked, since[place], np.iinfo(np.int64).max)
+    def available_since(asked: NDArray[np.int64]) -> NDArray[np.int64]:
+        place = np.minimum(np.searchsorted(key_of, asked), len(key_of) - 1)
+        return np.where(key_of[place] == asked, since[place], np.iinfo(np.int64).max)
 
     result = []
     root_chunk = schedule.chunk[timing.root_transfer]
-    has = held_since(root_chunk.astype(np.int64) * nodes + timing.root_node)
+    has = available_since(root_chunk.astype(np.int64) * nodes + timing.root_node)
     for row in np.flatnonzero((has > timing.root_from_ps) & plain[root_chunk]).tolist():
         i, node = int(timing.root_transfer[row]), schedule.topology.nodes[timing.root_node[row]].name
-        start = f"{node} sends it at {ps_to_us(int(timing.root_from_ps[row])):g} us"
+        start = f"{node} sends it at {exact_us(int(timing.root_from_ps[row]))}"
         never = has[row] == np.iinfo(np.int64).max
-        why = "but never gets it" if never else f"but has it only from {ps_to_us(int(has[row])):g} us"
+        why = "but never gets it" if never else f"but has it only from {exact_us(int(has[row]))}"
         result.append(Violation("source", f"{transfer_name(schedule, i)}: {start} {why}", (i,)))
-    has = held_since(demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank)
+    has = available_since(demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank)
     for row in np.flatnonzero((has == np.iinfo(np.int64).max) & plain[demand.destination_chunk]).tolist():
         node = schedule.topology.nodes[demand.destination_rank[row]].name
         result.append(Violation("destination", f"{node} never gets chunk {demand.destination_chunk[row]}"))
@@ -130,7 +130,7 @@ def _holding(schedule: Schedule) -> list[Violation]:
 
 
 def _copies(schedule: Schedule) -> list[Violation]:
-    """A storing node that cannot copy gives away what it sends: it sends and keeps no more than it has got by then."""
+    """A storing node that cannot copy gives away what it sends: it sends and keeps no more copies than have arrived."""
     result = []
     plain = ~reduced_chunks(schedule)
     for node in np.flatnonzero(schedule.topology.stores & ~schedule.topology.copies).tolist():
@@ -145,7 +145,7 @@ def _copies(schedule: Schedule) -> list[Violation]:
                 has, got = max(has + step, 0), got + max(step, 0)
             name = f"{schedule.topology.nodes[node].name} cannot copy, but"
             if short is not None:
-                words = f"{name} sends at {ps_to_us(short[0]):g} us what it has given away before"
+                words = f"{name} sends at {exact_us(short[0])} what it has given away before"
                 result.append(Violation("copy", f"{transfer_name(schedule, short[1])}: {words}", (short[1],)))
             elif got and not has and node in schedule.demand.destinations(chunk):
                 last = max(i for _, _, step, i in events if step < 0)
@@ -155,7 +155,7 @@ def _copies(schedule: Schedule) -> list[Violation]:
 
 
 def _traffic(schedule: Schedule, node: int) -> dict[int, list[tuple[int, int, int, int]]]:
-    """What a node gets and sends, chunk by chunk: (time, sends after arrivals, +1 or -1, transfer), in order."""
+    """Arrivals and sends of a node per chunk, in order: (time, 0 for arrivals or 1 for sends, +1 or -1, transfer)."""
     timing = schedule.timing
     result: dict[int, list[tuple[int, int, int, int]]] = {}
     for row in np.flatnonzero(timing.end_node == node).tolist():
@@ -184,8 +184,8 @@ def _links(schedule: Schedule) -> list[Violation]:
                     Violation(
                         "link",
                         f"link {bad} ({schedule.topology.link_name(bad)}) carries transfer {pair[0]} until "
-                        f"{ps_to_us(int(timing.hop_to_ps[longest])):g} us, but transfer {pair[1]} starts on it at "
-                        f"{ps_to_us(int(timing.hop_from_ps[row])):g} us",
+                        f"{exact_us(int(timing.hop_to_ps[longest]))}, but transfer {pair[1]} starts on it at "
+                        f"{exact_us(int(timing.hop_from_ps[row]))}",
                         pair,
                     )
                 )
@@ -195,10 +195,10 @@ def _links(schedule: Schedule) -> list[Violation]:
 
 
 def _reducing(schedule: Schedule) -> list[Violation]:
-    """A node that takes time to add up adds one chunk after the other."""
+    """A node that takes time to reduce processes one chunk at a time."""
     timing, rows, result = schedule.timing, schedule.timing.reducing, []
     rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
-    last: dict[int, int] = {}  # node: the row that keeps it busy for longest
+    last: dict[int, int] = {}  # node: the row that keeps it busy the longest
     for row in rows.tolist():
         node = int(timing.end_node[row])
         before = last.get(node, row)
@@ -206,10 +206,10 @@ def _reducing(schedule: Schedule) -> list[Violation]:
             pair = (int(timing.end_transfer[before]), int(timing.end_transfer[row]))
             result.append(
                 Violation(
-                    "adding",
-                    f"{schedule.topology.nodes[node].name} adds up transfer {pair[0]} until "
-                    f"{ps_to_us(int(timing.end_arrival_ps[before])):g} us, but transfer {pair[1]} is there at "
-                    f"{ps_to_us(int(timing.end_whole_ps[row])):g} us",
+                    "reduce rate",
+                    f"{schedule.topology.nodes[node].name} reduces transfer {pair[0]} until "
+                    f"{exact_us(int(timing.end_arrival_ps[before]))}, but transfer {pair[1]} arrives at "
+                    f"{exact_us(int(timing.end_whole_ps[row]))}",
                     pair,
                 )
             )
@@ -219,13 +219,13 @@ def _reducing(schedule: Schedule) -> list[Violation]:
 
 
 def _limits(schedule: Schedule) -> list[Violation]:
-    """The rates on the links of a limit never add up to more than it."""
+    """The total rate on the links of a limit never exceeds it."""
     timing, result = schedule.timing, []
     for limit in schedule.topology.limits:
         rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
         time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
         step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
-        order = np.lexsort((np.arange(len(time)), time))  # at the same instant, what ends comes first
+        order = np.lexsort((np.arange(len(time)), time))  # at equal times, ends come before starts
         use = np.cumsum(step[order])
         over = np.flatnonzero((use > limit.bandwidth_GBps * (1 + 1e-9)) & (step[order] > 0))
         for at in over.tolist():
@@ -236,7 +236,7 @@ def _limits(schedule: Schedule) -> list[Violation]:
                 Violation(
                     "limit",
                     f"limit {limit.name} ({format_GBps(limit.bandwidth_GBps)}) carries "
-                    f"{format_GBps(float(use[at]))} at {ps_to_us(now):g} us, by transfers {', '.join(map(str, names))}",
+                    f"{format_GBps(float(use[at]))} at {exact_us(now)}, by transfers {', '.join(map(str, names))}",
                     names,
                 )
             )
@@ -244,21 +244,21 @@ def _limits(schedule: Schedule) -> list[Violation]:
 
 
 @dataclass(slots=True)
-class _Stay:
-    """How long a node keeps a chunk that it neither owns nor wants."""
+class _Buffered:
+    """The time during which a node buffers a chunk that it neither owns nor wants."""
 
     since: int
     until: int
 
 
 def _buffers(schedule: Schedule) -> list[Violation]:
-    """What a node holds for others, from the first byte until the last copy has left, fits its buffer."""
+    """The chunks that a node relays, from the first byte until the last copy has left, fit into its buffer."""
     result = []
     for node, what in enumerate(schedule.topology.nodes):
         if what.buffer_bytes is None:
             continue
-        stays = _stays(schedule, node)
-        events = sorted((time, step) for c, s in stays.items() for time, step in _span(schedule, c, s))
+        buffered = _buffered(schedule, node)
+        events = sorted((time, step) for c, s in buffered.items() for time, step in _span(schedule, c, s))
         use, worst, at = 0, 0, 0
         for time, step in events:
             use += step
@@ -268,31 +268,31 @@ def _buffers(schedule: Schedule) -> list[Violation]:
             result.append(
                 Violation(
                     "buffer",
-                    f"{what.name} holds {format_bytes(worst)} for others at {ps_to_us(at):g} us, its buffer is "
+                    f"{what.name} buffers {format_bytes(worst)} for other GPUs at {exact_us(at)}, its buffer is "
                     f"{format_bytes(what.buffer_bytes)}",
                 )
             )
     return result
 
 
-def _span(schedule: Schedule, chunk: int, stay: _Stay) -> list[tuple[int, int]]:
+def _span(schedule: Schedule, chunk: int, span: _Buffered) -> list[tuple[int, int]]:
     size = int(schedule.demand.chunk_bytes[chunk])
-    return [(stay.since, size), (stay.until, -size)]
+    return [(span.since, size), (span.until, -size)]
 
 
-def _stays(schedule: Schedule, node: int) -> dict[int, _Stay]:
+def _buffered(schedule: Schedule, node: int) -> dict[int, _Buffered]:
     timing, demand = schedule.timing, schedule.demand
     own = set(demand.source_chunk[demand.source_rank == node].tolist())
     own |= set(demand.destination_chunk[demand.destination_rank == node].tolist())
-    stays: dict[int, _Stay] = {}
+    buffered: dict[int, _Buffered] = {}
     for row in np.flatnonzero(timing.end_node == node).tolist():
         chunk = int(schedule.chunk[timing.end_transfer[row]])
         if chunk not in own:
             first, whole = int(timing.end_first_ps[row]), int(timing.end_arrival_ps[row])
-            stay = stays.setdefault(chunk, _Stay(first, whole))
-            stay.since, stay.until = min(stay.since, first), max(stay.until, whole)
+            span = buffered.setdefault(chunk, _Buffered(first, whole))
+            span.since, span.until = min(span.since, first), max(span.until, whole)
     for row in np.flatnonzero(timing.root_node == node).tolist():
         chunk = int(schedule.chunk[timing.root_transfer[row]])
-        if chunk in stays:
-            stays[chunk].until = max(stays[chunk].until, int(timing.root_to_ps[row]))
-    return stays
+        if chunk in buffered:
+            buffered[chunk].until = max(buffered[chunk].until, int(timing.root_to_ps[row]))
+    return buffered

@@ -1,4 +1,4 @@
-"""GPUs that take time to add up: one after the other, by pencil, in the judge, in floors and on the command line."""
+"""GPUs that take time to reduce: in schedules, the verifier, lower bounds, files and on the command line."""
 
 import json
 from itertools import islice
@@ -28,7 +28,7 @@ KB = 1000
 
 
 def two_into_one(second_ps: int) -> Schedule:
-    """gpu1 and gpu2 send 10 KB each to gpu0, over links of 10 GB/s and 0.5 us; gpu0 adds up at 5 GB/s."""
+    """gpu1 and gpu2 send 10 KB each to gpu0, over links of 10 GB/s and 0.5 us; gpu0 reduces at 5 GB/s."""
     topology = reducing_at(full(3, bandwidth_GBps=10, latency_us=0.5), 5.0)
     demand = Demand.from_chunks("custom", 3, [Chunk(bytes=10 * KB, sources=(0, 1, 2), destinations=(0,))])
     ends = {(link.src, link.dst): k for k, link in enumerate(topology.links)}
@@ -36,27 +36,27 @@ def two_into_one(second_ps: int) -> Schedule:
     return Schedule.from_transfers(topology, demand, rows)
 
 
-def test_adding_takes_its_time_by_pencil() -> None:
-    """1 us on the link, 0.5 us latency, 2 us to add; then the other for 2 us."""
+def test_reducing_takes_the_expected_time() -> None:
+    """1 us on the link, 0.5 us latency, 2 us to reduce; then 2 us to reduce the second contribution."""
     schedule = two_into_one(2_000_000)
     assert schedule.finish_us == 1 + 0.5 + 2 + 2
     assert verify(schedule) == []
 
 
-def test_two_at_once_is_a_violation_that_says_who_and_when() -> None:
+def test_overlapping_reductions_are_a_violation() -> None:
     (violation,) = verify(two_into_one(500_000))
-    assert violation.kind == "adding"
-    assert violation.message == "gpu0 adds up transfer 0 until 3.5 us, but transfer 1 is there at 2 us"
+    assert violation.kind == "reduce rate"
+    assert violation.message == "gpu0 reduces transfer 0 until 3.5 us, but transfer 1 arrives at 2 us"
     assert violation.transfers == (0, 1)
 
 
-def test_retime_keeps_them_apart() -> None:
+def test_left_shift_does_not_overlap_reductions() -> None:
     schedule = left_shift(two_into_one(9_000_000))
     assert schedule.finish_us == 5.5
     assert verify(schedule) == []
 
 
-def test_what_only_arrives_is_not_added() -> None:
+def test_plain_arrivals_take_no_time_to_reduce() -> None:
     topology = reducing_at(ring(4), 1.0)
     demand = collective("allgather", 4, 40 * KB)
     plain, slow = (
@@ -66,18 +66,18 @@ def test_what_only_arrives_is_not_added() -> None:
     assert plain.finish_ps == slow.finish_ps
 
 
-def test_the_floor_counts_all_that_must_be_added() -> None:
-    """Three of four contributions to 40 KB are added up, by four GPUs at 5 GB/s each."""
+def test_the_lower_bound_counts_all_reduced_bytes() -> None:
+    """Three of four contributions to 40 KB are reduced, by four GPUs at 5 GB/s each."""
     topology = reducing_at(star(4), 5.0)
-    (bound,) = [b for b in bounds(topology, collective("allreduce", 4, 40 * KB)) if b.kind == "adding"]
+    (bound,) = [b for b in bounds(topology, collective("allreduce", 4, 40 * KB)) if b.kind == "reduction rate"]
     assert bound.us == 3 * 40 / 20
-    assert bound.witness == "120 KB must be added up, by all together at 20 GB/s"
-    helped = reducing_at(star(4, reduces=True), 5.0)  # the switch does it in no time
-    assert not [b for b in bounds(helped, collective("allreduce", 4, 40 * KB)) if b.kind == "adding"]
+    assert bound.witness == "120 KB must be reduced, at 20 GB/s by all nodes together"
+    helped = reducing_at(star(4, reduces=True), 5.0)  # the switch reduces at no cost
+    assert not [b for b in bounds(helped, collective("allreduce", 4, 40 * KB)) if b.kind == "reduction rate"]
 
 
 @pytest.mark.parametrize("method", ["greedy", "reroute", "joint-trees", "one-shot", "ring", "tree", "direct"])
-def test_every_method_takes_it(method: str) -> None:
+def test_methods_support_reduce_rates(method: str) -> None:
     topology, demand = reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB, 2)
     free = next(load_method(method)(Problem(full(4), demand), SearchContext.with_limit(9.0)))
     slow = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(9.0)))
@@ -87,8 +87,10 @@ def test_every_method_takes_it(method: str) -> None:
     assert slow.finish_ps >= lower_bound(topology, demand).ps
 
 
-def test_exchange_does_not() -> None:
-    with pytest.raises(DemandError, match="exchange is for gpus that add up in no time; use greedy or paired"):
+def test_staged_exchange_does_not() -> None:
+    with pytest.raises(
+        DemandError, match="method staged-exchange does not support GPUs that take time to reduce; use greedy or auto"
+    ):
         next(
             load_method("staged-exchange")(
                 Problem(reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB)), SearchContext.with_limit(9.0)
@@ -107,7 +109,7 @@ def test_random_machines(data: st.DataObject) -> None:
             assert schedule.finish_ps >= lower_bound(topology, demand).ps
 
 
-def test_in_files() -> None:
+def test_files_keep_the_reduce_rate() -> None:
     topology = reducing_at(ring(3), 200.0)
     assert topology_from_json(topology_to_json(topology), "machine") == topology
     assert topology.fingerprint != ring(3).fingerprint

@@ -1,4 +1,4 @@
-"""Reductions: every contribution exactly once, by the judge and by adding real numbers."""
+"""Reductions: every contribution exactly once, checked by the verifier and with real data."""
 
 from itertools import islice
 
@@ -24,8 +24,8 @@ from flowccl.verifier.verify import verify
 from tests.strategies import demands, topologies
 
 
-def _adds_up(schedule: Schedule, count: int) -> None:
-    """Numbers whose sums are exact: every destination ends with the sum over all sources."""
+def _assert_exact_sums(schedule: Schedule, count: int) -> None:
+    """Assert that every destination ends with the exact sum over all sources."""
     demand = schedule.demand
     layout = make_layout(demand, count)
     random = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def _adds_up(schedule: Schedule, count: int) -> None:
 
 
 def _random_machine(random: np.random.Generator) -> Topology:
-    """Three to five GPUs on a ring and some other links, perhaps with a switch that adds up and copies."""
+    """Three to five GPUs on a ring and some other links, sometimes with a switch that reduces and copies."""
     gpus = int(random.integers(3, 6))
     nodes = [Node(name=f"gpu{i}") for i in range(gpus)]
     pairs = [(i, (i + 1) % gpus) for i in range(gpus)]
@@ -57,7 +57,7 @@ def _random_machine(random: np.random.Generator) -> Topology:
 
 
 def _random_reduction(random: np.random.Generator, gpus: int) -> Demand:
-    """A named reduction, or a few sums of some ranks for some ranks; now and then with a late GPU."""
+    """A named reduction, or a few reductions from some ranks to some ranks; sometimes with a late GPU."""
     name = str(random.choice(["reduce", "reduce_scatter", "allreduce", "custom"]))
     if name == "custom":
         ranks = [random.permutation(gpus)[: random.integers(2, gpus + 1)].tolist() for _ in range(6)]
@@ -82,7 +82,7 @@ def test_five_hundred_reductions(seed: int, method: str) -> None:
     schedule = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(1.0, seed=seed)))
     assert schedule is not None
     assert verify(schedule) == []
-    _adds_up(schedule, 60)
+    _assert_exact_sums(schedule, 60)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
@@ -97,12 +97,12 @@ def test_every_contribution_once(data: st.DataObject) -> None:
     if schedule is None:
         return
     assert verify(schedule) == []
-    _adds_up(schedule, 60)
+    _assert_exact_sums(schedule, 60)
 
 
 @pytest.mark.parametrize("machine", ["dgx1", "torus:4x4", "mi250:1", "dgx_a100:2", "ring:8", "ndv2:2"])
 @pytest.mark.parametrize("size", [1000, 10**6])
-def test_exchange(machine: str, size: int) -> None:
+def test_staged_exchange(machine: str, size: int) -> None:
     topology = read_machine(machine)
     demand = collective("allreduce", topology.num_gpus, size)
     found = [
@@ -112,12 +112,12 @@ def test_exchange(machine: str, size: int) -> None:
     ]
     for schedule in found[-1:]:
         assert verify(schedule) == []
-        _adds_up(schedule, 64)
+        _assert_exact_sums(schedule, 64)
     assert found
 
 
-@pytest.mark.parametrize(("machine", "pencil_us"), [("dgx1", 2 * 0.7), ("torus:4x4", 4 * 0.7), ("dgx_h100:1", 0.7)])
-def test_exchange_takes_the_latency_of_the_farthest(machine: str, pencil_us: float) -> None:
+@pytest.mark.parametrize(("machine", "expected_us"), [("dgx1", 2 * 0.7), ("torus:4x4", 4 * 0.7), ("dgx_h100:1", 0.7)])
+def test_staged_exchange_takes_the_latency_of_the_farthest_rank(machine: str, expected_us: float) -> None:
     topology = read_machine(machine)
     demand = collective("allreduce", topology.num_gpus, 1000)
     best = min(
@@ -125,13 +125,14 @@ def test_exchange_takes_the_latency_of_the_farthest(machine: str, pencil_us: flo
         for s in load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0))
         if s is not None
     )
-    assert pencil_us <= best <= 1.05 * pencil_us
+    assert expected_us <= best <= 1.05 * expected_us
 
 
-def test_exchange_begins_with_another_stage_for_every_other_chunk() -> None:
-    """A square, four chunks of 0.4 us, two stages: in each, both links of a GPU carry two chunks and not one all four.
+def test_chunks_of_a_staged_exchange_start_with_different_stages() -> None:
+    """A square, four chunks of 0.4 us, two stages: in each stage, both links of a GPU carry two chunks.
 
-    The second stage of the last chunk begins at 0.7 + 2 x 0.4 us. One order for all would take 4 x 0.4 until then.
+    The second stage of the last chunk begins at 0.7 + 2 x 0.4 us. If all chunks started with the same stage, one link
+    would carry all four, and it would begin at 0.7 + 4 x 0.4 us.
     """
     topology, demand = read_machine("hypercube:2"), collective("allreduce", 4, 40_000)
     best = min(
@@ -143,8 +144,8 @@ def test_exchange_begins_with_another_stage_for_every_other_chunk() -> None:
 
 
 @pytest.mark.parametrize(("machine", "hops"), [("ring:5", 2), ("line:4", 3), ("torus:3x3", 2)])
-def test_apart_takes_the_latency_of_the_farthest(machine: str, hops: int) -> None:
-    """Where no plan of exchanges fits: every destination adds up on its own, and nobody waits for a whole sum."""
+def test_one_shot_takes_the_latency_of_the_farthest_rank(machine: str, hops: int) -> None:
+    """Where no staged exchange is possible: every destination reduces for itself and waits for no partial result."""
     topology = read_machine(machine)
     demand = collective("allreduce", topology.num_gpus, 100)
     schedule = next(load_method("one-shot")(Problem(topology, demand), SearchContext.with_limit(9.0)))
@@ -158,13 +159,15 @@ def test_apart_takes_the_latency_of_the_farthest(machine: str, hops: int) -> Non
         np.testing.assert_array_equal(output, sum(inputs))
 
 
-def test_apart_is_a_demand_of_its_own() -> None:
+def test_one_shot_has_a_demand_of_its_own() -> None:
     demand = collective("allreduce", 3, 600, 2)
-    apart = demand.per_destination
-    assert len(apart) == 3 * len(demand)
-    assert apart.destination_rank.tolist() == [0, 0, 1, 1, 2, 2] * 3
-    assert set(np.diff(apart.source_ptr).tolist()) == {3}
-    with pytest.raises(DemandError, match="apart is for sums that several gpus want, such as allreduce; got reduce"):
+    one_shot = demand.per_destination
+    assert len(one_shot) == 3 * len(demand)
+    assert one_shot.destination_rank.tolist() == [0, 0, 1, 1, 2, 2] * 3
+    assert set(np.diff(one_shot.source_ptr).tolist()) == {3}
+    with pytest.raises(
+        DemandError, match="method one-shot is for reductions with several destinations, such as allreduce; got reduce"
+    ):
         next(
             load_method("one-shot")(
                 Problem(read_machine("ring:3"), collective("reduce", 3, 600)), SearchContext.with_limit(1.0)
@@ -172,8 +175,8 @@ def test_apart_is_a_demand_of_its_own() -> None:
         )
 
 
-def test_paired_shares_links_between_sums_and_copies() -> None:
-    """A triangle with one wide side: the best trees carry 1 GB twice over 25 + 25 + 50 GB/s both ways."""
+def test_joint_trees_share_links_between_reductions_and_broadcasts() -> None:
+    """A triangle with one fast side: the best trees carry 1 GB twice over 25 + 25 + 50 GB/s in each direction."""
     nodes = tuple(Node(name=f"gpu{i}") for i in range(3))
     sides = [(0, 1, 50.0), (1, 2, 25.0), (2, 0, 25.0)]
     links = [Link(src=s, dst=d, bandwidth_GBps=w) for a, b, w in sides for s, d in ((a, b), (b, a))]
@@ -181,13 +184,13 @@ def test_paired_shares_links_between_sums_and_copies() -> None:
     demand = collective("allreduce", 3, 10**9, 32)
     schedule = next(load_method("joint-trees")(Problem(topology, demand), SearchContext.with_limit(9.0)))
     assert verify(schedule) == []
-    pencil_us = 2 * 2 * 10**9 / 200e3  # every byte goes over two of the sides, both ways
-    assert pencil_us <= schedule.finish_us <= 1.1 * pencil_us
+    expected_us = 2 * 2 * 10**9 / 200e3  # every byte crosses two of the sides, in each phase
+    assert expected_us <= schedule.finish_us <= 1.1 * expected_us
 
 
-def test_paired_is_for_sums_that_are_copied() -> None:
+def test_joint_trees_need_a_reduction_with_several_destinations() -> None:
     for name in ("allgather", "reduce"):
-        words = f"paired is for demands that add up and copy, such as allreduce; got {name}"
+        words = f"method joint-trees is for reductions with several destinations, such as allreduce; got {name}"
         with pytest.raises(DemandError, match=words):
             next(
                 load_method("joint-trees")(
@@ -196,8 +199,10 @@ def test_paired_is_for_sums_that_are_copied() -> None:
             )
 
 
-def test_exchange_is_for_allreduce_only() -> None:
-    with pytest.raises(DemandError, match="exchange is for allreduce: all who contribute want the sum; reduce is not"):
+def test_staged_exchange_is_for_allreduce_only() -> None:
+    with pytest.raises(
+        DemandError, match="staged-exchange is for allreduce, where all contributing ranks want the result; got reduce"
+    ):
         next(
             load_method("staged-exchange")(
                 Problem(read_machine("ring:4"), collective("reduce", 4, 100)), SearchContext.with_limit(1.0)
@@ -205,8 +210,8 @@ def test_exchange_is_for_allreduce_only() -> None:
         )
 
 
-def test_in_switch_halves_the_traffic() -> None:
-    """Every GPU sends and gets every byte once: bytes / bandwidth, where without it takes 2(n-1)/n of that."""
+def test_in_network_reduction_halves_the_traffic() -> None:
+    """Every GPU sends and receives every byte once: bytes / bandwidth; without the switch 2(n-1)/n of that."""
     topology = read_machine("dgx_h100:1")
     schedule = next(
         load_method("in-network")(
@@ -215,20 +220,20 @@ def test_in_switch_halves_the_traffic() -> None:
     )
     assert schedule is not None
     assert verify(schedule) == []
-    _adds_up(schedule, 640)
+    _assert_exact_sums(schedule, 640)
     assert schedule.finish_us == pytest.approx(1e9 / 450e3, rel=0.02)
 
 
-def test_what_nvls_gains_is_what_pencil_gives() -> None:
+def test_nvls_saves_the_expected_traffic() -> None:
     found = [
         synthesize(read_machine(name), "allreduce", 10**9, gap=0.01).schedule.finish_us
         for name in ("dgx_h100:1", "dgx_h100:1:nvls=false")
     ]
-    assert found[1] / found[0] == pytest.approx(2 * 7 / 8, rel=0.01)  # 2 (n-1)/n of the bytes instead of all once
+    assert found[1] / found[0] == pytest.approx(2 * 7 / 8, rel=0.01)  # 2 (n-1)/n of the bytes instead of each byte once
 
 
-def test_in_switch_needs_such_a_switch() -> None:
-    words = "in-switch is for an allreduce of gpus that share a switch that copies and reduces; allreduce on ring:4 is"
+def test_in_network_needs_a_switch_that_reduces() -> None:
+    words = "in-network needs an allreduce whose ranks share a switch that reduces and copies; ring:4 has none"
     with pytest.raises(DemandError, match=words):
         next(
             load_method("in-network")(
@@ -245,7 +250,7 @@ def test_owners(method: str) -> None:
         s for s in load_method(method)(Problem(topology, demand), SearchContext.with_limit(5.0)) if s is not None
     )
     assert verify(schedule) == []
-    _adds_up(schedule, 90)
+    _assert_exact_sums(schedule, 90)
 
 
 def test_halves_at_any_owner() -> None:

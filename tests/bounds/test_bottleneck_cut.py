@@ -7,7 +7,7 @@ from flowccl.topology.topology import Link, Node, Topology
 
 
 def random_machine(random: np.random.Generator) -> Topology:
-    """Up to 9 nodes with switches, any links beside a cycle through all nodes."""
+    """Up to 9 nodes with switches: a cycle through all nodes and random links."""
     gpus = int(random.integers(2, 7))
     count = gpus + int(random.integers(0, 10 - gpus))
     nodes = [Node(name=f"node{i}", kind="gpu" if i < gpus else "switch") for i in range(count)]
@@ -20,7 +20,7 @@ def random_machine(random: np.random.Generator) -> Topology:
 
 
 def brute_force(topology: Topology) -> float:
-    """The best of all cuts with a GPU on either side."""
+    """The best of all cuts with GPUs on both sides."""
     count, gpus = len(topology.nodes), topology.num_gpus
     far = (np.arange(1, 2**count - 1)[:, None] >> np.arange(count) & 1).astype(np.bool_)
     far = far[far[:, :gpus].any(axis=1) & ~far[:, :gpus].all(axis=1)]
@@ -29,7 +29,7 @@ def brute_force(topology: Topology) -> float:
 
 
 @pytest.mark.parametrize(("seed", "machines"), [(1, 50), pytest.param(5, 500, marks=pytest.mark.slow)])
-def test_the_cut_optimum_is_the_best_of_all_cuts_on_random_machines(seed: int, machines: int) -> None:
+def test_the_bottleneck_cut_is_the_best_of_all_cuts_on_random_machines(seed: int, machines: int) -> None:
     random = np.random.default_rng(seed)
     for _ in range(machines):
         topology = random_machine(random)
@@ -47,6 +47,6 @@ def test_published_allgather_bandwidths(name: str, GBps: float) -> None:
     assert topology.num_gpus / bottleneck_cut(topology).seconds_per_GB == pytest.approx(GBps, rel=1e-5)
 
 
-def test_sinks_of_each_class_are_enough() -> None:
+def test_one_sink_per_symmetry_class_is_enough() -> None:
     topology = machine("dgx_a100:4")
     assert bottleneck_cut(topology, np.array([0])).seconds_per_GB == pytest.approx(0.12)

@@ -1,4 +1,4 @@
-"""Floors from prices: the optimum of the fluid by an independent linear program, and never above a schedule."""
+"""Dual prices: close to the optimum of an independent linear program, and never above a schedule."""
 
 import numpy as np
 import pytest
@@ -26,11 +26,11 @@ def random_machine(seed, gpus=7):
     return Topology(f"random {seed}", tuple(Node(name=f"gpu{i}") for i in range(gpus)), tuple(links))
 
 
-def fluid_seconds(topology, amount):
-    """Least time to route all amounts (GB) at once: one flow per source and link, in a program of its own."""
+def flow_seconds(topology, amount):
+    """The least time of the multicommodity flow of all amounts (GB): one flow per source and link."""
     nodes, links = len(topology.nodes), len(topology.links)
     columns = nodes * links + 1
-    balance, wanted, room = [], [], []
+    balance, wanted, capacity = [], [], []
     for s in range(nodes):
         for v in range(nodes):
             if v == s:
@@ -44,34 +44,34 @@ def fluid_seconds(topology, amount):
         row = np.zeros(columns)
         row[[s * links + k for s in range(nodes)]] = 1
         row[-1] = -link.bandwidth_GBps
-        room.append(row)
+        capacity.append(row)
     cost = np.zeros(columns)
     cost[-1] = 1
-    return linprog(cost, np.array(room), np.zeros(links), np.array(balance), np.array(wanted)).fun
+    return linprog(cost, np.array(capacity), np.zeros(links), np.array(balance), np.array(wanted)).fun
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_good_prices_give_the_optimum_of_the_fluid(seed):
+def test_dual_prices_give_the_optimum_of_the_multicommodity_flow(seed):
     topology = random_machine(seed)
     size = topology.num_gpus * GB
     demand = collective("alltoall", topology.num_gpus, size, 1)
     amount = 1.0 - np.eye(topology.num_gpus)
-    best = fluid_seconds(topology, amount) * 1e12
+    best = flow_seconds(topology, amount) * 1e12
     found = best_dual_prices(Commodities.of(demand, topology)).ps
-    assert 0.97 * best <= found <= best * (1 + 1e-5)  # latency is 10 us at most, against tenths of seconds
+    assert 0.97 * best <= found <= best * (1 + 1e-5)  # latency is at most 10 us, of tenths of seconds
 
 
-def test_no_schedule_is_below_the_floor_and_some_rows_are_closed_by_prices_only():
+def test_no_schedule_is_below_the_bound_and_dual_prices_alone_close_some_gaps():
     closed = 0
     for seed in range(12):
         topology = random_machine(seed)
         result = synthesize(topology, "alltoall", topology.num_gpus * 1_000_000, steps=24)
         kinds = {bound.kind: bound.ps for bound in bounds(topology, result.schedule.demand)}
         assert max(kinds.values()) <= result.schedule.finish_ps
-        closed += result.gap < 0.005 and kinds["prices"] > kinds["cut"]
+        closed += result.gap < 0.005 and kinds["dual prices"] > kinds["cut"]
     assert closed >= 1
 
 
-def test_prices_are_for_demands_without_copies():
+def test_dual_prices_are_for_demands_without_copies():
     assert best_dual_prices(Commodities.of(collective("allgather", 4, 4000, 1), ring(4))) is None
-    assert lower_bound(ring(4), collective("allgather", 4, 4000, 1)).kind != "prices"
+    assert lower_bound(ring(4), collective("allgather", 4, 4000, 1)).kind != "dual prices"

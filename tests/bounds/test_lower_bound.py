@@ -1,7 +1,6 @@
-"""Floors: exact numbers by pencil with their witness, and no search on a tiny machine beats them."""
+"""Lower bounds: known values with their witness, and no exhaustive search on a tiny machine beats them."""
 
 import random
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +24,7 @@ from tests.strategies import demands, topologies
 KB = 1000
 US = 1_000_000  # picoseconds
 
-PENCIL = {
+KNOWN = {
     "one link": (
         line(2, bandwidth_GBps=10, latency_us=0.5),
         collective("broadcast", 2, 10 * KB),
@@ -38,9 +37,9 @@ PENCIL = {
         collective("allgather", 4, 40 * KB),
         "cut",
         2.0,
-        "30 KB must cross into gpu?, 20 GB/s (2 links): 0 us to get there, 1.5 us to cross, 0.5 us to reach gpu?",
+        "30 KB must cross into gpu0, 20 GB/s (2 links): 0 us to get there, 1.5 us to cross, 0.5 us to reach gpu0",
     ),
-    "the end of a line, after a head": (
+    "the end of a line": (
         line(4, bandwidth_GBps=10, latency_us=0.5),
         collective("gather", 4, 40 * KB),
         "cut",
@@ -54,40 +53,39 @@ PENCIL = {
         2.000001,
         "1 B must cross into gpu4, 1000 GB/s (1 link): 1.5 us to get there, 1e-06 us to cross, 0.5 us to reach gpu4",
     ),
-    "half of the switch's copies": (
+    "a switch that copies": (
         star(4, bandwidth_GBps=10, latency_us=0.5, copies=True),
         collective("allgather", 4, 40 * KB),
         "cut",
         4.0,
-        "30 KB must cross into gpu?, 10 GB/s (1 link): 0.5 us to get there, 3 us to cross, 0.5 us to reach gpu?",
+        "30 KB must cross into gpu0, 10 GB/s (1 link): 0.5 us to get there, 3 us to cross, 0.5 us to reach gpu0",
     ),
 }
 
 
-@pytest.mark.parametrize(("topology", "demand", "kind", "us", "witness"), PENCIL.values(), ids=PENCIL)
-def test_the_best_floor_and_its_witness(topology, demand, kind, us, witness):
+@pytest.mark.parametrize(("topology", "demand", "kind", "us", "witness"), KNOWN.values(), ids=KNOWN)
+def test_the_best_bound_and_its_witness(topology, demand, kind, us, witness):
     bound = lower_bound(topology, demand)
-    assert (bound.kind, bound.us) == (kind, us)
-    assert re.fullmatch(re.escape(witness).replace(r"gpu\?", "gpu[0-3]"), bound.witness)  # any GPU, where all are alike
+    assert (bound.kind, bound.us, bound.witness) == (kind, us, witness)
 
 
-def test_every_kind_of_floor_has_its_number():
+def test_bounds_of_several_kinds():
     found = bounds(line(3, bandwidth_GBps=10, latency_us=0.5), collective("broadcast", 3, 10 * KB))
     best = {kind: max(b.us for b in found if b.kind == kind) for kind in ("distance", "work", "cut")}
     assert best == {"distance": 1.0, "work": 20 * KB / 40_000, "cut": 2.0}
     words = {b.kind: b.witness for b in found}
     assert words["distance"] == "gpu2 needs data of gpu0, 1 us away by latency"
-    assert words["work"] == "20 KB (bytes x least hops) must move over all links, 40 GB/s together"
+    assert words["work"] == "20 KB (bytes x fewest hops) must cross all links, 40 GB/s together"
 
 
 def test_two_hosts_and_one_cable_between_them():
-    """The cut that everybody computes first: half of the data over the NIC, then the farthest walk."""
+    """The obvious cut: half of the data over the NIC, then the path to the farthest GPU."""
     bound = lower_bound(machine("ndv2:2"), collective("allgather", 16, 1_000_000))
     assert bound.us >= 42.6
     assert bound.witness.startswith("500 KB must cross")
 
 
-def test_a_limit_makes_one_pool_of_its_links():
+def test_links_under_a_limit_form_one_pool():
     limits = (Limit(name="shared", links=(0, 1), bandwidth_GBps=12),)
     topology = Topology("pool", tuple(gpus(3)), (link(0, 2), link(1, 2)), limits)
     bound = lower_bound(topology, send((6 * KB, 0, (2,)), (6 * KB, 1, (2,)), gpus=3))
@@ -96,7 +94,7 @@ def test_a_limit_makes_one_pool_of_its_links():
 
 
 def test_links_in_several_limits_are_counted_once():
-    """Link 0 is in both limits: 3 GB/s there and 7 beside it, not 3 in all."""
+    """Link 0 is in both limits: 3 GB/s there and 7 on the other link, not 3 in total."""
     limits = (
         Limit(name="both", links=(0, 1), bandwidth_GBps=10),
         Limit(name="first", links=(0,), bandwidth_GBps=3),
@@ -115,19 +113,19 @@ def test_bandwidth_that_changes_counts_at_its_peak():
     assert lower_bound(topology, send((20 * KB, 0, (1,)), gpus=2)).us == 1.0
 
 
-def test_chunks_do_not_change_the_floor():
+def test_chunks_do_not_change_the_bound():
     for name in ("allgather", "alltoall", "broadcast", "reduce_scatter"):
         whole, cut = (lower_bound(ring(4), collective(name, 4, 48_000, chunks)) for chunks in (1, 6))
         assert whole == cut
 
 
-def test_a_reduction_has_the_floor_of_the_distribution_backwards():
+def test_a_reduction_has_the_bound_of_the_reversed_distribution():
     topology = line(4, bandwidth_GBps=10, latency_us=0.5)
     there, back = (lower_bound(topology, collective(name, 4, 40 * KB)) for name in ("broadcast", "reduce"))
     assert there.ps == back.ps == 5_500_000
 
 
-def test_demands_that_mix_sums_and_copies_have_a_floor():
+def test_demands_that_mix_reductions_and_copies_have_a_bound():
     chunks = [
         Chunk(bytes=1000, sources=(0,), destinations=(1, 2)),
         Chunk(bytes=1000, sources=(0, 1), destinations=(2,)),
@@ -145,7 +143,7 @@ def test_demands_that_mix_sums_and_copies_have_a_floor():
 
 
 def tiny_problem(seed: int) -> tuple[Topology, Demand]:
-    """Three or four GPUs, perhaps a memory or a switch, few links, one or two chunks."""
+    """Three or four GPUs, possibly a memory or a switch, few links, one or two chunks."""
     rng = random.Random(seed)
     count = rng.choice((3, 3, 4))
     nodes, latency = gpus(count), rng.choice((0.0, 0.5, 2.0))
@@ -165,8 +163,8 @@ def tiny_problem(seed: int) -> tuple[Topology, Demand]:
     return Topology(f"tiny{seed}", tuple(nodes), tuple(links)), collective(kind, count, 60 * KB, chunks)
 
 
-def test_exhaustive_search_finds_the_pencil_optimum():
-    """The search itself, on problems whose answer is known; a bound that is no help, so that it must find it."""
+def test_exhaustive_search_finds_the_known_optimum():
+    """The search itself, on problems with a known optimum, with a bound that is too weak to help."""
     plain = [
         case
         for case in CASES
@@ -178,8 +176,8 @@ def test_exhaustive_search_finds_the_pencil_optimum():
         assert best_finish_ps(case.topology, case.demand, 100 * US) == case.best_us * US, case.name
 
 
-def test_exhaustive_search_never_beats_a_floor_and_greedy_is_near_it():
-    """On tiny machines: all floors <= best of all schedules <= greedy <= 1.5 times that."""
+def test_exhaustive_search_never_beats_a_bound_and_greedy_is_near_it():
+    """On tiny machines: all bounds <= best of all schedules <= greedy <= 1.5 times that."""
     ratios = []
     for seed in range(160):
         topology, demand = tiny_problem(seed)
@@ -200,7 +198,7 @@ def test_exhaustive_search_never_beats_a_floor_and_greedy_is_near_it():
 
 @settings(max_examples=60)
 @given(st.data())
-def test_no_floor_is_above_any_schedule(data):
+def test_no_bound_is_above_any_schedule(data):
     topology = data.draw(topologies(max_gpus=5))
     demand = data.draw(demands(topology.num_gpus, reductions=True))
     schedule = next(
@@ -212,7 +210,7 @@ def test_no_floor_is_above_any_schedule(data):
         assert bound.ps <= schedule.finish_ps, bound
 
 
-def test_full_mesh_alltoall_meets_its_floor():
+def test_full_mesh_alltoall_meets_its_bound():
     topology, demand = full(4, bandwidth_GBps=10, latency_us=0.5), collective("alltoall", 4, 40 * KB)
     search = GreedySearch(topology, demand)
     search.step()

@@ -1,4 +1,4 @@
-"""Floors from partitions against pencil, and against schedules."""
+"""Partition bounds: known values, and never above a schedule."""
 
 import pytest
 from hypothesis import given, settings
@@ -18,22 +18,22 @@ GB = 10**9
 
 
 @pytest.mark.parametrize(
-    ("machine", "pencil_us"),
+    ("machine", "known_us"),
     [
         ("ring:8", 2 * 7 / 8 * 1e9 / 50e3),  # two links of 25 GB/s into every GPU
         ("dgx_a100:4", 2 * 3 / 4 * 1e9 / 200e3),  # eight NICs of 25 GB/s into every host
         ("torus:4x4", 2 * 15 / 16 * 1e9 / 100e3),
     ],
 )
-def test_allreduce_moves_every_byte_twice(machine: str, pencil_us: float) -> None:
+def test_allreduce_moves_every_byte_twice(machine: str, known_us: float) -> None:
     topology = read_machine(machine)
     bound = lower_bound(topology, collective("allreduce", topology.num_gpus, GB))
     assert bound.kind == "partition"
-    assert pencil_us <= bound.us <= pencil_us * 1.001
-    assert "to add up and to spread" in bound.witness
+    assert known_us <= bound.us <= known_us * 1.001
+    assert "to reduce and to distribute" in bound.witness
 
 
-def test_a_switch_that_adds_up_and_copies_saves_half() -> None:
+def test_a_switch_that_reduces_and_copies_saves_half() -> None:
     topology = read_machine("dgx_h100:1")
     bound = lower_bound(topology, collective("allreduce", 8, GB))
     assert bound.us == pytest.approx(1e9 / 450e3, rel=0.001)
@@ -45,7 +45,7 @@ def test_reduce_scatter_is_theorem_16() -> None:
     assert bound.us == pytest.approx(7 / 8 * 1e9 / 50e3, rel=0.001)
 
 
-def test_late_data_is_part_of_the_floor() -> None:
+def test_release_times_are_part_of_the_bound() -> None:
     topology = read_machine("ring:8")
     for name in ("allgather", "reduce", "allreduce"):
         demand = collective(name, 8, 1000)
@@ -53,7 +53,7 @@ def test_late_data_is_part_of_the_floor() -> None:
         assert lower_bound(topology, late).us >= 20
         assert lower_bound(topology, late).ps > lower_bound(topology, demand).ps
     kinds = {bound.kind for bound in bounds(topology, late)}
-    assert "ready" in kinds
+    assert "release time" in kinds
 
 
 def test_a_group_without_relays_has_fewer_links() -> None:
@@ -64,7 +64,7 @@ def test_a_group_without_relays_has_fewer_links() -> None:
 
 
 def test_the_weakest_partition_is_found() -> None:
-    """Two wide triangles joined by one thin cable: seen as two parts, not as single GPUs."""
+    """Two triangles of fast links and one slow link between them: two parts, not single GPUs."""
     nodes = tuple(Node(name=f"gpu{i}") for i in (3, 0, 4, 1, 5, 2))
     wide = [(0, 2), (2, 4), (4, 0), (1, 3), (3, 5), (5, 1)]
     sides = [(a, b, 100.0) for a, b in wide] + [(0, 1, 10.0)]
@@ -72,12 +72,12 @@ def test_the_weakest_partition_is_found() -> None:
     found = bounds(Topology("triangles", nodes, tuple(links)), collective("allreduce", 6, GB))
     best = max((bound for bound in found if bound.kind == "partition"), key=lambda bound: bound.ps)
     assert best.us == pytest.approx(2 * 1e9 / 20e3, rel=1e-3)
-    assert "each of 2 parts that hang together" in best.witness
+    assert "each of 2 well-connected parts" in best.witness
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_no_schedule_beats_the_floor(data: st.DataObject) -> None:
+def test_no_schedule_beats_the_bound(data: st.DataObject) -> None:
     topology = data.draw(topologies(limits=False, changes=False))
     demand = data.draw(demands(topology.num_gpus, reductions=True))
     late = data.draw(st.dictionaries(st.integers(0, topology.num_gpus - 1), st.integers(0, 30_000_000), max_size=2))

@@ -1,4 +1,4 @@
-"""Named collectives: exact tables, exact sums, exact messages."""
+"""Named collectives: exact tables, exact totals, exact messages."""
 
 import re
 import time
@@ -39,7 +39,7 @@ def test_allgather_sends_every_block_to_all_others() -> None:
     assert table(allgather(3, 6)) == [(2, (0,), (1, 2)), (2, (1,), (0, 2)), (2, (2,), (0, 1))]
 
 
-def test_allgather_orders_chunks_by_rank_then_piece_and_gives_the_first_ones_more() -> None:
+def test_allgather_orders_chunks_by_rank_then_piece_and_the_first_are_larger() -> None:
     # 11 bytes on 2 gpus: blocks of 6 and 5, in pieces of 3 + 3 and 3 + 2
     assert table(allgather(2, 11, 2)) == [(3, (0,), (1,)), (3, (0,), (1,)), (3, (1,), (0,)), (2, (1,), (0,))]
 
@@ -65,10 +65,10 @@ def test_rooted_collectives() -> None:
     assert table(reduce(3, 8, root=2)) == [(8, (0, 1, 2), (2,))]
 
 
-def test_summing_collectives_have_one_block_per_rank() -> None:
-    everyone = (0, 1, 2)
-    assert table(reduce_scatter(3, 7)) == [(3, everyone, (0,)), (2, everyone, (1,)), (2, everyone, (2,))]
-    assert table(allreduce(3, 7)) == [(3, everyone, everyone), (2, everyone, everyone), (2, everyone, everyone)]
+def test_reducing_collectives_have_one_block_per_rank() -> None:
+    all_ranks = (0, 1, 2)
+    assert table(reduce_scatter(3, 7)) == [(3, all_ranks, (0,)), (2, all_ranks, (1,)), (2, all_ranks, (2,))]
+    assert table(allreduce(3, 7)) == [(3, all_ranks, all_ranks), (2, all_ranks, all_ranks), (2, all_ranks, all_ranks)]
 
 
 def test_alltoallv_follows_its_matrix() -> None:
@@ -79,11 +79,11 @@ def test_alltoallv_follows_its_matrix() -> None:
         (3, (2,), (0,)),
         (2, (2,), (1,)),
     ]
-    assert demand.size_bytes == 14  # rank 0 has 9 that stay and 5 that go
+    assert demand.size_bytes == 14  # 9 bytes of rank 0 stay and 5 are sent
     assert demand.pieces == 1  # the pairs have 2, 1 and 1 chunks
 
 
-def test_an_even_alltoallv_is_an_alltoall() -> None:
+def test_a_uniform_alltoallv_is_an_alltoall() -> None:
     even, plain = alltoallv(np.full((4, 4), 25), 3), alltoall(4, 100, 3)
     assert table(even) == table(plain)
     assert even.size_bytes == plain.size_bytes == 100
@@ -97,7 +97,7 @@ def test_an_even_alltoallv_is_an_alltoall() -> None:
     chunks=st.integers(1, 7),
     data=st.data(),
 )
-def test_no_byte_is_lost_and_parts_are_even(
+def test_no_byte_is_lost_and_parts_are_nearly_equal(
     name: str, num_gpus: int, size: int, chunks: int, data: st.DataObject
 ) -> None:
     root = data.draw(st.integers(0, num_gpus - 1)) if name in ROOTED else 0
@@ -140,7 +140,7 @@ def test_no_byte_is_lost_and_parts_are_even(
         (
             "allreduce",
             (30_000, 10**9),
-            "allreduce: 30000 gpus with 1 chunks per block make 1800000000 entries, more than 536870912; "
+            "allreduce: 30000 gpus with 1 chunks per block have 1800000000 entries, more than 536870912; "
             "use fewer chunks or gpus",
         ),
         ("allgathr", (4, 8), "unknown collective 'allgathr'; did you mean allgather?"),
@@ -164,7 +164,7 @@ def test_messages(name: str, arguments: tuple[int, ...], message: str) -> None:
         ([[0, 1], [1.5, 0]], "entry [1][0] must be a whole number of bytes, got 1.5"),
         ([[0, "x"], [1, 0]], "entry [0][0] must be a whole number of bytes, got 0"),
         ([[0, 2**70], [1, 0]], f"entry [0][1] is too large, got {2**70}"),
-        ([[3, 0], [0, 4]], "all entries off the diagonal are 0, so nothing must move; give some bytes"),
+        ([[3, 0], [0, 4]], "all entries off the diagonal are 0; at least one must be positive"),
         ([[5]], "needs at least 2 gpus, got 1"),
     ],
 )
@@ -180,7 +180,7 @@ def test_alltoallv_names_the_pair_that_is_too_small() -> None:
         alltoallv([[0, 5], [2, 0]], 6)
 
 
-def test_small_entries_of_an_alltoallv_are_not_cut_beside_a_large_one() -> None:
+def test_small_entries_of_an_alltoallv_are_not_divided_next_to_a_large_one() -> None:
     matrix = np.full((8, 8), 1000)
     matrix[2, 5] = 10_000_000
     demand = alltoallv(matrix, 64)
@@ -189,7 +189,7 @@ def test_small_entries_of_an_alltoallv_are_not_cut_beside_a_large_one() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2000), min_size=4, max_size=4), min_size=4, max_size=4), st.integers(1, 40))
-def test_chunks_of_an_alltoallv_add_up_and_are_of_about_one_size(rows: list[list[int]], chunks: int) -> None:
+def test_chunks_of_an_alltoallv_have_the_right_total_and_similar_sizes(rows: list[list[int]], chunks: int) -> None:
     matrix = np.array(rows)
     np.fill_diagonal(matrix, 0)
     assume(matrix.max() >= chunks)
@@ -217,10 +217,10 @@ def test_spellings(spelling: str, name: str) -> None:
     assert collective_name(spelling) == name
 
 
-def test_an_unknown_name_that_is_near_nothing_lists_all() -> None:
+def test_an_unknown_name_without_a_similar_name_lists_all_names() -> None:
     with pytest.raises(DemandError) as caught:
         collective_name("xyz")
-    assert str(caught.value) == f"unknown collective 'xyz'; known are {', '.join(COLLECTIVES)}"
+    assert str(caught.value) == f"unknown collective 'xyz'; known collectives are {', '.join(COLLECTIVES)}"
 
 
 def test_busbw_factors_are_those_of_nccl_tests() -> None:
@@ -232,7 +232,7 @@ def test_busbw_factors_are_those_of_nccl_tests() -> None:
         busbw_factor("allgather", 1)
 
 
-def test_a_million_chunks_take_seconds_at_most() -> None:
+def test_a_million_chunks_take_at_most_seconds() -> None:
     start = time.perf_counter()
     assert len(alltoall(1024, 2**30)) == 1024 * 1023
     assert len(allgather(1024, 2**30).destination_rank) == 1024 * 1023

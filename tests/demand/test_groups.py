@@ -1,4 +1,4 @@
-"""Groups, late data, byte matrices and tenants: what is made, what is refused, and the words."""
+"""Groups, late data, byte matrices and tenants: schedules, and messages for invalid input."""
 
 import json
 from dataclasses import replace
@@ -30,18 +30,18 @@ def test_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("0-8", "group: rank 8 is not a gpu; ranks are 0 to 7"),
         ("1,2,1", "group: rank 1 is named twice"),
         ("3-1", "group: the range 3-1 runs backwards; write 1-3"),
-        ("x", "group: 'x' is no rank or range of ranks; write for example 0-7,16-23"),
+        ("x", "group: 'x' is not a rank or a range of ranks; write for example 0-7,16-23"),
     ],
 )
-def test_bad_ranks(text: str, words: str) -> None:
+def test_bad_ranks(text: str, message: str) -> None:
     with pytest.raises(DemandError) as error:
         parse_ranks(text, 8)
-    assert str(error.value) == words
+    assert str(error.value) == message
 
 
 def test_a_group_of_one() -> None:
@@ -63,7 +63,7 @@ def test_json_round_trip() -> None:
 
 
 @pytest.mark.parametrize("method", ["greedy", "reroute", "staged-exchange"])
-def test_nothing_goes_through_forbidden_gpus(method: str) -> None:
+def test_no_chunk_passes_forbidden_gpus(method: str) -> None:
     topology = read_machine("torus:4x4")
     demand = group_collective("allreduce", 10**6, range(8), 16, relays=())
     schedule = next(
@@ -93,7 +93,7 @@ def _without_relays(demand: object) -> object:
 
 @pytest.mark.parametrize("name", ["allgather", "allreduce", "reduce"])
 @pytest.mark.parametrize("method", ["greedy", "reroute", "ring"])
-def test_late_data_is_waited_for(name: str, method: str) -> None:
+def test_schedules_wait_for_late_data(name: str, method: str) -> None:
     topology = read_machine("dgx1")
     demand = with_late(collective(name, 8, 10**4), {3: 20_000_000})
     schedule = next(
@@ -112,19 +112,19 @@ def test_late_data_is_waited_for(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("1,2\n3\n", "the byte matrix must be square, got 2 rows of 1 or 2 entries"),
         ("0,-5\n1,0\n", "entry [0][1]"),
         ("0,x\n1,0\n", "entry [0][1]"),
     ],
 )
-def test_bad_matrix(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_matrix(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bytes.csv"
     path.write_text(text)
     with pytest.raises(DemandError) as error:
         load_matrix(path)
-    assert words in str(error.value)
+    assert message in str(error.value)
 
 
 def test_matrix_with_an_empty_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,8 +147,8 @@ def test_tenants_in_one_schedule() -> None:
     assert found.weighted_sum_us == pytest.approx(10 * found.finish_us["heavy"] + found.finish_us["light"])
 
 
-def test_tenants_on_halves_of_their_own_finish_as_if_alone() -> None:
-    """With relays both would want each other's links; without, nobody is in anybody's way."""
+def test_tenants_on_disjoint_halves_finish_as_early_as_alone() -> None:
+    """With relays, both tenants would use each other's links; without relays, they do not interfere."""
     topology = read_machine("torus:4x4")
     groups = tuple(range(8)), tuple(range(8, 16))
 
@@ -164,15 +164,15 @@ def test_tenants_on_halves_of_their_own_finish_as_if_alone() -> None:
     assert verify(found.result.schedule) == []
 
 
-def test_tenants_start_when_they_say() -> None:
+def test_tenants_start_at_their_start_times() -> None:
     demand = combined_demand(
         [Tenant("a", collective("broadcast", 4, 100)), Tenant("b", collective("reduce", 4, 100), 1, 5)]
     )
     assert demand.available_ps.tolist() == [0, 5, 5, 5, 5]
 
 
-def test_tenants_keep_others_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a ring of four, 0 and 1 use their own link; whoever passes through 2 and 3 all the same is found out."""
+def test_the_verifier_checks_the_relays_of_tenants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a ring of four, the tenant of 0 and 1 may not use 2 and 3; the verifier reports transfers that do."""
     path, out = tmp_path / "tenants.json", tmp_path / "out.json"
     rows = [
         {"name": "pair", "collective": "allgather", "size": "1MB", "group": "0-1", "relay": "none"},
@@ -196,8 +196,8 @@ def test_tenants_keep_others_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {violation.kind for violation in verify(wrong)} == {"relay"}
 
 
-def test_the_weighted_floor_by_pencil() -> None:
-    """Two equal tenants on one link of 10 GB/s: one is over after 1 us at least, the other after 2 us."""
+def test_the_weighted_lower_bound_of_two_equal_tenants() -> None:
+    """On one link of 10 GB/s, one tenant completes after at least 1 us, the other after at least 2 us."""
 
     def two(count: int) -> list[Tenant]:
         demand = collective("broadcast", 2, 10_000, count)
@@ -209,7 +209,7 @@ def test_the_weighted_floor_by_pencil() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "message"),
     [
         ([{"collective": "allgather", "size": "1MB", "weight": 0}], "[0].weight: must be > 0, got 0"),
         ([{"weight": 1}], "[0]: has no chunks; give either a collective with a size, or a demand"),
@@ -224,26 +224,26 @@ def test_the_weighted_floor_by_pencil() -> None:
         ),
     ],
 )
-def test_bad_tenants(tmp_path: Path, rows: object, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_tenants(tmp_path: Path, rows: object, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tenants.json"
     path.write_text(json.dumps(rows))
     assert main(["synth", "ring:4", "--tenants", str(path)]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["allgather", "--size", "1MB", "--group", "2"], "group: needs at least 2 gpus, got 1"),
         (["allgather", "--size", "1MB", "--group", "0-4"], "--group: rank 4 is not a gpu; ranks are 0 to 3"),
-        (["allgather", "--size", "1MB", "--relay", "none"], "--relay: goes with --group"),
-        (["allgather", "--size", "1MB", "--late", "gpu9=1us"], "--late gpu9=1us: gpu9 is not a gpu of ring:4"),
-        (["allgather", "--size", "1MB", "--late", "gpu1"], "--late gpu1: write for example gpu3=20us"),
-        (["alltoallv"], "alltoallv and --matrix go together"),
+        (["allgather", "--size", "1MB", "--relay", "none"], "--relay requires --group"),
+        (["allgather", "--size", "1MB", "--late", "gpu9=1us"], "--late gpu9=1us: ring:4 has no GPU 'gpu9'"),
+        (["allgather", "--size", "1MB", "--late", "gpu1"], "--late gpu1: write GPU=TIME, for example gpu0=20us"),
+        (["alltoallv"], "alltoallv and --matrix must be used together"),
         (["allgather", "--size", "1MB", "--group", "0,2", "--relay", "none"], "gpu0 cannot reach gpu2"),
         (["ring", "--size", "1MB"], "unknown collective 'ring'"),
     ],
 )
-def test_bad_command_lines(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_command_lines(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["synth", "ring:4", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Schedules to export: small ones by hand, random ones by seed, and the readers of what comes out."""
+"""Schedules to export, hand-written and random, and helpers that write and read their files."""
 
 import json
 from functools import cache
@@ -51,7 +51,7 @@ def plan_value(schedule: Schedule, **options: object) -> dict:
 
 
 def random_machine(rng: np.random.Generator) -> Topology:
-    """Up to 7 GPUs on some hosts; a ring both ways so that all are joined, random links, perhaps a switch for all."""
+    """Up to 7 GPUs on one or two hosts: a bidirectional ring, random links, and sometimes a switch for all."""
     gpus = int(rng.integers(2, 8))
     hosts = int(rng.integers(1, 3))
     nodes = [Node(name=f"gpu{i}", host=f"host{i * hosts // gpus}") for i in range(gpus)]
@@ -70,7 +70,7 @@ def random_machine(rng: np.random.Generator) -> Topology:
 
 
 def random_schedule(seed: int) -> tuple[Schedule, int]:
-    """A schedule of a random collective on a random machine, and its root."""
+    """Return a schedule of a random collective on a random machine, and its root."""
     rng = np.random.default_rng(seed)
     topology = random_machine(rng)
     collective = str(rng.choice(sorted(COLLECTIVES_BY_NAME)))
@@ -94,15 +94,15 @@ def ring(gpus: int) -> Topology:
 
 
 def exchange(gpus: int = 4) -> Schedule:
-    """An allreduce by full exchange: in each round all pairs swap their sums of the same chunk at the same time."""
+    """An allreduce by recursive doubling: in each round, pairs exchange their partial sums of a chunk."""
     topology = machine(f"full:{gpus}:latency=0us:bandwidth=25GB/s")
     demand: Demand = COLLECTIVES_BY_NAME["allreduce"](gpus, 1000 * gpus)
     link = {(one.src, one.dst): k for k, one in enumerate(topology.links)}
-    hold = 1000 * 1000 // 25
+    busy = 1000 * 1000 // 25
     rows, start, distance = [], 0, 1
     while distance < gpus:
         for chunk in range(len(demand)):
             rows += [(chunk, [link[r, r ^ distance]], start, True) for r in range(gpus)]
-            start += hold
+            start += busy
         distance *= 2
     return Schedule.from_transfers(topology, demand, rows)

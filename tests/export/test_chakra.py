@@ -1,7 +1,7 @@
-"""Chakra traces: what they hold, their proof, and what is found when they are damaged.
+"""Chakra traces: their contents, their proof, and the findings when they are damaged.
 
-Two kinds of damage cannot exist here: there is no flag that a node publishes (hasdep), and no FIFO or number of steps
-that the simulator bounds. A circle of waiting nodes and a tag that is used twice stand in their place.
+Two kinds of damage are impossible here: nodes have no flag to publish their completion (hasdep), and the simulator does
+not limit FIFOs or steps. The tests use a cycle of waiting nodes and a repeated tag instead.
 """
 
 import re
@@ -41,7 +41,7 @@ def encode(fields: Fields) -> bytes:
 
 
 def get(node: Fields, name: str) -> int:
-    """An attribute of a node."""
+    """Return an attribute of a node."""
     for attribute in (dict(read_fields(value)) for field, value in node if field == 10 and isinstance(value, bytes)):
         if attribute[1] == name.encode():
             value = attribute.get(7, attribute.get(9))
@@ -68,7 +68,7 @@ def deps(node: Fields) -> list[int]:
 
 
 def damaged(schedule: Schedule, damage: Callable[[list[list[Fields]]], None]) -> list[Finding]:
-    """What is found after the damage to the nodes of all ranks."""
+    """Return the findings after a damage to the nodes of all ranks."""
     heads, nodes = [], []
     for trace in make(schedule, "chakra", ExportOptions()):
         head, *rest = read_delimited(trace)
@@ -116,12 +116,12 @@ def random_traces(seeds: range) -> None:
         assert replay(program, seed=seed) == []
 
 
-def test_no_false_alarm_on_random_schedules() -> None:
+def test_no_false_positive_on_random_schedules() -> None:
     random_traces(range(3000, 3012))
 
 
 @pytest.mark.slow
-def test_no_false_alarm_on_100_random_schedules() -> None:
+def test_no_false_positive_on_100_random_schedules() -> None:
     random_traces(range(100))
 
 
@@ -133,7 +133,7 @@ class TestDamage:
 
         found = damaged(schedule_of("dgx1", "allgather"), drop)
         assert {finding.kind for finding in found} == {"race"}
-        assert re.search(r"gpu (\d) node \d+ .* and gpu \1 node \d+ .* both touch s\[\d\] of gpu", found[0].message)
+        assert re.search(r"gpu (\d) node \d+ .* and gpu \1 node \d+ .* both access s\[\d\] of gpu", found[0].message)
 
     def test_swapped_sends(self) -> None:
         def swap(nodes: list[list[Fields]]) -> None:
@@ -149,7 +149,9 @@ class TestDamage:
 
         found = damaged(schedule_of("dgx1", "alltoall"), swap)
         assert {finding.kind for finding in found} == {"result"}
-        assert re.search(r"gpu \d, output chunk \d: holds rank \d's chunk \d, lacks rank \d's chunk \d", str(found[0]))
+        assert re.search(
+            r"gpu \d, output chunk \d: contains rank \d's chunk \d, lacks rank \d's chunk \d", str(found[0])
+        )
 
     def test_off_by_one(self) -> None:
         def size(nodes: list[list[Fields]]) -> None:
@@ -182,14 +184,14 @@ class TestDamage:
         assert any(f.kind == "pair" and "(send): no receive matches it" in f.message for f in found)
         assert any(f.kind == "result" for f in found) or any(f.kind == "garbage" for f in found)
 
-    def test_waiting_in_a_circle(self) -> None:
-        def circle(nodes: list[list[Fields]]) -> None:
+    def test_cycle_of_waits(self) -> None:
+        def add_cycle(nodes: list[list[Fields]]) -> None:
             for own in nodes:
                 receive = next(k for k, node in enumerate(own) if kind(node) == RECV)
                 send = next(k for k, node in enumerate(own) if kind(node) == SEND)
                 own[send].append((5, varint(receive)))
 
-        found = damaged(pair_schedule("allgather"), circle)
+        found = damaged(pair_schedule("allgather"), add_cycle)
         assert found[0].kind == "deadlock"
         assert "gpu 0 node 0 (send) waits for gpu 0 node 1 (receive) waits for gpu 1 node 0 (send)" in found[0].message
 
@@ -216,7 +218,7 @@ def test_messages_match(tmp_path: Path) -> None:
     paths = export(schedule, "chakra", tmp_path / "ar")
     assert [path.name for path in paths] == [f"ar.{rank}.et" for rank in range(8)]
     ends: dict[int, set[tuple[int, ...]]] = {SEND: set(), RECV: set()}
-    sums = 0
+    reductions = 0
     for path in paths:
         head, *messages = read_delimited(path.read_bytes())
         assert read_fields(head)[0] == (1, b"0.0.4")
@@ -226,10 +228,10 @@ def test_messages_match(tmp_path: Path) -> None:
                 key = tuple(get(node, name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
                 assert key not in ends[kind(node)]
                 ends[kind(node)].add(key)
-            sums += kind(node) == COMP
+            reductions += kind(node) == COMP
     assert ends[SEND] == ends[RECV]
     assert len(ends[SEND]) == len(schedule)
-    assert sums == int(schedule.reduce.sum())
+    assert reductions == int(schedule.reduce.sum())
 
 
 def test_all_traces_are_written_or_none(tmp_path: Path) -> None:
@@ -239,21 +241,24 @@ def test_all_traces_are_written_or_none(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ar.5.et"]
 
 
-def test_traces_that_do_not_say_what_they_compute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A custom demand, or traces of other tools: pairs and waiting only."""
+def test_traces_without_a_collective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a custom demand, or traces of other tools, only matching and deadlocks are checked."""
     demand = Demand.from_chunks("custom", 2, [Chunk(bytes=8, sources=(0,), destinations=(1,))])
     export(Schedule.from_transfers(machine("full:2"), demand, [(0, [0], 0)]), "chakra", tmp_path / "own")
     assert main(["check-export", str(tmp_path / "own"), "--to", "chakra"]) == 0
-    assert "pairs, no deadlock; what is computed is not in the file" in capsys.readouterr().out
+    assert (
+        "sends match receives, no deadlock; the file does not say which collective it computes"
+        in capsys.readouterr().out
+    )
     assert main(["check-export", str(tmp_path / "own"), "--to", "chakra", "--numbers"]) == 2
-    assert "does not say what it computes, so --numbers has nothing to compare with" in capsys.readouterr().err
+    assert "does not say which collective it computes: leave --numbers out" in capsys.readouterr().err
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export(schedule_of("dgx1", "reduce"), "chakra", tmp_path / "r")
     for name in ("r", "r.0.et"):
         assert main(["check-export", str(tmp_path / name), "--to", "chakra", "--numbers"]) == 0
-        assert "PROVED: reduce on 8 gpus, 1 chunks" in capsys.readouterr().out
+        assert "PROVED: reduce on 8 GPUs, 1 chunk" in capsys.readouterr().out
     (tmp_path / "r.7.et").unlink()
     assert main(["check-export", str(tmp_path / "r"), "--to", "chakra"]) == 2
     assert "there are traces of 7 gpus" in capsys.readouterr().err
@@ -263,12 +268,15 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     ("data", "words"),
     [
         (b"", "x.0.et: not a Chakra trace: it is empty"),
-        (b"hello", "x.0.et: not a Chakra trace: a message of 104 bytes begins at byte 1, but there are only 5"),
-        (b"\xff" * 20, "x.0.et: not a Chakra trace: byte 0 begins a number that does not end"),
+        (
+            b"hello",
+            "x.0.et: not a Chakra trace: a message of 104 bytes begins at byte 1, but the file has only 5 bytes",
+        ),
+        (b"\xff" * 20, "x.0.et: not a Chakra trace: the number at byte 0 does not end"),
         (delimited(b"\x0b"), "x.0.et: not a Chakra trace: field 1 has the unknown wire type 3"),
         (
             delimited(bytes_field(1, b"0")) + delimited(number_field(3, 7)),
-            "gpu 0 node 0: node type 7 is not understood",
+            "gpu 0 node 0: node type 7 is not supported",
         ),
         (
             delimited(bytes_field(1, b"0")) + delimited(number_field(3, 5)),
@@ -288,5 +296,5 @@ def test_missing_and_huge_traces(tmp_path: Path) -> None:
         check(tmp_path / "x", "chakra")
     with (tmp_path / "x.0.et").open("wb") as file:
         file.truncate(10**9)
-    with pytest.raises(FileError, match=r"x\.0\.et: larger than 256 MB, the most that is read"):
+    with pytest.raises(FileError, match=r"x\.0\.et: larger than 256 MB, the size limit"):
         check(tmp_path / "x", "chakra")

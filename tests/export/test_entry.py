@@ -1,4 +1,4 @@
-"""One-sided writes never come before the other GPU is in the call, or into what the call before still reads."""
+"""One-sided writes never happen before the target has entered the call, or to data that the previous call reads."""
 
 import copy
 import json
@@ -17,14 +17,14 @@ def kinds_of_steps(collective: str, size_bytes: int) -> set[str]:
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall", "reduce_scatter"])
-def test_small_sizes_begin_before_the_ends_have_met(collective: str) -> None:
-    """A signal's latency is worth a copy where the whole takes microseconds, and not where it takes longer."""
-    assert {"free", "freed"} <= kinds_of_steps(collective, 1_000_000)
-    assert not {"free", "freed"} & kinds_of_steps(collective, 64_000_000)
-    assert {"here", "meet"} <= kinds_of_steps(collective, 64_000_000)
+def test_small_sizes_send_before_the_receiver_is_ready(collective: str) -> None:
+    """Saving the latency of a signal is worth a copy if the schedule takes microseconds, but not if it takes longer."""
+    assert {"release", "await-release"} <= kinds_of_steps(collective, 1_000_000)
+    assert not {"release", "await-release"} & kinds_of_steps(collective, 64_000_000)
+    assert {"ready", "await-ready"} <= kinds_of_steps(collective, 64_000_000)
 
 
-def test_writing_into_the_output_of_a_gpu_that_is_not_there() -> None:
+def test_write_to_the_output_of_a_gpu_that_has_not_entered() -> None:
     plan = plan_value(schedule_of("dgx1", "allgather", 1, 64_000_000))
     assert findings(json.dumps(plan).encode(), "mscclpp") == []
     wrong = copy.deepcopy(plan)
@@ -34,13 +34,13 @@ def test_writing_into_the_output_of_a_gpu_that_is_not_there() -> None:
                 del block["ops"][0]
     found = findings(json.dumps(wrong).encode(), "mscclpp")
     assert {finding.kind for finding in found} == {"entry"}
-    assert re.search(r"\(put\): writes o\[\d\] of gpu \d, which may not be in the call yet", found[0].message)
+    assert re.search(r"\(put\): writes o\[\d\] of gpu \d, which may not have entered the call yet", found[0].message)
 
 
-def test_scratch_that_the_call_before_may_still_read() -> None:
+def test_scratch_that_the_previous_call_may_still_read() -> None:
     plan = plan_value(schedule_of("full:2:latency=1us:bandwidth=25GB/s", "allgather", 1, 2000))
     names = [[op["name"] for op in block["ops"]] for block in plan["gpus"][0]["threadblocks"]]
-    assert ["put", "nop", "signal", "wait"] in names  # sends at once, and waits at the end until its data was taken
+    assert ["put", "nop", "signal", "wait"] in names  # sends without waiting; waits at the end for the release
     for gpu in plan["gpus"]:
         for block in gpu["threadblocks"]:
             ops = block["ops"]
@@ -51,4 +51,6 @@ def test_scratch_that_the_call_before_may_still_read() -> None:
                 del ops[last]
     found = findings(json.dumps(plan).encode(), "mscclpp")
     assert {finding.kind for finding in found} == {"entry"}
-    assert re.search(r"writes s\[0\] of gpu \d before that is in the call, and does not wait for gpu", found[0].message)
+    assert re.search(
+        r"writes s\[0\] of gpu \d before that gpu has entered the call, and does not wait for gpu", found[0].message
+    )

@@ -1,4 +1,4 @@
-"""Files: golden ones, bad ones, the other formats, folders of size ranges, the command line."""
+"""Files: golden files, malformed files, the other formats, folders of size ranges, the command line."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def tight(**changes: int) -> RuntimeLimits:
     return RuntimeLimits(**{**values, **changes})
 
 
-def test_contiguous_chunks_are_merged_where_steps_are_few() -> None:
+def test_contiguous_chunks_are_merged_if_steps_are_few() -> None:
     schedule = schedule_of("dgx1", "allgather", chunks=6)
     plan = make_plan(schedule, tight(steps=16, channels=1))
     assert max(step.count for gpu in plan.gpus for block in gpu.blocks for step in block.steps) > 1
@@ -67,11 +67,11 @@ def test_contiguous_chunks_are_merged_where_steps_are_few() -> None:
 
 @pytest.mark.parametrize("target", PROVABLE)
 def test_chunks_that_travel_together_are_one_step(target: str) -> None:
-    """Rank 0 of a pair sends its block of four pieces as a message of three and one alone, rank 1 one by one."""
-    topology = machine("line:2:setup=2us:latency=0us")
-    hold = 2_000_000 + busy_ps(1000, 25.0)
-    rows = [(0, (0,), 0), (1, (0,), 0), (2, (0,), 0), (3, (0,), 3 * hold)]
-    rows += [(4 + piece, (1,), piece * hold) for piece in range(4)]
+    """Rank 0 of a pair sends its four pieces as a message of three and one alone; rank 1 sends single pieces."""
+    topology = machine("line:2:overhead=2us:latency=0us")
+    busy = 2_000_000 + busy_ps(1000, 25.0)
+    rows = [(0, (0,), 0), (1, (0,), 0), (2, (0,), 0), (3, (0,), 3 * busy)]
+    rows += [(4 + piece, (1,), piece * busy) for piece in range(4)]
     alone = Schedule.from_transfers(topology, allgather(2, 8000, 4), rows)
     schedule = replace(alone, message=np.array([7, 7, 7, -1, -1, -1, -1, -1], dtype=np.int32))
     assert verify(schedule) == []
@@ -80,19 +80,19 @@ def test_chunks_that_travel_together_are_one_step(target: str) -> None:
     assert findings(made(schedule, target), target) == []
 
 
-def test_what_becomes_of_messages_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_handling_of_messages_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(0, (0,), 0), (1, (0,), 0), (2, (1,), 0), (3, (1,), 0)]
-    schedule = Schedule.from_transfers(machine("line:2:setup=2us"), allgather(2, 4000, 2), rows)
+    schedule = Schedule.from_transfers(machine("line:2:overhead=2us"), allgather(2, 4000, 2), rows)
     save_schedule(replace(schedule, message=np.array([0, 0, 1, 1], dtype=np.int32)), tmp_path / "s.json")
-    for target, words in (("msccl", "one step where they lie side by side"), ("msccl-json", "are one send each")):
+    for target, words in (("msccl", "one step if they are contiguous"), ("msccl-json", "becomes a send of its own")):
         assert main(["export", str(tmp_path / "s.json"), "--to", target, "--out", str(tmp_path / "out")]) == 0
         assert words in capsys.readouterr().err
 
 
-def test_receives_and_sends_share_threadblocks_where_those_are_few() -> None:
+def test_receives_and_sends_share_threadblocks_if_those_are_few() -> None:
     schedule = schedule_of("dgx1", "allgather")
-    apart = make_plan(schedule, tight())
-    most = max(len(gpu.blocks) for gpu in apart.gpus)
+    separate = make_plan(schedule, tight())
+    most = max(len(gpu.blocks) for gpu in separate.gpus)
     shared = make_plan(schedule, tight(blocks=most // 2 + 1))
     kinds = {step.kind for gpu in shared.gpus for block in gpu.blocks for step in block.steps}
     assert "rcs" in kinds
@@ -108,11 +108,11 @@ def test_fused_steps_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
 
 
-def test_refusal_names_the_limit_the_need_and_what_fits() -> None:
+def test_refusal_names_the_limit_the_need_and_a_fix() -> None:
     schedule = schedule_of("dgx1", "alltoall", chunks=6)
     with pytest.raises(
         InputError,
-        match=r"msccl cannot hold this schedule: .*: \d+ needed, at most \d+ \(gpu \d.*\); "
+        match=r"msccl cannot run this schedule: .*: \d+ needed, at most \d+ \(gpu \d.*\); "
         r"synthesize with fewer chunks, such as --chunks \d",
     ):
         make_plan(schedule, tight(steps=3, channels=1))
@@ -120,16 +120,16 @@ def test_refusal_names_the_limit_the_need_and_what_fits() -> None:
         make_plan(schedule, tight(), instances=65)
 
 
-# -- what cannot be said ------------------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------------------
 
 
-def test_sums_inside_a_switch_are_refused() -> None:
+def test_reductions_inside_a_switch_are_refused() -> None:
     nodes = [Node(name=f"gpu{i}") for i in range(3)]
     nodes.append(Node(name="nvswitch", kind="switch", copies=True, reduces=True))
     links = [Link(src=i, dst=3, bandwidth_GBps=10) for i in range(3)] + [Link(src=3, dst=2, bandwidth_GBps=10)]
     demand = COLLECTIVES_BY_NAME["reduce"](3, 1000, 1, 2)
     schedule = Schedule.from_transfers(Topology("nvls", tuple(nodes), tuple(links)), demand, [(0, [0, 1, 3], 0, True)])
-    with pytest.raises(InputError, match=r"transfer 0 \(chunk 0\) adds up 2 inputs inside a switch; these runtimes"):
+    with pytest.raises(InputError, match=r"transfer 0 \(chunk 0\) reduces 2 inputs inside a switch; these runtimes"):
         made(schedule, "msccl")
 
 
@@ -147,7 +147,7 @@ def test_a_demand_that_is_no_named_collective_is_refused() -> None:
     chunk = Chunk(bytes=8, sources=(0,), destinations=(1,))
     for name, words in (
         ("allgather", "the demand is called allgather, but its chunks are not those of allgather on 2 ranks"),
-        ("custom", "msccl has no custom; it can run allgather"),
+        ("custom", "msccl does not support custom; it supports allgather"),
     ):
         schedule = Schedule.from_transfers(topology, Demand.from_chunks(name, 2, [chunk]), [(0, [0], 0)])
         with pytest.raises(InputError, match=words):
@@ -161,7 +161,7 @@ def test_multicast_is_one_send_per_end() -> None:
     assert findings(data, "msccl") == []
 
 
-# -- bad files ----------------------------------------------------------------------------------------------------
+# -- malformed files ----------------------------------------------------------------------------------------------
 
 BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><algo name="&b;"></algo>'
 
@@ -171,7 +171,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><algo name="&b;"></
     [
         ("hello", "algo.xml: not XML: syntax error: line 1, column 0"),
         ("<system/>", "algo.xml: not an MSCCL XML file: the root is <system>, must be <algo>"),
-        (BOMB, "algo.xml: has a document type or entities (<!); they are refused"),
+        (BOMB, "algo.xml: contains a document type or entities (<!), which are refused"),
         ("<algo/>", "algo.xml: algo: attribute proto is missing"),
         ("\x89PNG", "algo.xml: not an MSCCL XML file: byte 0 is not plain text"),
     ],
@@ -220,7 +220,7 @@ def test_a_file_of_1_GB_is_refused(tmp_path: Path) -> None:
         path = tmp_path / f"huge.{target}"
         with path.open("wb") as file:
             file.truncate(10**9)
-        with pytest.raises(FileError, match=f"huge.{target}: larger than {most}, the most that is read"):
+        with pytest.raises(FileError, match=f"huge.{target}: larger than {most}, the size limit"):
             check(path, target)
 
 
@@ -239,10 +239,10 @@ def test_bad_plan(text: str, words: str) -> None:
     assert str(error.value).startswith(words)
 
 
-def test_files_that_hold_no_program(tmp_path: Path) -> None:
+def test_files_without_a_program(tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
-        match="files for teccl hold no program to interpret; known are msccl, executor, rccl",
+        match="files for teccl contain no program to interpret; known targets: msccl, executor, rccl",
     ):
         check(tmp_path / "x", "teccl")
 
@@ -257,13 +257,13 @@ def test_teccl_keys(tmp_path: Path) -> None:
     assert value["4-Collective_Finish_Time"] == pytest.approx(schedule.finish_us * 1e-6)
     assert len(value["7-Flows"]) == len(schedule)
     assert len(value["6-Demand_Met"]["GPU 0"]) == 7
-    with pytest.raises(InputError, match="teccl has no allreduce: its schedules do not add up"):
+    with pytest.raises(InputError, match="teccl does not support allreduce: it has no reductions"):
         made(schedule_of("dgx1", "allreduce"), "teccl")
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_msccl_json_steps_carry_the_collective(collective: str) -> None:
-    """Replayed step by step: everything in a step leaves with what the steps before brought."""
+    """Replay step by step: the sends of a step carry the data that earlier steps delivered."""
     value = json.loads(made(schedule_of("dgx1", collective), "msccl-json"))
     chunks = value["collective"]["chunks"]
     have: dict[tuple[int, int], set[int]] = {}
@@ -302,7 +302,7 @@ def test_folder_of_disjoint_ranges(tmp_path: Path) -> None:
         export_directory([schedules[0], schedules[0]], "executor", tmp_path / "more")
     assert not (tmp_path / "more").exists()
     (tmp_path / "algos" / ".x.swp").write_text("")
-    with pytest.raises(InputError, match=r"holds \.x\.swp; the loaders parse every file of the folder"):
+    with pytest.raises(InputError, match=r"contains \.x\.swp; the loaders parse every file of the folder"):
         export_directory(schedules, "executor", tmp_path / "algos")
     with pytest.raises(InputError, match="a folder of size ranges is for msccl, executor and rccl, not for mscclpp"):
         export_directory(schedules, "mscclpp", tmp_path / "algos")
@@ -315,8 +315,10 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.strip() == out
     assert main(["check-export", out, "--to", "msccl", "--machine", "dgx1", "--size", "1MB"]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("PROVED: allgather on 8 gpus, 8 chunks, 120 steps: results, order, no deadlock, limits")
-    assert "finish 11.4 us on dgx1" in printed
+    assert printed.startswith(
+        "PROVED: allgather on 8 GPUs, 8 chunks, 120 steps: correct results, no races, no deadlock, within"
+    )
+    assert "estimated completion time 11.4 us on dgx1" in printed
     assert main(["check-export", out, "--to", "msccl", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"proved": True, "findings": [], "finish_us": None}
     text = Path(out).read_text()
@@ -329,7 +331,7 @@ def test_command_line_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     saved, out = str(tmp_path / "g.json"), str(tmp_path / "g.xml")
     save_schedule(schedule_of("dgx1", "gather"), saved)
     assert main(["export", saved, "--to", "msccl", "--out", out]) == 2
-    assert "flowccl: error: msccl has no gather; it can run allgather, alltoall," in capsys.readouterr().err
+    assert "flowccl: error: msccl does not support gather; it supports allgather, alltoall," in capsys.readouterr().err
     assert not Path(out).exists()
     assert main(["export", saved, "--to", "executor", "--min-bytes", "2MB", "--max-bytes", "1MB", "--out", out]) == 2
     assert "--max-bytes 1000000 is less than --min-bytes 2000000" in capsys.readouterr().err
@@ -345,12 +347,12 @@ def test_an_invalid_schedule_is_not_exported(tmp_path: Path, capsys: pytest.Capt
     save_schedule(bad, tmp_path / "bad.json")
     out = str(tmp_path / "bad.xml")
     assert main(["export", str(tmp_path / "bad.json"), "--to", "msccl", "--out", out]) == 1
-    assert "is not exported, for it is invalid" in capsys.readouterr().err
+    assert "is invalid and is not exported" in capsys.readouterr().err
 
 
-def test_estimate_says_where_there_is_no_link() -> None:
+def test_estimate_names_missing_links() -> None:
     program = read(made(schedule_of("full:4", "allgather"), "msccl"), "msccl")
     with pytest.raises(InputError, match=r"the file sends gpu\d -> gpu\d, but ring:4 has no link or switch between"):
         estimate_ps(program, machine("ring:4"), 1_000_000)
-    with pytest.raises(InputError, match=r"the file is for 4 gpus, the machine ring:8 has 8"):
+    with pytest.raises(InputError, match=r"the file is for 4 gpus, but the machine ring:8 has 8"):
         estimate_ps(program, machine("ring:8"), 1_000_000)

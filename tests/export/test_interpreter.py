@@ -1,4 +1,4 @@
-"""The interpreter finds every way of being wrong, on each format, and says where."""
+"""The interpreter finds every kind of error in each format, and names the place."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ XML = ("msccl", "executor", "rccl")
 
 
 def pair_schedule(collective: str) -> Schedule:
-    """Two GPUs, one chunk each way."""
+    """Two GPUs, one chunk in each direction."""
     topology = machine("full:2:latency=0us:bandwidth=25GB/s")
     demand = COLLECTIVES_BY_NAME[collective](2, 2000)
     link = {(one.src, one.dst): k for k, one in enumerate(topology.links)}
@@ -25,7 +25,7 @@ def pair_schedule(collective: str) -> Schedule:
 
 
 def change(text: bytes, pattern: str, into: str) -> bytes:
-    """The first match replaced; the test is wrong where there is none."""
+    """Replace the first match; there must be one."""
     result, count = re.subn(pattern, into, text.decode(), count=1, flags=re.DOTALL)
     assert count == 1
     return result.encode()
@@ -43,7 +43,7 @@ class TestXml:
         found = findings(wrong, target)
         assert {finding.kind for finding in found} == {"race"}
         assert re.search(
-            r"gpu \d threadblock \d+ step \d+ \(\w+\) and gpu \d .* both touch o\[\d\] of gpu", found[0].message
+            r"gpu \d threadblock \d+ step \d+ \(\w+\) and gpu \d .* both access o\[\d\] of gpu", found[0].message
         )
 
     def test_missing_hasdep(self, target: str) -> None:
@@ -61,7 +61,9 @@ class TestXml:
         )
         found = findings(wrong, target)
         assert {finding.kind for finding in found} == {"result"}
-        assert re.search(r"gpu \d, output chunk \d: holds rank \d's chunk \d, lacks rank \d's chunk \d", str(found[0]))
+        assert re.search(
+            r"gpu \d, output chunk \d: contains rank \d's chunk \d, lacks rank \d's chunk \d", str(found[0])
+        )
 
     def test_offset_off_by_one(self, target: str) -> None:
         text = made(schedule_of("dgx1", "allgather"), target)
@@ -85,17 +87,17 @@ class TestXml:
         assert any(f.kind == "pair" and "no receive matches it" in f.message for f in found)
         assert any(f.kind == "result" and "is never written" in f.message for f in found)
 
-    def test_more_in_flight_than_the_fifo_holds(self, target: str) -> None:
+    def test_more_in_flight_than_the_fifo_depth(self, target: str) -> None:
         found = findings(all_sends_first("Simple", 3, target), target)
         assert [finding.kind for finding in found] == ["deadlock"]
         assert "gpu 0 threadblock 0 step 2 (s) waits for" in found[0].message
-        assert "(a connection holds 2)" in found[0].message
+        assert "(the depth of a connection is 2)" in found[0].message
         assert findings(all_sends_first("Simple", 2, target), target) == []
         assert findings(all_sends_first("LL", 3, target), target) == []
         assert kinds(all_sends_first("LL", 9, target), target) == {"deadlock"}
 
-    def test_a_count_larger_than_the_fifo_is_cut(self, target: str) -> None:
-        """One step of 3 chunks is up to 3 operations for the runtime: both ends must be there at once."""
+    def test_a_count_larger_than_the_fifo_is_split(self, target: str) -> None:
+        """One step of 3 chunks is up to 3 operations of the runtime: both ends must run at the same time."""
         assert kinds(all_sends_first("Simple", 1, target, count=3), target) == {"deadlock"}
 
     def test_step_over_the_limit(self, target: str) -> None:
@@ -106,7 +108,7 @@ class TestXml:
         many = "".join(step[0].replace('s="0"', f's="{k}"') for k in range(most + 1))
         found = findings(text.replace(step[0], many, 1).encode(), target)
         assert {finding.kind for finding in found} == {"limit"}
-        assert f"steps per threadblock: {most + 1}, but {target} takes at most {most}" in found[0].message
+        assert f"steps per threadblock: {most + 1}, but {target} allows at most {most}" in found[0].message
 
     def test_input_is_not_changed(self, target: str) -> None:
         text = made(pair_schedule("allgather"), target)
@@ -121,13 +123,13 @@ class TestXml:
         wrong = text.decode().replace("\n  </gpu>", extra + "\n  </gpu>", 1)
         assert "connection" in kinds(wrong.encode(), target)
 
-    def test_exchange_of_one_chunk_both_ways(self, target: str) -> None:
+    def test_exchange_of_one_chunk_in_both_directions(self, target: str) -> None:
         for inplace in (False, True):
             assert findings(made(exchange(), target, inplace=inplace), target) == []
 
 
 def all_sends_first(protocol: str, sends: int, target: str, count: int = 1) -> bytes:
-    """An allgather of two GPUs whose one threadblock sends all before it receives anything."""
+    """An allgather of two GPUs whose single threadblock sends everything before it receives anything."""
     chunks = sends * count
     lines = [
         f'<algo name="x" proto="{protocol}" nchannels="1" nchunksperloop="{2 * chunks}" ngpus="2" coll="allgather" '
@@ -153,7 +155,7 @@ class TestMscclpp:
         return findings(json.dumps(plan).encode(), "mscclpp")
 
     def first(self, plan: dict, name: str, number: int = 0) -> tuple[list, int]:
-        """The list of operations and the place of the first operation of that name."""
+        """Return the list of operations and the index of an operation with that name."""
         places = [
             (block["ops"], k)
             for gpu in plan["gpus"]
@@ -216,7 +218,7 @@ class TestMscclpp:
         found = self.found(plan)
         assert any(f.kind == "pair" and "(signal): no receive matches it" in f.message for f in found)
 
-    def test_waiting_in_a_circle(self) -> None:
+    def test_cycle_of_waits(self) -> None:
         plan = plan_value(pair_schedule("allgather"))
         for gpu in plan["gpus"]:
             for block in gpu["threadblocks"]:
@@ -234,7 +236,7 @@ class TestMscclpp:
         plan["gpus"][0]["input_chunks"] = 0
         assert "limit" in {finding.kind for finding in self.found(plan)}
 
-    def test_threads_that_do_not_meet(self) -> None:
+    def test_missing_barrier_of_threads(self) -> None:
         plan = plan_value(pair_schedule("allgather"))
         ops, k = self.first(plan, "put")
         assert ops[k + 1] == {"name": "nop"}
@@ -249,13 +251,13 @@ class TestMscclpp:
         assert "signal" in {finding.kind for finding in self.found(plan)}
 
     def test_port_reads_until_it_is_flushed(self) -> None:
-        """In an in-place alltoall between hosts, a copy must not overwrite what a port still reads."""
+        """In an in-place alltoall between hosts, a copy must not overwrite data that a port still reads."""
         plan = plan_value(schedule_of("ndv2:2", "alltoall"), inplace=True)
         assert self.found(plan) == []
         text = json.dumps(plan).replace('"pwsf"', '"pws"')
         assert {finding.kind for finding in findings(text.encode(), "mscclpp")} == {"race"}
 
 
-def test_positions_are_named() -> None:
+def test_places_are_named() -> None:
     program = read(made(pair_schedule("allgather"), "msccl"), "msccl")
     assert str(program.operations[0]) == "gpu 0 threadblock 0 step 0 (cpy)"

@@ -1,4 +1,4 @@
-"""msccl-tools' JSON and TE-CCL's result: proved by following the data, and what is damaged is named."""
+"""msccl-tools' JSON and TE-CCL's result: proved by following the data; damage is named."""
 
 import json
 
@@ -10,7 +10,7 @@ from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
 EVERY = ("allgather", "alltoall", "allreduce", "reduce_scatter", "broadcast", "scatter", "gather", "reduce")
-NO_SUMS = ("allgather", "alltoall", "broadcast", "scatter", "gather")
+NO_REDUCTIONS = ("allgather", "alltoall", "broadcast", "scatter", "gather")
 
 
 def written(tmp_path, target, collective, name="dgx1"):
@@ -22,7 +22,7 @@ def written(tmp_path, target, collective, name="dgx1"):
 
 @pytest.mark.parametrize("name", ["dgx1", "ndv2:2", "dgx2:2", "mi250:2", "dgx_a100:2", "torus:4x4"])
 @pytest.mark.parametrize(
-    ("target", "collective"), [*(("msccl-json", c) for c in EVERY), *(("teccl", c) for c in NO_SUMS)]
+    ("target", "collective"), [*(("msccl-json", c) for c in EVERY), *(("teccl", c) for c in NO_REDUCTIONS)]
 )
 def test_every_file_is_proved(target, collective, name, tmp_path, capsys):
     path = written(tmp_path, target, collective, name)
@@ -60,7 +60,7 @@ def other_address(value):
     ("collective", "change", "words"),
     [
         ("allreduce", without_last_step, "lacks"),
-        ("allgather", too_early, "the sender does not have it by then"),
+        ("allgather", too_early, "the sender does not have the data yet"),
         ("allreduce", twice, "counts a contribution twice"),
         ("allgather", other_address, "lacks 1 contributions of address"),
     ],
@@ -74,10 +74,10 @@ def test_damage_to_msccl_json_is_named(collective, change, words, tmp_path):
     ("change", "words"),
     [
         (lambda value: value["7-Flows"].pop(), "never gets chunk"),
-        (lambda value: value["7-Flows"].reverse(), "the sender does not have it by then"),
+        (lambda value: value["7-Flows"].reverse(), "the sender does not have the data yet"),
         (lambda value: value["6-Demand_Met"]["GPU 0"]["GPU 1"].update({"Chunk 5": 0.0}), "never gets chunk 5 from 1"),
-        (lambda value: value.update({"4-Collective_Finish_Time": 0.0}), "only after the finish"),
-        (lambda value: value.update({"3-Epochs_Required": 1}), "is behind the last epoch"),
+        (lambda value: value.update({"4-Collective_Finish_Time": 0.0}), "after the finish"),
+        (lambda value: value.update({"3-Epochs_Required": 1}), "is after the last epoch"),
     ],
 )
 def test_damage_to_teccl_is_named(change, words, tmp_path):
@@ -86,10 +86,10 @@ def test_damage_to_teccl_is_named(change, words, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["msccl-json", "teccl"])
-def test_other_files_and_options_that_mean_nothing_are_refused(target, tmp_path, capsys):
+def test_other_files_and_unsupported_options_are_refused(target, tmp_path, capsys):
     path = tmp_path / "other.json"
-    path.write_text('{"7-Flows": ["up"], "collective": 3}')
-    assert main(["check-export", str(path), "--to", target]) == 2
-    assert f"is no {target} file" in capsys.readouterr().err
+    path.write_text('{"7-Flows": ["up"], "collective": 3, "msccl_type": "algorithm"}')
+    assert main(["check-export", str(path), "--to", "msccl-json"]) == 2
+    assert "is not a valid msccl-json file" in capsys.readouterr().err
     assert main(["check-export", str(path), "--to", target, "--numbers"]) == 2
-    assert "lists sends without buffers: leave --numbers" in capsys.readouterr().err
+    assert "has no buffers: leave --numbers" in capsys.readouterr().err

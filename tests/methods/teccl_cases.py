@@ -1,4 +1,4 @@
-"""Small machines on which the fewest epochs are known, by pencil or by trying everything."""
+"""Small machines whose fewest epochs are known, by derivation or by exhaustive search."""
 
 import itertools
 from dataclasses import replace
@@ -19,7 +19,7 @@ MBPS = 0.001  # 1 MB/s in GB/s: one chunk of 1 MB takes one second
 
 
 def machine_of(names: str, *links: str, **node: Any) -> Topology:
-    """machine_of("s h d", "s h", "h d 1 0.5"): links of 1 MB/s unless said, latency in seconds."""
+    """machine_of("s h d", "s h", "h d 1 0.5"): links of 1 MB/s by default, latency in seconds."""
     nodes = tuple(Node(name=name, **node) for name in names.split())
     index = {n.name: i for i, n in enumerate(nodes)}
     rows = []
@@ -27,7 +27,7 @@ def machine_of(names: str, *links: str, **node: Any) -> Topology:
         src, dst, *numbers = text.split()
         rate, late = (float(numbers[0]) if numbers else 1.0), (float(numbers[1]) if len(numbers) > 1 else 0.0)
         rows.append(Link(src=index[src], dst=index[dst], bandwidth_GBps=rate * MBPS, latency_us=late * 1e6))
-    return Topology("pencil", nodes, tuple(rows))
+    return Topology("manual", nodes, tuple(rows))
 
 
 def demand_of(topology: Topology, *chunks: tuple[str, str], size: int = MB) -> Demand:
@@ -72,37 +72,39 @@ def random_grid_machine(rng: np.random.Generator, gpus: int) -> Topology:
 
 
 def fewest_epochs(topology: Topology, demand: Demand, most: int = 9) -> int:
-    """Try everything, epoch by epoch, in epochs of one second: written apart from the code under test.
+    """Exhaustive search, epoch by epoch, in epochs of one second: independent of the code under test.
 
-    A state is who holds what, what is still flying (arrival, chunk, node) and until when links are busy.
+    A state is the chunks at each node, those in flight (arrival, chunk, node) and when each link becomes free.
     """
     time = [MB / 1e9 / link.bandwidth_GBps for link in topology.links]
-    hold = [max(1, int(np.ceil(t - 1e-9))) for t in time]
-    room = [max(1, int(np.floor(1 / t + 1e-9))) for t in time]
+    busy_epochs = [max(1, int(np.ceil(t - 1e-9))) for t in time]
+    capacity = [max(1, int(np.floor(1 / t + 1e-9))) for t in time]
     delay = [int(np.ceil(t + link.latency_us / 1e6 - 1e-9)) for t, link in zip(time, topology.links, strict=True)]
     wanted = {(c, int(d)) for c in range(len(demand)) for d in demand.destinations(c)}
-    first = (frozenset((c, int(s)) for c, s in enumerate(demand.source)), frozenset(), (0,) * len(hold))
+    first = (frozenset((c, int(s)) for c, s in enumerate(demand.source)), frozenset(), (0,) * len(busy_epochs))
     states = {first}
     for epoch in range(most + 1):
         following = set()
-        for held, flying, busy in states:
-            now = held | {(c, n) for at, c, n in flying if at <= epoch}
+        for stored, flying, busy in states:
+            now = stored | {(c, n) for at, c, n in flying if at <= epoch}
             if wanted <= now:
                 return epoch
             coming = frozenset(f for f in flying if f[0] > epoch)
-            on_the_way = {(c, n) for _, c, n in coming}
+            in_flight = {(c, n) for _, c, n in coming}
             choices = []
             for i, link in enumerate(topology.links):
-                can = [c for c in range(len(demand)) if (c, link.src) in now and (c, link.dst) not in now | on_the_way]
+                can = [c for c in range(len(demand)) if (c, link.src) in now and (c, link.dst) not in now | in_flight]
                 picks = (
-                    [()] if busy[i] > epoch else [p for r in range(room[i] + 1) for p in itertools.combinations(can, r)]
+                    [()]
+                    if busy[i] > epoch
+                    else [p for r in range(capacity[i] + 1) for p in itertools.combinations(can, r)]
                 )
                 choices.append(picks)
             for picks in itertools.product(*choices):
                 sent = [(epoch + delay[i], c, topology.links[i].dst) for i, p in enumerate(picks) for c in p]
                 if len({(c, n) for _, c, n in sent}) < len(sent):
-                    continue  # the same chunk twice to one node: never better
-                until = tuple(epoch + hold[i] if p else max(busy[i], epoch) for i, p in enumerate(picks))
+                    continue  # sending a chunk twice to one node never helps
+                until = tuple(epoch + busy_epochs[i] if p else max(busy[i], epoch) for i, p in enumerate(picks))
                 following.add((frozenset(now), coming | set(sent), until))
         states = following
     raise AssertionError(f"not done in {most} epochs")

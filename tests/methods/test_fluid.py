@@ -14,12 +14,12 @@ from flowccl.methods.fluid.arcs import duplicated_arcs, plain_arcs
 from flowccl.methods.fluid.decomposed import dantzig_wolfe
 from flowccl.methods.fluid.offending import offending
 from flowccl.methods.fluid.optimum import _Task
-from flowccl.methods.fluid.program import Traffic
+from flowccl.methods.fluid.program import SourceTraffic
 from flowccl.solver import SolverOptions
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.permutations import symmetry, verified
 from flowccl.topology.topology import Limit, Link, Node, Topology
-from tests.check.test_cut_optimum import random_machine
+from tests.bounds.test_bottleneck_cut import random_machine
 from tests.strategies import topologies
 
 
@@ -33,7 +33,7 @@ def built(gpus: int, others: dict[str, str], pairs: list[tuple[int, int, float]]
     for name, GBps in limits.items():
         at = tuple(k for k, link in enumerate(links) if index[name] in (link.src, link.dst))
         shared.append(Limit(name=name, links=at, bandwidth_GBps=GBps))
-    return Topology("by pencil", tuple(nodes), links, tuple(shared))
+    return Topology("manual", tuple(nodes), links, tuple(shared))
 
 
 def hub(kind: str, gpus: int, GBps: float, **limits: float) -> Topology:
@@ -66,24 +66,24 @@ def test_figure_2_3_bandwidth_of_the_memory(y: float) -> None:
 
 
 @pytest.mark.parametrize("y", [20.0, 39.0, 60.0])
-def test_figures_2_4_to_2_6_a_way_beside_the_memory(y: float) -> None:
+def test_figures_2_4_to_2_6_a_path_beside_the_memory(y: float) -> None:
     x = 10.0
     plain = hub("switch", 4, x, hub=y)
     beside = replace(plain, links=(*plain.links, Link(src=0, dst=1, bandwidth_GBps=x)))
     assert fluid_optimum(beside, "broadcast").seconds_per_GB == pytest.approx(1 / min(x, y / 4))
 
 
-def test_figure_2_7_memory_need_not_be_visited() -> None:
+def test_figure_2_7_the_memory_is_not_needed() -> None:
     b = 10.0
     machine_27 = built(2, {"memory": "memory"}, [(0, 1, b), (0, 2, b), (2, 0, b)])
     out = Limit(name="out of gpu0", links=(0, 1), bandwidth_GBps=b)
     assert fluid_optimum(replace(machine_27, limits=(out,)), "broadcast").seconds_per_GB == pytest.approx(1 / b)
 
 
-def test_duplicate_vertices_a_plain_switch_gets_one_copy_for_each_end() -> None:
+def test_duplicate_vertices_a_plain_switch_receives_one_copy_per_destination() -> None:
     fork = [(0, 3, 10.0), (3, 1, 10.0), (3, 2, 10.0)]
     assert fluid_optimum(built(3, {"s": "switch"}, fork), "broadcast").seconds_per_GB == pytest.approx(0.2)
-    relay = [*fork, (1, 2, 10.0), (2, 1, 10.0)]  # each passes half on to the other
+    relay = [*fork, (1, 2, 10.0), (2, 1, 10.0)]  # each forwards half to the other
     assert fluid_optimum(built(3, {"s": "switch"}, relay), "broadcast").seconds_per_GB == pytest.approx(0.1)
     copying = replace(built(3, {"s": "switch"}, fork))
     copying = replace(copying, nodes=(*copying.nodes[:3], Node(name="s", kind="switch", copies=True)))
@@ -92,7 +92,7 @@ def test_duplicate_vertices_a_plain_switch_gets_one_copy_for_each_end() -> None:
 
 # -- published numbers ----------------------------------------------------------------------------------------------
 
-_BELOW_OUR_FLOOR = {("allgather", "all", 32), ("allgather", "all", 64), ("allgather", "all", 128)}
+_BELOW_OUR_BOUND = {("allgather", "all", 32), ("allgather", "all", 64), ("allgather", "all", 128)}
 
 
 def agrees(row: dict[str, object]) -> None:
@@ -101,8 +101,8 @@ def agrees(row: dict[str, object]) -> None:
     assert ours["cost_proved"]
     if row["latency_s_per_GB"] is not None:
         assert ours["our_s_per_GB"] == pytest.approx(row["latency_s_per_GB"], rel=6e-3)
-        if (row["collective"], row["links"], row["gpus"]) in _BELOW_OUR_FLOOR:  # see docs/methods/fluid.md
-            assert row["objective"] < ours["our_cost_floor"]
+        if (row["collective"], row["links"], row["gpus"]) in _BELOW_OUR_BOUND:  # see docs/methods/fluid.md
+            assert row["objective"] < ours["our_cost_bound"]
         else:
             assert ours["our_cost"] == pytest.approx(row["objective"], rel=6e-4)
 
@@ -169,10 +169,10 @@ def test_the_quotient_has_the_optimum_of_the_whole_program(name: str, collective
 @pytest.mark.parametrize("name", ["ring:4", "dgx_a100:1", "rail:2x2"])
 def test_decompositions_find_the_same_optimum(name: str) -> None:
     topology = machine(name)
-    floor = fluid_optimum(topology, "allgather").bound_s_per_GB
+    bound = fluid_optimum(topology, "allgather").bound_s_per_GB
     for found in (dantzig_wolfe(topology), dantzig_wolfe(topology, symmetry(topology))):
-        assert found.seconds_per_GB == pytest.approx(floor, rel=1e-6)
-        assert found.bound_s_per_GB == pytest.approx(floor, rel=1e-6)
+        assert found.seconds_per_GB == pytest.approx(bound, rel=1e-6)
+        assert found.bound_s_per_GB == pytest.approx(bound, rel=1e-6)
 
 
 def test_one_slow_link_breaks_symmetry_and_the_optimum_is_still_proved() -> None:
@@ -203,11 +203,11 @@ def test_one_slow_link_among_128_gpus() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(topologies(max_gpus=4, max_switches=2, changes=False))
-def test_on_random_machines_floors_are_in_order(topology: Topology) -> None:
+def test_on_random_machines_bounds_are_in_order(topology: Topology) -> None:
     optimum = fluid_optimum(topology, "allgather")
     assert optimum.bound_s_per_GB <= optimum.seconds_per_GB * (1 + 1e-6)
     plain = np.all(~topology.copies[topology.num_gpus :])
-    if plain:  # a copying switch or a memory may do better than the cut counts on neither side
+    if plain:  # the cut bound does not hold for copying switches or memories
         assert optimum.bound_s_per_GB >= bottleneck_cut(topology).seconds_per_GB * (1 - 1e-6)
     demand = collective("allgather", topology.num_gpus, topology.num_gpus * 10**9)
     still = replace(topology, links=tuple(replace(link, latency_us=0.0) for link in topology.links))
@@ -215,8 +215,8 @@ def test_on_random_machines_floors_are_in_order(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("name", ["dgx_a100:2:all", "dgx_a100:4:all", "rail:2x3", "dgx_a100:2:no-nvlink"])
-def test_floors_rise_from_relaxation_to_relaxation(name: str) -> None:
-    """(3.13), (3.14), duplicate vertices on all ways: in time, and in cost at the least time."""
+def test_bounds_increase_from_relaxation_to_relaxation(name: str) -> None:
+    """(3.13), (3.14), duplicate vertices on all routes: in time, and in cost at the least time."""
     topology = machine(name)
     task = _Task(topology, "allgather", 0, symmetry(topology), gpu_traffic(topology), SolverOptions())
     weak, strong = task.solved(plain_arcs), task.solved(plain_arcs, strong=True)
@@ -234,13 +234,13 @@ def test_floors_rise_from_relaxation_to_relaxation(name: str) -> None:
     assert (better.time, better.cost) == pytest.approx((exact.time, exact.cost), rel=1e-6)
     if name == "dgx_a100:4:all":
         assert weak.cost < 0.9999 * strong.cost < 0.9998 * exact.cost
-    if name == "rail:2x3":  # where no switch offends
+    if name == "rail:2x3":  # no switch offends
         assert better is weak
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_switches_that_offend_are_enough_to_duplicate(seed: int) -> None:
-    """On random machines the loop ends where duplicates of all switches are."""
+def test_duplicating_offending_switches_is_enough(seed: int) -> None:
+    """On random machines the loop reaches the value of duplicating all switches."""
     random = np.random.default_rng(seed)
     fewer = 0
     for _ in range(8):
@@ -257,21 +257,21 @@ def test_switches_that_offend_are_enough_to_duplicate(seed: int) -> None:
 
 
 def test_a_switch_that_mixes_offends() -> None:
-    """Half a unit on each link into a switch, for one of two ends each, and all of it on both links out of it."""
+    """Data for two destinations enters a switch by separate links; one of the flows needs data from both."""
     topology = built(5, {"s": "switch"}, [(0, 1, 1.0), (0, 2, 1.0), (1, 5, 1.0), (2, 5, 1.0), (5, 3, 1.0), (5, 4, 1.0)])
     arcs = plain_arcs(topology)
-    ways = np.array([[1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1], [1, 0, 1, 0, 0, 1]], dtype=np.float64)
+    paths = np.array([[1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1], [1, 0, 1, 0, 0, 1]], dtype=np.float64)
     use = np.ones(6)
     columns = np.arange(6, dtype=np.int32)
     alone = verified(topology, [])
     for chosen, mixed in (((0, 1), False), ((0, 2), True)):
         flows = {3 + i: (6 * (i + 1) + columns).astype(np.int32) for i in range(2)}
-        traffic = Traffic(0, 1.0, columns, arcs.link, flows)
-        values = np.concatenate((use, *ways[list(chosen)]))
+        traffic = SourceTraffic(0, 1.0, columns, arcs.link, flows)
+        values = np.concatenate((use, *paths[list(chosen)]))
         assert bool(offending(arcs, traffic, values, alone)[5]) == mixed
 
 
-def test_a_reduction_does_not_use_memory_to_add_up() -> None:
+def test_a_reduction_does_not_reduce_in_memory() -> None:
     topology = machine("dgx_a100:1:no-nvlink")
     gathered, reduced = (fluid_optimum(topology, name) for name in ("allgather", "reduce_scatter"))
     assert gathered.seconds_per_GB == pytest.approx(7 / 32)
@@ -283,7 +283,7 @@ def test_allreduce_is_a_reduce_scatter_and_an_allgather_on_shared_links() -> Non
     assert optimum.seconds_per_GB == pytest.approx(2 * 3 / 4 / 20)
 
 
-# -- what the optimum says ------------------------------------------------------------------------------------------
+# -- contents of the optimum ------------------------------------------------------------------------------------------
 
 
 def test_prices_are_what_more_bandwidth_saves() -> None:
@@ -296,13 +296,13 @@ def test_prices_are_what_more_bandwidth_saves() -> None:
     assert optimum.link_GB.tolist() == pytest.approx([1.0, 1.0])
 
 
-def test_words_of_the_proof() -> None:
-    assert "trees pack to it" in fluid_optimum(machine("ring:4"), "allgather").proof
+def test_text_of_the_proof() -> None:
+    assert "trees achieve it" in fluid_optimum(machine("ring:4"), "allgather").proof
     assert "without copies in plain switches" in fluid_optimum(machine("dgx_a100:1:all"), "allgather").proof
 
 
-def test_bad_questions() -> None:
-    with pytest.raises(DemandError, match="named collectives"):
+def test_unsupported_arguments() -> None:
+    with pytest.raises(DemandError, match="supports the named collectives; got alltoallv"):
         fluid_optimum(machine("ring:4"), "alltoallv")
     with pytest.raises(DemandError, match="root must be a rank"):
         fluid_optimum(machine("ring:4"), "broadcast", root=4)

@@ -50,7 +50,7 @@ def test_verified_and_near_the_optimum(topology: Topology, kind: str, chunks: in
 
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
-def test_limits_are_kept(kind: str) -> None:
+def test_limits_are_respected(kind: str) -> None:
     plain = machine("full:4")
     inward = [Limit(name=f"in{i}", links=_into(plain, i), bandwidth_GBps=50.0) for i in range(4)]
     topology = replace(plain, limits=tuple(inward))
@@ -67,7 +67,7 @@ def _into(topology: Topology, node: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", ["torus:3x3", "dgx_a100:2", "ndv2:1"])
-def test_paths_carry_what_the_flow_does(name: str) -> None:
+def test_paths_carry_the_flow(name: str) -> None:
     topology = machine(name)
     optimum = fluid_optimum(topology, "alltoall")
     load = np.zeros(len(topology.links))
@@ -85,13 +85,13 @@ def test_paths_carry_what_the_flow_does(name: str) -> None:
     assert time == pytest.approx(optimum.seconds_per_GB, rel=1e-5)
 
 
-def test_flows_added_up_over_destinations_have_the_same_optimum_with_and_without_symmetry() -> None:
+def test_flows_summed_over_destinations_have_the_same_optimum_with_and_without_symmetry() -> None:
     topology = machine("torus:2x4")
     small, whole = (fluid_optimum(topology, "alltoall", group=g) for g in (symmetry(topology), verified(topology, [])))
     assert small.seconds_per_GB == pytest.approx(whole.seconds_per_GB, rel=1e-6)
 
 
-def test_what_it_does_not_do() -> None:
+def test_unsupported_demands() -> None:
     ring = machine("ring:4")
-    with pytest.raises(DemandError, match="chunks that go to everybody"):
+    with pytest.raises(DemandError, match="method fluid needs chunks that go to all ranks"):
         next(fluid(Problem(ring, collective("scatter", 4, 1000)), SearchContext.with_limit(1.0)))

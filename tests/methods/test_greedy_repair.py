@@ -1,4 +1,4 @@
-"""What greedy once got wrong, each on the smallest machine that showed it."""
+"""Regression tests of greedy, each on the smallest machine that shows the bug."""
 
 import multiprocessing
 
@@ -20,7 +20,7 @@ def one_step(topology: Topology, demand: Demand) -> None:
     GreedySearch(topology, demand).step()
 
 
-def test_a_route_meets_a_limit_in_two_hops_one_after_the_other():
+def test_a_route_uses_a_limit_in_two_consecutive_hops():
     topology = Topology(
         "one limit", (*gpus(2), STORES), (link(0, 2), link(2, 1)), (Limit(name="bus", links=(0, 1), bandwidth_GBps=5),)
     )

@@ -1,4 +1,4 @@
-"""The woven method: right on random machines, better step by step, the same for the same seed, at the pencil's best."""
+"""Method lns: valid on random machines, improving step by step, deterministic per seed, and optimal on known cases."""
 
 from itertools import islice
 from types import SimpleNamespace
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods.lns import LnsSearch, table_kernels
-from flowccl.methods.lns.timetable_kernels import Table
+from flowccl.methods.lns import LnsSearch, timetable_kernels
+from flowccl.methods.lns.timetable_kernels import Timetable
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.search.context import SearchContext
@@ -27,7 +27,7 @@ from tests.strategies import demands, topologies
 
 
 def plain(topology):
-    """Nothing that woven does not know."""
+    """Whether lns supports everything that the machine has."""
     through = [node for node in topology.nodes if not node.stores and node.crossing == "store-and-forward"]
     small = [node for node in topology.nodes if node.buffer_bytes is not None]
     return not (topology.limits or topology.changes or through or small)
@@ -41,7 +41,7 @@ def problems(draw):
 
 @given(problems())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-def test_every_step_gives_a_right_and_better_schedule(problem):
+def test_every_schedule_is_valid_and_better_than_all_before(problem):
     topology, demand = problem
     search = LnsSearch(topology, demand, seed=1)
     last = float("inf")
@@ -59,7 +59,7 @@ KNOWN = [case for case in CASES if plain(case.topology) and not case.demand.redu
 
 
 @pytest.mark.parametrize("case", KNOWN, ids=str)
-def test_woven_meets_the_pencil(case):
+def test_lns_finds_the_known_optimum(case):
     found = [
         s
         for s in islice(load_method("lns")(Problem(case.topology, case.demand), SearchContext.with_limit(60.0)), 20)
@@ -76,12 +76,12 @@ def test_the_same_seed_gives_the_same_schedules():
     assert runs[0].best_ps == runs[1].best_ps
 
 
-def test_it_goes_on_from_what_another_method_found():
+def test_it_improves_a_schedule_of_another_method():
     topology, demand = machine("mi250:1"), collective("allgather", 16, 1_000_000, 4)
     context = SearchContext.with_limit(60.0)
     other = next(load_method("greedy")(Problem(topology, demand), context))
     context.incumbents.publish()
-    assert context.incumbents.schedules[topology, demand] == other
+    assert context.incumbents.schedules[Problem(topology, demand)] == other
     search = LnsSearch(topology, demand, seed=0)
     search.builds = False
     found = [s for s in (search.step(other) for _ in range(12)) if s is not None]
@@ -89,8 +89,8 @@ def test_it_goes_on_from_what_another_method_found():
     assert found[-1].finish_ps < other.finish_ps
 
 
-def test_where_a_few_of_many_chunks_are_late_they_are_repaired_in_one_step():
-    """Of 512 chunks a list scheduler leaves some for the end; to improve all of them takes many steps."""
+def test_one_step_repairs_a_few_late_chunks_of_many():
+    """List scheduling delivers a few of the 512 chunks late; improving all chunks would take many steps."""
     topology, demand = machine("hypercube:5"), collective("allgather", 32, 1_000_000, 16)
     other = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     found = LnsSearch(topology, demand, seed=0).step(other)
@@ -101,7 +101,7 @@ def test_where_a_few_of_many_chunks_are_late_they_are_repaired_in_one_step():
 
 @given(problems())
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-def test_what_is_repaired_is_right_and_never_later(problem):
+def test_repaired_schedules_are_valid_and_never_later(problem):
     topology, demand = problem
     other = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0)))
     search = LnsSearch(topology, demand, seed=1)
@@ -115,54 +115,54 @@ def test_what_is_repaired_is_right_and_never_later(problem):
     assert last_ps <= other.finish_ps
 
 
-def test_chunks_far_shorter_than_latency_find_the_gaps_between_switches():
-    """A list scheduler that books a link only behind its last hold needs 14 us here."""
+def test_short_chunks_use_idle_slots_between_bookings():
+    """A list scheduler that only appends to the bookings of a link needs 14 us here."""
     topology = dragonfly(4, 2, 1)
     demand = collective("allgather", topology.num_gpus, 1_000, 1)
     found = LnsSearch(topology, demand, seed=0).step()
     assert found.finish_ps <= 1.03 * lower_bound(topology, demand).ps
 
 
-def test_what_it_does_not_know_is_said():
+def test_reductions_raise_a_demand_error():
     demand = collective("allreduce", 4, 1_000, 1)
     from flowccl.methods.lns import lns
 
-    with pytest.raises(DemandError, match="woven moves chunks with one source each; allreduce adds up several"):
+    with pytest.raises(DemandError, match="method lns needs chunks with one source each; allreduce reduces several"):
         next(lns(Problem(ring(4), demand), SearchContext.with_limit(1.0)))
 
 
-def test_auto_goes_on_without_it_where_it_does_not_apply():
+def test_auto_skips_it_where_it_does_not_apply():
     topology = star(4, bandwidth_GBps=10, crossing="store-and-forward")
     assert synthesize(topology, "allgather", 4_000, steps=12).schedule.method != "lns"
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(1, 5)), max_size=8), st.integers(1, 6), st.integers(0, 60)
-)  # gaps and lengths of what is booked
-def test_the_last_free_start_is_that_of_trying_all(booked, hold, time):
+)  # idle time before each booking, and its length
+def test_the_latest_free_start_equals_that_of_exhaustive_search(booked, busy, time):
     begin = np.cumsum([gap for gap, _ in booked]) + np.cumsum([0, *(length for _, length in booked)])[:-1]
     until = begin + [length for _, length in booked]
     rows = (np.array([len(booked)]), begin.astype(np.int64)[None], until.astype(np.int64)[None])
     net = SimpleNamespace(hop_ptr=[0, 1], hop_link=[0], hop_offset_ps=[3])
-    with patch.object(table_kernels, "first_after", table_kernels.first_after.py_func):
-        found = table_kernels.latest.py_func(net, Table(*rows, np.zeros((1, 8), np.int32)), 0, hold, time)
-    free = (t for t in range(time, -20, -1) if np.all((until <= t + 3) | (begin >= t + 3 + hold)))
+    with patch.object(timetable_kernels, "first_after", timetable_kernels.first_after.py_func):
+        found = timetable_kernels.latest.py_func(net, Timetable(*rows, np.zeros((1, 8), np.int32)), 0, busy, time)
+    free = (t for t in range(time, -20, -1) if np.all((until <= t + 3) | (begin >= t + 3 + busy)))
     assert found == next(free)
 
 
-def test_near_the_floor_the_target_is_above_it():
+def test_the_target_is_never_below_the_lower_bound():
     search = LnsSearch(ring(4), collective("allgather", 4, 4000), seed=0)
     search.state_ps, search.bound_ps = 1_000_100, 1_000_000.0
-    for search.bold in (0.001, 0.03, 0.1):
+    for search.target_drop in (0.001, 0.03, 0.1):
         assert 1_000_000 <= search._target_ps() <= 1_000_100
-    search.bound_ps = 900_000.0  # far from it, a part of the finish
+    search.bound_ps = 900_000.0  # far from the bound, the drop is relative to the completion time
     assert search._target_ps() == 900_090
 
 
-def test_chunks_on_full_links_are_not_parked():
+def test_chunks_on_links_with_many_entries_are_not_right_shifted():
     search = LnsSearch(ring(4), collective("allgather", 4, 4000), seed=0)
     search.step()
-    table, ways = search.state
-    assert search._few_holds()
-    search.state = (table._replace(holds=np.full_like(table.holds, 16_384)), ways)
-    assert not search._few_holds()  # on ndv2:2 that took 13 s
+    table, trees = search.state
+    assert search._few_entries()
+    search.state = (table._replace(entries=np.full_like(table.entries, 16_384)), trees)
+    assert not search._few_entries()  # on ndv2:2, right-shifting took 13 s

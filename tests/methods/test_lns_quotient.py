@@ -1,4 +1,4 @@
-"""The folded method: what is planned for one chunk of each orbit is a right schedule of all."""
+"""Method lns-quotient: the plan for one chunk of each orbit expands to a valid schedule of all chunks."""
 
 from itertools import islice
 
@@ -8,7 +8,7 @@ import pytest
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
-from flowccl.methods.lns.quotient import Fold
+from flowccl.methods.lns.quotient import Quotient
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.search.context import SearchContext
@@ -21,7 +21,7 @@ from flowccl.verifier.verify import verify
 @pytest.mark.parametrize(
     "name", ["ring:5", "dgx1", "ndv2:2", "dragonfly:2:2:1", "mi250:1", "dgx_a100:2", "hypercube:3"]
 )
-def test_schedules_are_right(name, what):
+def test_schedules_are_valid(name, what):
     topology = machine(name)
     demand = collective(what, topology.num_gpus, 3 * 64_000, 3)
     found = [
@@ -34,7 +34,7 @@ def test_schedules_are_right(name, what):
     assert [s.finish_ps for s in found] == sorted({s.finish_ps for s in found}, reverse=True)
 
 
-def test_every_link_of_an_orbit_carries_the_same():
+def test_all_links_of_an_orbit_carry_the_same_number_of_chunks():
     topology = machine("torus:4x4")
     demand = collective("allgather", 16, 16_000_000, 1)
     found = [
@@ -48,8 +48,8 @@ def test_every_link_of_an_orbit_carries_the_same():
     assert any(len(set(zip(orbit.tolist(), use.tolist(), strict=True))) == orbit.max() + 1 for orbit in orbits)
 
 
-def test_a_dragonfly_of_forty_gpus_is_within_a_fifth_of_its_floor_in_a_few_steps():
-    """Whose GPU links must be busy nearly all the time, in both directions; search on all links stays at a quarter."""
+def test_a_dragonfly_with_40_gpus_is_within_20_percent_of_the_lower_bound_after_a_few_steps():
+    """The GPU links must be busy nearly all the time, in both directions; lns on all links stays at 25 %."""
     topology = machine("dragonfly:4:2:1")
     demand = collective("allgather", 40, 1_000_000, 1)
     found = [
@@ -60,22 +60,22 @@ def test_a_dragonfly_of_forty_gpus_is_within_a_fifth_of_its_floor_in_a_few_steps
     assert found[-1].finish_us < 40.4 * 1.2
 
 
-def test_images_of_chunks_want_the_images_of_gpus():
+def test_images_of_chunks_have_the_images_of_their_gpus():
     topology = machine("hypercube:3")
     demand = collective("alltoall", 8, 800, 2)
     for group in free_groups(topology):
-        fold = Fold.of(group, demand)
-        assert fold is not None
-        assert len(fold.chunks) * len(group) == len(demand)
-        for nodes, image in zip(group.nodes, fold.image, strict=True):
+        quotient = Quotient.of(group, demand)
+        assert quotient is not None
+        assert len(quotient.chunks) * len(group) == len(demand)
+        for nodes, image in zip(group.nodes, quotient.image, strict=True):
             assert np.array_equal(demand.source[image], nodes[demand.source])
             assert np.array_equal(demand.destination_rank[image], nodes[demand.destination_rank])
 
 
-def test_no_symmetry_of_the_machine_or_of_the_demand():
-    message = "folded needs a symmetry of machine and demand that leaves no link in place; use woven"
+def test_without_a_symmetry_of_machine_and_demand_it_raises():
+    message = "method lns-quotient needs a symmetry of machine and demand that fixes no link; use lns"
     for topology, demand in (
-        (machine("line:3"), collective("allgather", 3, 300, 1)),  # its mirror leaves the middle in place
+        (machine("line:3"), collective("allgather", 3, 300, 1)),  # its reflection fixes the GPU in the middle
         (machine("ring:4"), collective("broadcast", 4, 400, 1)),
         (machine("ring:4"), Demand.from_chunks("custom", 4, [Chunk(bytes=8, sources=(0,), destinations=(1,))])),
     ):

@@ -1,4 +1,4 @@
-"""Compiled loops do not check their arrays' ends; run as plain Python, they do."""
+"""Compiled loops do not check array bounds; the same loops run as plain Python do."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ for method in ("greedy", "reroute", "lns"):
 """
 
 
-def test_ways_through_many_switches_fit():
-    """A tree has more hops than nodes where plain switches are passed on the way to every GPU."""
+def test_trees_through_many_switches_fit_the_arrays():
+    """A tree has more hops than nodes if the path to every GPU passes plain switches."""
     plain = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], env=plain, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

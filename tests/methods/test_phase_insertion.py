@@ -1,4 +1,4 @@
-"""Sums and copies woven into each other."""
+"""Phase insertion: one phase is inserted into the idle times of the other."""
 
 from itertools import islice
 
@@ -18,7 +18,7 @@ from flowccl.verifier.verify import verify
 
 
 def beside(gpus: int, size_bytes: int, chunks: int) -> Demand:
-    """A broadcast from the first rank beside a reduce to the last."""
+    """A broadcast from the first rank, and a reduce to the last rank."""
     every = tuple(range(gpus))
     rows = [Chunk(bytes=size_bytes, sources=(0,), destinations=every[1:]) for _ in range(chunks)]
     rows += [Chunk(bytes=size_bytes, sources=every, destinations=(gpus - 1,)) for _ in range(chunks)]
@@ -26,7 +26,7 @@ def beside(gpus: int, size_bytes: int, chunks: int) -> Demand:
 
 
 @pytest.mark.parametrize("machine", ["ring:5", "dgx1", "dgx_a100:2"])
-def test_both_orders_of_the_halves_are_right(machine: str) -> None:
+def test_both_orders_of_the_phases_are_valid(machine: str) -> None:
     topology = read_machine(machine)
     for demand in (
         beside(topology.num_gpus, 10_000, 3),
@@ -43,8 +43,8 @@ def test_both_orders_of_the_halves_are_right(machine: str) -> None:
         assert [verify(one) for one in found] == [[]] * len(found)
 
 
-def test_what_goes_between_waits_for_nobody() -> None:
-    """On a line of three, the copies use the links that the sums leave free: only the way to the end is shared."""
+def test_the_inserted_phase_uses_idle_links() -> None:
+    """On a line of three, the broadcast uses the idle times of the reduction; only the last link is shared."""
     topology, demand = line(3, bandwidth_GBps=10, latency_us=0), beside(3, 10_000, 1)
     found = [
         one
@@ -55,12 +55,12 @@ def test_what_goes_between_waits_for_nobody() -> None:
     assert lower_bound(topology, demand).us <= 3
 
 
-def test_it_is_for_sums_beside_copies() -> None:
+def test_it_needs_a_reduction_and_a_distribution() -> None:
     topology = read_machine("dgx1")
-    assert "phase-insertion" in portfolio(topology, beside(8, 100_000, 1))
-    assert "phase-insertion" not in portfolio(topology, beside(8, 10**9, 1))  # latency does not count
-    assert "phase-insertion" not in portfolio(topology, collective("allreduce", 8, 10**6))
-    with pytest.raises(DemandError, match="entwined is for demands that add up and copy"):
+    assert "phase-insertion" in portfolio(Problem(topology, beside(8, 100_000, 1)))
+    assert "phase-insertion" not in portfolio(Problem(topology, beside(8, 10**9, 1)))  # latency does not matter
+    assert "phase-insertion" not in portfolio(Problem(topology, collective("allreduce", 8, 10**6)))
+    with pytest.raises(DemandError, match="method phase-insertion is for reductions with several destinations"):
         next(
             load_method("phase-insertion")(
                 Problem(topology, collective("allgather", 8, 1000)), SearchContext.with_limit(1.0)

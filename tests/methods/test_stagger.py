@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods.trees.along import jobs_along, rounds_of
+from flowccl.methods.trees.along import jobs_along, rounds_of_chunks
 from flowccl.methods.trees.amount import trees_and_rounds
-from flowccl.methods.trees.packing import packed
-from flowccl.methods.trees.period_kernels import colors
-from flowccl.methods.trees.stagger import Stagger, staggered
+from flowccl.methods.trees.packing import pack_trees
+from flowccl.methods.trees.period_kernels import edge_coloring
+from flowccl.methods.trees.stagger import StaggeredPlan, plan_stagger
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.verify import verify
@@ -23,7 +23,7 @@ CHUNK = 10**6
 def machines(draw: st.DrawFn, most_switches: int = 3, latency: bool = True) -> Topology:
     """GPUs on switches, each with one bandwidth and latency for all its links, and links between GPUs of any kind.
 
-    All links go both ways at whole GB/s, so that trees pack to the cut optimum (see test_trees).
+    All links are bidirectional at whole GB/s, so that trees pack to the cut optimum (see test_trees).
     """
     gpus, switches = draw(st.integers(2, 6)), draw(st.integers(min(1, most_switches), most_switches))
     GBps, late = st.sampled_from((1.0, 2.0, 3.0, 5.0)), st.sampled_from((0.0, 0.7, 900.0) if latency else (0.0,))
@@ -41,17 +41,17 @@ def machines(draw: st.DrawFn, most_switches: int = 3, latency: bool = True) -> T
     return Topology("random", tuple(nodes), tuple(links))
 
 
-def stagger_of(topology: Topology, base: int, rounds: int, extra_bytes: int = 0, chunk: int = CHUNK) -> Stagger:
+def plan_of(topology: Topology, base: int, rounds: int, extra_bytes: int = 0, chunk: int = CHUNK) -> StaggeredPlan:
     chunks, gpus = base * rounds, topology.num_gpus
     demand = collective("allgather", gpus, gpus * (chunks * chunk + extra_bytes), chunks)
     roots = np.zeros(len(topology.nodes), dtype=np.int64)
     roots[:gpus] = base
-    packing = packed(topology, roots, np.arange(gpus), int(demand.chunk_bytes.max()))
-    return staggered(jobs_along(topology, demand, packing, rounds), *rounds_of(demand, rounds))
+    packing = pack_trees(topology, roots, np.arange(gpus), int(demand.chunk_bytes.max()))
+    return plan_stagger(jobs_along(topology, demand, packing, rounds), *rounds_of_chunks(demand, rounds))
 
 
-def check_bound(found: Stagger) -> int:
-    """The finish, which is within the formula of the docs: (k - 1) P + (D - 1) ceil(M / P) P + M."""
+def check_bound(found: StaggeredPlan) -> int:
+    """Return the completion time, after checking the formula of the docs: (k - 1) P + (D - 1) ceil(M / P) P + M."""
     schedule = found.schedule()
     assert schedule is not None
     assert verify(schedule) == []
@@ -61,8 +61,8 @@ def check_bound(found: Stagger) -> int:
     return schedule.finish_ps
 
 
-def fullest_ps(found: Stagger) -> int:
-    """What the fullest link has to do in one round."""
+def bottleneck_ps(found: StaggeredPlan) -> int:
+    """Work of the busiest link in one round."""
     schedule = found.schedule()
     assert schedule is not None
     timing = schedule.timing
@@ -71,22 +71,22 @@ def fullest_ps(found: Stagger) -> int:
 
 @settings(deadline=None)
 @given(machines(), st.integers(1, 3), st.integers(2, 6))
-def test_a_period_is_what_the_fullest_link_has_to_do_where_switches_are_crossed_one_at_a_time(
+def test_a_period_is_the_work_of_the_busiest_link_if_routes_cross_at_most_one_switch(
     topology: Topology, base: int, rounds: int
 ) -> None:
-    found = stagger_of(topology, base, rounds)
+    found = plan_of(topology, base, rounds)
     check_bound(found)
-    assert found.period_ps == fullest_ps(found)
+    assert found.period_ps == bottleneck_ps(found)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(machines(), st.integers(2, 5))
 def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(topology: Topology, rounds: int) -> None:
-    """With as many chunks as the bandwidth of the best cut, T is the optimum: the rest is the pipeline's."""
+    """With as many chunks as the bandwidth of the best cut, T is the optimum: the rest is the loss of the pipeline."""
     best = bottleneck_cut(topology)
     base = round(float(topology.link_GBps[best.cut.links].sum()))
     assume(base * rounds <= 60)
-    found = stagger_of(topology, base, rounds)
+    found = plan_of(topology, base, rounds)
     optimum_ps = best.seconds_per_GB * 1e3 * base * rounds * CHUNK
     assert found.period_ps * rounds == pytest.approx(optimum_ps, rel=1e-6)
     fill = (found.depth - 1) * -(-found.span_ps // found.period_ps) * found.period_ps
@@ -98,8 +98,8 @@ def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(topology: Topo
 def test_without_switches_and_latency_the_loss_is_depth_less_one_over_rounds(
     topology: Topology, base: int, rounds: int
 ) -> None:
-    found = stagger_of(topology, base, rounds)
-    time = fullest_ps(found) * rounds
+    found = plan_of(topology, base, rounds)
+    time = bottleneck_ps(found) * rounds
     assert check_bound(found) <= time * (1 + (found.depth - 1) / rounds)
 
 
@@ -107,22 +107,22 @@ def test_without_switches_and_latency_the_loss_is_depth_less_one_over_rounds(
 @given(topologies(limits=False, changes=False), st.integers(1, 2), st.integers(2, 4), st.sampled_from((0, 1)))
 def test_the_bound_holds_on_any_machine(topology: Topology, base: int, rounds: int, extra_bytes: int) -> None:
     try:
-        found = stagger_of(topology, base, rounds, extra_bytes)
+        found = plan_of(topology, base, rounds, extra_bytes)
     except DemandError:
-        return  # no trees: where bandwidth in and out of switches is uneven
+        return  # no trees: bandwidth into and out of switches differs
     schedule = found.schedule()
     if schedule is None:  # chunks of unequal size, on store-and-forward switches
         assert extra_bytes
         return
-    assert fullest_ps(found) <= found.period_ps
+    assert bottleneck_ps(found) <= found.period_ps
     check_bound(found)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(5, 9)), min_size=1, max_size=40))
-def test_colors_are_as_few_as_the_pairs_of_the_fullest_link(pairs: list[tuple[int, int]]) -> None:
+def test_the_number_of_colors_is_the_largest_degree(pairs: list[tuple[int, int]]) -> None:
     first, second = np.array(pairs, dtype=np.int64).T.copy()
     most = int(np.bincount(np.concatenate((first, second))).max())
-    color = colors(first, second, 10, most)
+    color = edge_coloring(first, second, 10, most)
     assert color.min() >= 0
     assert color.max() < most
     for link in (first, second):
@@ -131,12 +131,12 @@ def test_colors_are_as_few_as_the_pairs_of_the_fullest_link(pairs: list[tuple[in
 
 @pytest.mark.parametrize("gap", [0.5, 0.2])
 @pytest.mark.parametrize("name", ["ring:4", "dgx1", "star:4", "rail:2x3"])
-def test_as_many_chunks_as_the_formula_wants_keep_the_gap(name: str, gap: float) -> None:
-    """The bound of the stagger, before anything is improved, on machines whose latency is small beside the bytes."""
+def test_the_number_of_chunks_of_the_formula_meets_the_gap(name: str, gap: float) -> None:
+    """The bound of the staggered plan, without further search, on machines with small latency."""
     topology, block = machine(name), 2**27
     demand = collective("allgather", topology.num_gpus, topology.num_gpus * block)
     base, rounds = trees_and_rounds(topology, demand, gap, {})
     chunk = block // (base * rounds)
-    found = stagger_of(topology, base, rounds, chunk=chunk)
+    found = plan_of(topology, base, rounds, chunk=chunk)
     assert found.bound_ps <= bottleneck_cut(topology).seconds_per_GB * 1000 * base * rounds * chunk * (1 + gap)
     assert base * rounds <= np.prod(trees_and_rounds(topology, demand, gap / 2, {}))

@@ -8,7 +8,7 @@ from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.registry import load_method
-from flowccl.methods.symmetric import symmetric, symmetric_paths
+from flowccl.methods.symmetric import symmetric, symmetric_routes
 from flowccl.methods.symmetric.one_source import OneSource, deliver_one, spread_one
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -28,12 +28,12 @@ def best(topology: Topology, name: str, size_bytes: int, chunks: int, runs: int 
 
 
 def one_source(topology: Topology, block_bytes: int, pieces: int, *, copies: bool = True) -> OneSource:
-    ways = symmetric_paths(topology)
-    assert ways is not None
-    kinds, random = ways.kinds(-(-block_bytes // pieces)), np.random.default_rng(0)
+    source_routes = symmetric_routes(topology)
+    assert source_routes is not None
+    kinds, random = source_routes.kinds(-(-block_bytes // pieces)), np.random.default_rng(0)
     if not copies:
-        return deliver_one(ways, kinds, pieces, random)
-    found = spread_one(ways, kinds, pieces, random, NEVER)
+        return deliver_one(source_routes, kinds, pieces, random)
+    found = spread_one(source_routes, kinds, pieces, random, NEVER)
     assert found is not None
     return found
 
@@ -56,7 +56,7 @@ def one_source(topology: Topology, block_bytes: int, pieces: int, *, copies: boo
         ("star:5", "alltoall", 1, 0.001),
     ],
 )
-def test_verified_and_near_the_floor(name: str, collective_name: str, chunks: int, gap: float) -> None:
+def test_schedules_are_valid_and_near_the_lower_bound(name: str, collective_name: str, chunks: int, gap: float) -> None:
     topology = machine(name)
     runs = 5 if collective_name == "alltoall" else 30
     schedule = best(topology, collective_name, 10**9 + 7, chunks, runs)  # blocks of unequal size
@@ -66,11 +66,11 @@ def test_verified_and_near_the_floor(name: str, collective_name: str, chunks: in
 
 @pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("name", ["ring:5", "torus:3x4", "dgx_a100:2", "hypercube:3"])
-def test_the_compact_judge_agrees_with_the_expanded_one(name: str, copies: bool) -> None:
+def test_compact_and_expanded_verification_agree(name: str, copies: bool) -> None:
     topology = machine(name)
     one = one_source(topology, 10**6, 2, copies=copies)
     compact = one.compact(10**6)
-    assert verify_compact(compact, one.ways.group) == []
+    assert verify_compact(compact, one.source_routes.group) == []
     count = topology.num_gpus
     demand = collective("allgather" if copies else "alltoall", count, 10**6 * count, 2)
     whole = one.expanded(demand, "symmetric")
@@ -80,8 +80,8 @@ def test_the_compact_judge_agrees_with_the_expanded_one(name: str, copies: bool)
 
 
 @pytest.mark.parametrize("name", ["torus:3x4", "dgx_a100:2"])
-def test_the_compact_judge_sees_sources_meet(name: str) -> None:
-    """Some transfer starts a little earlier: alone it may be valid, for all sources it is not; both judges agree."""
+def test_compact_verification_detects_conflicts_between_sources(name: str) -> None:
+    """A transfer that starts too early may be valid alone but conflict with other sources; both verifiers agree."""
     topology = machine(name)
     one = one_source(topology, 10**6, 1)
     demand = collective("allgather", topology.num_gpus, 10**6 * topology.num_gpus)
@@ -90,16 +90,16 @@ def test_the_compact_judge_sees_sources_meet(name: str) -> None:
         start = one.start_ps.copy()
         start[i] = max(start[i] - 1000, 0)
         moved = replace(one, start_ps=start)
-        compact = verify_compact(moved.compact(10**6), one.ways.group)
+        compact = verify_compact(moved.compact(10**6), one.source_routes.group)
         assert bool(compact) == bool(verify(moved.expanded(demand, "symmetric")))
         wrong += bool(compact)
     assert wrong > 0
 
 
-def test_the_compact_judge_checks_the_group() -> None:
+def test_compact_verification_checks_the_group() -> None:
     topology = machine("torus:3x4")
     one = one_source(topology, 10**6, 1)
-    compact, group = one.compact(10**6), one.ways.group
+    compact, group = one.compact(10**6), one.source_routes.group
     links = list(topology.links)
     links[3] = replace(links[3], bandwidth_GBps=100.0)
     other = replace(compact, topology=replace(topology, links=tuple(links)))
@@ -108,7 +108,7 @@ def test_the_compact_judge_checks_the_group() -> None:
     assert any(v.kind == "machine" for v in verify_compact(compact, shuffled))
 
 
-def test_what_it_does_not_do() -> None:
+def test_unsupported_demands_and_machines_raise() -> None:
     ring = machine("ring:4")
     with pytest.raises(DemandError, match="allgather and alltoall"):
         next(symmetric(Problem(ring, collective("broadcast", 4, 1000)), SearchContext.with_limit(1.0)))
@@ -120,7 +120,7 @@ def test_what_it_does_not_do() -> None:
 def test_a_torus_of_40000_gpus_in_compact_form() -> None:
     one = one_source(machine("torus:200x200"), 25_000, 1)
     compact = one.compact(25_000)
-    assert verify_compact(compact, one.ways.group) == []
+    assert verify_compact(compact, one.source_routes.group) == []
     assert compact.finish_us <= 39_999 * 25_000 / 100 / 1000 * 1.001
 
 

@@ -1,4 +1,4 @@
-"""`flowccl synth --method taccl` and `flowccl import --from taccl`, as people call them."""
+"""`flowccl synth --method taccl` and `flowccl import --from taccl`, from the command line."""
 
 import json
 from pathlib import Path
@@ -18,18 +18,20 @@ def test_synth_takes_taccls_sketch(capsys, tmp_path):
     value = json.loads(capsys.readouterr().out)
     assert (code, value["method"], value["verified"]) == (0, "taccl", True)
     assert value["finish_us"] <= 62.15
-    assert value["details"]["order"].startswith("quick ways: ")
+    assert value["details"]["order"].startswith("quick routes: ")
     assert main(["verify", str(out)]) == 0
 
 
-def test_import_and_synth_with_setups_send_chunks_together(capsys, tmp_path):
+def test_import_and_synth_with_overheads_send_chunks_in_one_message(capsys, tmp_path):
     made, out = tmp_path / "machine.json", tmp_path / "ag.json"
     sketch = ("--sketch", str(TACCL / "sk1-ndv2-n2.json"))
     assert (
-        main(["import", str(TACCL / "topo-ndv2-1MB.json"), "--from", "taccl", *sketch, "--setups", "--out", str(made)])
+        main(
+            ["import", str(TACCL / "topo-ndv2-1MB.json"), "--from", "taccl", *sketch, "--overheads", "--out", str(made)]
+        )
         == 0
     )
-    assert "alphas hold the links, as in TACCL's cost model: chunks sent together pay one" in capsys.readouterr().out
+    assert "alphas are overheads per message, as in TACCL's cost model" in capsys.readouterr().out
     synth = ("synth", str(made), "allgather", "--size", "1KB", "--time-limit", "5", "--method", "taccl", *sketch)
     assert main([*synth, "--contiguity", "fast", "--out", str(out)]) == 0
     assert "message" in json.loads(out.read_text())["transfers"]
@@ -39,16 +41,16 @@ def test_import_and_synth_with_setups_send_chunks_together(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--sketch", "x.json"), "flowccl: error: sketch: only method taccl takes it; choose it with --method taccl"),
+        (("--sketch", "x.json"), "flowccl: error: --sketch: only for --method taccl"),
         (
             ("--method", "taccl", "--sketch", str(TACCL / "topo-ndv2-1MB.json")),
-            f"flowccl: error: {TACCL / 'topo-ndv2-1MB.json'}: is neither a sketch of TACCL nor of flowccl: write "
+            f"flowccl: error: {TACCL / 'topo-ndv2-1MB.json'}: is neither a TACCL sketch nor a flowccl sketch: write "
             '"format": "flowccl-sketch" at the top',
         ),
         (("--method", "taccl", "--sketch", "none.json"), "flowccl: error: none.json: no such file"),
         (
             ("--method", "taccl", "--epoch", "slow"),
-            "flowccl: error: epoch: taccl has no epochs; that is an option of milp, lp and astar",
+            "flowccl: error: --epoch: only for --method milp, lp, astar; taccl has no epochs",
         ),
     ],
 )

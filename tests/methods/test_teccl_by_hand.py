@@ -1,4 +1,4 @@
-"""The examples of TE-CCL's figures 2 and 4, and its options, on machines small enough for a pencil."""
+"""The examples of TE-CCL's figures 2 and 4, and its options, on machines whose optima are easy to derive."""
 
 import pytest
 
@@ -18,7 +18,7 @@ COPY = machine_of("s h a b c", "s h", "h a", "h b", "h c")
 
 def test_copy_at_the_relay_takes_two_epochs():
     demand = demand_of(COPY, ("s", "a b c"))
-    assert epochs("milp", COPY, demand) == 2  # s -> h, then h -> a, b, c at once
+    assert epochs("milp", COPY, demand) == 2  # s -> h, then h -> a, b, c in parallel
     assert epochs("milp", COPY, demand, copy=False) == 4  # three times s -> h, and the last one more hop
     assert epochs("lp", COPY, demand, copy=False) == 4
     assert epochs("astar", COPY, demand) == 2
@@ -43,20 +43,20 @@ def test_latency_counts_in_epochs_and_in_real_time():
     assert schedule.finish_us == pytest.approx(4 * SECOND)  # 1.5 to h, 1 waiting, 1.5 to d
 
 
-def test_latency_below_the_threshold_is_left_out_on_the_grid_only():
+def test_latency_below_the_threshold_is_ignored_on_the_grid_only():
     topology = machine_of("s h d", "s h 1 0.05", "h d 1 0.05")
     schedule, notes = run("milp", topology, demand_of(topology, ("s", "d")), epoch="1s", latency_threshold=0.1)
     assert (notes["epochs"], notes["epoch_us"]) == (2, SECOND)
     assert schedule.finish_us == pytest.approx(2.1 * SECOND)
 
 
-# Figure 2c: three sources, one relay: with or without buffers it takes as long.
+# Figure 2c: three sources, one relay: the completion time is the same with and without buffers.
 BUFFER = machine_of("s t u h d", "s h", "t h", "u h", "h d")
 
 
 @pytest.mark.parametrize("buffers", [True, False])
 @pytest.mark.parametrize("method", ["milp", "lp"])
-def test_buffers_do_not_change_the_finish(method, buffers):
+def test_buffers_do_not_change_the_completion_time(method, buffers):
     demand = demand_of(BUFFER, ("s", "d"), ("t", "d"), ("u", "d"))
     assert epochs(method, BUFFER, demand, buffers=buffers) == 4
 
@@ -65,19 +65,19 @@ def test_buffers_do_not_change_the_finish(method, buffers):
 HALVES = machine_of("s a b d", "s a", "s b", "a d", "b d")
 
 
-def test_half_chunks_are_told_apart():
+def test_half_chunks_are_distinguished():
     whole, notes = run("milp", HALVES, demand_of(HALVES, ("s", "a b d")), epoch="1s")
     assert notes["epochs"] == 2
     assert whole.finish_us == pytest.approx(2 * SECOND)
     two = demand_of(HALVES, ("s", "a b d"), ("s", "a b d"), size=MB // 2)
     half, notes = run("milp", HALVES, two, epoch="0.5s")
-    # The second half leaves s in the second epoch, so d has both only if each relay passed on another half.
+    # The second half leaves s in the second epoch, so d has both only if each relay forwarded a different half.
     assert notes["epochs"] == 2
     assert half.finish_us == pytest.approx(1 * SECOND)
 
 
 # Links slower than an epoch (appendix F), and faster ones.
-def test_a_slow_link_is_held_for_several_epochs():
+def test_a_slow_link_is_busy_for_several_epochs():
     topology = machine_of("s h d", "s h 2", "h d 0.5")
     demand = demand_of(topology, ("s", "d"), ("s", "d"))
     assert epochs("milp", topology, demand) == 1 + 2 + 2
@@ -89,11 +89,11 @@ def test_a_slow_link_is_held_for_several_epochs():
     assert slow.finish_us == fast.finish_us == pytest.approx(4.5 * SECOND)
 
 
-def test_rates_split_a_chunk_over_two_ways():
+def test_rates_split_a_chunk_over_two_paths():
     topology = machine_of("s a b d", "s a", "s b", "a d", "b d")
     schedule, notes = run("lp", topology, demand_of(topology, ("s", "d")), epoch="0.5s", warm_start=False)
     assert notes["epochs"] == 2
-    assert schedule.finish_us == pytest.approx(1 * SECOND)  # half a chunk each way; whole it would take two seconds
+    assert schedule.finish_us == pytest.approx(1 * SECOND)  # half a chunk on each path; a whole chunk takes 2 s
     assert schedule.demand.pieces == 2
 
 
@@ -147,8 +147,8 @@ def test_limited_buffers():
     topology = machine_of("s t h d", "s h 2", "t h 2", "h d")
     demand = demand_of(topology, ("s", "d"), ("s", "d"), ("t", "d"))
     assert epochs("milp", topology, demand) == 4
-    roomy = with_buffers(topology, 2 * MB)
-    assert epochs("milp", roomy, demand) == 4
+    large_buffers = with_buffers(topology, 2 * MB)
+    assert epochs("milp", large_buffers, demand) == 4
     _, notes = run("milp", with_buffers(topology, MB), demand, epoch="1s", warm_start=False)
     assert notes["epochs"] == 6  # one at a time: in and out again
     with pytest.raises(InputError, match="too small"):

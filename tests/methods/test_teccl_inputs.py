@@ -1,4 +1,4 @@
-"""TE-CCL's own input files."""
+"""TE-CCL's input files."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_amd_sample():
     found = read_teccl_input(DATA / "amd_sample.json")
     assert (found.topology.name, found.demand.size_bytes) == ("mi250:1", 4 * 10**9)
     assert (found.options["epochs"], found.options["objective"]) == (40, "paper")
-    assert "lower: has no meaning here" in found.notes
+    assert "lower: ignored, has no equivalent here" in found.notes
 
 
 @pytest.mark.parametrize("name", ["ndv2_input", "dgx2_sample", "amd_sample"])
@@ -36,7 +36,7 @@ def test_the_files_run_unchanged(name, capsys):
     result = json.loads(out.out)
     assert result["verified"]
     assert {"ndv2_input": 35, "dgx2_sample": 4, "amd_sample": 14}[name] >= result["details"]["epochs"]
-    assert "settings of Gurobi, left to the solver" in out.err
+    assert "ignored, settings of Gurobi" in out.err
 
 
 def write(tmp_path, **changes):
@@ -70,7 +70,7 @@ def test_more_of_the_fields(tmp_path):
     ("changes", "words"),
     [
         ({"TopologyParams__name": "DGX9"}, "name must be one of DGX1, NDv2, DGX2, AMD, Mesh, got 'DGX9'"),
-        ({"TopologyParams__chassis": 0}, "chassis must be a whole number of at least 1, got 0"),
+        ({"TopologyParams__chassis": 0}, "chassis must be an integer of at least 1, got 0"),
         ({"TopologyParams__chunk_size": 0}, "chunk_size must be at least a byte"),
         ({"InstanceParams__collective": 3}, r"collective must be 1 \(allgather\) or 2 \(alltoall\), got 3"),
         ({"InstanceParams__epoch_type": 4}, "epoch_type must be 1"),
@@ -85,5 +85,5 @@ def test_bad_files(tmp_path, changes, words):
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "other.json"
     path.write_text("{}")
-    with pytest.raises(FileError, match="not an input of TE-CCL: needs TopologyParams and InstanceParams"):
+    with pytest.raises(FileError, match="not an input file of TE-CCL; TopologyParams and InstanceParams are required"):
         read_teccl_input(path)

@@ -1,4 +1,4 @@
-"""What the methods on epochs say to bad input, and what they do with their options."""
+"""Options of the methods on epochs, and their error messages."""
 
 import json
 
@@ -30,15 +30,15 @@ def test_too_few_epochs_name_the_witness():
         run("lp", without_latency(DGX1), collective("alltoall", 8, 200_000), epoch="slow", epochs=2)
 
 
-def test_too_few_epochs_that_only_the_program_refutes():
+def test_too_few_epochs_refuted_by_the_program():
     words = "infeasible in 4 epochs; at least 5 are needed because the program for 4 epochs has no solution"
     for objective in ("epochs", "paper"):
         with pytest.raises(InputError, match=words):
             run("milp", DGX1, allgather(2), epoch="slow", epochs=4, objective=objective)
 
 
-def test_copies_are_not_for_lp():
-    words = "allgather: chunks have several destinations, and lp makes no copies; use milp, or --no-copy"
+def test_lp_does_not_copy():
+    words = "allgather: method lp does not copy chunks, and some chunks have several destinations; use milp or"
     with pytest.raises(DemandError, match=words):
         run("lp", DGX1, allgather())
 
@@ -62,7 +62,7 @@ def test_hyper_edges_need_plain_switches():
         ({"objective": "best"}, "objective must be epochs or paper, got 'best'"),
         ({"early_stop": -1.0}, "early_stop must be >= 0, got -1"),
         ({"round_epochs": 0}, "round_epochs must be at least 1, got 0"),
-        ({"epohc": "fast"}, "there is no option 'epohc' of milp, lp and astar; they are epoch, epochs"),
+        ({"epohc": "fast"}, "unknown option 'epohc' of milp, lp and astar; the options are epoch, epochs"),
     ],
 )
 def test_bad_options(options, words):
@@ -70,12 +70,12 @@ def test_bad_options(options, words):
         run("milp", DGX1, allgather(), **options)
 
 
-def test_time_over_without_a_plan_says_the_bound():
+def test_the_time_limit_without_a_plan_reports_the_bound():
     with pytest.raises(NothingFoundError, match="at least 7 epochs are needed because 42 chunks must cross into gpu0"):
         run("milp", without_latency(DGX1), allgather(6), time_limit_s=0.001, epoch="slow", warm_start=False)
 
 
-def test_time_over_gives_the_best_with_its_gap():
+def test_the_time_limit_gives_the_best_plan_with_its_gap():
     _, notes = run("milp", machine("mi250:1"), collective("allgather", 16, 4 * 10**9), 4.0, epoch="fast")
     assert notes["epochs"] >= notes["epochs_bound"]
     assert notes["grid_gap"] == notes["epochs"] / notes["epochs_bound"] - 1
@@ -89,20 +89,20 @@ def test_epoch_lengths(epoch, us):
     assert make_grid(DGX1, 25_000, TecclOptions(epoch=epoch)).epoch_us == us
 
 
-def test_epochs_are_stretched_where_latency_takes_more_than_200():
+def test_epochs_are_longer_if_a_latency_takes_more_than_200():
     assert make_grid(DGX1, 100, TecclOptions(epoch="fast")).epoch_us == 5 * 0.002
-    assert make_grid(DGX1, 100, TecclOptions(epoch="0.002us")).epoch_us == 0.002  # given is given
+    assert make_grid(DGX1, 100, TecclOptions(epoch="0.002us")).epoch_us == 0.002  # an explicit length is not changed
 
 
-def test_holds_delays_and_capacities():
+def test_busy_epochs_delays_and_capacities():
     grid = make_grid(machine("ndv2:2"), 62_500, TecclOptions(epoch="fast"))
     links = [grid.topology.index["gpu0"], grid.topology.index["gpu1"]]
     inside = int(((grid.tail == links[0]) & (grid.head == links[1])).argmax())  # 50 GB/s, 0.7 us
     across = int((grid.tail == 0).nonzero()[0][-1])  # 12.5 GB/s, 1.3 us
-    assert [int(f(1)[inside, 0]) for f in (grid.hold, grid.capacity, grid.delay)] == [1, 1, 2]
-    assert [int(f(1)[across, 0]) for f in (grid.hold, grid.capacity, grid.delay)] == [4, 1, 6]
+    assert [int(f(1)[inside, 0]) for f in (grid.busy_epochs, grid.capacity, grid.delay)] == [1, 1, 2]
+    assert [int(f(1)[across, 0]) for f in (grid.busy_epochs, grid.capacity, grid.delay)] == [4, 1, 6]
     slow = make_grid(machine("ndv2:2"), 62_500, TecclOptions(epoch="slow"))
-    assert [int(f(1)[inside, 0]) for f in (slow.hold, slow.capacity, slow.delay)] == [1, 4, 1]
+    assert [int(f(1)[inside, 0]) for f in (slow.busy_epochs, slow.capacity, slow.delay)] == [1, 4, 1]
 
 
 # -- objectives and searches ------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_binary_search_finds_the_fewest():
     assert (notes["epochs"], notes["epochs_bound"]) == (6, 6)
 
 
-def test_early_stop_is_content_with_a_gap():
+def test_early_stop_accepts_a_gap():
     _, notes = run("milp", DGX1, allgather(2), epoch="slow", early_stop=0.3)
     assert notes["epochs"] <= 1.3 * notes["epochs_bound"]
 
@@ -145,9 +145,9 @@ def synth(*arguments):
     return main(["synth", *arguments, "--quiet"])
 
 
-def test_the_table_and_the_json_have_the_epochs(capsys):
+def test_the_table_and_the_json_contain_the_epochs(capsys):
     assert synth("dgx1", "allgather", "--size", "200KB", "--method", "milp", "--epoch", "slow") == 0
-    assert "epochs       4 of 1 us, 4 us on the grid; fewest on this grid" in capsys.readouterr().out
+    assert "epochs           4 of 1 us, 4 us on the grid; the fewest possible on this grid" in capsys.readouterr().out
     assert synth("dgx1", "allgather", "--size", "200KB", "--method", "milp", "--epoch", "slow", "--json") == 0
     details = json.loads(capsys.readouterr().out)["details"]
     assert (details["epochs"], details["epoch_us"], details["grid_finish_us"]) == (4, 1.0, 4.0)
@@ -165,7 +165,7 @@ def test_the_table_and_the_json_have_the_epochs(capsys):
         (["--epoch", "0x"], 2, "the multiplier must be above 0"),
         (["--hyper-edges"], 2, "dgx1 has none"),
         (["--method", "lp"], 2, "use milp"),
-        (["--method", "greedy", "--epoch", "slow"], 2, "options on epochs are those of milp, lp, astar"),
+        (["--method", "greedy", "--epoch", "slow"], 2, "--epoch: only for --method milp, lp, astar"),
         (["--no-start", "--time-limit", "0.001"], 3, "epochs are needed because"),
     ],
 )

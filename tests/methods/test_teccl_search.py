@@ -6,7 +6,7 @@ from scipy.optimize import linprog
 
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods.teccl.copies import CopyProgram, State
+from flowccl.methods.teccl.copies import ChunkState, CopyProgram
 from flowccl.methods.teccl.epochs import chunk_size, make_grid
 from flowccl.methods.teccl.grid_bound import Distances, grid_bound
 from flowccl.methods.teccl.options import TecclOptions
@@ -41,10 +41,10 @@ def test_table_7_alltoall_with_8_chunks_by_rates():
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_one_epoch_less_has_no_solution_by_the_program_itself(chunks):
-    """The floor proves it by a cut; the solver must agree."""
+    """The bound proves it by a cut; the solver must agree."""
     demand, options = dgx1_demand("allgather", chunks), TecclOptions(epoch="slow")
     grid = make_grid(DGX1, chunk_size(demand), options)
-    program = CopyProgram(grid, State.start(demand, DGX1), Distances.of(grid), chunks, options)
+    program = CopyProgram(grid, ChunkState.start(demand, DGX1), Distances.of(grid), chunks, options)
     assert solve(program.model.build()).status is Status.INFEASIBLE
 
 
@@ -74,7 +74,7 @@ def test_milp_equals_exhaustive_search(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_floor_is_never_above_the_optimum(seed):
+def test_the_bound_is_never_above_the_optimum(seed):
     rng = np.random.default_rng(100 + seed)
     topology = random_grid_machine(rng, 3)
     demand = random_demand(rng, 3)
@@ -94,7 +94,7 @@ def test_lp_equals_an_independent_lp(seed):
 
 
 def rates_feasible(topology, demand, epochs):
-    """Every pair of GPUs as a commodity of its own, every (commodity, node, epoch) an equation; solved by scipy."""
+    """Every pair of GPUs is a commodity, every (commodity, node, epoch) an equation; solved by scipy."""
     pairs = [(int(demand.source[c]), int(demand.destinations(c)[0])) for c in range(len(demand))]
     links, nodes = topology.links, len(topology.nodes)
     delay = [1 + int(np.ceil(link.latency_us / 1e6)) for link in links]
@@ -106,7 +106,7 @@ def rates_feasible(topology, demand, epochs):
     columns = {key: place for place, key in enumerate(columns)}
     equal = np.zeros((len(pairs) * nodes * (epochs + 1), len(columns)))
     total = np.zeros(len(equal))
-    room, most = np.zeros((len(links) * epochs, len(columns))), np.repeat(share, epochs)
+    capacity, most = np.zeros((len(links) * epochs, len(columns))), np.repeat(share, epochs)
 
     def row(p, n, k):
         return (p * nodes + n) * (epochs + 1) + k
@@ -118,16 +118,16 @@ def rates_feasible(topology, demand, epochs):
         else:
             equal[row(p, links[x].src, k), place] -= 1
             equal[row(p, links[x].dst, k + delay[x]), place] += 1
-            room[x * epochs + k, place] = 1
+            capacity[x * epochs + k, place] = 1
     for p, (source, end) in enumerate(pairs):
         total[row(p, source, 0)] -= 1
         total[row(p, end, epochs)] += 1
-    answer = linprog(np.zeros(len(columns)), A_ub=room, b_ub=most, A_eq=equal, b_eq=total, method="highs")
+    answer = linprog(np.zeros(len(columns)), A_ub=capacity, b_ub=most, A_eq=equal, b_eq=total, method="highs")
     return answer.status == 0
 
 
-def test_a_plan_of_epochs_longer_than_many_holds_is_worked_off_by_its_ways():
-    """In the plan's order it would take all of its 4 epochs, 10002.6 us."""
+def test_a_plan_of_epochs_much_longer_than_transfers_is_dispatched_anew():
+    """In the order of the plan, the transfers would take all of its 4 epochs, 10002.6 us."""
     topology = machine("dgx2:2")
     schedule, notes = run("milp", topology, collective("allgather", 32, 1000 * MB, 1), epoch="slow")
     assert notes["epochs"] == 4

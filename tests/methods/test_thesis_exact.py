@@ -15,13 +15,13 @@ def built(gpus: int, pairs: list[tuple[int, int]]) -> Topology:
 @pytest.mark.parametrize(
     ("topology", "chunks", "steps"),
     [
-        (machine("full:3:bandwidth=1GB/s"), 1, 1),  # everybody sends to everybody at once
-        (machine("ring:4:bandwidth=1GB/s"), 1, 2),  # three blocks come in over two links
+        (machine("full:3:bandwidth=1GB/s"), 1, 1),  # every GPU sends to all others
+        (machine("ring:4:bandwidth=1GB/s"), 1, 2),  # three blocks arrive over two links
         (machine("ring:4:bandwidth=1GB/s"), 2, 3),  # six half blocks over two links
-        (built(3, [(0, 1), (1, 2), (2, 0)]), 1, 2),  # a ring of one direction
+        (built(3, [(0, 1), (1, 2), (2, 0)]), 1, 2),  # a unidirectional ring
     ],
 )
-def test_steps_by_pencil(topology: Topology, chunks: int, steps: int) -> None:
+def test_steps_of_small_machines(topology: Topology, chunks: int, steps: int) -> None:
     assert least_steps(topology, chunks, 1 / chunks, 6) == steps
 
 
@@ -35,8 +35,8 @@ def test_steps_by_pencil(topology: Topology, chunks: int, steps: int) -> None:
     ],
     ids=["ring:4", "ring:3", "line:3", "uneven"],
 )
-def test_whole_chunks_take_no_less_than_the_flow_and_approach_it(topology: Topology) -> None:
-    """CM1 is above CM2 is above the fluid model; what is between is at most a step for each link of the longest way."""
+def test_whole_chunks_take_at_least_as_long_as_the_flow_and_approach_it(topology: Topology) -> None:
+    """CM1 >= CM2 >= fluid model; the difference is at most a step for each link of the longest path."""
     optimum = fluid_optimum(topology, "allgather").seconds_per_GB
     one, two = least_steps(topology, 1, 1.0, 8), least_steps(topology, 2, 0.5, 12) / 2
     assert optimum * (1 - 1e-9) <= two <= one

@@ -10,8 +10,8 @@ from flowccl.errors import DemandError
 from flowccl.methods.registry import load_method
 from flowccl.methods.trees import packed_jobs, trees
 from flowccl.methods.trees.along import link_work_ps
-from flowccl.methods.trees.pacing import in_turns
-from flowccl.methods.trees.packing import Packing, packed
+from flowccl.methods.trees.pacing import round_by_round
+from flowccl.methods.trees.packing import Packing, pack_trees
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -22,7 +22,7 @@ from flowccl.verifier.verify import verify
 
 
 def even_machine(random: np.random.Generator) -> Topology:
-    """Up to 9 nodes with switches; every link goes both ways, so that switches can be split off without loss."""
+    """Up to 9 nodes with switches; every link is bidirectional, so that switches can be split off without loss."""
     gpus = int(random.integers(2, 7))
     count = gpus + int(random.integers(0, 10 - gpus))
     nodes = [Node(name=f"gpu{i}") for i in range(gpus)]
@@ -40,27 +40,27 @@ def even_machine(random: np.random.Generator) -> Topology:
 def packing_of(topology: Topology, chunks: int) -> Packing:
     roots = np.zeros(len(topology.nodes), dtype=np.int64)
     roots[: topology.num_gpus] = chunks
-    return packed(topology, roots, np.arange(topology.num_gpus), 10**9)
+    return pack_trees(topology, roots, np.arange(topology.num_gpus), 10**9)
 
 
 def check_trees(topology: Topology, packing: Packing, chunks: int) -> None:
-    """Each tree reaches every GPU once, over ways that hang together; as many from each root as it has chunks."""
+    """Each tree reaches every GPU once, over connected paths; each root has one tree per chunk."""
     given = np.zeros(topology.num_gpus, dtype=np.int64)
     load = np.zeros(len(topology.links))
     for tree in packing.trees:
         given[tree.root] += tree.times
         reached = {tree.root}
-        for a, b, ways in tree.edges:
+        for a, b, paths in tree.edges:
             assert a in reached
             assert b not in reached
-            assert len(ways) == tree.times
+            assert len(paths) == tree.times
             reached.add(b)
-            for way in ways:
-                ends = [(topology.links[link].src, topology.links[link].dst) for link in way]
+            for path in paths:
+                ends = [(topology.links[link].src, topology.links[link].dst) for link in path]
                 assert ends[0][0] == a
                 assert ends[-1][1] == b
                 assert all(x[1] == y[0] for x, y in pairwise(ends))
-                load[list(way)] += 1
+                load[list(path)] += 1
         assert reached == set(range(topology.num_gpus))
     assert given.tolist() == [chunks] * topology.num_gpus
     assert (load * 10**9 / 1000 / topology.link_GBps).max() == pytest.approx(packing.time_us)
@@ -68,7 +68,7 @@ def check_trees(topology: Topology, packing: Packing, chunks: int) -> None:
 
 @pytest.mark.parametrize(("seed", "machines"), [(1, 40), pytest.param(2, 500, marks=pytest.mark.slow)])
 def test_trees_pack_to_the_cut_optimum_exactly(seed: int, machines: int) -> None:
-    """With as many chunks as the bandwidth of the best cut, which is whole, its optimum fits whole chunks."""
+    """With as many chunks as the bandwidth of the best cut, which is an integer, the optimum fits whole chunks."""
     random = np.random.default_rng(seed)
     for _ in range(machines):
         topology = even_machine(random)
@@ -81,7 +81,7 @@ def test_trees_pack_to_the_cut_optimum_exactly(seed: int, machines: int) -> None
 
 @pytest.mark.parametrize(("seed", "machines"), [(3, 10), pytest.param(4, 150, marks=pytest.mark.slow)])
 def test_schedules_reach_the_cut_optimum_within_the_pipeline_loss(seed: int, machines: int) -> None:
-    """The trees load no link for longer than the optimum; the rest is a few times the longest way along a tree."""
+    """The trees load no link for longer than the optimum; the rest is a few times the longest path along a tree."""
     random = np.random.default_rng(seed)
     for _ in range(machines):
         topology = even_machine(random)
@@ -123,16 +123,16 @@ def test_verified_and_near_the_optimum(name: str, kind: str, chunks: int, gap: f
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce", "allreduce"])
-def test_other_collectives_of_everybody(kind: str) -> None:
+def test_other_collectives_of_all_ranks(kind: str) -> None:
     schedule, _ = best_of("rail:2x3", kind, 4)
     assert verify(schedule) == []
 
 
-def test_memory_and_other_gpus_are_only_ways() -> None:
+def test_memory_and_other_gpus_only_relay() -> None:
     """Data of three GPUs goes through a memory and through a GPU that takes no part."""
     nodes = [Node(name=f"gpu{i}") for i in range(4)] + [Node(name="memory", kind="memory")]
     pairs = [(0, 4), (4, 1), (1, 3), (3, 2), (2, 4), (4, 0)]
-    topology = Topology("ways", tuple(nodes), tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in pairs))
+    topology = Topology("relays", tuple(nodes), tuple(Link(src=a, dst=b, bandwidth_GBps=1.0) for a, b in pairs))
     chunks = [Chunk(bytes=1000, sources=(i,), destinations=tuple({0, 1, 2} - {i})) for i in range(3)]
     demand = Demand.from_chunks("custom", 4, chunks)
     schedule = next(trees(Problem(topology, demand), SearchContext.with_limit(1.0)))
@@ -141,29 +141,29 @@ def test_memory_and_other_gpus_are_only_ways() -> None:
     assert schedule.method == "trees"
 
 
-def test_the_result_tells_optimum_and_losses() -> None:
+def test_the_result_contains_optimum_and_losses() -> None:
     result = synthesize(machine("dgx_a100:2"), "allgather", 10**9, method="trees", chunks=4, steps=4)
-    told = result.to_json()["details"]
-    assert told["optimum_us"] == pytest.approx(15 / 325 * 62.5e3)
-    finish = told["optimum_us"] * (1 + told["chunk_loss"]) * (1 + told["pipeline_loss"])
+    details = result.to_json()["details"]
+    assert details["optimum_us"] == pytest.approx(15 / 325 * 62.5e3)
+    finish = details["optimum_us"] * (1 + details["chunk_loss"]) * (1 + details["pipeline_loss"])
     assert finish == pytest.approx(result.metrics.finish_us)
 
 
-def test_what_it_does_not_do() -> None:
+def test_unsupported_demands() -> None:
     ring = machine("ring:4")
-    with pytest.raises(DemandError, match="chunks that go to everybody"):
+    with pytest.raises(DemandError, match="method trees needs chunks that go to all ranks"):
         next(trees(Problem(ring, collective("alltoall", 4, 1000)), SearchContext.with_limit(1.0)))
-    with pytest.raises(DemandError, match="adds up several"):
+    with pytest.raises(DemandError, match="reduce reduces several"):
         next(trees(Problem(ring, collective("reduce", 4, 1000)), SearchContext.with_limit(1.0)))
 
 
-def test_rounds_in_turn_keep_the_pipe_of_a_broadcast_full() -> None:
-    """Tree after tree, the first of which is the deepest, would leave the links of the others idle."""
+def test_dispatching_round_by_round_keeps_the_pipeline_of_a_broadcast_full() -> None:
+    """Dispatching tree after tree, the deepest first, would leave the links of the others idle."""
     topology, demand = machine("mi250:1"), collective("broadcast", 16, 10**9, 384)
     jobs, rounds = packed_jobs(topology, demand, "trees", {})
     assert rounds > 1
-    in_turn, by_way = in_turns(jobs, rounds), jobs.in_order(-jobs.tail, np.iinfo(np.int64).max)
-    assert in_turn is not None
-    assert by_way is not None
-    assert verify(in_turn) == []
-    assert in_turn.finish_ps < 0.9 * by_way.finish_ps
+    by_round, by_path = round_by_round(jobs, rounds), jobs.in_order(-jobs.tail, np.iinfo(np.int64).max)
+    assert by_round is not None
+    assert by_path is not None
+    assert verify(by_round) == []
+    assert by_round.finish_ps < 0.9 * by_path.finish_ps

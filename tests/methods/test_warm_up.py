@@ -1,4 +1,4 @@
-"""No context pays for compiling: what the searches of auto run is loaded before it starts."""
+"""All compiled loops that auto uses are loaded before its time limit starts."""
 
 import subprocess
 import sys
@@ -18,11 +18,11 @@ def loaded():
 
 before, warm = [], flowccl.synthesis.warm_up
 
-def and_look(names):
+def warm_and_record(names):
     warm(names)
     before.append(loaded())
 
-flowccl.synthesis.warm_up = and_look
+flowccl.synthesis.warm_up = warm_and_record
 flowccl.synthesis.synthesize(machine(sys.argv[1]), sys.argv[2], 64_000, steps=150, gap=0.0)
 assert before[0]
 print(sorted(name for name, args in loaded() - before[0]))
@@ -30,7 +30,7 @@ print(sorted(name for name, args in loaded() - before[0]))
 
 
 @pytest.mark.parametrize("collective", ["allgather", "alltoall", "allreduce"])
-def test_nothing_is_compiled_after_the_clock_has_started(collective):
-    """A process of its own, in which nothing was loaded before."""
+def test_nothing_is_compiled_after_the_start(collective):
+    """Runs in a new process, in which nothing is loaded yet."""
     run = subprocess.run([sys.executable, "-c", _LATE, "dgx1", collective], capture_output=True, text=True)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr

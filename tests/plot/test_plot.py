@@ -61,7 +61,7 @@ def test_a_timeline_shows_bars_in_the_colours_of_the_ranks(tmp_path: Path) -> No
 
 def test_chunks_of_one_message_are_stacked(tmp_path: Path) -> None:
     """On a line of three, rank 1 forwards the block of rank 0 in one message with its own block."""
-    topology = machine("line:3:setup=2us")
+    topology = machine("line:3:overhead=2us")
     link = {(k.src, k.dst): place for place, k in enumerate(topology.links)}
     chunks = [Chunk(bytes=100_000, sources=(rank,), destinations=(2,)) for rank in (0, 1)]
     demand = Demand.from_chunks("custom", 3, chunks)

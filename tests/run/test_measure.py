@@ -1,4 +1,4 @@
-"""What is timed: the call alone, with nobody doing anything else meanwhile."""
+"""Only the call is timed, and no process does other work meanwhile."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 
 
-class Diary:
-    """Rank 0 of two, which notes what it is asked to do; the other sends ones."""
+class RecordingBackend:
+    """Rank 0 of two, which records its operations; the other rank sends ones."""
 
     process = 0
 
@@ -23,7 +23,7 @@ class Diary:
         return np.ones(count, dtype=np.uint8)
 
     def exchange(self, sends, receives):
-        self.done.append("staged-exchange")
+        self.done.append("exchange")
 
     def wrong(self, array, expected):
         self.done.append("check")
@@ -36,8 +36,8 @@ class Diary:
         return list(numbers)
 
 
-def test_all_wait_for_each_other_before_a_call_and_before_they_check_what_came():
+def test_barriers_surround_each_call():
     schedule = synthesize(machine("full:2"), "allgather", 1_000, chunks=1, steps=1, method="greedy").schedule
-    backend = Diary()
+    backend = RecordingBackend()
     run_cases(make_program(schedule), RunOptions((1_000,), ("uint8",), iterations=2), backend)
-    assert backend.done == 3 * ["barrier", "staged-exchange", "barrier", "check"]
+    assert backend.done == 3 * ["barrier", "exchange", "barrier", "check"]

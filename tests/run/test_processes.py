@@ -1,4 +1,4 @@
-"""`flowccl run` in real processes; needs the extras torch and mpi, and an mpiexec (`make test-run` brings them)."""
+"""`flowccl run` in real processes; needs the extras torch and mpi, and an mpiexec (`make test-run` installs them)."""
 
 import importlib.util
 import os
@@ -49,11 +49,11 @@ def test_the_command_prints_the_table(on: str, tmp_path: Path, capsys: pytest.Ca
     schedule = synthesize(
         machine("dgx_a100:1:no-nvlink"), "allgather", 1_000_000, chunks=1, steps=1, method="greedy"
     ).schedule
-    save_schedule(schedule, tmp_path / "ag.json")  # its memory is played by a rank, or by a ninth process
+    save_schedule(schedule, tmp_path / "ag.json")  # its memory is simulated by a rank, or by a ninth process
     for ranks in ([], ["--ranks", "9"]):
         assert main(["run", str(tmp_path / "ag.json"), "--on", on, "--size", "1KB", "--iterations", "2", *ranks]) == 0
-        said = capsys.readouterr().out
-        assert "# Out of bounds values : 0 OK" in said
+        printed = capsys.readouterr().out
+        assert "# Out of bounds values : 0 OK" in printed
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_bad_input_is_exit_2_with_a_message(tmp_path: Path, capsys: pytest.Captu
     save_schedule(dgx1_schedule("allreduce"), path)
     for words, options in (
         ("the schedule is for 8 ranks, but there are 4 processes", ["--on", "numpy", "--ranks", "4"]),
-        ("2 bytes hold no float32", ["--size", "2"]),
+        ("2 bytes are less than one float32", ["--size", "2"]),
         ("numpy has no bfloat16", ["--dtype", "bfloat16"]),
         ("unknown dtype 'text'", ["--dtype", "text"]),
         ("cannot read 'much'", ["--size", "much"]),

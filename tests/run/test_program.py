@@ -1,4 +1,4 @@
-"""Messages between processes: in any order of processes nothing deadlocks, and results are those of the reference."""
+"""Messages between processes: no order of processes deadlocks, and results are those of the reference."""
 
 import queue
 import threading
@@ -23,7 +23,7 @@ from tests.strategies import topologies
 
 
 def run_in_threads(program: MessageProgram, count: int) -> None:
-    """Every process is a thread; all must end, with the reference's outputs."""
+    """Run every process as a thread; all must complete with the outputs of the reference."""
     layout = make_layout(program.schedule.demand, count)
     inputs = Inputs(layout, find_dtype("float32"))
     ranks = program.schedule.demand.num_gpus
@@ -35,7 +35,7 @@ def run_in_threads(program: MessageProgram, count: int) -> None:
     none = np.zeros(0, dtype=np.float32)
     failed: list[BaseException] = []
 
-    def play(process: int) -> None:
+    def run(process: int) -> None:
         def exchange(sends: Any, receives: Any) -> None:
             for peer, tag, array in sends:
                 boxes[process, peer, tag].put(array.copy())
@@ -48,7 +48,7 @@ def run_in_threads(program: MessageProgram, count: int) -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=play, args=(process,)) for process in range(program.processes)]
+    threads = [threading.Thread(target=run, args=(process,)) for process in range(program.processes)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -62,7 +62,7 @@ def run_in_threads(program: MessageProgram, count: int) -> None:
 
 @pytest.mark.parametrize("name", ["allgather", "allreduce", "reduce_scatter", "alltoall", "broadcast"])
 @pytest.mark.parametrize("count", [1, 100])
-def test_processes_give_the_definition(name: str, count: int) -> None:
+def test_processes_match_the_definition(name: str, count: int) -> None:
     run_in_threads(
         make_program(synthesize(machine("ndv2:2"), name, 1_000_000, chunks=2, steps=1, method="greedy").schedule), count
     )
@@ -82,8 +82,8 @@ def test_random_machines_with_switches_and_memories(data: st.DataObject) -> None
     run_in_threads(make_program(schedule, processes), data.draw(st.integers(1, 30)))
 
 
-def test_both_sides_list_the_messages_of_a_pair_in_the_same_order() -> None:
-    """NCCL ignores tags: a batch matches by order."""
+def test_both_ends_list_the_messages_of_a_pair_in_the_same_order() -> None:
+    """NCCL ignores tags and matches the messages of a batch by order."""
     program = make_program(
         synthesize(machine("dgx1"), "allreduce", 1_000_000, chunks=2, steps=2, method="greedy").schedule
     )
@@ -105,14 +105,14 @@ def memory_schedule() -> Schedule:
     return Schedule.from_transfers(Topology("pair", nodes, links), demand, [(0, [0], 0), (0, [1], 10**9)])
 
 
-def test_a_memory_is_played_by_a_rank_or_by_a_spare_process() -> None:
+def test_a_memory_is_simulated_by_a_rank_or_an_additional_process() -> None:
     program = make_program(memory_schedule())
-    assert program.played() == ["memory0 is played by rank 0"]
+    assert program.describe_stand_ins() == ["memory0 is simulated by rank 0"]
     assert program.operations(0) == ["store chunk 0", "send chunk 0 to 1 tag 1"]
     assert program.operations(1) == ["recv chunk 0 from 0 tag 1", "store chunk 0"]
     run_in_threads(program, 5)
     spare = make_program(memory_schedule(), 3)
-    assert spare.played() == ["memory0 is played by rank 2"]
+    assert spare.describe_stand_ins() == ["memory0 is simulated by rank 2"]
     run_in_threads(spare, 5)
 
 

@@ -1,4 +1,4 @@
-"""Schedules on numpy arrays give what the collective's definition says."""
+"""Schedules on numpy arrays give the results of the collective's definition."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, alltoallv, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError, NothingFoundError, ScheduleError
-from flowccl.run.element_layout import bound, cut, make_layout
+from flowccl.run.element_layout import make_layout, part_sizes, part_start
 from flowccl.run.measure import RunOptions, run_numpy, table
 from flowccl.run.reference import execute
 from flowccl.run.values import DTYPES, Inputs, find_dtype, largest_value
@@ -23,7 +23,7 @@ from tests.strategies import topologies
 
 def wrong(schedule: Schedule, options: RunOptions) -> int:
     rows = run_numpy(schedule, options)
-    return sum(timed.wrong for row in rows for timed in (row.out_of_place, row.in_place) if timed)
+    return sum(timing.wrong for row in rows for timing in (row.out_of_place, row.in_place) if timing)
 
 
 @pytest.mark.parametrize("name", sorted(COLLECTIVES_BY_NAME))
@@ -31,7 +31,7 @@ def wrong(schedule: Schedule, options: RunOptions) -> int:
 def test_every_collective_is_exact_for_all_dtypes_and_sizes_in_and_out_of_place(name: str, chunks: int) -> None:
     schedule = synthesize(machine("dgx1"), name, 1_000_000, chunks=chunks, steps=2, method="greedy").schedule
     dtypes = tuple(name for name, dtype in DTYPES.items() if dtype.numpy)
-    sizes = (8, 40, 1000, 8 * 1009)  # from one element, not divisible, more and fewer elements than chunks
+    sizes = (8, 40, 1000, 8 * 1009)  # from one element; not divisible; more and fewer elements than chunks
     assert wrong(schedule, RunOptions(sizes, dtypes, inplace=True, iterations=1)) == 0
 
 
@@ -53,8 +53,8 @@ def test_the_definitions_are_those_of_numpy() -> None:
 
 
 @st.composite
-def random_sums(draw: st.DrawFn) -> Schedule:
-    """Every chunk is summed up along a random tree, in a random order, then spread along another one."""
+def random_reductions(draw: st.DrawFn) -> Schedule:
+    """Every chunk is reduced along a random tree in a random order, then broadcast along another one."""
     gpus, chunks = draw(st.integers(2, 6)), draw(st.integers(1, 3))
     topology = machine(f"full:{gpus}")
     link = {(k.src, k.dst): n for n, k in enumerate(topology.links)}
@@ -65,7 +65,7 @@ def random_sums(draw: st.DrawFn) -> Schedule:
         wanted = demand.destinations(chunk).tolist()
         others = [rank for rank in range(gpus) if rank != wanted[0]]
         order = [*draw(st.permutations(others)), wanted[0]]
-        for i, rank in enumerate(order[:-1]):  # each adds what it has to one that has not sent yet
+        for i, rank in enumerate(order[:-1]):  # each rank sends its partial sum to one that has not sent yet
             now += 10**9
             rows.append((chunk, [link[rank, draw(st.sampled_from(order[i + 1 :]))]], now, True))
         have = [wanted[0]]
@@ -76,9 +76,9 @@ def random_sums(draw: st.DrawFn) -> Schedule:
     return Schedule.from_transfers(topology, demand, rows)
 
 
-@given(schedule=random_sums(), count=st.integers(1, 50))
+@given(schedule=random_reductions(), count=st.integers(1, 50))
 @settings(max_examples=40, deadline=None)
-def test_random_sums_are_exact(schedule: Schedule, count: int) -> None:
+def test_random_reductions_are_exact(schedule: Schedule, count: int) -> None:
     assert verify(schedule) == []
     options = RunOptions((4 * count,), ("float32", "float16", "int32"), inplace=True, iterations=1)
     assert wrong(schedule, options) == 0
@@ -105,7 +105,7 @@ def test_a_switch_that_reduces_and_copies_is_one_transfer_of_many_roots_and_ends
     assert [out.tolist() for out in outputs] == [[], [], [11, 22], [11, 22]]
 
 
-def test_a_memory_keeps_and_passes_on() -> None:
+def test_a_memory_stores_and_forwards() -> None:
     nodes = (Node(name="gpu0"), Node(name="gpu1"), Node(name="memory0", kind="memory"))
     links = (Link(src=0, dst=2, bandwidth_GBps=1), Link(src=2, dst=1, bandwidth_GBps=1))
     topology = Topology("pair", nodes, links)
@@ -115,8 +115,8 @@ def test_a_memory_keeps_and_passes_on() -> None:
     assert outputs[1].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_sum_is_that_of_the_moment_it_is_sent() -> None:
-    """What arrives after a send is not in it."""
+def test_a_send_carries_the_sum_at_its_start() -> None:
+    """Data that arrives after the start of a send is not in it."""
     topology = machine("full:3:bandwidth=1:latency=0")
     link = {(k.src, k.dst): n for n, k in enumerate(topology.links)}
     demand = Demand.from_chunks("custom", 3, [Chunk(bytes=1000, sources=(0, 1, 2), destinations=(2,))])
@@ -127,17 +127,17 @@ def test_a_sum_is_that_of_the_moment_it_is_sent() -> None:
     assert execute(Schedule.from_transfers(topology, demand, rows), inputs, 1)[2].tolist() == [101]
 
 
-def test_alltoallv_takes_its_shares() -> None:
+def test_alltoallv_divides_any_size() -> None:
     demand = alltoallv([[0, 300, 100], [200, 0, 0], [100, 100, 0]])
     schedule = synthesize(machine("full:3"), demand, steps=1, method="greedy").schedule
     assert wrong(schedule, RunOptions((400, 40, 4), ("float32",), inplace=True, iterations=1)) == 0
 
 
 @pytest.mark.parametrize("total", [0, 1, 7, 16, 100])
-def test_cutting_gives_all_and_nothing_twice(total: int) -> None:
-    sizes = cut(total, 8)
+def test_parts_cover_the_total_exactly(total: int) -> None:
+    sizes = part_sizes(total, 8)
     assert sum(sizes) == total
-    assert [bound(total, 8, part) for part in range(9)] == np.concatenate(([0], np.cumsum(sizes))).tolist()
+    assert [part_start(total, 8, part) for part in range(9)] == np.concatenate(([0], np.cumsum(sizes))).tolist()
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 100, 300])
@@ -154,7 +154,7 @@ def test_bad_input_is_named() -> None:
         execute(schedule, [np.zeros(1)] * 2)
     with pytest.raises(ScheduleError, match="rank 1: the input must have 1 elements, got 2"):
         execute(schedule, [np.zeros(n) for n in (1, 2, 1, 1)], 4)
-    with pytest.raises(InputError, match="hold no float32; give at least 4"):
+    with pytest.raises(InputError, match="are less than one float32; give at least 4"):
         run_numpy(schedule, RunOptions((3,)))
     with pytest.raises(InputError, match=r"numpy has no bfloat16; run it with --on gloo"):
         run_numpy(schedule, RunOptions((4,), ("bfloat16",)))

@@ -1,4 +1,4 @@
-"""Plans, and files read back, give on numpy arrays what the definition says; what is damaged does not."""
+"""Plans and files give the results of the definition on numpy arrays; damaged ones do not."""
 
 import json
 import re
@@ -27,7 +27,7 @@ PAIRS = [
 
 
 def runs(program: RuntimeProgram) -> set[str]:
-    """Kinds of what three runs in different orders find."""
+    """Return the kinds of findings of three runs in different orders."""
     return {finding.kind for seed in range(3) for finding in replay(program, seed=seed)}
 
 
@@ -78,7 +78,7 @@ def test_the_numbers_are_those_of_the_caller() -> None:
 
 
 class TestDamage:
-    """What the interpreter finds by logic shows in numbers too."""
+    """Damage that the interpreter finds by logic also gives wrong numbers."""
 
     def damaged(self, target: str, pattern: str, into: str, collective: str = "allgather") -> set[str]:
         text, count = re.subn(pattern, into, made(schedule_of("dgx1", collective), target).decode(), count=1)
@@ -92,14 +92,14 @@ class TestDamage:
         assert self.damaged(target, r'(type="s" srcbuf="i" srcoff=)"0"', r'\1"9"') == {"run"}
         swapped = r'(type="s" srcbuf="i" )(srcoff="\d+")([^/]*/>\s*<step s="\d+" type="s" srcbuf="i" )(srcoff="\d+")'
         assert self.damaged(target, swapped, r"\1\4\3\2", "alltoall") == {"number"}
-        assert "run" in self.damaged(target, r'hasdep="1"', 'hasdep="0"')  # nobody hears of it: stuck
+        assert "run" in self.damaged(target, r'hasdep="1"', 'hasdep="0"')  # the completion is not published: deadlock
         late = r'(type="s"[^/]*)depid="\d+" deps="\d+"'
         assert "number" in self.damaged(target, late, r'\1depid="-1" deps="-1"')
 
-    def test_more_in_flight_than_the_fifo_holds(self) -> None:
+    def test_more_in_flight_than_the_fifo_depth(self) -> None:
         found = replay(read(all_sends_first("Simple", 3, "msccl"), "msccl"))
         assert [finding.kind for finding in found] == ["run"]
-        assert re.search(r"deadlock: gpu \d threadblock 0 step 2 \(s\) waits for ever", found[0].message)
+        assert re.search(r"deadlock: gpu \d threadblock 0 step 2 \(s\) waits forever", found[0].message)
         assert replay(read(all_sends_first("Simple", 2, "msccl"), "msccl")) == []
 
     def test_counted_twice(self) -> None:
@@ -119,9 +119,11 @@ class TestDamage:
         assert runs(read(text.replace('"pwsf"', '"pws"').encode(), "mscclpp")) == {"number"}
 
 
-@pytest.mark.parametrize(("size", "signals"), [(64_000_000, ("here", "meet")), (1_000_000, ("free", "freed"))])
-def test_a_call_must_not_overtake_the_one_before(size: int, signals: tuple[str, str]) -> None:
-    """Without the signals of the ends, a GPU that is quick spoils the buffers of one that is slow."""
+@pytest.mark.parametrize(
+    ("size", "signals"), [(64_000_000, ("ready", "await-ready")), (1_000_000, ("release", "await-release"))]
+)
+def test_a_call_must_not_overtake_the_previous_one(size: int, signals: tuple[str, str]) -> None:
+    """Without the signals between the ends, a fast GPU corrupts the buffers of a slow one."""
     program = program_of(make_plan(schedule_of("dgx1", "allgather", 1, size), LIMITS["mscclpp"]), LIMITS["mscclpp"])
     assert runs(program) == set()
     for operation in program.operations:
@@ -137,9 +139,9 @@ def test_check_export_shows_the_numbers(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "rs.xml"
     path.write_bytes(made(pair_schedule("reduce_scatter"), "msccl"))
     assert main(["check-export", str(path), "--to", "msccl", "--numbers"]) == 0
-    assert "ran on numpy in 3 orders: every element is exact" in capsys.readouterr().out
+    assert "run on numpy in 3 orders: every element is correct" in capsys.readouterr().out
     path.write_text(path.read_text().replace('type="rrc"', 'type="r"', 1))
     assert main(["check-export", str(path), "--to", "msccl", "--numbers"]) == 1
-    said = capsys.readouterr().out
-    assert "result: gpu 0, output chunk 0: lacks rank 0's chunk 0" in said
-    assert "number: gpu 0, output chunk 0: element 0 is" in said
+    printed = capsys.readouterr().out
+    assert "result: gpu 0, output chunk 0: lacks rank 0's chunk 0" in printed
+    assert "number: gpu 0, output chunk 0: element 0 is" in printed

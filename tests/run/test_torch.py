@@ -1,4 +1,4 @@
-"""`flowccl.torch` in real processes: the functions, and a DDP training through the backend."""
+"""`flowccl.torch` in real processes: the functions, and DDP training with the backend."""
 
 import importlib.util
 import json
@@ -20,10 +20,10 @@ NAMES = ("allgather", "allreduce", "reduce_scatter", "alltoall", "broadcast")
 
 
 def start(target: Any, folder: Path, *arguments: Any) -> list[Any]:
-    """Four processes that run `target(rank, folder, ...)` each; what they return."""
+    """Run `target(rank, folder, ...)` in four processes; return their results."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
-    started = [context.Process(target=_play, args=(target, rank, folder, *arguments)) for rank in range(4)]
+    started = [context.Process(target=_run_rank, args=(target, rank, folder, *arguments)) for rank in range(4)]
     for process in started:
         process.start()
     for process in started:
@@ -32,7 +32,7 @@ def start(target: Any, folder: Path, *arguments: Any) -> list[Any]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 
 
-def _play(target: Any, rank: int, folder: Path, *arguments: Any) -> None:
+def _run_rank(target: Any, rank: int, folder: Path, *arguments: Any) -> None:
     import torch
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -40,12 +40,12 @@ def _play(target: Any, rank: int, folder: Path, *arguments: Any) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(target(rank, folder, *arguments)))
 
 
-def meeting(folder: Path, rank: int, name: str) -> dict[str, Any]:
+def rendezvous(folder: Path, rank: int, name: str) -> dict[str, Any]:
     return {"init_method": f"file://{folder / name}", "rank": rank, "world_size": 4}
 
 
 def train(rank: int, folder: Path, backend: str) -> dict[str, Any]:
-    """Ten steps of a small net; the losses of this rank and what the backend counted."""
+    """Train a small network for ten steps; return the losses of this rank and the counts of the backend."""
     import torch
     from torch import distributed, nn
 
@@ -53,9 +53,9 @@ def train(rank: int, folder: Path, backend: str) -> dict[str, Any]:
 
     torch.manual_seed(0)
     if backend == "flowccl":
-        flowccl.torch.init_process_group([folder / "allreduce.json"], **meeting(folder, rank, backend))
+        flowccl.torch.init_process_group([folder / "allreduce.json"], **rendezvous(folder, rank, backend))
     else:
-        distributed.init_process_group(backend, **meeting(folder, rank, backend))
+        distributed.init_process_group(backend, **rendezvous(folder, rank, backend))
     net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     random = torch.Generator().manual_seed(rank)
@@ -86,7 +86,7 @@ def test_ddp_has_the_losses_of_gloo_and_every_allreduce_is_a_schedule(tmp_path: 
 
 
 def call_all(rank: int, folder: Path, backend: str) -> list[Any]:
-    """Every collective by the functions of flowccl.torch, or by those of torch.distributed over the backend."""
+    """Run every collective by the functions of flowccl.torch, or by torch.distributed with the backend."""
     import torch
     from torch import distributed
 
@@ -94,9 +94,9 @@ def call_all(rank: int, folder: Path, backend: str) -> list[Any]:
 
     schedules = {name: load_schedule(folder / f"{name}.json") for name in NAMES}
     if backend == "gloo":
-        distributed.init_process_group("gloo", **meeting(folder, rank, backend))
+        distributed.init_process_group("gloo", **rendezvous(folder, rank, backend))
     else:
-        flowccl.torch.init_process_group(schedules.values(), **meeting(folder, rank, backend))
+        flowccl.torch.init_process_group(schedules.values(), **rendezvous(folder, rank, backend))
     result = []
     mine = (torch.arange(8) + 10 * rank).to(torch.bfloat16 if backend == "gloo" else torch.float32)
     gathered, summed, part, exchanged, copied = mine.new_zeros(32), mine % 7, mine.new_zeros(2), mine * 0, mine.clone()
@@ -124,7 +124,7 @@ def call_all(rank: int, folder: Path, backend: str) -> list[Any]:
         distributed.all_gather(parts, torch.full((2, 4), float(rank)))
         assert [float(p.mean()) for p in parts] == [0, 1, 2, 3]
         largest = torch.tensor([float(rank)])
-        distributed.all_reduce(largest, distributed.ReduceOp.MAX)  # no schedule does it: gloo
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)  # no schedule supports it: gloo runs it
         distributed.barrier()
         assert largest.item() == 3
         counted = flowccl.torch.counts()

@@ -22,7 +22,7 @@ def made(name: str, kind: str, size: int = 10**7 + 3) -> CompactSchedule:
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
 @pytest.mark.parametrize("name", ["ring:5", "torus:3x4", "dgx_a100:2", "hypercube:3"])
-def test_saved_loaded_verified_and_written_out(name: str, kind: str, tmp_path: Path) -> None:
+def test_saved_loaded_verified_and_expanded(name: str, kind: str, tmp_path: Path) -> None:
     compact = made(name, kind)  # blocks of unequal size
     save_compact(compact, tmp_path / "one.json.gz")
     again = load_compact(tmp_path / "one.json.gz", machine(name))
@@ -37,13 +37,13 @@ def test_saved_loaded_verified_and_written_out(name: str, kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
 @pytest.mark.parametrize("name", ["ring:6", "torus:4x4", "dgx_a100:2", "hypercube:4", "dgx_h100:4"])
-def test_the_floor_for_machines_that_look_alike_is_one(name: str, kind: str) -> None:
+def test_the_bound_of_symmetric_machines_is_valid_and_close(name: str, kind: str) -> None:
     topology = machine(name)
     whole = lower_bound(topology, collective(kind, topology.num_gpus, 10**9))
     assert 0.8 * whole.ps <= symmetric_bound(topology, kind, 10**9).ps <= whole.ps
 
 
-def test_the_judge_sees_a_missing_piece_and_another_size(tmp_path: Path) -> None:
+def test_the_verifier_finds_a_missing_transfer_and_another_size(tmp_path: Path) -> None:
     compact = made("torus:3x3", "allgather")
     save_compact(compact, tmp_path / "one.json")
     value = json.loads((tmp_path / "one.json").read_text())
@@ -63,8 +63,8 @@ def test_the_judge_sees_a_missing_piece_and_another_size(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("key", "wrong", "words"),
     [
-        ("order", [9], "do not leave"),
-        ("order", [], "whole and positive"),
+        ("order", [9], "are no symmetries of"),
+        ("order", [], "positive whole number"),
         ("collective", "reduce", "must be allgather"),
     ],
 )
@@ -76,7 +76,7 @@ def test_bad_files(key: str, wrong: object, words: str, tmp_path: Path) -> None:
         load_compact(tmp_path / "bad.json")
 
 
-def test_other_commands_write_it_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_commands_expand_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compact = made("torus:3x3", "alltoall")
     save_compact(compact, tmp_path / "one.json")
     assert load_schedule(tmp_path / "one.json", machine("torus:3x3")) == compact.expanded()
@@ -85,11 +85,11 @@ def test_other_commands_write_it_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(ScheduleError, match="another machine"):
         load_schedule(tmp_path / "one.json", machine("torus:4x4"))
     large = synthesize_compact(machine("torus:80x80"), "allgather", 10**9, time_limit_s=1.0).compact
-    with pytest.raises(ScheduleError, match="too many to write out"):
+    with pytest.raises(ScheduleError, match="too many to expand"):
         large.expanded()
 
 
-def test_what_it_is_for() -> None:
+def test_unsupported_machines_and_collectives() -> None:
     with pytest.raises(DemandError, match="looks the same from every gpu"):
         synthesize_compact(machine("line:4"), "allgather", 1000)
     with pytest.raises(DemandError, match="is for allgather and alltoall"):
@@ -98,7 +98,7 @@ def test_what_it_is_for() -> None:
     assert not too_large(machine("torus:4x4"), "allgather")
 
 
-def test_the_command_line_writes_and_judges_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_writes_and_verifies_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "c.json.gz")
     assert main(["synth", "torus:50x50", "allgather", "--size", "1GB", "--out", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

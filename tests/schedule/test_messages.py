@@ -1,4 +1,4 @@
-"""Contiguous sends: what travels in one message pays one setup, and arrives when all of it has."""
+"""Messages (contiguous sends): a message pays the overhead once, and arrives when its last byte has."""
 
 import json
 from dataclasses import replace
@@ -49,28 +49,28 @@ def kinds(schedule: Schedule) -> set[str]:
     return found
 
 
-# -- by pencil --------------------------------------------------------------------------------------------------------
+# -- known times ------------------------------------------------------------------------------------------------------
 
 
 def test_two_chunks_together_are_17_percent_faster_over_infiniband():
-    """Apart 2 x (1.7 + 3.392) = 10.184 us, together 1.7 + 2 x 3.392 = 8.484 us."""
+    """Separately 2 x (1.7 + 3.392) = 10.184 us, together 1.7 + 2 x 3.392 = 8.484 us."""
     pair = chain(INFINIBAND)
     one_us = 5.092
-    apart = sends(pair, [32_000, 32_000], [(0, [0], 0), (1, [0], 5_092_000)], [-1, -1])
+    separate = sends(pair, [32_000, 32_000], [(0, [0], 0), (1, [0], 5_092_000)], [-1, -1])
     together = sends(pair, [32_000, 32_000], [(0, [0], 0), (1, [0], 0)], [7, 7])
-    assert kinds(apart) == kinds(together) == set()
-    assert apart.finish_us == pytest.approx(2 * one_us)
+    assert kinds(separate) == kinds(together) == set()
+    assert separate.finish_us == pytest.approx(2 * one_us)
     assert together.finish_us == pytest.approx(8.484)
-    assert 1 - together.finish_us / apart.finish_us == pytest.approx(0.17, abs=0.005)
+    assert 1 - together.finish_us / separate.finish_us == pytest.approx(0.17, abs=0.005)
 
 
-def test_without_a_setup_together_is_as_long_as_apart():
+def test_without_overhead_a_message_is_no_faster():
     pair = chain(replace(INFINIBAND, overhead_us=0.0, latency_us=1.7))
     together = sends(pair, [32_000, 32_000], [(0, [0], 0), (1, [0], 0)], [0, 0])
     assert together.finish_us == pytest.approx(1.7 + 2 * 3.392)
 
 
-def test_a_setup_holds_the_link_and_a_latency_does_not():
+def test_overhead_occupies_the_link_and_latency_does_not():
     slow = chain(Link(src=0, dst=1, bandwidth_GBps=1.0, latency_us=2.0, overhead_us=3.0))
     early = sends(slow, [1000, 1000], [(0, [0], 0), (1, [0], 4 * US - 1)], [-1, -1])
     assert kinds(early) == {"link"}
@@ -79,8 +79,8 @@ def test_a_setup_holds_the_link_and_a_latency_does_not():
     assert on_time.finish_ps == (4 + 4 + 2) * US
 
 
-def test_of_links_joined_by_a_cut_through_switch_the_longest_hold_counts():
-    """Setup 3 and 1 us for the bytes, against 1 and 2 us: both links are held for 4 us."""
+def test_links_at_a_cut_through_switch_are_busy_for_the_longest_time():
+    """Overhead 3 us and 1 us for the bytes, against 1 and 2 us: both links are busy for 4 us."""
     nodes = (Node(name="gpu0"), Node(name="gpu1"), Node(name="switch", kind="switch"))
     links = (
         Link(src=0, dst=2, bandwidth_GBps=1.0, latency_us=0.5, overhead_us=3.0),
@@ -94,7 +94,7 @@ def test_of_links_joined_by_a_cut_through_switch_the_longest_hold_counts():
     assert one_by_one.finish_ps == slow_replay(one_by_one).finish_ps == (4 + 3 + 1) * US
 
 
-def test_what_travels_together_goes_on_when_all_has_arrived():
+def test_chunks_of_a_message_are_forwarded_after_all_have_arrived():
     three = chain(replace(INFINIBAND, bandwidth_GBps=1.0, overhead_us=1.0), Link(src=1, dst=2, bandwidth_GBps=1.0))
     rows = [(0, [0], 0), (1, [0], 0), (0, [1], 2 * US), (1, [1], 3 * US)]
     assert kinds(sends(three, [1000, 1000], rows, [0, 0, -1, -1])) == {"source"}
@@ -102,7 +102,7 @@ def test_what_travels_together_goes_on_when_all_has_arrived():
     assert kinds(sends(three, [1000, 1000], rows, [0, 0, -1, -1])) == set()
 
 
-def test_all_of_a_message_is_there_when_it_starts():
+def test_all_chunks_of_a_message_are_available_when_it_starts():
     three = chain(replace(INFINIBAND, bandwidth_GBps=1.0), replace(INFINIBAND, src=1, dst=2, bandwidth_GBps=1.0))
     rows = [(0, [0], 0), (1, [0], 2_700_000), (0, [1], 2_700_000), (1, [1], 2_700_000)]
     schedule = sends(three, [1000, 1000], rows, [-1, -1, 3, 3])
@@ -114,7 +114,7 @@ def test_all_of_a_message_is_there_when_it_starts():
 
 @pytest.mark.parametrize(
     ("column", "value", "words"),
-    [("start_ps", 1, "start"), ("route", 1, "route"), ("reduce", True, "use (added or stored)")],
+    [("start_ps", 1, "start"), ("route", 1, "route"), ("reduce", True, "reduce flag")],
 )
 def test_a_message_whose_members_differ_is_named(column, value, words):
     double = chain(INFINIBAND)
@@ -155,7 +155,7 @@ def test_a_file_keeps_messages_and_old_files_have_none():
         schedule_from_json(value)
 
 
-def test_retime_moves_messages_as_one():
+def test_left_shift_moves_messages_as_one():
     three = chain(replace(INFINIBAND, bandwidth_GBps=1.0, overhead_us=1.0), Link(src=1, dst=2, bandwidth_GBps=1.0))
     rows = [(0, [0], 5 * US), (1, [0], 5 * US), (0, [1], 9 * US), (1, [1], 9 * US)]
     late = sends(three, [1000, 1000], rows, [0, 0, 1, 1])
@@ -163,7 +163,7 @@ def test_retime_moves_messages_as_one():
     assert left_shift(late).start_ps.tolist() == [0, 0, 3 * US, 3 * US]
 
 
-def test_prune_takes_out_of_a_message_what_nobody_needs():
+def test_prune_removes_unneeded_chunks_from_a_message():
     pair = chain(INFINIBAND)
     demand = Demand.from_chunks("custom", 2, [Chunk(bytes=z, sources=(0,), destinations=(1,)) for z in (1000, 2000)])
     rows = [(0, [0], 0), (1, [0], 20 * US), (0, [0], 20 * US)]
@@ -173,19 +173,19 @@ def test_prune_takes_out_of_a_message_what_nobody_needs():
     assert prune(twice).finish_ps == 20 * US + 1_700_000 + 212_000
 
 
-def test_messages_of_several_schedules_get_numbers_of_their_own():
+def test_messages_of_several_schedules_get_distinct_numbers():
     pair = chain(INFINIBAND)
     one = sends(pair, [1000, 1000], [(0, [0], 0), (1, [0], 0)], [3, 3])
     alone = sends(pair, [1000, 1000], [(0, [0], 0), (1, [0], 5 * US)], [-1, -1])
     assert stacked_messages((one, alone, one)).tolist() == [3, 3, -1, -1, 7, 7]
 
 
-# -- at random --------------------------------------------------------------------------------------------------------
+# -- random schedules -------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def with_messages(draw: st.DrawFn, **options: bool) -> Schedule:
-    """A valid schedule on a machine with setups: some transfers on the same route travel together."""
+    """A valid schedule on a machine with overheads, in which some transfers on the same route share a message."""
     topology = draw(topologies(max_gpus=4, max_switches=2, overheads=True, **options))
     demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=3))
     schedule = next(
@@ -202,14 +202,14 @@ def with_messages(draw: st.DrawFn, **options: bool) -> Schedule:
             message[[one, other]] = number
             later = np.array(schedule.start_ps)
             later[[one, other]] = later[[one, other]].max()
-            joined = replace(schedule, message=message, start_ps=later)
-            joined = one_by_one(joined, np.argsort(later, kind="stable"))
-            schedule = schedule if verify(joined) else joined
+            merged = replace(schedule, message=message, start_ps=later)
+            merged = one_by_one(merged, np.argsort(later, kind="stable"))
+            schedule = schedule if verify(merged) else merged
     return schedule
 
 
 def one_by_one(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
-    """The same in this order, each message after the one before it is over."""
+    """The transfers in this order, each message after the previous one has finished."""
     start, at = np.zeros(len(schedule), dtype=np.int64), 0
     for i in dict.fromkeys(schedule.leader[order].tolist()):
         members = schedule.leader == i
@@ -229,7 +229,7 @@ def agree(schedule: Schedule) -> None:
 
 @RANDOM
 @given(with_messages())
-def test_both_judges_agree_on_messages_and_setups(schedule):
+def test_both_verifiers_agree_on_messages_and_overheads(schedule):
     assert verify(schedule) == []
     agree(schedule)
     assert lower_bound(schedule.topology, schedule.demand).ps <= schedule.finish_ps
@@ -238,7 +238,7 @@ def test_both_judges_agree_on_messages_and_setups(schedule):
 
 @RANDOM
 @given(st.data())
-def test_both_judges_agree_on_damaged_messages(data):
+def test_both_verifiers_agree_on_damaged_messages(data):
     schedule = data.draw(with_messages())
     row = data.draw(st.integers(0, len(schedule) - 1))
     message, start, adds = np.array(schedule.message), np.array(schedule.start_ps), np.array(schedule.reduce)
@@ -255,7 +255,7 @@ def test_both_judges_agree_on_damaged_messages(data):
         adds[row] = not adds[row]
     damaged = replace(schedule, message=message, start_ps=start, reduce=adds)
     fast, slow = {violation.kind for violation in verify(damaged)}, slow_replay(damaged)
-    if "message" in fast | slow.kinds:  # what members that differ hold and deliver is anybody's guess
+    if "message" in fast | slow.kinds:  # the timing of a message whose transfers differ is undefined
         assert "message" in fast & slow.kinds
     else:
         agree(damaged)
@@ -263,7 +263,7 @@ def test_both_judges_agree_on_damaged_messages(data):
 
 @RANDOM
 @given(with_messages(changes=False))
-def test_retime_prune_and_settle_keep_messages_right(schedule):
+def test_left_shift_prune_and_generate_serial_keep_messages_valid(schedule):
     for other in (left_shift(schedule), prune(schedule), generate_serial(schedule, sequence(schedule))):
         assert verify(other) == []
         assert other.finish_ps <= schedule.finish_ps
@@ -272,23 +272,25 @@ def test_retime_prune_and_settle_keep_messages_right(schedule):
 
 @RANDOM
 @given(with_messages())
-def test_reverse_keeps_messages_right(schedule):
+def test_reverse_keeps_messages_valid(schedule):
     demand = schedule.demand
     if not demand.reduces:
         chunks = [demand.chunk(c) for c in range(len(demand))]
-        sums = [Chunk(bytes=c.bytes, sources=(*c.destinations, *c.sources), destinations=c.sources) for c in chunks]
-        back = reverse(schedule, Demand.from_chunks("custom", demand.num_gpus, sums), reduce=True)
+        back_chunks = [
+            Chunk(bytes=c.bytes, sources=(*c.destinations, *c.sources), destinations=c.sources) for c in chunks
+        ]
+        back = reverse(schedule, Demand.from_chunks("custom", demand.num_gpus, back_chunks), reduce=True)
         assert verify(back) == []
         assert back.message.tolist() == schedule.message.tolist()
 
 
 @pytest.mark.parametrize("topology", [line(2), line(4)], ids=lambda t: t.name)
-def test_join_keeps_messages_right(topology):
+def test_concatenate_keeps_messages_valid(topology):
     machine = replace(topology, links=tuple(replace(k, overhead_us=1.0) for k in topology.links))
     allreduce = collective("allreduce", topology.num_gpus, 64_000, 2)
-    (summed, first), (sent, second) = allreduce.halves
+    (reduced, first), (sent, second) = allreduce.halves
     halves = []
-    for demand, chunks in ((summed, first), (sent, second)):
+    for demand, chunks in ((reduced, first), (sent, second)):
         part = next(load_method("ring")(Problem(machine, demand), SearchContext.with_limit(60.0)))
         start = {(int(c), int(r)): i for i, (c, r) in enumerate(zip(part.chunk, part.route, strict=True))}
         pairs = [(i, start.get((c + 1, r), -1)) for (c, r), i in start.items() if c % 2 == 0]
@@ -307,7 +309,7 @@ def test_join_keeps_messages_right(topology):
 
 @RANDOM
 @given(st.data())
-def test_methods_that_know_no_setups_are_right_on_machines_that_have_them(data):
+def test_methods_that_ignore_overheads_make_valid_schedules_on_machines_that_have_them(data):
     topology = data.draw(topologies(max_gpus=4, max_switches=2, overheads=True))
     demand = data.draw(demands(topology.num_gpus, max_chunks=2))
     for method in ("greedy", "direct", "ring", "reroute"):

@@ -1,4 +1,4 @@
-"""Schedule files: what is written can be read and is the same; what is wrong is named with its place."""
+"""Schedule files: a written schedule is read back unchanged; error messages name the place of an error."""
 
 import json
 import re
@@ -42,18 +42,18 @@ def validate(value: Any) -> None:
 
 
 def ring() -> Schedule:
-    """Allgather on a ring of three: every block goes both ways."""
+    """Allgather on a ring of three: every block goes in both directions."""
     topology, demand = machine("ring:3"), allgather(3, 3_000_000)
     transfers = [
         (int(link.src), (number,), 1000 * number) for number, link in enumerate(topology.links) if number % 2 == 0
     ]
     transfers += [(int(link.src), (number,), 0) for number, link in enumerate(topology.links) if number % 2]
-    return Schedule.from_transfers(topology, demand, transfers, method="by hand")
+    return Schedule.from_transfers(topology, demand, transfers, method="example")
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    """Any table of transfers, right or wrong: a file must keep both."""
+    """Any table of transfers, valid or not: a file must keep both."""
     topology = draw(topologies())
     name = draw(st.sampled_from(("allgather", "alltoall", "allreduce", "broadcast")))
     demand = collective(name, topology.num_gpus, draw(st.integers(100, 10**9)), draw(st.integers(1, 3)))
@@ -86,7 +86,7 @@ def test_files_are_the_same_after_a_round_trip(tmp_path: Path) -> None:
     assert (tmp_path / "ring.json.gz").stat().st_size < (tmp_path / "ring.json").stat().st_size
 
 
-def test_what_is_in_a_file() -> None:
+def test_the_content_of_a_file() -> None:
     schedule = ring()
     value = schedule_to_json(schedule)
     assert list(value)[:5] == ["format", "version", "flowccl", "method", "fingerprint"]
@@ -100,7 +100,7 @@ def test_what_is_in_a_file() -> None:
 
 
 @pytest.mark.parametrize(("flags", "stored"), [((0, 0), None), ((1, 1), True), ((0, 1), [False, True])])
-def test_reduce_is_as_short_as_may_be(flags: tuple[int, int], stored: Any) -> None:
+def test_the_reduce_column_is_short(flags: tuple[int, int], stored: Any) -> None:
     transfers = [(0, (0,), 0, bool(flags[0])), (1, (1,), 5, bool(flags[1]))]
     schedule = Schedule.from_transfers(machine("ring:2"), allreduce(2, 10), transfers)
     value = schedule_to_json(schedule)
@@ -135,8 +135,8 @@ def test_the_machine_is_compared_by_its_fingerprint(tmp_path: Path) -> None:
     with pytest.raises(ScheduleError) as caught:
         load_schedule(path, other)
     assert str(caught.value) == (
-        f"{path}: made for another machine: ring:3, its fingerprint is {schedule.topology.fingerprint}, "
-        f"this one's (ring:4) is {other.fingerprint}"
+        f"{path}: made for another machine: ring:3 with fingerprint {schedule.topology.fingerprint}, "
+        f"not ring:4 with fingerprint {other.fingerprint}"
     )
 
 
@@ -161,10 +161,10 @@ WHOLE = "must be a whole number, "
     ("place", "value", "message"),
     [
         ("format", "flowccl-demand", "format must be 'flowccl-schedule', got \"flowccl-demand\""),
-        ("version", 2, "version must be 1, got 2; a newer flowccl made it"),
+        ("version", 2, "version must be 1, got 2; the file was written by a newer flowccl"),
         ("transfer", {}, 'unknown key "transfer"; nearest is "transfers"'),
-        ("method", 3, "method must be a text, got 3"),
-        ("topology.name", 3, "topology: name must be a text, got 3"),
+        ("method", 3, "method must be a string, got 3"),
+        ("topology.name", 3, "topology: name must be a string, got 3"),
         ("demand.gpus", 1, "demand: allgather: needs at least 2 gpus, got 1"),
         ("demand.pieces", True, f"demand: pieces: {WHOLE}1 to 2147483647, got true"),
         ("routes", 5, "routes: must be a list of lists of links, got 5"),
@@ -185,7 +185,7 @@ WHOLE = "must be a whole number, "
         ("transfers.reduce", [True], "transfers.reduce: has 1 entries, chunk has 6"),
         ("transfers.reduce", [True, 1], "transfers.reduce[1]: must be true or false, got 1"),
         ("transfers.reduce", 1, "transfers.reduce: must be true, false or a list of them, got 1"),
-        ("fingerprint", 7, "fingerprint must be a text, got 7"),
+        ("fingerprint", 7, "fingerprint must be a string, got 7"),
     ],
 )
 def test_messages(place: str, value: Any, message: str) -> None:
@@ -195,7 +195,7 @@ def test_messages(place: str, value: Any, message: str) -> None:
 
 
 def changed(place: str, value: Any) -> Any:
-    """The ring's file with one place changed: "transfers.chunk.2"."""
+    """The ring's file with one place changed, for example "transfers.chunk.2"."""
     result: Any = deepcopy(schedule_to_json(ring()))
     *path, last = place.split(".")
     inner = result
@@ -206,7 +206,7 @@ def changed(place: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("key", ["topology", "demand", "routes", "transfers"])
-def test_what_is_missing_is_named(key: str) -> None:
+def test_a_missing_key_is_named(key: str) -> None:
     value = schedule_to_json(ring())
     del value[key]
     with pytest.raises(ScheduleError, match=f'my.json: "{key}" is missing; write for example'):
@@ -241,7 +241,7 @@ junk = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dict
     ),
     value=junk,
 )
-def test_junk_is_refused_with_a_message_and_never_with_a_crash(place: str, value: Any) -> None:
+def test_junk_raises_an_input_error_and_never_crashes(place: str, value: Any) -> None:
     try:
         words = f"my.json: loads as {schedule_from_json(changed(place, value), 'my.json')}"
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Schedules from schedules: what goes in valid comes out valid, and nothing gets later."""
+"""Transforms of schedules: valid schedules stay valid, and transfers do not get later."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def by(method: str, topology: Topology, demand: Demand) -> Schedule:
 
 @st.composite
 def spread_out(draw: st.DrawFn, **options: bool) -> Schedule:
-    """A valid schedule with gaps: one transfer after the other, with random waits. No links that change."""
+    """A valid schedule with idle times: one transfer after the other, with random waits. No links that change."""
     topology = draw(topologies(max_gpus=4, max_switches=2, changes=False, **options))
     demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
     schedule = by(draw(st.sampled_from(("direct", "tree", "ring"))), topology, demand)
@@ -67,7 +67,7 @@ def spread_out(draw: st.DrawFn, **options: bool) -> Schedule:
 # -- prune ------------------------------------------------------------------------------------------------------------
 
 
-def test_prune_drops_what_nobody_needs():
+def test_prune_removes_unneeded_transfers():
     topology = ring(4, bandwidth_GBps=10, latency_us=0)  # links 2i: i -> i + 1, 2i + 1: back
     demand = send((10 * KB, 0, (2,)), gpus=4)
     needed = [(0, (0,), 0), (0, (2,), US)]
@@ -78,7 +78,7 @@ def test_prune_drops_what_nobody_needs():
     assert prune(prune(schedule)) == prune(schedule)
 
 
-def test_prune_cuts_branches_that_nobody_needs():
+def test_prune_removes_unneeded_branches():
     topology = star(4, bandwidth_GBps=10, latency_us=0, copies=True)  # links 2i: gpu i -> switch, 2i + 1: back
     schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (2,)), gpus=4), [(0, (0, 3, 5, 7), 0)])
     pruned = prune(schedule)
@@ -86,13 +86,13 @@ def test_prune_cuts_branches_that_nobody_needs():
     assert verify(pruned) == []
 
 
-def test_prune_keeps_sums_as_they_are():
+def test_prune_keeps_reductions_as_they_are():
     schedule = by("ring", ring(4), collective("allreduce", 4, 40 * KB))
     assert prune(schedule) == schedule
 
 
-def test_prune_leaves_a_branch_that_keeps_the_others_within_a_limit():
-    """Without the slow branch the multicast would run at 10, beside another transfer of 10 in a limit of 15."""
+def test_prune_keeps_a_branch_that_slows_the_others_down_to_a_limit():
+    """Without the slow branch the multicast would run at 10 GB/s, with another transfer at 10 under a limit of 15."""
     nodes = (*gpus(4), Node(name="switch", kind="switch", copies=True))
     links = (link(0, 4), link(4, 1), link(4, 2, GBps=5), link(3, 1))
     topology = Topology("slow branch", nodes, links, (Limit(name="in", links=(1, 3), bandwidth_GBps=15),))
@@ -103,7 +103,7 @@ def test_prune_leaves_a_branch_that_keeps_the_others_within_a_limit():
     assert prune(schedule).finish_ps == schedule.finish_ps
 
 
-def test_prune_keeps_one_delivery_for_each_send_of_who_cannot_copy():
+def test_prune_keeps_one_delivery_per_send_of_a_node_that_cannot_copy():
     nodes = (*gpus(3), Node(name="memory", kind="memory", copies=False))
     topology = Topology("no copies", nodes, memory_star(3).links)
     twice = [(0, (0,), 0), (0, (0,), US), (0, (3,), 2 * US), (0, (5,), 3 * US)]
@@ -135,10 +135,10 @@ def test_prune_keeps_schedules_valid_and_is_never_later(data):
     assert len(pruned) <= len(more)
 
 
-# -- retime -----------------------------------------------------------------------------------------------------------
+# -- left-shift -------------------------------------------------------------------------------------------------------
 
 
-def test_retime_starts_everything_as_early_as_it_can():
+def test_left_shift_starts_every_transfer_as_early_as_possible():
     topology = line(3, bandwidth_GBps=10, latency_us=0.5)
     demand = collective("broadcast", 3, 20 * KB, 2)
     late = [(0, (0,), 5 * US), (1, (0,), 8 * US), (0, (2,), 20 * US), (1, (2,), 40 * US)]
@@ -146,14 +146,14 @@ def test_retime_starts_everything_as_early_as_it_can():
     assert rows(schedule) == [(0, (0,), 0), (1, (0,), US), (0, (2,), 3 * US // 2), (1, (2,), 5 * US // 2)]
 
 
-def test_retime_keeps_the_order_on_a_link_even_where_another_would_be_better():
+def test_left_shift_keeps_the_order_on_a_link_even_if_another_is_better():
     topology = line(2, bandwidth_GBps=10, latency_us=0)
     demand = send((10 * KB, 0, (1,)), (20 * KB, 0, (1,)), gpus=2)
     schedule = left_shift(Schedule.from_transfers(topology, demand, [(1, (0,), US), (0, (0,), 4 * US)]))
     assert rows(schedule) == [(1, (0,), 0), (0, (0,), 2 * US)]
 
 
-def test_retime_lets_nothing_into_a_buffer_that_had_to_wait_for_room():
+def test_left_shift_keeps_the_order_in_a_full_buffer():
     nodes = (Node(name="gpu0"), Node(name="gpu1", buffer_bytes=10 * KB), Node(name="gpu2"))
     topology = Topology("relay", nodes, (link(0, 1, latency_us=0), link(1, 2, latency_us=0)))
     demand = send((10 * KB, 0, (2,)), (10 * KB, 0, (2,)), gpus=3)
@@ -163,8 +163,8 @@ def test_retime_lets_nothing_into_a_buffer_that_had_to_wait_for_room():
     assert rows(schedule) == [(0, (0,), 0), (0, (1,), US), (1, (0,), 2 * US), (1, (1,), 3 * US)]
 
 
-def test_retime_adds_and_stores_at_one_node_in_the_same_order():
-    """gpu0 stores what gpu1 sends, then adds what gpu2 sends; on equal arrivals the first row would come first."""
+def test_left_shift_keeps_the_order_of_reducing_and_storing_at_a_node():
+    """gpu0 stores the data of gpu1, then reduces that of gpu2; at equal arrivals the first row would come first."""
     topology = Topology("order", tuple(gpus(3)), (link(2, 0), link(1, 0, GBps=5)))
     demand = Demand.from_chunks("custom", 3, [Chunk(bytes=10 * KB, sources=(1, 2), destinations=(0,))])
     transfers = [(0, (0,), 3 * US, True), (0, (1,), US, False)]
@@ -177,7 +177,7 @@ def test_retime_adds_and_stores_at_one_node_in_the_same_order():
 
 @settings(max_examples=80)
 @given(spread_out(buffers=False))
-def test_retime_is_valid_never_later_and_has_nothing_left_to_do(schedule):
+def test_left_shift_is_valid_never_later_and_idempotent(schedule):
     assert verify(schedule) == []
     early = left_shift(schedule)
     assert verify(early) == []
@@ -187,27 +187,27 @@ def test_retime_is_valid_never_later_and_has_nothing_left_to_do(schedule):
 
 @settings(max_examples=80)
 @given(st.data())
-def test_retime_keeps_buffers_within_their_limits(data):
-    """Buffers that are just large enough for what a schedule with gaps keeps in them."""
+def test_left_shift_keeps_buffers_within_their_limits(data):
+    """Buffers that are just large enough for a schedule with idle times."""
     schedule = data.draw(spread_out())
-    room = st.none() | st.sampled_from((1000, 20_000, 10**6, 10**8))
-    nodes = [replace(n, buffer_bytes=data.draw(room) if n.stores else None) for n in schedule.topology.nodes]
+    sizes = st.none() | st.sampled_from((1000, 20_000, 10**6, 10**8))
+    nodes = [replace(n, buffer_bytes=data.draw(sizes) if n.stores else None) for n in schedule.topology.nodes]
     tight = replace(schedule, topology=replace(schedule.topology, nodes=tuple(nodes)))
     assume(not verify(tight))
     assert verify(left_shift(tight)) == []
 
 
-def test_retime_leaves_links_that_change_alone():
+def test_left_shift_leaves_schedules_on_changing_links_unchanged():
     topology = Topology("change", tuple(gpus(2)), (link(0, 1, changes=((5.0, 5.0),)),))
     schedule = Schedule.from_transfers(topology, send((10 * KB, 0, (1,)), gpus=2), [(0, (0,), 9 * US)])
     assert left_shift(schedule) == schedule
 
 
-# -- finer ------------------------------------------------------------------------------------------------------------
+# -- subdivide --------------------------------------------------------------------------------------------------------
 
 
-def test_pieces_go_on_as_soon_as_they_are_there():
-    """20 KB over two links of 10 GB/s: 4 us whole, 3 us in two pieces, 2.5 us in four."""
+def test_smaller_chunks_are_forwarded_as_soon_as_they_arrive():
+    """20 KB over two links of 10 GB/s: 4 us as one chunk, 3 us as two, 2.5 us as four."""
     topology = line(3, bandwidth_GBps=10, latency_us=0)
     whole = greedy(topology, collective("broadcast", 3, 20 * KB))
     assert whole.finish_ps == 4 * US
@@ -217,7 +217,7 @@ def test_pieces_go_on_as_soon_as_they_are_there():
         assert verify(cut) == []
 
 
-def test_finer_gives_up_where_it_cannot_be():
+def test_subdivide_returns_none_if_it_is_impossible():
     topology = line(3, bandwidth_GBps=10, latency_us=0)
     whole = greedy(topology, collective("broadcast", 3, 20 * KB))
     two = collective("broadcast", 3, 20 * KB, 2)
@@ -232,8 +232,8 @@ def test_finer_gives_up_where_it_cannot_be():
 
 @settings(max_examples=150)
 @given(st.data())
-def test_cut_schedules_are_valid_and_hardly_later(data):
-    """Later by no more than bytes and picoseconds that do not divide."""
+def test_subdivided_schedules_are_valid_and_hardly_later(data):
+    """Later only by bytes and picoseconds that do not divide evenly."""
     topology = data.draw(topologies(max_gpus=4, changes=False, buffers=True))
     kind = data.draw(st.sampled_from(("allgather", "alltoall", "broadcast", "allreduce")))
     size, chunks = data.draw(st.sampled_from((144_000, 100_003))), data.draw(st.integers(1, 2))
@@ -249,7 +249,7 @@ def test_cut_schedules_are_valid_and_hardly_later(data):
 
 
 @pytest.mark.parametrize("topology", [ring(4), line(4), star(4), star(4, copies=True)], ids=lambda t: t.name)
-def test_an_allgather_backwards_is_a_reduce_scatter(topology):
+def test_a_reversed_allgather_is_a_reduce_scatter(topology):
     there = greedy(topology.reversed, collective("allgather", 4, 40 * KB, 2))
     back = reverse(there, collective("reduce_scatter", 4, 40 * KB, 2), reduce=True)
     assert back.topology == topology
@@ -259,13 +259,13 @@ def test_an_allgather_backwards_is_a_reduce_scatter(topology):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_reversed_twice_is_valid_and_equally_long(data):
+def test_reversed_twice_is_valid_and_has_the_same_finish(data):
     topology = data.draw(topologies(max_gpus=4, changes=False, limits=False))
     demand = data.draw(demands(topology.num_gpus, max_chunks=2))
     schedule = by(data.draw(st.sampled_from(("direct", "tree", "ring"))), topology, demand)
     sources = [demand.chunk(c) for c in range(len(demand))]
-    sums = [Chunk(bytes=c.bytes, sources=(*c.destinations, *c.sources), destinations=c.sources) for c in sources]
-    back = reverse(schedule, Demand.from_chunks("custom", demand.num_gpus, sums), reduce=True)
+    reductions = [Chunk(bytes=c.bytes, sources=(*c.destinations, *c.sources), destinations=c.sources) for c in sources]
+    back = reverse(schedule, Demand.from_chunks("custom", demand.num_gpus, reductions), reduce=True)
     assert verify(back) == []
     assert back.finish_ps == schedule.finish_ps
     again = reverse(back, demand, reduce=False)
@@ -275,8 +275,8 @@ def test_reversed_twice_is_valid_and_equally_long(data):
     assert np.array_equal(again.start_ps, schedule.start_ps - schedule.start_ps.min())
 
 
-def test_a_limit_over_links_with_two_latencies_holds_backwards_too():
-    """Backwards both links of the limit would be held at once: their latencies no longer keep them apart."""
+def test_a_reversed_schedule_satisfies_a_limit_on_links_with_two_latencies():
+    """Reversed, both links of the limit would be busy at the same time: their latencies no longer separate them."""
     links = (link(0, 2, latency_us=0), link(1, 2, latency_us=5))
     limits = (Limit(name="shared", links=(0, 1), bandwidth_GBps=10),)
     topology = Topology("latencies", tuple(gpus(3)), links, limits)
@@ -287,7 +287,7 @@ def test_a_limit_over_links_with_two_latencies_holds_backwards_too():
     assert verify(back) == []
 
 
-def test_links_that_change_hold_backwards_too():
+def test_a_schedule_on_changing_links_can_be_reversed():
     changing = replace(line(3, bandwidth_GBps=10, latency_us=0.5), name="changing")
     links = [replace(k, changes=((2.0, 5.0), (4.0, 20.0))) for k in changing.links]
     topology = replace(changing, links=tuple(links))
@@ -297,8 +297,8 @@ def test_links_that_change_hold_backwards_too():
     assert verify(back) == []
 
 
-def test_a_multicast_past_a_store_and_forward_switch_runs_backwards():
-    """One branch crosses a store-and-forward switch, the other has a long cable."""
+def test_a_multicast_through_a_store_and_forward_switch_can_be_reversed():
+    """One branch crosses a store-and-forward switch, the other has a long latency."""
     nodes = (
         *gpus(3),
         Node(name="copies", kind="switch", copies=True),
@@ -311,20 +311,20 @@ def test_a_multicast_past_a_store_and_forward_switch_runs_backwards():
         assert verify(schedule) == []
         back = reverse(schedule, collective("reduce", 3, 10 * KB), reduce=True)
         assert verify(back) == []
-        assert back.finish_ps <= schedule.finish_ps + 2 * US  # it may start later than at zero
+        assert back.finish_ps <= schedule.finish_ps + 2 * US  # the first transfer may start after time zero
 
 
-def test_reverse_wants_the_same_chunks():
+def test_reverse_needs_the_same_chunks():
     schedule = greedy(ring(4), collective("allgather", 4, 40 * KB))
     with pytest.raises(ScheduleError, match="must have the same chunks in the same order"):
         reverse(schedule, collective("reduce_scatter", 4, 48 * KB), reduce=True)
 
 
-# -- join -------------------------------------------------------------------------------------------------------------
+# -- concatenate ------------------------------------------------------------------------------------------------------
 
 
 def halves(topology: Topology, size_bytes: int) -> tuple[Schedule, Schedule, Demand]:
-    """An allreduce as reduce_scatter and allgather."""
+    """An allreduce as a reduce_scatter and an allgather."""
     count = topology.num_gpus
     scattered = by("greedy", topology, collective("reduce_scatter", count, size_bytes))
     gathered = by("greedy", topology, collective("allgather", count, size_bytes))
@@ -345,8 +345,8 @@ def test_allreduce_from_halves_is_valid_and_no_later_than_with_a_barrier(topolog
     assert max(first.finish_ps, second.finish_ps) <= both.finish_ps <= first.finish_ps + second.finish_ps
 
 
-def test_join_does_not_wait_for_all_of_the_first_half():
-    """Two blocks on two pairs: the one that is done goes on."""
+def test_concatenate_does_not_wait_for_all_of_the_first_half():
+    """Two blocks on two pairs of GPUs: the one that has finished continues."""
     topology = Topology("pairs", tuple(gpus(4)), tuple(link(a, b) for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))))
     chunks = [(10 * KB, (0, 1)), (30 * KB, (2, 3))]
     whole = Demand.from_chunks("custom", 4, [Chunk(bytes=z, sources=r, destinations=r) for z, r in chunks])
@@ -357,7 +357,7 @@ def test_join_does_not_wait_for_all_of_the_first_half():
     assert sorted(both.start_ps.tolist()) == [0, 0, 3 * US // 2, 7 * US // 2]
 
 
-def test_join_on_links_that_change_takes_their_times():
+def test_concatenate_recomputes_times_on_changing_links():
     """The second half is made for time zero, when the links are fast; later they are slow."""
     links = [replace(k, changes=((3.0, 2.0),)) for k in ring(4, bandwidth_GBps=10, latency_us=0.5).links]
     topology = Topology("changing ring", tuple(gpus(4)), tuple(links))
@@ -367,14 +367,14 @@ def test_join_on_links_that_change_takes_their_times():
     assert verify(both) == []
 
 
-def test_join_refuses_what_does_not_belong_together():
+def test_concatenate_rejects_other_machines_and_chunks():
     first, second, demand = halves(ring(4), 40 * KB)
     other, _, small = halves(ring(4), 8 * KB)
     with pytest.raises(ScheduleError, match="ring:4 and line:4 are different machines"):
         concatenate(first, greedy(line(4), collective("allgather", 4, 40 * KB)), demand)
-    with pytest.raises(ScheduleError, match="both schedules must have the chunks of the joined demand"):
+    with pytest.raises(ScheduleError, match="both schedules must have the chunks of the demand"):
         concatenate(other, second, demand)
-    with pytest.raises(ScheduleError, match="both schedules must have the chunks of the joined demand"):
+    with pytest.raises(ScheduleError, match="both schedules must have the chunks of the demand"):
         concatenate(first, second, small)
 
 
@@ -387,13 +387,13 @@ def test_random_allreduces_from_halves_are_valid(data):
     assert verify(schedule) == []
 
 
-# -- settle -----------------------------------------------------------------------------------------------------------
+# -- generate_serial --------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=80)
 @given(st.data())
-def test_settle_makes_any_order_of_a_valid_schedule_valid(data):
-    """On the machine itself, and on one whose links change."""
+def test_generate_serial_makes_valid_schedules(data):
+    """On the machine itself, and on a machine whose links change."""
     schedule = data.draw(spread_out())
     assert verify(generate_serial(schedule, sequence(schedule))) == []
     links = [
@@ -403,7 +403,7 @@ def test_settle_makes_any_order_of_a_valid_schedule_valid(data):
     assert verify(generate_serial(changing, sequence(schedule))) == []
 
 
-def test_settle_fills_gaps():
+def test_generate_serial_fills_idle_times():
     topology = Topology(
         "gap", tuple(gpus(3)), (Link(src=0, dst=1, bandwidth_GBps=10), Link(src=1, dst=2, bandwidth_GBps=10))
     )

@@ -1,4 +1,4 @@
-"""Symmetry found by search: right on random machines, as much as brute force finds, on machines in any order."""
+"""Symmetry found by search: compared with brute force on random machines, and independent of the rank order."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -17,7 +17,7 @@ from tests.topology.test_symmetry import check, counts, slowed
 
 
 def shuffled(topology: Topology, seed: int) -> Topology:
-    """The same machine with GPUs and switches in another order."""
+    """The machine with GPUs and switches in a random order."""
     random = np.random.default_rng(seed)
     gpus, total = topology.num_gpus, len(topology.nodes)
     to = np.concatenate((random.permutation(gpus), gpus + random.permutation(total - gpus)))
@@ -27,7 +27,7 @@ def shuffled(topology: Topology, seed: int) -> Topology:
 
 
 def brute_force(topology: Topology) -> np.ndarray:
-    """The orbits of nodes under all permutations that leave the machine unchanged."""
+    """The orbits of nodes under all automorphisms."""
     machine_, count = AutomorphismChecker(topology), len(topology.nodes)
     rows = [np.array(p, dtype=np.int32) for p in permutations(range(count))]
     right = [row for row in rows if machine_.link_permutation(row) is not None]
@@ -36,7 +36,7 @@ def brute_force(topology: Topology) -> np.ndarray:
 
 @given(topologies(max_gpus=4, max_switches=2))
 @settings(max_examples=60, deadline=None)
-def test_orbits_are_those_of_all_permutations(topology: Topology) -> None:
+def test_orbits_equal_those_of_brute_force(topology: Topology) -> None:
     found = automorphisms(topology)
     check(found)
     assert np.array_equal(found.node_orbits, brute_force(topology))
@@ -57,10 +57,10 @@ def test_the_order_of_ranks_does_not_matter(name: str, expected: tuple[int, int]
         found = automorphisms(topology)
         check(found)
         assert counts(found) == expected
-    assert counts(symmetry(shuffled(machine("torus:4x4"), 1))) != (1, 1)  # which the guesses do not see
+    assert counts(symmetry(shuffled(machine("torus:4x4"), 1))) != (1, 1)  # rank patterns do not find it
 
 
-def test_what_the_guesses_do_not_see_is_searched() -> None:
+def test_the_search_supplements_the_rank_patterns() -> None:
     assert counts(known_symmetry(shuffled(machine("torus:4x4"), 1))) == (1, 1)
     assert counts(known_symmetry(machine("ring:8"))) == (1, 1)
 
@@ -79,7 +79,7 @@ def test_nodes_of_different_colours_are_not_exchanged() -> None:
 @pytest.mark.parametrize(
     ("name", "sizes"), [("ring:6", 6), ("torus:4x4x4", 64), ("dragonfly:4:2:1", 20), ("mi250:2", 8), ("dgx_a100:4", 32)]
 )
-def test_free_groups_leave_nothing_in_place(name: str, sizes: int) -> None:
+def test_free_groups_have_no_fixed_points(name: str, sizes: int) -> None:
     topology = machine(name)
     groups = free_groups(topology)
     assert len(groups[0]) == sizes
@@ -95,7 +95,7 @@ def test_free_groups_leave_nothing_in_place(name: str, sizes: int) -> None:
         assert np.all(np.bincount(group.link_orbits) == len(group))
 
 
-def test_no_free_group_where_there_is_no_symmetry() -> None:
+def test_no_free_group_without_symmetry() -> None:
     line = machine("line:3")
     uneven = replace(line, links=(*line.links, Link(src=0, dst=2, bandwidth_GBps=3.0)))
     assert free_groups(uneven) == ()

@@ -1,4 +1,4 @@
-"""Regular machines: sizes, who is linked with whom, the order of links, and what is refused."""
+"""Regular machines: sizes, adjacency, the order of links, and messages for invalid sizes."""
 
 from collections import Counter
 from itertools import combinations
@@ -57,7 +57,7 @@ def pairs(topology: Topology) -> list[tuple[int, int]]:
 
 
 def reached(topology: Topology) -> set[int]:
-    """Nodes that can be reached from GPU 0."""
+    """Nodes reachable from GPU 0."""
     seen, todo = {0}, [0]
     while todo:
         node = todo.pop()
@@ -68,14 +68,14 @@ def reached(topology: Topology) -> set[int]:
 
 
 @pytest.mark.parametrize(("topology", "gpus", "nodes", "links"), EXAMPLES, ids=lambda value: str(value))
-def test_every_machine_has_the_right_size_and_is_in_one_piece(topology, gpus, nodes, links):
+def test_every_machine_has_the_right_size_and_is_connected(topology, gpus, nodes, links):
     assert (topology.num_gpus, len(topology.nodes), len(topology.links)) == (gpus, nodes, links)
     assert [node.name for node in topology.nodes[:gpus]] == [f"gpu{i}" for i in range(gpus)]
     assert reached(topology) == set(range(nodes))
 
 
 @pytest.mark.parametrize("topology", [row[0] for row in EXAMPLES], ids=lambda topology: topology.name)
-def test_links_come_in_pairs_and_none_is_doubled(topology):
+def test_links_come_in_pairs_without_duplicates(topology):
     ends = pairs(topology)
     assert [(b, a) for a, b in ends[::2]] == ends[1::2]
     assert max(Counter(ends).values()) == 1
@@ -86,7 +86,7 @@ def test_the_name_builds_the_same_machine(topology):
     assert machine(topology.name) == topology
 
 
-def test_names_tell_the_options_that_are_not_the_default():
+def test_names_contain_the_options_that_are_not_the_default():
     assert ring(8, bandwidth_GBps=50).name == "ring:8:bandwidth=50GB/s"
     changed = star(3, latency_us=0.1, copies=True, crossing="store-and-forward")
     assert changed.name == "star:3:latency=0.1us:copies=true:crossing=store-and-forward"
@@ -133,7 +133,7 @@ def test_order_of_links():
     ]
 
 
-def test_torus_joins_neighbours_in_every_dimension():
+def test_torus_links_neighbours_in_every_dimension():
     topology = torus(4, 5)
     for rank in range(20):
         a, b = divmod(rank, 5)
@@ -151,7 +151,7 @@ def test_torus_dimension_of_one_adds_nothing():
     assert pairs(torus(1, 8)) == pairs(torus(8, 1)) == pairs(ring(8))
 
 
-def test_star_switch_can_do_what_it_is_told():
+def test_star_switch_has_the_given_abilities():
     switch = star(4).nodes[4]
     assert (switch.kind, switch.stores, switch.copies, switch.reduces) == ("switch", False, False, False)
     switch = star(4, copies=True, reduces=True, crossing="store-and-forward").nodes[4]
@@ -168,7 +168,7 @@ def test_fat_tree_uses_every_port():
     assert {topology.nodes[k].name for k in cores} == {f"aggregation{pod}.1" for pod in range(4)}
 
 
-def test_dragonfly_joins_every_two_groups_once():
+def test_dragonfly_links_every_two_groups_once():
     switches, gpus, global_links = 4, 2, 2
     topology = dragonfly(switches, gpus, global_links)
     out = Counter(link.src for link in topology.links)
@@ -189,7 +189,7 @@ def test_rail_has_hosts_and_two_speeds():
     assert {topology.nodes[k.dst].name: k.src % 4 for k in network} == {f"rail{i}": i for i in range(4)}
 
 
-def test_rail_of_one_host_or_of_single_gpus_has_no_useless_switch():
+def test_rail_of_one_host_or_of_single_gpus_omits_unneeded_switches():
     assert [node.name for node in rail(1, 2).nodes] == ["gpu0", "gpu1", "switch0"]
     assert [node.name for node in rail(2, 1).nodes] == ["gpu0", "gpu1", "rail0"]
 
@@ -223,11 +223,11 @@ def test_rail_of_one_host_or_of_single_gpus_has_no_useless_switch():
         (dragonfly, (1, 1, 9999), "dragonfly: at most 10,000,000 links can be built, this would be 100,010,000"),
         (rail, (0, 8), "rail: hosts must be at least 1, got 0"),
         (rail, (8, 0), "rail: gpus must be at least 1, got 0"),
-        (rail, (1, 1), "rail: needs at least 2 gpus in all, got 1 host with 1 gpu; try rail:2x1 or rail:1x2"),
+        (rail, (1, 1), "rail: needs at least 2 gpus in total, got 1 host with 1 gpu; try rail:2x1 or rail:1x2"),
         (rail, (2000, 1000), "rail: at most 1,000,000 gpus can be built, this would be 2,000,000"),
     ],
 )
-def test_refuses_sizes_that_make_no_sense(build, sizes, message):
+def test_refuses_invalid_sizes(build, sizes, message):
     with pytest.raises(TopologyError) as error:
         build(*sizes)
     assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""Topology JSON: what is written loads as an equal machine; what is wrong is refused with its place."""
+"""Topology JSON: round trips, and exact messages for invalid files."""
 
 import copy
 import gzip
@@ -26,8 +26,8 @@ SCHEMA = jsonschema.Draft202012Validator(
 DOC_EXAMPLES = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "topology.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
-def by_hand(**changes):
-    """Three GPUs in a row and a switch, with some top-level keys changed, or left out where the change is None."""
+def small(**changes):
+    """Three GPUs in a line and a switch, with some top-level keys changed, or removed if the change is None."""
     value = {
         "format": "flowccl-topology",
         "version": 1,
@@ -49,7 +49,7 @@ def link(**changes):
 
 
 @given(topologies(buffers=True, overheads=True), st.text(max_size=5))
-def test_a_random_machine_survives_json(topology, name):
+def test_a_random_machine_round_trips_through_json(topology, name):
     topology = replace(topology, name=name)
     value = json.loads(json.dumps(topology_to_json(topology)))
     SCHEMA.validate(value)
@@ -57,7 +57,7 @@ def test_a_random_machine_survives_json(topology, name):
 
 
 @given(topologies())
-def test_random_machines_join_all_gpus(topology):
+def test_random_machines_connect_all_gpus(topology):
     for gpu in range(topology.num_gpus):
         seen, todo = {gpu}, [gpu]
         while todo:
@@ -69,7 +69,7 @@ def test_random_machines_join_all_gpus(topology):
 
 
 @given(st.lists(st.text(min_size=1), min_size=2, max_size=4, unique=True), st.floats(1e-6, 1e9), st.floats(0, 1e9))
-def test_any_name_and_any_number_survive_json(names, bandwidth, latency):
+def test_any_name_and_any_number_round_trip_through_json(names, bandwidth, latency):
     nodes = [Node(name=name, host=name) for name in names]
     links = [Link(src=0, dst=1, bandwidth_GBps=bandwidth, latency_us=latency), Link(src=1, dst=0, bandwidth_GBps=1)]
     topology = Topology(
@@ -79,7 +79,7 @@ def test_any_name_and_any_number_survive_json(names, bandwidth, latency):
 
 
 @pytest.mark.parametrize("name", [kind.example for kind in MACHINES.values()])
-def test_every_named_machine_survives_a_file(name, tmp_path):
+def test_every_named_machine_round_trips_through_a_file(name, tmp_path):
     topology = machine(name)
     path = tmp_path / "m.json"
     save_topology(topology, path)
@@ -111,7 +111,7 @@ def test_written_numbers_are_plain():
     assert value["nodes"][0] == {"name": "gpu0", "kind": "gpu"}
 
 
-# -- files by hand ----------------------------------------------------------------------------------------------------
+# -- handwritten files ------------------------------------------------------------------------------------------------
 
 
 def test_doc_has_examples():
@@ -119,7 +119,7 @@ def test_doc_has_examples():
 
 
 @pytest.mark.parametrize("text", DOC_EXAMPLES)
-def test_examples_of_the_doc_load_and_fit_the_schema(text, tmp_path):
+def test_examples_of_the_doc_load_and_match_the_schema(text, tmp_path):
     path = tmp_path / "m.json"
     path.write_text(text)
     topology = load_topology(path)
@@ -142,8 +142,8 @@ def test_the_second_example_of_the_doc():
     assert topology.nodes[topology.index["a.memory"]].buffer_bytes == 64 * 10**9
 
 
-def test_by_hand_the_forms_of_a_link():
-    topology = topology_from_json(by_hand(), "x")
+def test_all_forms_of_a_link():
+    topology = topology_from_json(small(), "x")
     assert topology.links == (
         Link(src=0, dst=1, bandwidth_GBps=25.0, latency_us=0.7),
         Link(src=1, dst=0, bandwidth_GBps=25.0, latency_us=0.7),
@@ -152,9 +152,9 @@ def test_by_hand_the_forms_of_a_link():
     )
 
 
-def test_gpus_come_first_whatever_the_order_in_the_file():
+def test_gpus_come_first_for_any_order_in_the_file():
     nodes = [{"name": "sw", "kind": "switch"}, "gpu2", {"name": "m", "kind": "memory"}, {"name": "gpu1"}, "gpu0"]
-    topology = topology_from_json(by_hand(nodes=nodes), "x")
+    topology = topology_from_json(small(nodes=nodes), "x")
     assert [node.name for node in topology.nodes] == ["gpu2", "gpu1", "gpu0", "sw", "m"]
     assert topology.link_name(0) == "gpu0 -> gpu1"
 
@@ -165,57 +165,57 @@ def test_count_numbers_nodes_and_links():
         {"name": "sw{}", "count": 3, "kind": "switch", "copies": True},
     ]
     links = [{"src": "gpu{}", "dst": "sw{}", "count": 3, "bandwidth": 1, "both": True}]
-    topology = topology_from_json(by_hand(nodes=nodes, links=links), "x")
+    topology = topology_from_json(small(nodes=nodes, links=links), "x")
     assert topology.hosts == ("host0", "host1", "host2")
     assert all(node.copies for node in topology.nodes)
     assert [(k.src, k.dst) for k in topology.links] == [(0, 3), (3, 0), (1, 4), (4, 1), (2, 5), (5, 2)]
 
 
-def test_braces_without_count_are_only_a_name():
-    topology = topology_from_json(by_hand(nodes=["{}", "gpu1"], links=[link(src="{}")]), "x")
+def test_braces_without_count_are_part_of_the_name():
+    topology = topology_from_json(small(nodes=["{}", "gpu1"], links=[link(src="{}")]), "x")
     assert topology.nodes[0].name == "{}"
 
 
 def test_limits_name_links_by_ends_by_name_and_by_position():
     limits = [{"name": "all", "bandwidth": "30GB/s", "links": ["slow", ["gpu1", "gpu0"]]}]
     limits.append({"name": "first", "bandwidth": 5, "links": [0]})
-    topology = topology_from_json(by_hand(limits=limits), "x")
+    topology = topology_from_json(small(limits=limits), "x")
     assert topology.limits == (
         Limit(name="all", links=(2, 3, 1), bandwidth_GBps=30.0),
         Limit(name="first", links=(0, 1), bandwidth_GBps=5.0),
     )
 
 
-def test_ends_name_all_parallel_links():
+def test_a_pair_of_nodes_names_all_parallel_links():
     limits = [{"name": "all", "bandwidth": 30, "links": [["gpu0", "gpu1"]]}]
-    topology = topology_from_json(by_hand(links=[link(), link()], limits=limits), "x")
+    topology = topology_from_json(small(links=[link(), link()], limits=limits), "x")
     assert topology.limits[0].links == (0, 1)
 
 
 def test_a_schema_reference_is_ignored():
-    assert topology_from_json(by_hand(**{"$schema": "topology.schema.json"}), "x") == topology_from_json(by_hand(), "x")
+    assert topology_from_json(small(**{"$schema": "topology.schema.json"}), "x") == topology_from_json(small(), "x")
 
 
 def test_units():
     entry = link(bandwidth="200Gb/s", latency="300ns", changes=[{"at": "1ms", "bandwidth": "900MB/s"}])
-    topology = topology_from_json(by_hand(links=[entry]), "x")
+    topology = topology_from_json(small(links=[entry]), "x")
     assert topology.links[0] == Link(src=0, dst=1, bandwidth_GBps=25.0, latency_us=0.3, changes=((1000.0, 0.9),))
 
 
 @pytest.mark.parametrize(("buffer", "size"), [(0, 0), (10**18 + 1, 10**18 + 1), ("64MB", 64 * 10**6), ("1KiB", 1024)])
 def test_buffers(buffer, size):
-    topology = topology_from_json(by_hand(nodes=[{"name": "gpu0", "buffer": buffer}], links=[]), "x")
+    topology = topology_from_json(small(nodes=[{"name": "gpu0", "buffer": buffer}], links=[]), "x")
     assert topology.nodes[0].buffer_bytes == size
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- invalid files ----------------------------------------------------------------------------------------------------
 
-NOT_IN_SCHEMA = [  # what a schema cannot see: names, order, sums
+NOT_IN_SCHEMA = [  # errors that a schema cannot express: names, order, totals
     ({"links": [link(dst="gpu9")]}, 'links[0] (gpu0 -> gpu9): there is no node "gpu9"; nearest is "gpu0"'),
     ({"links": [link(src="nvswitch")]}, 'links[0] (nvswitch -> gpu1): there is no node "nvswitch"'),
     (
         {"links": [link(dst="gpu0")]},
-        'links[0] (gpu0 -> gpu0): a link must join two different nodes, not "gpu0" with itself',
+        'links[0] (gpu0 -> gpu0): a link must connect two different nodes, got "gpu0" twice',
     ),
     ({"nodes": ["gpu0", "gpu0"]}, 'nodes[1]: "gpu0" is already the name of nodes[0]; names must differ'),
     (
@@ -237,11 +237,11 @@ NOT_IN_SCHEMA = [  # what a schema cannot see: names, order, sums
     ),
     (
         {"links": [link(changes=[{"at": 5, "bandwidth": 1}, {"at": 3, "bandwidth": 2}])]},
-        "links[0] (gpu0 -> gpu1): changes[1]: times must rise from above 0, got 3 us after 5 us",
+        "links[0] (gpu0 -> gpu1): changes[1]: times must be above 0 and increase, got 3 us after 5 us",
     ),
     (
         {"links": [link(changes=[{"at": 0, "bandwidth": 1}])]},
-        "links[0] (gpu0 -> gpu1): changes[0]: times must rise from above 0, got 0 us after 0 us",
+        "links[0] (gpu0 -> gpu1): changes[0]: times must be above 0 and increase, got 0 us after 0 us",
     ),
     (
         {"limits": [{"name": "a", "bandwidth": 1, "links": [["gpu0", "gpu2"]]}]},
@@ -261,7 +261,7 @@ NOT_IN_SCHEMA = [  # what a schema cannot see: names, order, sums
     ),
     (
         {"limits": [{"name": "a", "bandwidth": 1, "links": [1, "slow"]}]},
-        "limits[0] (a): links[1]: names a link that this limit already has",
+        "limits[0] (a): links[1]: names a link that is already part of this limit",
     ),
     (
         {"limits": [{"name": "a", "bandwidth": 1, "links": [0]}, {"name": "a", "bandwidth": 1, "links": [1]}]},
@@ -273,7 +273,7 @@ NOT_IN_SCHEMA = [  # what a schema cannot see: names, order, sums
     ),
     ({"links": [link(bandwidth="1e-9GB/s")]}, "links[0] (gpu0 -> gpu1): bandwidth must be between 1e-6 and 1e9 GB/s,"),
     ({"links": [link(bandwidth="0GB/s")]}, "links[0] (gpu0 -> gpu1): bandwidth must be > 0, got 0GB/s"),
-    ({"name": "\ud800"}, 'name must be text that can be written as UTF-8, got "\\ud800"'),
+    ({"name": "\ud800"}, 'name must be a string that can be encoded as UTF-8, got "\\ud800"'),
 ]
 
 IN_SCHEMA = [
@@ -283,37 +283,37 @@ IN_SCHEMA = [
     ({"version": 2}, 'write "version": 1 at the top, got 2'),
     ({"version": True}, 'write "version": 1 at the top, got true'),
     ({"name": None}, '"name" is missing; write for example "name": "my machine"'),
-    ({"name": 5}, "name must be a text, got 5"),
+    ({"name": 5}, "name must be a string, got 5"),
     ({"nodes": None}, '"nodes" is missing; write for example "nodes": ["gpu0", "gpu1"]'),
     ({"nodes": {}}, "nodes must be a list, got an object"),
     ({"nodes": []}, "nodes: a machine needs at least one gpu"),
     ({"links": None}, '"links" is missing; write for example "links": []'),
     ({"limits": 5}, "limits must be a list, got 5"),
     ({"limit": []}, 'unknown key "limit"; nearest is "limits"'),
-    ({"zzz": []}, 'unknown key "zzz"; known are format, version, name, nodes, links, limits, $schema'),
+    ({"zzz": []}, 'unknown key "zzz"; known keys are format, version, name, nodes, links, limits, $schema'),
     ({"nodes": [5]}, "nodes[0]: must be an object, got 5"),
-    ({"nodes": [""]}, "nodes[0]: a node needs a name that is a non-empty text, got ''"),
+    ({"nodes": [""]}, "nodes[0]: the name of a node must be a non-empty string, got ''"),
     ({"nodes": [{}]}, 'nodes[0]: "name" is missing; write for example "name": "gpu0"'),
-    ({"nodes": [{"name": None}]}, "nodes[0]: name must be a text, got null"),
+    ({"nodes": [{"name": None}]}, "nodes[0]: name must be a string, got null"),
     ({"nodes": [{"name": "a", "hots": "b"}]}, 'nodes[0]: unknown key "hots"; nearest is "host"'),
     (
         {"nodes": [{"name": "a", "kind": "npu"}]},
         "nodes[0]: node a: kind must be gpu, switch or memory, got 'npu'",
     ),
-    ({"nodes": [{"name": "a", "kind": ["gpu"]}]}, "nodes[0]: kind must be a text, got a list"),
+    ({"nodes": [{"name": "a", "kind": ["gpu"]}]}, "nodes[0]: kind must be a string, got a list"),
     ({"nodes": [{"name": "a", "copies": 1}]}, "nodes[0]: copies must be true or false, got 1"),
     (
         {"nodes": [{"name": "a", "crossing": "fast"}]},
         "nodes[0]: node a: crossing must be cut-through or store-and-forward, got 'fast'",
     ),
-    ({"nodes": [{"name": "a", "buffer": -1}]}, "nodes[0]: buffer: size -1: must be at least 1 byte"),
+    ({"nodes": [{"name": "a", "buffer": -1}]}, "nodes[0]: buffer: size -1: must not be negative"),
     (
         {"nodes": [{"name": "a", "buffer": []}]},
-        "nodes[0]: buffer: size must be a number or a text with a unit, got an empty list",
+        "nodes[0]: buffer: size must be a number or a string with a unit, got an empty list",
     ),
-    ({"nodes": [{"name": "a{}", "count": 0}]}, "nodes[0]: count must be a whole number from 1, got 0"),
-    ({"nodes": [{"name": "a{}", "count": 1.5}]}, "nodes[0]: count must be a whole number from 1, got 1.5"),
-    ({"nodes": [{"name": "a{}", "count": None}]}, "nodes[0]: count must be a whole number from 1, got null"),
+    ({"nodes": [{"name": "a{}", "count": 0}]}, "nodes[0]: count must be a whole number of at least 1, got 0"),
+    ({"nodes": [{"name": "a{}", "count": 1.5}]}, "nodes[0]: count must be a whole number of at least 1, got 1.5"),
+    ({"nodes": [{"name": "a{}", "count": None}]}, "nodes[0]: count must be a whole number of at least 1, got null"),
     ({"nodes": [{"name": "a{}", "count": 10**12}]}, "nodes[0]: a machine has at most 1,000,000 nodes"),
     ({"nodes": [{"name": "a", "count": 2}]}, 'nodes[0]: count needs {} in name for the number, as in "gpu{}"'),
     (
@@ -322,7 +322,7 @@ IN_SCHEMA = [
     ),
     ({"links": [[0, 1]]}, "links[0]: must be an object, got a list"),
     ({"links": [{"src": "gpu0"}]}, 'links[0]: "dst" is missing; write for example "dst": "gpu1"'),
-    ({"links": [link(src=0)]}, "links[0]: src must be a text, got 0"),
+    ({"links": [link(src=0)]}, "links[0]: src must be a string, got 0"),
     (
         {"links": [{"src": "gpu0", "dst": "gpu1"}]},
         'links[0] (gpu0 -> gpu1): "bandwidth" is missing; write for example "bandwidth": "25GB/s"',
@@ -332,17 +332,17 @@ IN_SCHEMA = [
     ({"links": [link(bandwidth=-5)]}, "links[0] (gpu0 -> gpu1): bandwidth must be > 0, got -5"),
     (
         {"links": [link(bandwidth=[])]},
-        "links[0] (gpu0 -> gpu1): bandwidth must be a number or a text with a unit, got an empty list",
+        "links[0] (gpu0 -> gpu1): bandwidth must be a number or a string with a unit, got an empty list",
     ),
     ({"links": [link(bandwidth="25us")]}, "links[0] (gpu0 -> gpu1): bandwidth: cannot read '25us'; write for example"),
     ({"links": [link(bandwidth=10**400)]}, "links[0] (gpu0 -> gpu1): bandwidth is too large, got 10000000"),
     ({"links": [link(latency=-1)]}, "links[0] (gpu0 -> gpu1): latency must be >= 0, got -1"),
     (
         {"links": [link(latency=True)]},
-        "links[0] (gpu0 -> gpu1): latency must be a number or a text with a unit, got true",
+        "links[0] (gpu0 -> gpu1): latency must be a number or a string with a unit, got true",
     ),
     ({"links": [link(both="yes")]}, 'links[0] (gpu0 -> gpu1): both must be true or false, got "yes"'),
-    ({"links": [link(name=7)]}, "links[0] (gpu0 -> gpu1): name must be a text, got 7"),
+    ({"links": [link(name=7)]}, "links[0] (gpu0 -> gpu1): name must be a string, got 7"),
     (
         {"links": [link(count=2)]},
         'links[0] (gpu0 -> gpu1): count needs {} in src or dst for the number, as in "gpu{}"',
@@ -371,7 +371,7 @@ IN_SCHEMA = [
     ),
     (
         {"limits": [{"name": "a", "bandwidth": 1, "links": [["gpu0", 1]]}]},
-        "limits[0] (a): links[0]: a node must be a text, got 1",
+        "limits[0] (a): links[0]: a node must be a string, got 1",
     ),
     (
         {"limits": [{"name": "a", "bandwidth": 1, "links": [-1]}]},
@@ -384,25 +384,25 @@ IN_SCHEMA = [
 @pytest.mark.parametrize(
     ("changes", "message"), NOT_IN_SCHEMA + IN_SCHEMA, ids=[m for _, m in NOT_IN_SCHEMA + IN_SCHEMA]
 )
-def test_refuses_with_the_place_and_the_fix(changes, message):
+def test_messages_give_the_position_and_the_fix(changes, message):
     with pytest.raises(TopologyError) as error:
-        topology_from_json(by_hand(**changes), "cluster.json")
+        topology_from_json(small(**changes), "cluster.json")
     assert str(error.value).startswith(f"cluster.json: {message}")
     assert len(str(error.value)) < 250
 
 
 @pytest.mark.parametrize(("changes", "message"), IN_SCHEMA, ids=[m for _, m in IN_SCHEMA])
-def test_the_schema_refuses_it_too(changes, message):
-    assert not SCHEMA.is_valid(by_hand(**changes))
+def test_the_schema_also_refuses_it(changes, message):
+    assert not SCHEMA.is_valid(small(**changes))
 
 
-def test_the_schema_is_a_schema_and_takes_what_is_right():
+def test_the_schema_is_valid_and_accepts_a_valid_file():
     jsonschema.Draft202012Validator.check_schema(SCHEMA.schema)
-    SCHEMA.validate(by_hand())
+    SCHEMA.validate(small())
 
 
 @pytest.mark.parametrize("value", [[], 5, "x", None, True])
-def test_refuses_what_is_no_object(value):
+def test_refuses_values_that_are_not_objects(value):
     form = re.escape('m: must be an object {"format": "flowccl-topology", "version": 1, ...}, got ')
     with pytest.raises(TopologyError, match=form):
         topology_from_json(value, "m")
@@ -412,7 +412,7 @@ ODD = (None, True, 0, 1, -1, 2.5, float("nan"), 10**400, "", "gpu0", "gpu{}", "2
 
 
 def spots(value, path=()):
-    """Paths of everything inside a JSON value."""
+    """Yield the paths of all values inside a JSON value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, entry in inside:
         yield (*path, key)
@@ -423,7 +423,7 @@ RICH = json.loads(DOC_EXAMPLES[1])
 
 
 @given(st.sampled_from(list(spots(RICH))), st.sampled_from(ODD))
-def test_anything_anywhere_is_taken_or_refused_but_never_crashes(path, odd):
+def test_any_value_anywhere_is_accepted_or_refused_without_a_crash(path, odd):
     value = copy.deepcopy(RICH)
     inner = value
     for key in path[:-1]:
@@ -437,21 +437,21 @@ def test_anything_anywhere_is_taken_or_refused_but_never_crashes(path, odd):
     assert topology_from_json(topology_to_json(topology), "m") == topology
 
 
-def test_bounds_count_all_nodes_and_all_links(monkeypatch):
+def test_size_limits_count_all_nodes_and_all_links(monkeypatch):
     monkeypatch.setattr(files, "MAX_NODES", 4)
-    assert topology_from_json(by_hand(), "m").num_gpus == 3
+    assert topology_from_json(small(), "m").num_gpus == 3
     with pytest.raises(TopologyError, match=r"m: nodes\[1\]: a machine has at most 4 nodes"):
-        topology_from_json(by_hand(nodes=[{"name": "gpu{}", "count": 3}, {"name": "a{}", "count": 2}]), "m")
+        topology_from_json(small(nodes=[{"name": "gpu{}", "count": 3}, {"name": "a{}", "count": 2}]), "m")
     monkeypatch.setattr(files, "MAX_LINKS", 3)
     with pytest.raises(TopologyError, match=r"m: links\[1\] \(gpu1 -> gpu2\): a machine has at most 3 links"):
-        topology_from_json(by_hand(), "m")
+        topology_from_json(small(), "m")
 
 
-def test_limits_cannot_name_too_many_links_in_all(monkeypatch):
+def test_limits_cannot_name_too_many_links_in_total(monkeypatch):
     monkeypatch.setattr(files, "MAX_LINKS", 5)
     limits = [{"name": name, "bandwidth": 1, "links": [0, 1]} for name in "ab"]
-    with pytest.raises(TopologyError, match=r"m: limits\[1\] \(b\): limits may name at most 5 links in all"):
-        topology_from_json(by_hand(limits=limits), "m")
+    with pytest.raises(TopologyError, match=r"m: limits\[1\] \(b\): limits may name at most 5 links in total"):
+        topology_from_json(small(limits=limits), "m")
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ def test_limits_cannot_name_too_many_links_in_all(monkeypatch):
 
 def test_messages_name_the_file(tmp_path):
     path = tmp_path / "cluster.json"
-    path.write_text(json.dumps(by_hand(links=[link(dst="gpu9")])))
+    path.write_text(json.dumps(small(links=[link(dst="gpu9")])))
     with pytest.raises(TopologyError) as error:
         load_topology(path)
     assert str(error.value) == f'{path}: links[0] (gpu0 -> gpu9): there is no node "gpu9"; nearest is "gpu0"'
@@ -471,7 +471,7 @@ def test_messages_name_the_file(tmp_path):
         (b"", "not JSON: Expecting value at line 1, column 1"),
         (b'{"format": "flowccl-topology",}', "not JSON: "),
         (b"\xff", "not JSON: "),
-        (b"[" * 100_000, "not readable: nested too deeply"),
+        (b"[" * 100_000, "cannot be read: nested too deeply"),
         (b'{"version": NaN}', "NaN is not a number that JSON allows"),
         (b'{"name": 1, "name": 2}', "key 'name' appears twice in one object"),
         (gzip.compress(b"{}", mtime=0)[:-9], "cannot be read: "),
@@ -490,11 +490,11 @@ def test_files_that_are_missing_or_too_large(tmp_path, monkeypatch):
     path = tmp_path / "m.json"
     save_topology(machine("ring:4"), path)
     monkeypatch.setattr(files, "MAX_FILE_BYTES", 100)
-    with pytest.raises(FileError, match=r"larger than 100 B, the most that is read"):
+    with pytest.raises(FileError, match=r"larger than 100 B, the size limit"):
         load_topology(path)
 
 
-def test_read_machine_takes_names_and_files(tmp_path, monkeypatch):
+def test_read_machine_accepts_names_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ring = machine("ring:4")
     for name in ("m.json", "m.json.gz", "m"):
@@ -506,7 +506,7 @@ def test_read_machine_takes_names_and_files(tmp_path, monkeypatch):
     assert read_machine("ring:4:bandwidth=50GB/s").name == "ring:4:bandwidth=50GB/s"
 
 
-def test_read_machine_says_what_it_looked_for(tmp_path, monkeypatch):
+def test_read_machine_names_the_missing_file_or_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError, match=r"^none.json: no such file"):
         read_machine("none.json")
@@ -516,3 +516,21 @@ def test_read_machine_says_what_it_looked_for(tmp_path, monkeypatch):
         read_machine("rng:4:bandwidth=50GB/s")
     with pytest.raises(TopologyError, match='there is no machine "' + "x" * 5000):
         read_machine("x" * 5000)
+
+
+@pytest.mark.parametrize("name", ["machines", "./machines", "machines.json"])
+def test_read_machine_refuses_a_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()
+    with pytest.raises(FileError) as error:
+        read_machine(name)
+    assert str(error.value) == f"{name}: is a folder; give a topology file or the name of a machine such as ndv2:2"
+
+
+@pytest.mark.parametrize("data", [b"", b"{", json.dumps(small()).encode()], ids=["empty", "broken", "plain JSON"])
+def test_a_gz_file_that_is_not_gzip(data, tmp_path):
+    path = tmp_path / "m.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(FileError) as error:
+        load_topology(path)
+    assert str(error.value) == f"{path}: is not a gzip file; compress it or remove .gz from its name"

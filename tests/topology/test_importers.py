@@ -1,4 +1,4 @@
-"""Machines from other tools' files: links and bandwidths are right, what is assumed is said, bad files are refused."""
+"""Machines from other tools' files: links and bandwidths, notes on assumptions, and messages for invalid files."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 def kinds_of(topology: Topology) -> Counter[tuple[str, str, float]]:
-    """How many links there are of each kind: what they join, and their GB/s."""
+    """Number of links by the kinds of their ends and their GB/s."""
     kind = [node.kind for node in topology.nodes]
     return Counter((kind[k.src], kind[k.dst], round(k.bandwidth_GBps, 2)) for k in topology.links)
 
@@ -32,7 +32,7 @@ def synthesizes(topology: Topology, name: str = "allgather") -> None:
 
 
 def test_nvswitch_with_8_nics() -> None:
-    """18 NVLinks of 20.6 GB/s a GPU into one switch, spread over four chips in the file; 400 Gb/s a NIC."""
+    """18 NVLinks of 20.6 GB/s per GPU to one switch, which is four chips in the file; 400 Gb/s per NIC."""
     one = import_machine(DATA / "nccl/nvswitch-8-nics.xml", "nccl-topo")
     assert kinds_of(one.topology) == {("gpu", "switch", 370.8): 8, ("switch", "gpu", 370.8): 8}
     assert one.topology.nodes[8].copies
@@ -49,7 +49,7 @@ def test_nvswitch_with_8_nics() -> None:
     synthesizes(two)
 
 
-def test_pcie_is_there_when_asked_for() -> None:
+def test_pcie_is_kept_on_request() -> None:
     topology = import_machine(DATA / "nccl/nvswitch-8-nics.xml", "nccl-topo", ImportOptions(pcie=True)).topology
     found = kinds_of(topology)
     assert found["gpu", "switch", 48.0] == 8  # Gen5 x16
@@ -59,7 +59,7 @@ def test_pcie_is_there_when_asked_for() -> None:
 
 
 def test_direct_nvlinks() -> None:
-    """V100: 20 GB/s a link, one or two links a pair; two GPUs share a NIC."""
+    """V100: 20 GB/s per link, one or two links per pair; two GPUs share a NIC."""
     one = import_machine(DATA / "nccl/direct-nvlink.xml", "nccl-topo")
     assert kinds_of(one.topology) == {("gpu", "gpu", 40.0): 16, ("gpu", "gpu", 20.0): 16}
     pairs = {(k.src, k.dst): k.bandwidth_GBps / 20 for k in one.topology.links}
@@ -77,12 +77,12 @@ def test_amd_xgmi() -> None:
     synthesizes(one, "alltoall")
 
 
-def test_a_missing_link_is_a_warning_and_pcie_joins_a_gpu_without_links(tmp_path: Path) -> None:
+def test_a_missing_link_is_a_warning_and_pcie_connects_gpus_without_links(tmp_path: Path) -> None:
     text = (DATA / "nccl/amd-xgmi.xml").read_text()
     dump = tmp_path / "broken.xml"
     dump.write_text(text.replace('<xgmi target="0000:cd:00.0" count="1" tclass="0x038000"/>', "", 1))
     notes = import_machine(dump, "nccl-topo").notes
-    assert any("gpu3 -> gpu0 has 36 GB/s, the way back 0 GB/s" in note for note in notes)
+    assert any("gpu3 -> gpu0 has 36 GB/s, the reverse direction 0 GB/s" in note for note in notes)
     lines = [line for line in text.splitlines() if "xgmi" not in line]
     dump.write_text("\n".join(lines))
     topology = import_machine(dump, "nccl-topo").topology
@@ -150,12 +150,12 @@ def test_pcie_only(tmp_path: Path) -> None:
 
 
 def test_nvidia_smi_needs_the_model_and_a_whole_matrix(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="say which GPU it is with --gpu"):
+    with pytest.raises(InputError, match="give the GPU model with --gpu"):
         import_machine(DATA / "nvidia_smi/dgx1-v100.txt", "nvidia-smi")
     for text, words in (
         ("hello", "no header line with GPU0"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV2\n", "no row GPU1"),
-        ("\tGPU0\tGPU1\nGPU0\tX\n", "row GPU0 has 1 cells, the header 2"),
+        ("\tGPU0\tGPU1\nGPU0\tX\n", "row GPU0 has 1 cells, the header has 2"),
         ("\tGPU0\tGPU1\nGPU0\tX\tZZ\nGPU1\tZZ\tX\n", "unknown cell 'ZZ'"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV1\nGPU1\tNV2\tX\n", "GPU0 to GPU1 is NV1, but GPU1 to GPU0 is NV2"),
     ):
@@ -169,7 +169,7 @@ def test_nvidia_smi_needs_the_model_and_a_whole_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["1KB", "32KB", "1MB"])
 def test_taccl_profiles_of_all_sizes_are_the_same_machine(size: str) -> None:
-    """23 and 46 us/MB, whatever chunk and factor the profile was written for; NDv2's links."""
+    """The links of NDv2 with 23 and 46 us/MB, for every chunk size and factor of the profile."""
     topology = import_machine(DATA / f"taccl/topo-ndv2-{size}.json", "taccl").topology
     double = {(k.src, k.dst): k.bandwidth_GBps == 50 for k in machine("dgx1").links}
     for link in topology.links:
@@ -190,12 +190,12 @@ def test_taccl_with_a_sketch() -> None:
     assert kinds_of(ndv2)["gpu", "gpu", 9.52] == 2
     full = sketched("topo-ndv2-1MB", "sk2-ndv2-n2")
     assert kinds_of(full)["gpu", "gpu", 9.52] == 128
-    assert [len(limit.links) for limit in full.limits] == [64] * 4  # one NIC a host, each way
+    assert [len(limit.links) for limit in full.limits] == [64] * 4  # one NIC per host, both directions
     dgx2 = sketched("topo-dgx2-1MB", "sk1-dgx2-n2")
     assert kinds_of(dgx2) == {("gpu", "switch", 125.0): 32, ("switch", "gpu", 125.0): 32, ("gpu", "gpu", 9.52): 16}
     assert not dgx2.limits
     shared = sketched("topo-dgx2-1MB", "sk2-dgx2-n2")
-    assert [len(limit.links) for limit in shared.limits] == [2] * 32  # 16 GPUs a host on 8 NICs
+    assert [len(limit.links) for limit in shared.limits] == [2] * 32  # 16 GPUs per host on 8 NICs
     for topology in (ndv2, full, dgx2, shared, sketched("topo-dgx2-1KB", "sk1-dgx2-n1")):
         synthesizes(topology)
 
@@ -222,7 +222,7 @@ def test_teccl_files_name_known_machines(file: str, name: str) -> None:
     assert [(k.src, k.dst, k.bandwidth_GBps) for k in topology.links] == [
         (k.src, k.dst, k.bandwidth_GBps) for k in known.links
     ]
-    if name != "mi250:1":  # that file has no alpha: TE-CCL's latency is then 0
+    if name != "mi250:1":  # this file has no alpha, so TE-CCL's latency is 0
         assert topology == known
     synthesizes(topology)
 
@@ -238,11 +238,11 @@ def test_teccl_meshes_and_latencies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
-        ("taccl", [], "must hold a JSON object"),
+        ("taccl", [], "must contain a JSON object"),
         ("taccl", {"name": "x"}, '"gpus_per_node" is missing'),
-        ("taccl", {"intranode_sketch": {}}, "is TACCL's sketch, not a machine"),
+        ("taccl", {"intranode_sketch": {}}, "is a TACCL sketch, not a machine"),
         ("taccl", {"name": "x", "gpus_per_node": 8, "alpha": 1, "node_betas_list": [0]}, "number above 0"),
-        ("taccl", {"name": "x", "gpus_per_node": 4, "alpha": 1, "node_betas_list": [1, 2]}, "NDv2's 8 GPUs"),
+        ("taccl", {"name": "x", "gpus_per_node": 4, "alpha": 1, "node_betas_list": [1, 2]}, "the 8 GPUs of NDv2"),
         ("taccl", {"name": "x", "gpus_per_node": 2, "alpha": 1, "links": 3}, "links must be 2 rows"),
         ("teccl", {}, '"TopologyParams" is missing'),
         ("teccl", {"TopologyParams": {"name": "TPU"}}, "must be one of DGX1"),
@@ -282,21 +282,21 @@ def test_networkx_node_link_data(key: str, tmp_path: Path) -> None:
     assert [node.name for node in topology.nodes] == ["gpu0", "gpu1", "tor"]
     assert kinds_of(topology)["gpu", "switch", 50.0] == 1
     assert len(topology.links) == 4
-    assert any("both ways" in note for note in imported.notes)
+    assert any("one per direction" in note for note in imported.notes)
     synthesizes(topology)
 
 
 # -- hosts and the command ----------------------------------------------------------------------------------------
 
 
-def test_hosts_and_network_go_together() -> None:
+def test_hosts_requires_network() -> None:
     dump = DATA / "nccl/amd-xgmi.xml"
     for options, words in (
         ({"hosts": 2}, "give --hosts and --network together"),
         ({"network": "rail:50GBps"}, "give --hosts and --network together"),
         ({"hosts": 2, "network": "ring:50GBps"}, "--network must be rail or switch"),
         ({"hosts": 2, "network": "rail:fast"}, "cannot read 'fast'"),
-        ({"hosts": 2, "network": "rail"}, "the file has no speed of nic0"),
+        ({"hosts": 2, "network": "rail"}, "the file has no bandwidth for nic0"),
     ):
         with pytest.raises(InputError, match=words):
             import_machine(dump, "nccl-topo", **options)  # type: ignore[arg-type]
@@ -304,24 +304,24 @@ def test_hosts_and_network_go_together() -> None:
         import_machine(DATA / "teccl/ndv2_input.json", "teccl", hosts=2, network="rail:50GBps")
     four = import_machine(dump, "nccl-topo", hosts=3, network="rail:50GBps")
     assert four.topology.num_gpus == 12
-    assert any("names no NIC: one for each GPU" in note for note in four.notes)
+    assert any("has no NIC: assuming one NIC per GPU" in note for note in four.notes)
 
 
-def test_the_command_writes_a_machine_that_synth_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_machine_that_synth_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "cluster.json"
     dump = str(DATA / "nccl/nvswitch-8-nics.xml")
     assert (
         main(["import", dump, "--from", "nccl-topo", "--hosts", "2", "--network", "rail:50GBps", "--out", str(out)])
         == 0
     )
-    said = capsys.readouterr().out
-    assert "assumed:" in said
-    assert "every NIC has 50 GB/s each way" in said
+    output = capsys.readouterr().out
+    assert "assumptions:" in output
+    assert "every NIC has 50 GB/s per direction" in output
     assert load_topology(out).num_gpus == 16
     assert main(["synth", str(out), "allgather", "--size", "1MB", "--steps", "1", "--chunks", "1", "--quiet"]) == 0
 
 
-def test_the_command_leaves_nothing_behind_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_nothing_for_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "topo.xml").write_text(BOMB)
     out = tmp_path / "machine.json"
     assert main(["import", str(tmp_path / "topo.xml"), "--from", "nccl-topo", "--out", str(out)]) == 2

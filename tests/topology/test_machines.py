@@ -1,4 +1,4 @@
-"""Real machines against the numbers of their sources, and machines from their names."""
+"""Real machines compared with published numbers, and machines from their names."""
 
 import re
 import time
@@ -16,7 +16,7 @@ DOC = Path(__file__).parents[2] / "docs" / "topology.md"
 
 
 def rates(topology: Topology) -> Counter[tuple[float, float]]:
-    """How many links there are of each (bandwidth_GBps, latency_us)."""
+    """Number of links by (bandwidth_GBps, latency_us)."""
     return Counter((link.bandwidth_GBps, link.latency_us) for link in topology.links)
 
 
@@ -62,7 +62,7 @@ def test_ndv2_of_two_hosts_has_exactly_two_links_between_them():
     assert rates(topology)[12.5, 1.3] == 2
 
 
-def test_ndv2_of_more_hosts_meets_in_one_plain_switch():
+def test_ndv2_of_more_hosts_has_one_plain_switch():
     topology = machine("ndv2:3")
     assert [(n.name, n.kind, n.copies) for n in topology.nodes[24:]] == [("network", "switch", False)]
     out = [f"gpu{g} -> network" for g in (0, 8, 16)]
@@ -128,7 +128,7 @@ def test_cuts_give_the_published_alltoall_bandwidth(name, algbw):
     assert host == pytest.approx(algbw, abs=0.0005)
 
 
-@pytest.mark.parametrize(  # thesis tables 6.3 to 6.5, seconds per GB; 0.0219 there is 7 / 32, a slip
+@pytest.mark.parametrize(  # thesis tables 6.3 to 6.5, seconds per GB; its 0.0219 is a misprint of 7 / 32
     ("name", "seconds"),
     [
         ("dgx_a100:1", 0.0233),
@@ -228,8 +228,8 @@ def test_options():
     topology = machine("dgx_a100:2:all:nic_latency=1us:nvlink_bandwidth=200GB/s:pcie_latency=0.1us")
     assert rates(topology) == {(200.0, 0.35): 32, (32.0, 0.1): 48, (25.0, 1.0): 32}
     assert rates(machine("rail:2x2:network=5GB/s:network_latency=3us")) == {(25.0, 0.7): 8, (5.0, 3.0): 8}
-    assert {link.overhead_us for link in machine("torus:3x3:setup=2us").links} == {2.0}
-    assert {link.overhead_us for link in machine("rail:2x2:setup=1us:network_setup=3us").links} == {1.0, 3.0}
+    assert {link.overhead_us for link in machine("torus:3x3:overhead=2us").links} == {2.0}
+    assert {link.overhead_us for link in machine("rail:2x2:overhead=1us:network_overhead=3us").links} == {1.0, 3.0}
     assert machine("star:4:copies=true:reduces=false").nodes[4].copies
     assert machine(" ring:4 ").name == "ring:4"
 
@@ -275,7 +275,7 @@ def test_functions_name_their_options():
         ("ndv2:2:latency=1us", 'machine "ndv2:2:latency=1us": there is no option "latency"; it has no options'),
         (
             "ring:8:bandwith=1",
-            'machine "ring:8:bandwith=1": there is no option "bandwith"; its options are bandwidth, latency, setup',
+            'machine "ring:8:bandwith=1": there is no option "bandwith"; its options are bandwidth, latency, overhead',
         ),
         ("ring:8:bandwidth=0", 'machine "ring:8:bandwidth=0": bandwidth must be > 0, got 0'),
         ("ring:8:latency=-1us", 'machine "ring:8:latency=-1us": latency must be >= 0, got -1us'),
@@ -292,7 +292,7 @@ def test_functions_name_their_options():
         ("star:4:crossing=x", "node switch: crossing must be cut-through or store-and-forward, got 'x'"),
     ],
 )
-def test_refuses_names_with_the_fix(text, message):
+def test_messages_for_invalid_names_give_the_fix(text, message):
     with pytest.raises(TopologyError) as error:
         machine(text)
     assert str(error.value) == message
@@ -303,12 +303,12 @@ def test_dgx_a100_refuses_links_it_does_not_have():
         dgx_a100(2, "pcie")
 
 
-def test_absurdly_long_numbers_are_refused_at_once():
+def test_very_long_numbers_are_refused_quickly():
     with pytest.raises(TopologyError, match="write ring:GPUS, for example ring:8"):
         machine("ring:" + "9" * 100_000)
 
 
-def test_nearest_is_the_first_of_equals():
+def test_nearest_is_the_first_of_equally_similar_words():
     assert nearest("gpu9", ["gpu0", "gpu1"]) == '; nearest is "gpu0"'
     assert nearest("gpu9", ["switch"]) == ""
 

@@ -1,3 +1,5 @@
+"""Symmetry from rank patterns: orbits of known machines, stabilizers and regular groups."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +24,7 @@ def slowed(topology: Topology, link: int) -> Topology:
 
 
 def check(group: Symmetry) -> None:
-    """Every generator, link by link and limit by limit, the slow way."""
+    """Check every generator link by link and limit by limit, without `AutomorphismChecker`."""
     topology = group.topology
     limits = {(frozenset(limit.links), limit.bandwidth_GBps) for limit in topology.limits}
     for nodes, links in zip(group.nodes.tolist(), group.links.tolist(), strict=True):
@@ -62,15 +64,15 @@ def test_orbits_of_known_machines(name: str, expected: tuple[int, int]) -> None:
     check(group)
 
 
-def test_from_one_gpu_the_others_of_a_rail_cluster_fall_into_three_classes() -> None:
+def test_the_stabilizer_of_a_gpu_in_a_rail_cluster_has_three_other_orbits() -> None:
     around = symmetry(machine("dgx_a100:16")).stabilizer(0)
     check(around)
     assert np.all(around.nodes[:, 0] == 0)
-    assert len(np.unique(around.node_orbits[1:128])) == 3  # same host, same rail, other
+    assert len(np.unique(around.node_orbits[1:128])) == 3  # same host, same rail, all others
 
 
 @pytest.mark.parametrize("link", [0, 1, 40])
-def test_one_slow_link_breaks_symmetry_and_leaves_the_rest(link: int) -> None:
+def test_one_slow_link_breaks_part_of_the_symmetry(link: int) -> None:
     group = symmetry(slowed(machine("dgx_a100:2"), link))
     check(group)
     assert counts(group)[0] == 4  # the GPU itself, its host, its rail, all others
@@ -87,15 +89,15 @@ def test_a_changed_node_or_limit_breaks_symmetry() -> None:
     assert counts(group)[0] == 2
 
 
-def test_given_permutations_are_verified() -> None:
+def test_given_permutations_are_checked() -> None:
     ring = machine("ring:4")
     assert len(verified(ring, [np.array([1, 2, 3, 0]), np.array([1, 0, 2, 3])])) == 1
     assert len(verified(ring, [np.array([0, 0, 0, 0])])) == 0
 
 
-def test_pairs_of_source_and_link() -> None:
+def test_orbits_of_pairs_of_source_and_link() -> None:
     pairs = symmetry(machine("ring:6")).pair_orbits([0])
-    assert len(np.unique(pairs[0])) == 6  # the mirror through gpu 0 joins the links of both sides
+    assert len(np.unique(pairs[0])) == 6  # the reflection through gpu 0 maps the links of one side to the other
 
 
 def test_orbits_are_numbered_by_first_appearance() -> None:
@@ -105,20 +107,20 @@ def test_orbits_are_numbered_by_first_appearance() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(topologies(buffers=True))
-def test_whatever_is_found_on_random_machines_is_right(topology: Topology) -> None:
+def test_symmetry_of_random_machines_is_correct(topology: Topology) -> None:
     group = symmetry(topology)
     check(group)
     check(group.stabilizer(0))
 
 
-def test_twins_behind_a_switch() -> None:
+def test_gpus_behind_a_switch_are_one_orbit() -> None:
     nodes = [*(Node(name=f"gpu{i}") for i in range(3)), Node(name="switch", kind="switch")]
     links = [Link(src=a, dst=b, bandwidth_GBps=10.0) for i in range(3) for a, b in ((i, 3), (3, i))]
     assert counts(symmetry(Topology("star", tuple(nodes), tuple(links)))) == (1, 2)
 
 
 @pytest.mark.parametrize("name", ["ring:5", "torus:3x4", "hypercube:3", "dgx_a100:2", "dgx_h100:3", "full:4"])
-def test_regular_groups_take_gpu_0_everywhere_once(name: str) -> None:
+def test_regular_groups_map_gpu_0_to_every_gpu_once(name: str) -> None:
     topology = machine(name)
     group = regular_group(topology)
     assert group is not None

@@ -110,7 +110,7 @@ class OperationWriter:
 
 
 def _flushed(block: Threadblock, releases: list[list[Any]]) -> set[int]:
-    """Return the sends (by id) to be flushed at once: the last send, and the last before each semaphore release."""
+    """Return the sends (by id) to be flushed immediately: the last send, and the last before each semaphore release."""
     flushed, release = set(), True
     for step, freed in zip(reversed(block.steps), reversed(releases), strict=True):
         release = release or bool(freed)

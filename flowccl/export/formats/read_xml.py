@@ -150,10 +150,8 @@ class _XmlReader:
         self._limit("XML nodes", 1 + gpus + len(blocks) + steps, self.limits.nodes, where)
         for (direction, peer, channel), times in used.items():
             if times > 1:
-                self.program.found(
-                    "connection",
-                    f"{where}: {times} threadblocks {direction} gpu {peer} on channel {channel}; at most 1",
-                )
+                words = f"{where}: {times} threadblocks {direction} gpu {peer} on channel {channel}; only one may"
+                self.program.found("connection", words)
         for direction in ("send to", "receive from"):
             per_channel = Counter(channel for w, _, channel in used if w == direction)
             most = max(per_channel.values(), default=0)

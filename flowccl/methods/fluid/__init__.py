@@ -1,12 +1,14 @@
-"""Fluid optima: the least time per byte, by linear programs on the machine up to symmetry.
+"""Fluid optima: the least time per byte, by linear programs on the quotient of the machine by its symmetry.
 
-arcs.py       the network: links, or links with duplicate vertices for switches that cannot copy
-quotient.py   one source per class, one destination per class, classes of arcs
-program.py    the linear programs of the thesis (3.10, 3.13, 3.16, 4.2)
-offending.py  switches that mix what they forward, and so must be duplicated
-optimum.py    least time, then least cost, with the proof
-router.py     the cheapest routing of one source at prices of links
-decomposed.py Dantzig-Wolfe and Mirrored Dantzig-Wolfe, to compare with
+arcs.py        the network: links, or links with duplicate vertices for switches that cannot copy
+quotient.py    one source per class, one destination per class, classes of arcs
+program.py     the linear programs of the thesis (3.10, 3.13, 3.16, 4.2)
+offending.py   switches that mix what they forward, and must be duplicated
+optimum.py     least time, then least cost, with the proof
+paths.py       decomposition of flows into paths
+method.py      method `fluid`: whole chunks along the optimal flow
+router.py      the cheapest routing of one source for given dual prices of links
+decomposed.py  Dantzig-Wolfe and Mirrored Dantzig-Wolfe, for comparison
 """
 
 from flowccl.methods.fluid.optimum import FluidOptimum, fluid_optimum, gpu_traffic

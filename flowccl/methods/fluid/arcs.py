@@ -1,8 +1,8 @@
-"""The network on which fluid flows live: arcs, each on one link of the machine.
+"""The network of fluid flows: arcs, each on one link of the machine.
 
-Two forms. In the plain one arcs are links. In the other every node that cannot copy (a plain switch) stands once for
-each copying node `u` at which what crosses it comes out next: the thesis's duplicate vertices. There a unit that enters
-the switch for `u` leaves towards `u` only, so that nothing is copied on the way.
+There are two forms. In the plain form, arcs are links. In the other form, every node that cannot copy (a plain switch)
+is duplicated: one copy for each copying node `u` that its data can reach next (the thesis's duplicate vertices). A unit
+that enters the copy for `u` leaves only towards `u`, so that switches copy nothing.
 """
 
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Arcs from `src` to `dst` on `link`; `label` is the node at which what the arc carries comes out, -1 for any.
+    """Arcs from `src` to `dst` on `link`; `label` is the next copying node of the data on the arc, -1 for any.
 
-    Nodes of this network are numbered on behind those of the machine: `node` and `node_label` say what each is.
+    Nodes of this network are numbered after those of the machine: `node` and `node_label` map them back.
     """
 
     topology: Topology
@@ -38,16 +38,16 @@ class Arcs:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the network."""
+        """Number of nodes of the network."""
         return len(self.node)
 
     @cached_property
     def must_balance(self) -> NDArray[np.bool_]:
-        """Nodes that send on as much as they get, of every source: those that cannot copy."""
+        """Nodes that cannot copy: for every source they send on as much as they receive."""
         return ~self.topology.copies[self.node]
 
     def permuted(self, group: Symmetry) -> tuple[I32, I32]:
-        """Where each generator takes the arcs, and the nodes."""
+        """Return the images of arcs and of nodes under each generator."""
         arc_key, node_key = self._arc_keys, self._node_keys
         arcs, nodes = np.empty((len(group), len(self)), np.int32), np.empty((len(group), self.num_nodes), np.int32)
         width = len(self.topology.nodes) + 1
@@ -73,7 +73,7 @@ def _sorted(keys: I64) -> tuple[I64, I64]:
 
 
 def plain_arcs(topology: Topology) -> Arcs:
-    """One arc per link."""
+    """Return one arc per link."""
     links = np.arange(len(topology.links), dtype=np.int64)
     nodes = np.arange(len(topology.nodes), dtype=np.int64)
     none = np.full(len(links), -1, dtype=np.int64)
@@ -82,10 +82,10 @@ def plain_arcs(topology: Topology) -> Arcs:
 
 
 def duplicated_arcs(topology: Topology, shortest: bool = True, which: NDArray[np.bool_] | None = None) -> Arcs:
-    """Every node that cannot copy once per copying node that can be next; `shortest` keeps only ways of fewest links.
+    """Duplicate every node that cannot copy, once per copying node that can be next.
 
-    With only the shortest ways the network is smaller, and what it allows is still allowed by the machine. Where only
-    some nodes are duplicated (`which`), the others are places where data comes out next, as copying ones are.
+    `shortest` keeps only routes of fewest links: the network is smaller, and every flow on it is still possible on the
+    machine. If only some nodes are duplicated (`which`), the other nodes count as copying ones.
     """
     copies = topology.copies if which is None else topology.copies | ~which
     steps = _steps_to(topology, copies)
@@ -116,7 +116,7 @@ def duplicated_arcs(topology: Topology, shortest: bool = True, which: NDArray[np
 
 
 def _steps_to(topology: Topology, copies: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Fewest links from each node to each copying node with nodes that cannot copy in between; inf where no way."""
+    """Fewest links from each node to each copying node through nodes that cannot copy; inf if there is no such path."""
     from scipy.sparse import csr_array
 
     count = len(topology.nodes)

@@ -1,19 +1,19 @@
-"""The fluid optimum of a collective on a machine: the least time per byte that any schedule can approach.
+"""The fluid optimum of a collective on a machine: the least time per byte, which schedules can approach.
 
     symmetry -> one source and its destinations per class -> linear program -> least time, then least cost
 
-For collectives that copy, (3.13) gives a floor, since there a plain switch may mix what it forwards; duplicate vertices
-give what can be done. Where both agree, which is nearly always, the optimum is proved. Where they do not, the switches
-that offend are duplicated in the floor's program, on all ways and not only the shortest, until none does: that is a
-floor and can be done. Or (3.14) is a better floor.
+For collectives with copies, (3.13) gives a lower bound, since plain switches may mix what they forward. Duplicate
+vertices give an achievable value. If the two agree, which is nearly always the case, the optimum is proved. Otherwise
+the offending switches are duplicated in the program of the bound, on all routes and not only the shortest, until none
+offends: the value is then a lower bound and achievable. If that program is too large, (3.14) gives a better bound.
 
-Duplicate vertices are exact on machines where only GPUs copy: with the switches split off, all nodes are destinations,
-and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are no destinations (host memory,
-multicast switches) may still mix flows; there the value is a floor that a schedule may or may not reach.
+Duplicate vertices are exact on machines on which only GPUs copy: with the switches split off, all nodes are
+destinations, and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are not destinations (host
+memory, multicast switches) may still mix flows; there the value is a lower bound that may not be achievable.
 
-Where the program with duplicate vertices is too large, the floor of an allgather is still met if only GPUs copy,
-nothing is limited, and every node has as much bandwidth in as out: then switches can be split off without loss (Mader,
-Frank).
+If the program with duplicate vertices is too large, the bound of an allgather is still achieved if only GPUs copy,
+there are no limits, and every node has the same bandwidth in and out: then switches can be split off without loss
+(Mader, Frank).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from flowccl.demand.collectives import ROOTED, collective_name
 from flowccl.errors import DemandError
 from flowccl.methods.fluid.arcs import Arcs, duplicated_arcs, plain_arcs
 from flowccl.methods.fluid.offending import offending
-from flowccl.methods.fluid.program import FluidProgram, Part, fluid_program
+from flowccl.methods.fluid.program import FluidPart, FluidProgram, fluid_program
 from flowccl.methods.fluid.quotient import sources_of
 from flowccl.solver import LinearProgram, RowFamily, Solution, SolverError, SolverOptions, Status, solve
 from flowccl.topology.symmetry.automorphisms import known_symmetry
@@ -37,25 +37,25 @@ from flowccl.topology.topology import Topology
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-_SAME = 1e-6  # relative: floor and what can be done agree
-_SLACK = 1e-9  # of the least time, for the second program
-_MOST_ARCS = 600_000  # of the network with duplicate vertices; beyond, only the shortest ways are used
-_MOST_COLUMNS = 40_000  # of a program with duplicate vertices; beyond, only the floor is known
-_LARGE = 5_000  # columns of the floor's program, as on machines with little symmetry
+_SAME = 1e-6  # relative tolerance at which bound and achievable value agree
+_SLACK = 1e-9  # relative slack of the least time in the second program
+_MOST_ARCS = 600_000  # of the network with duplicate vertices; beyond, only the shortest routes are used
+_MOST_COLUMNS = 40_000  # of a program with duplicate vertices; beyond, only the bound is known
+_LARGE = 5_000  # columns of the program of the bound, as on machines with little symmetry
 _COPYING = ("allgather", "broadcast", "reduce_scatter", "reduce", "allreduce")
 _BACKWARD = ("reduce_scatter", "reduce")
 
 
 @dataclass(frozen=True, eq=False)
 class FluidOptimum:
-    """The least time for one GB per block (allreduce: for one GB in all), and what it takes.
+    """The least time for one GB per block (allreduce: for one GB in all), and the flow that achieves it.
 
-    `seconds_per_GB` (inf where it is not known) holds for switches that cannot copy, and no schedule is below
-    `floor_s_per_GB`; `cost` and `cost_floor` are the same for the cost, in GB, of what takes no longer. `link_GB` is
-    what each link carries, `link_price` how many seconds per GB would be saved by each GB/s more on this link alone,
-    `limit_price` by each GB/s more of a limit. `source_GB` is what each link carries of the data of one source of each
-    class, and `group` takes it to the others. `only_gpus_copy`: trees pack exactly. `variables` is the size of the
-    largest program.
+    `seconds_per_GB` (inf if unknown) is achievable without copies in plain switches, and no schedule is below
+    `bound_s_per_GB`. `cost` and `cost_bound` are the same for the cost, in GB, at the least time. `link_GB` is the load
+    of each link. `link_price` is the dual price of each link: the seconds per GB saved by one more GB/s on this link
+    alone; `limit_price` is the same for limits. `source_GB` is the load of each link with the data of one source of
+    each class, and `group` maps it to the other sources. `only_gpus_copy`: trees pack exactly. `variables` is the size
+    of the largest program.
     """
 
     topology: Topology
@@ -74,26 +74,26 @@ class FluidOptimum:
 
     @property
     def proved(self) -> bool:
-        """Whether floor and flow agree in time."""
+        """Whether bound and flow agree in time."""
         return self.seconds_per_GB <= self.bound_s_per_GB * (1 + _SAME)
 
     @property
     def cost_proved(self) -> bool:
-        """Whether they agree in cost too."""
+        """Whether they agree in cost as well."""
         return self.proved and self.cost <= self.cost_bound * (1 + 10 * _SAME)
 
     @property
     def proof(self) -> str:
-        """What is known of the least time, in words."""
-        floor = f"no schedule is below {self.bound_s_per_GB:.6g} s/GB (duality)"
+        """The proof of the least time in words."""
+        bound = f"no schedule is below {self.bound_s_per_GB:.6g} s/GB (duality)"
         if not self.proved:
-            return f"{floor}; without copies in switches the flow takes {self.seconds_per_GB:.6g} s/GB"
-        met = "trees pack to it" if self.only_gpus_copy else "met by a flow without copies in plain switches"
-        return f"{floor}; {met}"
+            return f"{bound}; without copies in switches the flow takes {self.seconds_per_GB:.6g} s/GB"
+        met = "trees achieve it" if self.only_gpus_copy else "a flow without copies in plain switches achieves it"
+        return f"{bound}; {met}"
 
 
 def gpu_traffic(topology: Topology) -> F64:
-    """The usual cost: bytes out of and into GPUs, per link."""
+    """Return the default cost per link: bytes out of and into GPUs."""
     gpus = topology.num_gpus
     return (topology.link_src < gpus).astype(np.float64) + (topology.link_dst < gpus)
 
@@ -107,32 +107,32 @@ def fluid_optimum(
     group: Symmetry | None = None,
     options: SolverOptions | None = None,
 ) -> FluidOptimum:
-    """Least time, then least cost (`link_cost` per byte on each link; by default bytes out of and into GPUs).
+    """Minimize the time, then the cost (`link_cost` per byte on each link; default: bytes out of and into GPUs).
 
-    `group` is the symmetry to use; by default all that is found. A bandwidth that changes counts as it is at the start.
+    `group` is the symmetry to use; by default, all that is found. Of a changing bandwidth, the initial value counts.
     """
     name = collective_name(collective)
     if name in ("custom", "alltoallv"):
-        raise DemandError(f"fluid optima are for the named collectives, not for {name}")
+        raise DemandError(f"fluid_optimum supports the named collectives; got {name}")
     if not 0 <= root < topology.num_gpus:
         raise DemandError(f"{name}: root must be a rank, 0 to {topology.num_gpus - 1}, got {root}")
     known = known_symmetry(topology) if group is None else group
     known = known.stabilizer(root) if name in ROOTED else known
     cost = gpu_traffic(topology) if link_cost is None else np.asarray(link_cost, dtype=np.float64)
     task = _Task(topology, name, root, known, cost, options or SolverOptions())
-    floor = task.solved(plain_arcs)
-    assert floor is not None
-    found, exact = task.without_copies(floor)
-    if found is not None and not exact and not found.meets(floor):
-        floor = task.solved(plain_arcs, _MOST_COLUMNS, strong=True) or floor
-    return task.optimum(floor, found, exact)
+    bound = task.solved(plain_arcs)
+    assert bound is not None
+    found, exact = task.without_copies(bound)
+    if found is not None and not exact and not found.meets(bound):
+        bound = task.solved(plain_arcs, _MOST_COLUMNS, strong=True) or bound
+    return task.optimum(bound, found, exact)
 
 
 @dataclass(frozen=True, eq=False)
-class _Solved:
+class _NetworkOptimum:
     """Least time and least cost on one network."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FluidPart, ...]
     fluid: FluidProgram
     first: Solution
     second: Solution
@@ -145,8 +145,8 @@ class _Solved:
     def cost(self) -> float:
         return self.second.objective
 
-    def meets(self, floor: "_Solved") -> bool:
-        return self.time <= floor.time * (1 + _SAME) and self.cost <= floor.cost * (1 + 10 * _SAME)
+    def meets(self, bound: "_NetworkOptimum") -> bool:
+        return self.time <= bound.time * (1 + _SAME) and self.cost <= bound.cost * (1 + 10 * _SAME)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,29 +160,30 @@ class _Task:
     link_cost: F64
     options: SolverOptions
 
-    def without_copies(self, floor: _Solved) -> tuple[_Solved | None, bool]:
-        """The same with duplicate vertices: on the shortest ways and, where they are not enough, on all.
+    def without_copies(self, bound: _NetworkOptimum) -> tuple[_NetworkOptimum | None, bool]:
+        """Solve with duplicate vertices: on the shortest routes and, if these are not enough, on all.
 
-        And whether it was on all: then it is a floor itself, since every schedule crosses switches on some of them.
-        None where the program would be too large, or large for nothing: where switches can be split off without loss
-        only the cost would come from it.
+        Return the optimum, and whether it was on all routes: then it is a lower bound too, since every schedule crosses
+        switches on some of them. None if the program would be too large, or if only the cost would be gained from a
+        large program: where switches can be split off without loss.
         """
         if self.collective not in _COPYING or all(np.all(machine.copies) for machine in self._machines):
-            return floor, True
-        if self._splits and floor.fluid.program.num_columns > _LARGE:
+            return bound, True
+        if self._can_split_off and bound.fluid.program.num_columns > _LARGE:
             return None, False
         found = self.solved(duplicated_arcs, _MOST_COLUMNS)
-        if found is None or found.meets(floor):
+        if found is None or found.meets(bound):
             return found, False
-        better = self.strengthened(floor)
+        better = self.strengthened(bound)
         return (found, False) if better is None else (better, True)
 
-    def strengthened(self, floor: _Solved) -> _Solved | None:
-        """The floor's program with duplicate vertices, on all ways, for the switches that offend, until none does.
+    def strengthened(self, bound: _NetworkOptimum) -> _NetworkOptimum | None:
+        """Add duplicate vertices, on all routes, for offending switches to the program of the bound.
 
-        What is left is a floor that a flow without copies meets. None where the program would be too large.
+        Repeat until no switch offends: the value is a lower bound that a flow without copies achieves. None if the
+        program would be too large.
         """
-        solved, which = floor, np.zeros(len(self.topology.nodes), dtype=np.bool_)
+        solved, which = bound, np.zeros(len(self.topology.nodes), dtype=np.bool_)
         while True:
             more = self._offending(solved) & ~which
             if not more.any():
@@ -196,7 +197,7 @@ class _Task:
                 return None
             solved = stronger
 
-    def _offending(self, solved: _Solved) -> Bool:
+    def _offending(self, solved: _NetworkOptimum) -> Bool:
         """The switches at which the solution mixes what it forwards."""
         assert solved.second.values is not None
         found = np.zeros(len(self.topology.nodes), dtype=np.bool_)
@@ -208,31 +209,31 @@ class _Task:
 
     def solved(
         self, network: Callable[[Topology], Arcs], most_columns: float = float("inf"), *, strong: bool = False
-    ) -> _Solved | None:
-        """Least time, then least cost on a network; None where the program has too many columns."""
+    ) -> _NetworkOptimum | None:
+        """Minimize time, then cost, on a network; None if the program has too many columns."""
         parts = tuple(replace(self._part(network(machine)), strong=strong) for machine in self._machines)
         fluid = fluid_program(self.topology, self.group.link_orbits, parts)
         if fluid.program.num_columns > most_columns:
             return None
         first = self._optimal(fluid.program)
         second = self._optimal(fluid.second(first.objective * (1 + _SLACK), self.link_cost))
-        return _Solved(parts, fluid, first, second)
+        return _NetworkOptimum(parts, fluid, first, second)
 
     @cached_property
     def _machines(self) -> list[Topology]:
-        """The machine, the reversed one for reductions, or both."""
+        """The machine, the reversed machine for reductions, or both."""
         if self.collective == "allreduce":
             return [self.topology.reversed, self.topology]
         return [self.topology.reversed if self.collective in _BACKWARD else self.topology]
 
-    def _part(self, arcs: Arcs) -> Part:
+    def _part(self, arcs: Arcs) -> FluidPart:
         gpus = np.arange(len(self.topology.nodes)) < self.topology.num_gpus
         only = np.arange(len(gpus)) == self.root
         sources = only if self.collective in ("broadcast", "reduce", "scatter") else gpus
         destinations = only if self.collective == "gather" else gpus
         if self.collective == "gather":
             sources = gpus & ~only
-        return Part(arcs, sources_of(arcs, self.group, sources, destinations), self.collective in _COPYING)
+        return FluidPart(arcs, sources_of(arcs, self.group, sources, destinations), self.collective in _COPYING)
 
     def _optimal(self, program: LinearProgram) -> Solution:
         solution = solve(program, self.options)
@@ -243,8 +244,8 @@ class _Task:
         return solution
 
     @property
-    def _splits(self) -> bool:
-        """Whether switches can be split off: as much bandwidth into every node as out of it, and no limits."""
+    def _can_split_off(self) -> bool:
+        """Whether switches can be split off: every node has equal bandwidth in and out, and there are no limits."""
         topology, count = self.topology, len(self.topology.nodes)
         inward = np.bincount(topology.link_dst, topology.link_GBps, count)
         outward = np.bincount(topology.link_src, topology.link_GBps, count)
@@ -255,40 +256,40 @@ class _Task:
     def _only_gpus_copy(self) -> bool:
         return all(bool(np.all(~machine.copies[machine.num_gpus :])) for machine in self._machines)
 
-    def optimum(self, floor: _Solved, found: _Solved | None, exact: bool) -> FluidOptimum:
-        """Put together what is known; where what was found is exact it is a floor too."""
-        time = floor.time if found is None and self._splits else np.inf if found is None else found.time
-        fluid, values = (found or floor).fluid, (found or floor).second.values
+    def optimum(self, bound: _NetworkOptimum, found: _NetworkOptimum | None, exact: bool) -> FluidOptimum:
+        """Combine the results; an exact achievable value is a lower bound too."""
+        time = bound.time if found is None and self._can_split_off else np.inf if found is None else found.time
+        fluid, values = (found or bound).fluid, (found or bound).second.values
         assert values is not None
         orbit = self.group.link_orbits
         first, size = np.unique(orbit, return_index=True, return_counts=True)[1:]
-        price = -_duals(floor, floor.fluid.links) * floor.time / self.topology.link_GBps[first] / size
-        limits = -_duals(floor, floor.fluid.limits) * floor.time
-        rows = zip(floor.fluid.limit_of_row.tolist(), limits.tolist(), strict=True)
+        price = -_duals(bound, bound.fluid.links) * bound.time / self.topology.link_GBps[first] / size
+        limits = -_duals(bound, bound.fluid.limits) * bound.time
+        rows = zip(bound.fluid.limit_of_row.tolist(), limits.tolist(), strict=True)
         named = {self.topology.limits[at].name: dual / self.topology.limits[at].bandwidth_GBps for at, dual in rows}
         return FluidOptimum(
             self.topology,
             self.collective,
             time,
-            time if exact else floor.time,
+            time if exact else bound.time,
             np.inf if found is None else found.cost,
-            found.cost if exact and found is not None else floor.cost,
+            found.cost if exact and found is not None else bound.cost,
             fluid.link_use(values, orbit),
             fluid.source_use(values, len(self.topology.links)),
             self.group,
             price[orbit],
             named,
             self._only_gpus_copy,
-            max(floor.fluid.program.num_columns, fluid.program.num_columns),
+            max(bound.fluid.program.num_columns, fluid.program.num_columns),
         )
 
 
 def _one_of(machines: list[Topology], networks: list[Arcs], machine: Topology) -> Arcs:
-    """The network of a machine."""
+    """Return the network of a machine."""
     return networks[machines.index(machine)]
 
 
-def _duals(solved: _Solved, family: RowFamily) -> F64:
+def _duals(solved: _NetworkOptimum, family: RowFamily) -> F64:
     rows = solved.fluid.program.rows_of(family)
     duals = solved.first.duals
     assert duals is not None

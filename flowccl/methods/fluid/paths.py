@@ -1,4 +1,4 @@
-"""The flow of one source as paths, each with the share of the destination's unit that it carries."""
+"""Decomposition of the flow of one source into paths, each with its share of the unit of the destination."""
 
 from dataclasses import dataclass
 
@@ -9,39 +9,39 @@ from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
 
-_NOTHING = 1e-7  # of a unit
+_NOTHING = 1e-7  # fraction of a unit that counts as zero
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """Links from a source to a destination, and the share of the data on them."""
+class FlowPath:
+    """Links from a source to a destination, and the fraction of the data on them."""
 
     links: tuple[int, ...]
     share: float
 
 
-def paths_of(topology: Topology, source: int, flow: F64) -> dict[int, list[Path]]:
-    """Paths to each GPU that keeps some of the flow; what runs in circles is left out."""
+def paths_of(topology: Topology, source: int, flow: F64) -> dict[int, list[FlowPath]]:
+    """Return the paths to each GPU that keeps some of the flow, without cycles."""
     left = flow.copy()
     nodes = len(topology.nodes)
     kept = np.bincount(topology.link_dst, flow, nodes) - np.bincount(topology.link_src, flow, nodes)
-    result: dict[int, list[Path]] = {}
+    result: dict[int, list[FlowPath]] = {}
     for end in np.flatnonzero(kept > _NOTHING).tolist():
-        want, found = float(kept[end]), list[Path]()
+        want, found = float(kept[end]), list[FlowPath]()
         while want > _NOTHING:
-            links = _back(topology, source, end, left)
+            links = _path_back(topology, source, end, left)
             if not links:
                 break
             share = min(want, float(left[links].min()))
             left[links] -= share
             want -= share
-            found.append(Path(tuple(links), share))
+            found.append(FlowPath(tuple(links), share))
         result[end] = found
     return result
 
 
-def _back(topology: Topology, source: int, end: int, left: F64) -> list[int]:
-    """From the end back to the source, always on the fullest link; a circle on the way is emptied and left out."""
+def _path_back(topology: Topology, source: int, end: int, left: F64) -> list[int]:
+    """Follow the largest flow from the end back to the source; cycles are removed from the flow."""
     pointer, into = topology.in_links
     links: list[int] = []
     passed = {end: 0}
@@ -54,8 +54,8 @@ def _back(topology: Topology, source: int, end: int, left: F64) -> list[int]:
         links.append(link)
         at = int(topology.link_src[link])
         if at in passed:
-            circle = links[passed[at] :]
-            left[circle] -= left[circle].min()
-            return _back(topology, source, end, left)
+            cycle = links[passed[at] :]
+            left[cycle] -= left[cycle].min()
+            return _path_back(topology, source, end, left)
         passed[at] = len(links)
     return links[::-1]

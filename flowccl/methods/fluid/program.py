@@ -1,11 +1,11 @@
 """The fluid linear programs of the thesis, on classes of arcs.
 
-with copies      allgather, broadcast: (3.10) and (4.2) without time, plain switches by (3.13), or by duplicate vertices
+with copies      allgather, broadcast: (3.10) and (4.2) without time; plain switches by (3.13) or duplicate vertices
 without copies   alltoall, scatter, gather: (3.16)
 two halves       allreduce (4.2): a reduce-scatter, which is an allgather on the reversed machine, and an allgather that
-                 share the links; how much of the data each GPU sums up is free
+                 share the links; the fraction of the data that each GPU reduces is free
 
-All find the least time in which everything can flow, then the least cost in that time.
+All minimize the time, then the cost in that time.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.methods.fluid.arcs import Arcs
-from flowccl.methods.fluid.quotient import Destination, Source
+from flowccl.methods.fluid.quotient import DestinationClass, SourceClass
 from flowccl.solver import LinearProgram, ProgramBuilder, RowFamily, VariableBlock
 from flowccl.topology.topology import Topology
 
@@ -23,24 +23,24 @@ I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """What flows: from each source to each of its destinations, on a network; `copies` where it is the same for all.
+class FluidPart:
+    """The flows from each source to its destinations on a network; `copies`: all destinations get the same data.
 
     `strong` adds the rows of (3.14) at nodes that cannot copy.
     """
 
     arcs: Arcs
-    sources: tuple[Source, ...]
+    sources: tuple[SourceClass, ...]
     copies: bool
     strong: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
-    """Variables that load links with the data of one source, and of as many others as `times` says in all.
+class SourceTraffic:
+    """Variables for the load of one source; it stands for `times` sources in total.
 
-    The column of each arc (-1: none), and its link; and, where data is copied, the same for what flows to each of the
-    destinations that stand for their classes.
+    The column (-1: none) and the link of each arc; with copies, also the columns of the flow to each representative
+    destination.
     """
 
     rank: int
@@ -52,17 +52,17 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class FluidProgram:
-    """The program, and where its numbers are."""
+    """The program, and the positions of its variables and rows."""
 
     program: LinearProgram
     time: VariableBlock
-    traffic: tuple[Traffic, ...]
+    traffic: tuple[SourceTraffic, ...]
     links: RowFamily
     limits: RowFamily
     limit_of_row: NDArray[np.int64]
 
     def link_use(self, values: F64, orbit: I32) -> F64:
-        """What each link carries, averaged over its orbit."""
+        """Return the load of each link, averaged over its orbit."""
         total = np.zeros(int(orbit.max(initial=-1)) + 1)
         for part in self.traffic:
             use = np.where(part.columns >= 0, values[np.maximum(part.columns, 0)], 0.0)
@@ -70,7 +70,7 @@ class FluidProgram:
         return np.asarray((total / np.bincount(orbit))[orbit], dtype=np.float64)
 
     def source_use(self, values: F64, links: int) -> dict[int, F64]:
-        """What each link carries of the data of one source of each class, by its rank; of allreduce both halves."""
+        """Return the load of each link with the data of one source of each class; of allreduce, both halves."""
         total: dict[int, F64] = {}
         for part in self.traffic:
             use = np.where(part.columns >= 0, values[np.maximum(part.columns, 0)], 0.0)
@@ -79,7 +79,7 @@ class FluidProgram:
         return total
 
     def second(self, most_time: float, link_cost: F64) -> LinearProgram:
-        """The program of the least cost, given per byte on each link, among all that take no more than this time."""
+        """Return the program that minimizes the cost, per byte on each link, within this time."""
         cost = np.zeros(self.program.num_columns)
         for part in self.traffic:
             made = part.columns >= 0
@@ -89,8 +89,8 @@ class FluidProgram:
         return replace(self.program, cost=cost, upper=upper)
 
 
-def fluid_program(topology: Topology, link_orbit: I32, parts: tuple[Part, ...]) -> FluidProgram:
-    """Build the program. One part: a unit from every source. Two: together a unit, split among the sources."""
+def fluid_program(topology: Topology, link_orbit: I32, parts: tuple[FluidPart, ...]) -> FluidProgram:
+    """Build the program. One part: a unit from every source. Two parts: one unit in total, split among sources."""
     model = ProgramBuilder()
     time = model.variables("time", cost=1)
     amount = _amounts(model, parts)
@@ -100,8 +100,8 @@ def fluid_program(topology: Topology, link_orbit: I32, parts: tuple[Part, ...]) 
     return FluidProgram(model.build(), time, traffic, links, limits, limit_of_row)
 
 
-def _amounts(model: ProgramBuilder, parts: tuple[Part, ...]) -> VariableBlock:
-    """What each source of a class sends: one unit, or a share of one."""
+def _amounts(model: ProgramBuilder, parts: tuple[FluidPart, ...]) -> VariableBlock:
+    """Amount that each source of a class sends: one unit, or a fraction of one."""
     sources = parts[0].sources
     free = len(parts) > 1
     amount = model.variables("amount", len(sources), lower=0 if free else 1, upper=1)
@@ -110,8 +110,8 @@ def _amounts(model: ProgramBuilder, parts: tuple[Part, ...]) -> VariableBlock:
     return amount
 
 
-def _traffic(model: ProgramBuilder, part: Part, amount: VariableBlock) -> list[Traffic]:
-    """Flows from one source of each class and, where data is copied, the usage that they need."""
+def _traffic(model: ProgramBuilder, part: FluidPart, amount: VariableBlock) -> list[SourceTraffic]:
+    """Flows from one source of each class and, with copies, the usage that they need."""
     result = []
     for at, source in enumerate(part.sources):
         flows: list[VariableBlock] = []
@@ -122,15 +122,15 @@ def _traffic(model: ProgramBuilder, part: Part, amount: VariableBlock) -> list[T
                 _destined(model, part.arcs, source, flows, carried)
         else:
             carried = _flow_to_all(model, part.arcs, source, amount[at])
-        each = zip(source.destinations, flows, strict=False)  # of alltoall there are none
+        each = zip(source.destinations, flows, strict=False)  # empty for alltoall
         single = {end.rank: flow.columns[end.classes.arc] for end, flow in each}
         carried_by = carried.columns[source.classes.arc]
-        result.append(Traffic(source.rank, source.count, carried_by, part.arcs.link, single))
+        result.append(SourceTraffic(source.rank, source.count, carried_by, part.arcs.link, single))
     return result
 
 
-def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: Source, amount: VariableBlock) -> VariableBlock:
-    """What a source sends to all its destinations, a unit for each, as one flow: (3.16) added up over destinations."""
+def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: SourceClass, amount: VariableBlock) -> VariableBlock:
+    """The flows of a source to all its destinations, a unit each, as one flow: (3.16) summed over destinations."""
     classes = source.classes
     useless = np.zeros(classes.num_arcs, dtype=np.bool_)
     useless[classes.arc[arcs.dst == source.rank]] = True
@@ -143,13 +143,15 @@ def _flow_to_all(model: ProgramBuilder, arcs: Arcs, source: Source, amount: Vari
     return flow
 
 
-def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, amount: VariableBlock) -> VariableBlock:
-    """One flow from source to destination (3.1 to 3.3); none of it goes back to the source or on from the end."""
+def _flow(
+    model: ProgramBuilder, arcs: Arcs, source: SourceClass, end: DestinationClass, amount: VariableBlock
+) -> VariableBlock:
+    """One flow from source to destination (3.1 to 3.3); nothing returns to the source or leaves the destination."""
     classes = end.classes
     useless = np.zeros(classes.num_arcs, dtype=np.bool_)
     useless[classes.arc[(arcs.dst == source.rank) | (arcs.src == end.rank)]] = True
     flow = model.variables(f"flow {source.rank}-{end.rank}", classes.num_arcs, where=~useless)
-    # What comes in goes out, at one node of each class; at the end all of it stays.
+    # Flow conservation at one node of each class; at the destination everything stays.
     first = classes.first_nodes()
     balance = model.rows("balance", len(first), equals=0, where=first != source.rank)
     _add_balance(balance, arcs, first, flow[classes.arc])
@@ -157,8 +159,8 @@ def _flow(model: ProgramBuilder, arcs: Arcs, source: Source, end: Destination, a
     return flow
 
 
-def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[VariableBlock]) -> VariableBlock:
-    """What the arcs carry of a source: at least what flows to each single destination (3.7)."""
+def _usage(model: ProgramBuilder, arcs: Arcs, source: SourceClass, flows: list[VariableBlock]) -> VariableBlock:
+    """Usage of the arcs by a source: at least the flow to each destination (3.7)."""
     classes = source.classes
     useless = np.zeros(classes.num_arcs, dtype=np.bool_)
     useless[classes.arc[arcs.dst == source.rank]] = True
@@ -167,7 +169,7 @@ def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Variab
         one = np.unique(end.classes.arc, return_index=True)[1]
         rows = model.rows("usage", len(one), lower=0, where=flow.exists)
         rows.add(use[classes.arc[one]]).add(flow, times=-1)
-    # A node that cannot copy sends on as much as it gets (3.12).
+    # A node that cannot copy sends on as much as it receives (3.12).
     first = classes.first_nodes()
     first = first[arcs.must_balance[first]]
     _add_balance(model.rows("no copies", len(first), equals=0), arcs, first, use[classes.arc])
@@ -175,31 +177,33 @@ def _usage(model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[Variab
 
 
 def _destined(
-    model: ProgramBuilder, arcs: Arcs, source: Source, flows: list[VariableBlock], use: VariableBlock
+    model: ProgramBuilder, arcs: Arcs, source: SourceClass, flows: list[VariableBlock], use: VariableBlock
 ) -> None:
-    """What an arc carries, by how many destinations it is for (3.14): none of that changes where nothing is copied."""
+    """Usage of an arc by number of destinations (3.14), which does not change where nothing is copied."""
     classes = source.classes
     most = sum(end.count for end in source.destinations)
     destined = model.variables(
         f"destined {source.rank}", (classes.num_arcs, most), where=np.repeat(use.exists[:, None], most, axis=1)
     )
-    model.rows("all of it", classes.num_arcs, equals=0).add(destined, sum_axis=1).add(use, times=-1)
+    model.rows("total usage", classes.num_arcs, equals=0).add(destined, sum_axis=1).add(use, times=-1)
     many = np.broadcast_to(np.arange(1, most + 1, dtype=np.float64), destined.shape)
     rows = model.rows("destinations", classes.num_arcs, equals=0).add(destined, many, sum_axis=1)
     size = np.bincount(classes.arc, minlength=classes.num_arcs)
     for end, flow in zip(source.destinations, flows, strict=True):
-        # Added up over the class of the destination, on average over the class of the arc.
+        # Summed over the class of the destination, averaged over the class of the arc.
         inside, one = np.bincount(end.classes.arc), np.unique(end.classes.arc, return_index=True)[1]
         where = classes.arc[one]
         rows.add_at(where, flow, times=-inside * end.count / size[where])
     first = classes.first_nodes()
     first = first[arcs.must_balance[first]]
     for a in range(most):
-        _add_balance(model.rows("for as many", len(first), equals=0), arcs, first, destined[classes.arc, a])
+        _add_balance(
+            model.rows("no copies by destinations", len(first), equals=0), arcs, first, destined[classes.arc, a]
+        )
 
 
 def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variables: VariableBlock) -> None:
-    """What comes into each of these nodes, one row each, less what goes out."""
+    """Add inflow less outflow of these nodes, one row each."""
     row_of = np.full(arcs.num_nodes, -1, dtype=np.int64)
     row_of[nodes] = np.arange(len(nodes))
     for row, sign in ((row_of[arcs.dst], 1.0), (row_of[arcs.src], -1.0)):
@@ -208,9 +212,9 @@ def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variable
 
 
 def _links(
-    model: ProgramBuilder, topology: Topology, time: VariableBlock, traffic: tuple[Traffic, ...], link_orbit: I32
+    model: ProgramBuilder, topology: Topology, time: VariableBlock, traffic: tuple[SourceTraffic, ...], link_orbit: I32
 ) -> RowFamily:
-    """No link carries more than its bandwidth in the time (4.1); one row per orbit, for all its links are alike."""
+    """Link capacity within the time (4.1); one row per orbit, since its links are equivalent."""
     first, size = np.unique(link_orbit, return_index=True, return_counts=True)[1:]
     rows = model.rows("link", len(first), upper=0).add(time, times=-1)
     share = 1.0 / (size * topology.link_GBps[first])
@@ -222,9 +226,9 @@ def _links(
 
 
 def _limits(
-    model: ProgramBuilder, topology: Topology, time: VariableBlock, traffic: tuple[Traffic, ...], link_orbit: I32
+    model: ProgramBuilder, topology: Topology, time: VariableBlock, traffic: tuple[SourceTraffic, ...], link_orbit: I32
 ) -> tuple[RowFamily, NDArray[np.int64]]:
-    """The same for limits: one of each kind, which is how many links it has of each orbit, and its bandwidth."""
+    """The same for limits: one row per kind, given by the number of links of each orbit and the bandwidth."""
     size = np.bincount(link_orbit)
     kinds: dict[bytes, int] = {}
     for at, limit in enumerate(topology.limits):

@@ -1,8 +1,7 @@
-"""The machine seen up to symmetry: one source per class, one destination per class seen from it, classes of arcs.
+"""The quotient of the machine by its symmetry: one source per class, one destination per class, classes of arcs.
 
-A fluid optimum can be averaged over the group, so there is one that looks the same from every source of a class. It is
-known once it is known for one source and, from there, for one destination of each class: one variable per orbit of
-(link, source, destination).
+A fluid optimum can be averaged over the group, so there is an invariant one. It is determined by one source of each
+class and, for it, one destination of each class: one variable per orbit of (link, source, destination).
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
+class OrbitClasses:
     """Classes of arcs and of nodes of the network: `arc` and `node` have the class of each."""
 
     arc: I32
@@ -26,45 +25,45 @@ class Classes:
 
     @property
     def num_arcs(self) -> int:
-        """Classes of arcs."""
+        """Number of classes of arcs."""
         return int(self.arc.max(initial=-1)) + 1
 
     def first_nodes(self) -> NDArray[np.int64]:
-        """One node of each class."""
+        """Return one node of each class."""
         return np.unique(self.node, return_index=True)[1]
 
 
 @dataclass(frozen=True, eq=False)
-class Destination:
-    """One destination of a class of `count`, and what looks alike from source and destination."""
+class DestinationClass:
+    """One destination of a class of `count`, with the orbits under the stabilizer of source and destination."""
 
     rank: int
     count: int
-    classes: Classes
+    classes: OrbitClasses
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """One source of a class of `count`, what looks alike from it, and one destination of each class."""
+class SourceClass:
+    """One source of a class of `count`, with the orbits under its stabilizer, and one destination of each class."""
 
     rank: int
     count: int
-    classes: Classes
-    destinations: tuple[Destination, ...]
+    classes: OrbitClasses
+    destinations: tuple[DestinationClass, ...]
 
 
-def sources_of(arcs: Arcs, group: Symmetry, sources: Bool, destinations: Bool) -> tuple[Source, ...]:
-    """One source per orbit, each with its classes; `sources` and `destinations` say which GPUs are."""
+def sources_of(arcs: Arcs, group: Symmetry, sources: Bool, destinations: Bool) -> tuple[SourceClass, ...]:
+    """Return one source per orbit, with its classes; `sources` and `destinations` are masks of GPUs."""
     result = []
     for rank, count in _representatives(group.node_orbits, sources):
         around = group.stabilizer(rank)
         wanted = destinations.copy()
         wanted[rank] = False
         ends = tuple(
-            Destination(end, many, _classes(arcs, around.stabilizer(end)))
+            DestinationClass(end, many, _classes(arcs, around.stabilizer(end)))
             for end, many in _representatives(around.node_orbits, wanted)
         )
-        result.append(Source(rank, count, _classes(arcs, around), ends))
+        result.append(SourceClass(rank, count, _classes(arcs, around), ends))
     return tuple(result)
 
 
@@ -74,6 +73,6 @@ def _representatives(orbit: I32, members: Bool) -> list[tuple[int, int]]:
     return list(zip(ranks[first].tolist(), count.tolist(), strict=True))
 
 
-def _classes(arcs: Arcs, group: Symmetry) -> Classes:
+def _classes(arcs: Arcs, group: Symmetry) -> OrbitClasses:
     arc, node = arcs.permuted(group)
-    return Classes(orbits(arc, len(arcs)), orbits(node, arcs.num_nodes))
+    return OrbitClasses(orbits(arc, len(arcs)), orbits(node, arcs.num_nodes))

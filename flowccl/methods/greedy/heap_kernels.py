@@ -1,4 +1,4 @@
-"""Pairing heaps, one for each pair of neighbours: the chunks that its source has, the one that helps most on top."""
+"""Pairing heaps, one per pair of neighbours: the chunks that its first node has, the highest score on top."""
 
 from typing import NamedTuple
 
@@ -8,40 +8,40 @@ from flowccl.compiled import F64, I32, I64, grown, inlined, inner, maker
 
 
 class Heaps(NamedTuple):
-    """Cells of all heaps in common arrays; -1 is no cell."""
+    """The cells of all heaps in common arrays; -1 means no cell."""
 
     root: I64  # the top of each heap
     key: F64
     chunk: I32
     child: I64
     sibling: I64
-    used: I64  # one number: cells from there on are fresh
-    free: I64  # one number: the first of the cells that were given back, each the sibling of the one before
+    used: I64  # one number: the first cell that was never used
+    free: I64  # one number: the first freed cell; `sibling` links the others
 
 
 @maker
-def new_heaps(count: int, room: int) -> Heaps:
-    """Empty heaps, and cells for so many entries."""
+def new_heaps(count: int, space: int) -> Heaps:
+    """Empty heaps, and cells for `space` entries."""
     return Heaps(
         np.full(count, -1, dtype=np.int64),
-        np.empty(room, dtype=np.float64),
-        np.empty(room, dtype=np.int32),
-        np.empty(room, dtype=np.int64),
-        np.empty(room, dtype=np.int64),
+        np.empty(space, dtype=np.float64),
+        np.empty(space, dtype=np.int32),
+        np.empty(space, dtype=np.int64),
+        np.empty(space, dtype=np.int64),
         np.zeros(1, dtype=np.int64),
         np.full(1, -1, dtype=np.int64),
     )
 
 
 @inlined
-def lack_room(heaps: Heaps, more: int) -> bool:
-    """Whether there may not be cells for so many more entries."""
+def heaps_lack_space(heaps: Heaps, more: int) -> bool:
+    """Whether the cells may not suffice for `more` entries."""
     return bool(heaps.used[0] + more > len(heaps.key))
 
 
 @maker
 def larger_heaps(heaps: Heaps) -> Heaps:
-    """The same entries, and as many cells again."""
+    """The same entries, with twice as many cells."""
     return Heaps(
         heaps.root,
         grown(heaps.key),
@@ -55,7 +55,7 @@ def larger_heaps(heaps: Heaps) -> Heaps:
 
 @inlined
 def add(heaps: Heaps, heap: int, key: float, chunk: int) -> None:
-    """Add an entry; there must be a cell for it."""
+    """Add an entry; a cell must be free."""
     cell = heaps.free[0]
     if cell >= 0:
         heaps.free[0] = heaps.sibling[cell]
@@ -63,26 +63,26 @@ def add(heaps: Heaps, heap: int, key: float, chunk: int) -> None:
         cell = heaps.used[0]
         heaps.used[0] += 1
     heaps.key[cell], heaps.chunk[cell] = key, chunk
-    put_back(heaps, heap, cell)
+    reinsert(heaps, heap, cell)
 
 
 @inlined
-def put_back(heaps: Heaps, heap: int, cell: int) -> None:
-    """A cell that was taken out, with the chunk and the key that it has."""
+def reinsert(heaps: Heaps, heap: int, cell: int) -> None:
+    """Insert a popped cell again, with its chunk and key."""
     heaps.child[cell], heaps.sibling[cell] = -1, -1
     heaps.root[heap] = _meld(heaps, heaps.root[heap], cell)
 
 
 @inlined
-def give_back(heaps: Heaps, cell: int) -> None:
-    """A cell that was taken out, for other entries."""
+def free_cell(heaps: Heaps, cell: int) -> None:
+    """Free a popped cell for other entries."""
     heaps.sibling[cell] = heaps.free[0]
     heaps.free[0] = cell
 
 
 @inner
-def take_out(heaps: Heaps, heap: int) -> int:
-    """The top cell; its children melded in pairs, then the pairs from the last to the first."""
+def pop_cell(heaps: Heaps, heap: int) -> int:
+    """Remove and return the top cell: meld its children in pairs, then the pairs from the last to the first."""
     top = heaps.root[heap]
     pairs = -1
     node = heaps.child[top]
@@ -92,9 +92,9 @@ def take_out(heaps: Heaps, heap: int) -> int:
         heaps.sibling[node] = -1
         if other >= 0:
             heaps.sibling[other] = -1
-        joined = _meld(heaps, node, other)
-        heaps.sibling[joined] = pairs
-        pairs = joined
+        melded = _meld(heaps, node, other)
+        heaps.sibling[melded] = pairs
+        pairs = melded
         node = after
     rest = -1
     while pairs >= 0:
@@ -108,7 +108,7 @@ def take_out(heaps: Heaps, heap: int) -> int:
 
 @inner
 def _meld(heaps: Heaps, a: int, b: int) -> int:
-    """One heap of two, the larger key on top."""
+    """Meld two heaps, the larger key on top."""
     if a < 0:
         return b
     if b < 0:

@@ -1,4 +1,4 @@
-"""One run of the list scheduler, compiled: events in order of time, and what each lets go."""
+"""One run of the list scheduler, compiled: events in order of time, and the transfers that each permits."""
 
 from typing import NamedTuple
 
@@ -24,55 +24,55 @@ from flowccl.compiled import (
 from flowccl.methods.greedy.heap_kernels import (
     Heaps,
     add,
-    give_back,
-    lack_room,
+    free_cell,
+    heaps_lack_space,
     larger_heaps,
     new_heaps,
-    put_back,
-    take_out,
+    pop_cell,
+    reinsert,
 )
+from flowccl.methods.greedy.inputs import GreedyDemand, GreedyNetwork, GreedyParams
 from flowccl.methods.greedy.link_kernels import (
     Hops,
-    Shares,
+    LimitUse,
     book_limits,
-    forget,
-    free_path,
-    larger_shares,
+    drop_ended,
+    fill_hops,
+    free_route,
+    larger_limit_use,
+    limit_use_lacks_space,
     new_hops,
-    new_shares,
-    path_wait,
-    place,
-    shares_lack_room,
+    new_limit_use,
+    route_wait,
 )
-from flowccl.methods.greedy.problem import Knobs, Net, Work
-from flowccl.methods.greedy.score_kernels import arrive, first_left, score, wants
-from flowccl.methods.greedy.tree_kernels import Tree, can_fork, fork, new_tree, reach, take_path
+from flowccl.methods.greedy.score_kernels import arrive, initial_remaining, score, wants
+from flowccl.methods.greedy.transfer_kernels import OpenTransfer, can_fork, fork, new_transfer, reach, take_route
 
 
-class Run(NamedTuple):
-    """Where a run is."""
+class RunState(NamedTuple):
+    """State of a run."""
 
-    left: F64  # see score_kernels
-    lacking: I64  # one number: destinations that have not got their chunk yet
+    remaining: F64  # see score_kernels
+    lacking: I64  # one number: deliveries still missing
     finish: I64  # one number
     free_at: I64  # of each link
-    held: I64  # of each node: bytes that it keeps or will keep for others
-    retry_at: I64  # of each pair: when its links are free again, if it waits for them
+    buffered: I64  # of each node: bytes that it buffers or will buffer for other nodes
+    retry_at: I64  # of each pair: the time of its next attempt, -1 if none is queued
 
 
-class Awake(NamedTuple):
-    """Pairs that may have something to send now, and whose turn it is."""
+class ActivePairs(NamedTuple):
+    """The pairs that may have a chunk to send at the current time, and which of them is next."""
 
     now: I64  # one number
     size: I64  # one number
-    turn: I64  # one number: -1 before all are awake
+    turn: I64  # one number: position of the next pair in the order
     pair: I64
     key: F64
     marked: Bool  # of each pair
 
 
-class Sent(NamedTuple):
-    """All transfers so far, in order of decision."""
+class SentTransfers(NamedTuple):
+    """All transfers so far, in the order of the decisions."""
 
     size: I64  # one number
     chunk: I32
@@ -82,32 +82,34 @@ class Sent(NamedTuple):
 
 
 @compiled
-def list_schedule(net: Net, work: Work, knobs: Knobs) -> tuple[bool, int, I32, I64, I64, I32]:
-    """One run. Returns (done, finish, chunk, start, hop pointer, hop links) of all transfers, in order of decision."""
-    chunks, pairs = len(work.chunk_bytes), len(net.pair_src)
+def run_list_scheduler(
+    net: GreedyNetwork, demand: GreedyDemand, params: GreedyParams
+) -> tuple[bool, int, I32, I64, I64, I32]:
+    """One run. Return (done, finish, chunk, start, hop pointer, hop links) of all transfers, in decision order."""
+    chunks, pairs = len(demand.chunk_bytes), len(net.pair_src)
     nodes, links = len(net.node_ptr) - 1, len(net.link_src)
-    run, awake, shares, hops = _new_run(net, work), _new_awake(pairs), new_shares(net), new_hops(net)
-    tree = new_tree(nodes, links, len(hops.begin))
+    run, active, limit_use, hops = _new_run(net, demand), _new_active(pairs), new_limit_use(net), new_hops(net)
+    transfer = new_transfer(nodes, links, len(hops.begin))
     heaps = new_heaps(pairs, 4 * chunks + 1024)
     queue = new_queue(2 * chunks + pairs + 1024)
-    sent = _new_sent(len(work.destination))
+    sent = _new_sent(len(demand.destination))
     for chunk in range(chunks):
-        put(queue, work.ready[chunk], chunk * nodes + work.source[chunk])
-    while _goes_on(knobs, run, queue):
-        _next_time(awake, queue)
-        while not _wake(net, work, knobs, run, awake, heaps, queue):
+        put(queue, demand.ready[chunk], chunk * nodes + demand.source[chunk])
+    while _should_continue(params, run, queue):
+        _next_time(active, queue)
+        while not _activate(net, demand, params, run, active, heaps, queue):
             heaps = larger_heaps(heaps)
-        _set_keys(awake, heaps)
-        order = np.argsort(awake.key[: awake.size[0]])
-        forget(shares, awake.now[0])
-        while not _serve(net, work, knobs, run, awake, order, heaps, shares, hops, tree, queue, sent):
-            if shares_lack_room(net, shares):
-                shares = larger_shares(shares)
+        _set_keys(active, heaps)
+        order = np.argsort(active.key[: active.size[0]])
+        drop_ended(limit_use, active.now[0])
+        while not _serve(net, demand, params, run, active, order, heaps, limit_use, hops, transfer, queue, sent):
+            if limit_use_lacks_space(net, limit_use):
+                limit_use = larger_limit_use(limit_use)
             if lacks_space(queue, nodes + 1):
                 queue = larger(queue)
-            if _sent_lacks_room(sent, tree):
+            if _sent_lacks_space(sent, transfer):
                 sent = _larger_sent(sent)
-    good = run.finish[0] < knobs.give_up_ps
+    good = run.finish[0] < params.cutoff_ps
     count = sent.size[0] if good else 0
     done = good and run.lacking[0] == 0
     last = sent.ptr[count]
@@ -115,21 +117,21 @@ def list_schedule(net: Net, work: Work, knobs: Knobs) -> tuple[bool, int, I32, I
 
 
 @inner
-def _goes_on(knobs: Knobs, run: Run, queue: Queue) -> bool:
-    """Whether there is something to do, and it is not too late."""
-    return bool(queue.size[0] > 0 and run.lacking[0] > 0 and run.finish[0] < knobs.give_up_ps)
+def _should_continue(params: GreedyParams, run: RunState, queue: Queue) -> bool:
+    """Whether events and missing deliveries remain, and the cutoff is not reached."""
+    return bool(queue.size[0] > 0 and run.lacking[0] > 0 and run.finish[0] < params.cutoff_ps)
 
 
 @inner
-def _next_time(awake: Awake, queue: Queue) -> None:
-    awake.now[0], awake.size[0], awake.turn[0] = queue.time[0], 0, 0
+def _next_time(active: ActivePairs, queue: Queue) -> None:
+    active.now[0], active.size[0], active.turn[0] = queue.time[0], 0, 0
 
 
 @maker
-def _new_run(net: Net, work: Work) -> Run:
-    return Run(
-        first_left(net, work),
-        np.full(1, len(work.destination)),
+def _new_run(net: GreedyNetwork, demand: GreedyDemand) -> RunState:
+    return RunState(
+        initial_remaining(net, demand),
+        np.full(1, len(demand.destination)),
         np.zeros(1, dtype=np.int64),
         np.zeros(len(net.link_src), dtype=np.int64),
         np.zeros(len(net.node_ptr) - 1, dtype=np.int64),
@@ -138,15 +140,15 @@ def _new_run(net: Net, work: Work) -> Run:
 
 
 @maker
-def _new_awake(pairs: int) -> Awake:
+def _new_active(pairs: int) -> ActivePairs:
     number = np.zeros(1, dtype=np.int64)
     marked = np.zeros(pairs, dtype=np.bool_)
-    return Awake(number, number.copy(), number.copy(), np.empty(pairs, dtype=np.int64), np.empty(pairs), marked)
+    return ActivePairs(number, number.copy(), number.copy(), np.empty(pairs, dtype=np.int64), np.empty(pairs), marked)
 
 
 @maker
-def _new_sent(least: int) -> Sent:
-    return Sent(
+def _new_sent(least: int) -> SentTransfers:
+    return SentTransfers(
         np.zeros(1, dtype=np.int64),
         np.empty(least + 16, dtype=np.int32),
         np.empty(least + 16, dtype=np.int64),
@@ -156,193 +158,217 @@ def _new_sent(least: int) -> Sent:
 
 
 @inner
-def _sent_lacks_room(sent: Sent, tree: Tree) -> bool:
-    """Whether another transfer may not fit."""
+def _sent_lacks_space(sent: SentTransfers, transfer: OpenTransfer) -> bool:
+    """Whether the space may not suffice for another transfer."""
     count = sent.size[0]
-    return bool(count == len(sent.chunk) or sent.ptr[count] + len(tree.link) > len(sent.link))
+    return bool(count == len(sent.chunk) or sent.ptr[count] + len(transfer.link) > len(sent.link))
 
 
 @maker
-def _larger_sent(sent: Sent) -> Sent:
-    return Sent(sent.size, grown(sent.chunk), grown(sent.start), grown(sent.ptr), grown(sent.link))
+def _larger_sent(sent: SentTransfers) -> SentTransfers:
+    return SentTransfers(sent.size, grown(sent.chunk), grown(sent.start), grown(sent.ptr), grown(sent.link))
 
 
 @inner
 def _serve(
-    net: Net,
-    work: Work,
-    knobs: Knobs,
-    run: Run,
-    awake: Awake,
+    net: GreedyNetwork,
+    demand: GreedyDemand,
+    params: GreedyParams,
+    run: RunState,
+    active: ActivePairs,
     order: I64,
     heaps: Heaps,
-    shares: Shares,
+    limit_use: LimitUse,
     hops: Hops,
-    tree: Tree,
+    transfer: OpenTransfer,
     queue: Queue,
-    sent: Sent,
+    sent: SentTransfers,
 ) -> bool:
-    """Let the pairs that are awake send, each in its turn; False where an array is full."""
-    while awake.turn[0] < awake.size[0] and run.finish[0] < knobs.give_up_ps:
-        if lacks_space(queue, len(run.held) + 1) or _sent_lacks_room(sent, tree) or shares_lack_room(net, shares):
+    """Let the active pairs send, one after the other; return False if an array is full."""
+    while active.turn[0] < active.size[0] and run.finish[0] < params.cutoff_ps:
+        if (
+            lacks_space(queue, len(run.buffered) + 1)
+            or _sent_lacks_space(sent, transfer)
+            or limit_use_lacks_space(net, limit_use)
+        ):
             return False
-        pair = awake.pair[order[awake.turn[0]]]
-        if not _send(net, work, knobs, run, heaps, shares, hops, tree, queue, sent, pair, awake.now[0]):
-            awake.turn[0] += 1
+        pair = active.pair[order[active.turn[0]]]
+        if not _send(net, demand, params, run, heaps, limit_use, hops, transfer, queue, sent, pair, active.now[0]):
+            active.turn[0] += 1
     return True
 
 
 @inner
-def _wake(net: Net, work: Work, knobs: Knobs, run: Run, awake: Awake, heaps: Heaps, queue: Queue) -> bool:
-    """Take all events of this time; False where the heaps are full.
+def _activate(
+    net: GreedyNetwork,
+    demand: GreedyDemand,
+    params: GreedyParams,
+    run: RunState,
+    active: ActivePairs,
+    heaps: Heaps,
+    queue: Queue,
+) -> bool:
+    """Process all events of the current time; return False if the heaps are full.
 
-    A chunk that arrives goes into the heaps of its node's pairs; code -p - 1 says that pair p may try again.
+    A chunk that arrives is added to the heaps of its node's pairs; code -p - 1 means that pair p tries again.
     """
-    now, nodes = awake.now[0], len(net.node_ptr) - 1
+    now, nodes = active.now[0], len(net.node_ptr) - 1
     while queue.size[0] > 0 and queue.time[0] == now:
-        if lack_room(heaps, len(net.pair_src)):
+        if heaps_lack_space(heaps, len(net.pair_src)):
             return False
         code = take(queue)
         if code < 0:
             if run.retry_at[-code - 1] == now:
                 run.retry_at[-code - 1] = -1
-                _mark(awake, -code - 1)
+                _mark(active, -code - 1)
             continue
         chunk, node = code // nodes, code % nodes
         for pair in range(net.node_ptr[node], net.node_ptr[node + 1]):
-            key = score(net, work, knobs, run.left, pair, chunk)
+            key = score(net, demand, params, run.remaining, pair, chunk)
             if key > 0:
                 add(heaps, pair, key, chunk)
-                _mark(awake, pair)
+                _mark(active, pair)
     return True
 
 
 @inlined
-def _mark(awake: Awake, pair: int) -> None:
-    if not awake.marked[pair]:
-        awake.marked[pair] = True
-        awake.pair[awake.size[0]] = pair
-        awake.size[0] += 1
+def _mark(active: ActivePairs, pair: int) -> None:
+    if not active.marked[pair]:
+        active.marked[pair] = True
+        active.pair[active.size[0]] = pair
+        active.size[0] += 1
 
 
 @inner
-def _set_keys(awake: Awake, heaps: Heaps) -> None:
-    """The keys of the pairs that are awake: the least is that of the best chunk."""
-    for i in range(awake.size[0]):
-        awake.marked[awake.pair[i]] = False
-        top = heaps.root[awake.pair[i]]
-        awake.key[i] = -heaps.key[top] if top >= 0 else 0.0
+def _set_keys(active: ActivePairs, heaps: Heaps) -> None:
+    """Set the keys of the active pairs: the negated scores of their best chunks."""
+    for i in range(active.size[0]):
+        active.marked[active.pair[i]] = False
+        top = heaps.root[active.pair[i]]
+        active.key[i] = -heaps.key[top] if top >= 0 else 0.0
 
 
 @inlined
 def _send(
-    net: Net,
-    work: Work,
-    knobs: Knobs,
-    run: Run,
+    net: GreedyNetwork,
+    demand: GreedyDemand,
+    params: GreedyParams,
+    run: RunState,
     heaps: Heaps,
-    shares: Shares,
+    limit_use: LimitUse,
     hops: Hops,
-    tree: Tree,
+    transfer: OpenTransfer,
     queue: Queue,
-    sent: Sent,
+    sent: SentTransfers,
     pair: int,
     now: int,
 ) -> bool:
-    """Send the chunk that helps most from a pair; False if nothing helps or the links are not free."""
-    chunk, path, at = _choose(net, work, knobs, run, heaps, shares, hops, pair, now)
+    """Send the best chunk of a pair; return False if no chunk has a positive score or the links are not free."""
+    chunk, route, at = _choose(net, demand, params, run, heaps, limit_use, hops, pair, now)
     if chunk < 0:
         if at >= 0 and (run.retry_at[pair] < 0 or at < run.retry_at[pair]):
             run.retry_at[pair] = at
             put(queue, at, -pair - 1)
         return False
     number = sent.size[0]
-    take_path(net, tree, hops, path, number)
-    reach(tree, net.pair_end[pair], at)
-    if can_fork(net, path):
-        fork(net, work, knobs, run.left, run.free_at, shares, tree, hops, pair, chunk, number)
-    shares.own[:] = 0
-    _write(sent, tree, chunk, now)
-    _hold_links(net, run.free_at, shares, tree)
-    _deliver(net, work, run, tree, queue, chunk)
+    take_route(net, transfer, hops, route, number)
+    reach(transfer, net.pair_end[pair], at)
+    if can_fork(net, route):
+        fork(net, demand, params, run.remaining, run.free_at, limit_use, transfer, hops, pair, chunk, number)
+    limit_use.own[:] = 0
+    _write(sent, transfer, chunk, now)
+    _occupy_links(net, run.free_at, limit_use, transfer)
+    _deliver(net, demand, run, transfer, queue, chunk)
     return True
 
 
 @inner
 def _choose(
-    net: Net, work: Work, knobs: Knobs, run: Run, heaps: Heaps, shares: Shares, hops: Hops, pair: int, now: int
+    net: GreedyNetwork,
+    demand: GreedyDemand,
+    params: GreedyParams,
+    run: RunState,
+    heaps: Heaps,
+    limit_use: LimitUse,
+    hops: Hops,
+    pair: int,
+    now: int,
 ) -> tuple[int, int, int]:
-    """What goes next from a pair: (chunk, path, arrival), or (-1, -1, when to try again; -1 if nothing helps)."""
+    """The next transfer of a pair, (chunk, route, arrival); or (-1, -1, time of the next attempt, -1 if none)."""
     if heaps.root[pair] < 0:
         return -1, -1, -1
     end = net.pair_end[pair]
-    path, again = free_path(net, run.free_at, pair, now)
-    if path < 0:
+    route, again = free_route(net, run.free_at, pair, now)
+    if route < 0:
         return -1, -1, again
     while True:
-        cell = _best(net, work, knobs, run.left, heaps, pair)
+        cell = _best(net, demand, params, run.remaining, heaps, pair)
         if cell < 0:
             return -1, -1, -1
         chunk = heaps.chunk[cell]
-        size = work.chunk_bytes[chunk]
-        keeps = size if net.buffer[end] >= 0 and not wants(work, chunk, end) else 0
-        if keeps > 0 and run.held[end] + keeps > net.buffer[end]:  # no room to keep it for others
-            give_back(heaps, cell)
+        size = demand.chunk_bytes[chunk]
+        keeps = size if net.buffer[end] >= 0 and not wants(demand, chunk, end) else 0
+        if keeps > 0 and run.buffered[end] + keeps > net.buffer[end]:  # no buffer space to relay it
+            free_cell(heaps, cell)
             continue
-        arrival = place(net, path, size, now, hops)
-        wait = path_wait(net, shares, run.free_at, hops, path, now)
+        arrival = fill_hops(net, route, size, now, hops)
+        wait = route_wait(net, limit_use, run.free_at, hops, route, now)
         if wait > 0:
-            shares.own[:] = 0
-            put_back(heaps, pair, cell)
+            limit_use.own[:] = 0
+            reinsert(heaps, pair, cell)
             return -1, -1, max(wait, now + 1)
-        give_back(heaps, cell)
-        run.held[end] += keeps
-        return chunk, path, arrival
+        free_cell(heaps, cell)
+        run.buffered[end] += keeps
+        return chunk, route, arrival
 
 
 @inner
-def _best(net: Net, work: Work, knobs: Knobs, left: F64, heaps: Heaps, pair: int) -> int:
-    """The cell of the chunk that helps most, taken out, or -1. Keys only sink: a top that keeps its key is the best."""
+def _best(
+    net: GreedyNetwork, demand: GreedyDemand, params: GreedyParams, remaining: F64, heaps: Heaps, pair: int
+) -> int:
+    """Pop the cell of the best chunk, or return -1. Scores only fall: a top cell that keeps its key is the best."""
     while heaps.root[pair] >= 0:
-        cell = take_out(heaps, pair)
-        key = score(net, work, knobs, left, pair, heaps.chunk[cell])
+        cell = pop_cell(heaps, pair)
+        key = score(net, demand, params, remaining, pair, heaps.chunk[cell])
         rest = heaps.root[pair]
         if key <= 0:
-            give_back(heaps, cell)
+            free_cell(heaps, cell)
         elif rest >= 0 and key < heaps.key[rest]:
             heaps.key[cell] = key
-            put_back(heaps, pair, cell)
+            reinsert(heaps, pair, cell)
         else:
             return cell
     return -1
 
 
 @inner
-def _write(sent: Sent, tree: Tree, chunk: int, start: int) -> None:
-    """Write the transfer in hand down."""
+def _write(sent: SentTransfers, transfer: OpenTransfer, chunk: int, start: int) -> None:
+    """Append the current transfer."""
     i, first = sent.size[0], sent.ptr[sent.size[0]]
-    sent.chunk[i], sent.start[i], sent.ptr[i + 1] = chunk, start, first + tree.hops[0]
-    for k in range(tree.hops[0]):
-        sent.link[first + k] = tree.link[k]
+    sent.chunk[i], sent.start[i], sent.ptr[i + 1] = chunk, start, first + transfer.hops[0]
+    for k in range(transfer.hops[0]):
+        sent.link[first + k] = transfer.link[k]
     sent.size[0] += 1
 
 
 @inner
-def _hold_links(net: Net, free_at: I64, shares: Shares, tree: Tree) -> None:
-    """Hold the links of the transfer in hand, and their limits."""
-    for k in range(tree.hops[0]):
-        link = tree.link[k]
-        free_at[link] = tree.until[link]
-        book_limits(net, shares, link, tree.begin[link], tree.until[link], tree.GBps[link])
+def _occupy_links(net: GreedyNetwork, free_at: I64, limit_use: LimitUse, transfer: OpenTransfer) -> None:
+    """Occupy the links of the current transfer, and their limits."""
+    for k in range(transfer.hops[0]):
+        link = transfer.link[k]
+        free_at[link] = transfer.until[link]
+        book_limits(net, limit_use, link, transfer.begin[link], transfer.until[link], transfer.GBps[link])
 
 
 @inner
-def _deliver(net: Net, work: Work, run: Run, tree: Tree, queue: Queue, chunk: int) -> None:
-    """Count who gets the chunk of the transfer in hand, and put its arrivals in the queue."""
+def _deliver(
+    net: GreedyNetwork, demand: GreedyDemand, run: RunState, transfer: OpenTransfer, queue: Queue, chunk: int
+) -> None:
+    """Count the deliveries of the current transfer, and queue its arrivals."""
     nodes = len(net.node_ptr) - 1
-    for i in range(tree.ends[0]):
-        node, at = tree.end[i], tree.end_at[i]
-        got = arrive(net, work, run.left, chunk, node)
+    for i in range(transfer.ends[0]):
+        node, at = transfer.end[i], transfer.end_at[i]
+        got = arrive(net, demand, run.remaining, chunk, node)
         if got > 0:
             run.lacking[0] -= got
             run.finish[0] = max(run.finish[0], at)

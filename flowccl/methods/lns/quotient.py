@@ -1,7 +1,8 @@
-"""A problem folded by a symmetry of machine and demand: one chunk of each orbit, one timetable for each orbit of links.
+"""The quotient of a problem by a symmetry group: one chunk per orbit of chunks, one timetable row per orbit of links.
 
-Elements of a free group take chunks to chunks and links to links. A transfer that is planned for one chunk stands for
-its images, one on every link of the orbit; so it is enough that no two hold the same orbit at once.
+The elements of a free group map chunks to chunks and links to links. A transfer that is planned for one chunk
+represents its images, one on every link of the orbit. A plan is valid if no two transfers occupy the same orbit at the
+same time.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ U64 = NDArray[np.uint64]
 
 @dataclass(frozen=True, eq=False)
 class Quotient:
-    """A group, where its elements take chunks (a row each), and the first chunk of each orbit."""
+    """A group, the images of the chunks (a row per element), and the first chunk of each orbit."""
 
     group: Symmetry
     image: I32
@@ -28,9 +29,9 @@ class Quotient:
 
     @classmethod
     def of(cls, group: Symmetry, demand: Demand) -> "Quotient | None":
-        """None where the demand does not look the same from the images of a GPU."""
+        """The quotient; None if the group does not map the demand to itself."""
         keys = [_keys(demand, nodes) for nodes in group.nodes]
-        order = [np.argsort(key, kind="stable") for key in keys]  # chunks that are alike stay in their order
+        order = [np.argsort(key, kind="stable") for key in keys]  # equal chunks keep their order
         image = np.empty((len(group), len(demand)), dtype=np.int32)
         for row, key, at in zip(image, keys, order, strict=True):
             if not np.array_equal(key[at], keys[0][order[0]]):
@@ -38,10 +39,10 @@ class Quotient:
             row[at] = order[0]
         return cls(group, image, np.flatnonzero(image.min(axis=0) == np.arange(len(demand))))
 
-    def unfolded(
+    def expanded(
         self, demand: Demand, routes: Routes, chunk: NDArray[np.int64], route: I32, start_ps: NDArray[np.int64]
     ) -> Schedule:
-        """The images of transfers under all elements, as a schedule of the whole demand."""
+        """The images of the transfers under all elements, as a schedule of the whole demand."""
         used, place = np.unique(route, return_inverse=True)
         links = [np.array(routes.links(int(r)), dtype=np.int32) for r in used]
         lists = [tuple(row[one].tolist()) for row in self.group.links for one in links]
@@ -56,7 +57,7 @@ class Quotient:
 
 
 def _keys(demand: Demand, nodes: I32) -> U64:
-    """A number for each chunk that says its size, where it starts and who wants it, after the nodes have moved."""
+    """A hash of each chunk's size, release time, source and destinations, after the nodes are permuted."""
     random = np.random.default_rng(3).integers(1, 2**63, (2, len(nodes)), dtype=np.uint64)
     ends = random[0][nodes[demand.destination_rank]]
     wanted = np.add.reduceat(ends, demand.destination_ptr[:-1].astype(np.int64))

@@ -1,4 +1,4 @@
-"""A timetable of the links: where there is room in it for a route, and what is booked."""
+"""A timetable of the links: bookings, and the search for free slots for a route."""
 
 from typing import NamedTuple
 
@@ -7,50 +7,50 @@ import numpy as np
 from flowccl.compiled import F64, I32, I64, Bool, compiled, inner, maker
 
 
-class Net(NamedTuple):
-    """Routes between storing nodes, by the node they start from; every route is crossed in one hold."""
+class RouteNetwork(NamedTuple):
+    """Routes between storing nodes, by start node; a chunk occupies all links of a route for the same time."""
 
     node_ptr: I64
-    start: I32  # of each route: the node
+    start: I32  # of each route: its first node
     end: I32
     GBps: F64
-    away_ps: I64  # latency of the whole route
+    latency_ps: I64  # latency of the whole route
     hop_ptr: I64
     hop_link: I32
     hop_offset_ps: I64
-    into_ptr: I64  # routes by the node they end at
+    into_ptr: I64  # routes by their end node
     into_route: I64
-    ahead_ps: F64  # least time from any node to any, nothing in the way
+    distance_ps: F64  # least time between any two nodes on idle links
     usable: Bool  # of each route
 
 
-class Table(NamedTuple):
-    """When each link is held, and for which chunk: a row per link, in order of time; -1 where it is not ours."""
+class Timetable(NamedTuple):
+    """When each link is busy, and with which chunk (-1: other data): a row per link, in order of time."""
 
-    holds: I64  # how many
+    entries: I64  # number of entries of each link
     begin_ps: I64
     until_ps: I64
     chunk: I32
 
 
 @compiled
-def new_table(links: int, space: int) -> Table:
-    """No holds yet."""
+def new_timetable(links: int, space: int) -> Timetable:
+    """An empty timetable."""
     begin = np.zeros((links, space), dtype=np.int64)
-    return Table(np.zeros(links, dtype=np.int64), begin, begin.copy(), np.zeros((links, space), dtype=np.int32))
+    return Timetable(np.zeros(links, dtype=np.int64), begin, begin.copy(), np.zeros((links, space), dtype=np.int32))
 
 
 @maker
-def with_space(table: Table, more: int) -> Table:
-    """The same table, wide enough for so many more holds on every link."""
+def with_space(table: Timetable, more: int) -> Timetable:
+    """The same table, with space for `more` entries on every link."""
     links, space = table.begin_ps.shape
     used = 0
     for link in range(links):
-        used = max(used, table.holds[link])
+        used = max(used, table.entries[link])
     if used + more <= space:
         return table
-    wide = new_table(links, 2 * (used + more))
-    wide.holds[:] = table.holds
+    wide = new_timetable(links, 2 * (used + more))
+    wide.entries[:] = table.entries
     wide.begin_ps[:, :space] = table.begin_ps
     wide.until_ps[:, :space] = table.until_ps
     wide.chunk[:, :space] = table.chunk
@@ -58,9 +58,9 @@ def with_space(table: Table, more: int) -> Table:
 
 
 @inner
-def first_after(table: Table, link: int, time: int) -> int:
-    """The first hold of a link that is not over by a time."""
-    low, high = 0, table.holds[link]
+def first_after(table: Timetable, link: int, time: int) -> int:
+    """The first entry of a link that ends after a time."""
+    low, high = 0, table.entries[link]
     while low < high:
         middle = (low + high) >> 1
         if table.until_ps[link, middle] > time:
@@ -71,14 +71,14 @@ def first_after(table: Table, link: int, time: int) -> int:
 
 
 @inner
-def earliest(net: Net, table: Table, route: int, hold: int, time: int, limit: float) -> int:
-    """The first start from `time` on with every link of a route free when its turn comes; any one from `limit` on."""
+def earliest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int, limit: float) -> int:
+    """The earliest start from `time` on at which all links of a route are free; the search stops at `limit`."""
     while True:
         free = True
         for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
             link, begin = net.hop_link[h], time + net.hop_offset_ps[h]
             place = first_after(table, link, begin)
-            while place < table.holds[link] and table.begin_ps[link, place] < begin + hold:
+            while place < table.entries[link] and table.begin_ps[link, place] < begin + busy:
                 begin = table.until_ps[link, place]
                 place += 1
                 free = False
@@ -88,17 +88,19 @@ def earliest(net: Net, table: Table, route: int, hold: int, time: int, limit: fl
 
 
 @inner
-def latest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
-    """The last start up to `time` with every link of a route free when its turn comes; it may lie before zero."""
+def latest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int) -> int:
+    """The latest start up to `time` at which all links of a route are free; it may be negative."""
     while True:
         free = True
         for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
             link, begin = net.hop_link[h], time + net.hop_offset_ps[h]
-            place = first_after(table, link, begin + hold - 1)  # the last that begins before its end, or the one behind
-            if place == table.holds[link] or table.begin_ps[link, place] >= begin + hold:
+            place = first_after(
+                table, link, begin + busy - 1
+            )  # the last entry that begins before the end, or its successor
+            if place == table.entries[link] or table.begin_ps[link, place] >= begin + busy:
                 place -= 1
             while place >= 0 and table.until_ps[link, place] > begin:
-                begin = table.begin_ps[link, place] - hold
+                begin = table.begin_ps[link, place] - busy
                 place -= 1
                 free = False
             time = begin - net.hop_offset_ps[h]
@@ -107,33 +109,33 @@ def latest(net: Net, table: Table, route: int, hold: int, time: int) -> int:
 
 
 @inner
-def book(net: Net, table: Table, route: int, hold: int, time: int, chunk: int) -> None:
-    """Hold every link of a route for a chunk that starts then; it must be free."""
+def book(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int, chunk: int) -> None:
+    """Book every link of a route for a chunk that starts at `time`; the links must be free."""
     for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
         link, begin = net.hop_link[h], time + net.hop_offset_ps[h]
         place = first_after(table, link, begin)
-        for k in range(table.holds[link], place, -1):
+        for k in range(table.entries[link], place, -1):
             table.begin_ps[link, k] = table.begin_ps[link, k - 1]
             table.until_ps[link, k] = table.until_ps[link, k - 1]
             table.chunk[link, k] = table.chunk[link, k - 1]
-        table.begin_ps[link, place], table.until_ps[link, place] = begin, begin + hold
+        table.begin_ps[link, place], table.until_ps[link, place] = begin, begin + busy
         table.chunk[link, place] = chunk
-        table.holds[link] += 1
+        table.entries[link] += 1
 
 
 @inner
-def release(net: Net, table: Table, route: int, time: int) -> None:
-    """Take back what was booked for a start on a route."""
+def release(net: RouteNetwork, table: Timetable, route: int, time: int) -> None:
+    """Remove the booking of a route for a start at `time`."""
     for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
         link = net.hop_link[h]
-        for k in range(first_after(table, link, time + net.hop_offset_ps[h]), table.holds[link] - 1):
+        for k in range(first_after(table, link, time + net.hop_offset_ps[h]), table.entries[link] - 1):
             table.begin_ps[link, k] = table.begin_ps[link, k + 1]
             table.until_ps[link, k] = table.until_ps[link, k + 1]
             table.chunk[link, k] = table.chunk[link, k + 1]
-        table.holds[link] -= 1
+        table.entries[link] -= 1
 
 
 @inner
-def busy_ps(net: Net, route: int, size_bytes: int) -> int:
-    """How long a chunk of so many bytes holds each link of a route."""
+def busy_ps(net: RouteNetwork, route: int, size_bytes: int) -> int:
+    """How long a chunk of `size_bytes` occupies each link of a route."""
     return int(np.ceil(size_bytes * 1000.0 / net.GBps[route]))

@@ -1,4 +1,4 @@
-"""Compiled loops of the mirrored method: how the data of one source spreads while all others do the same."""
+"""Compiled loops of the symmetric method: list scheduling of one source's data while all others do the same."""
 
 from typing import NamedTuple
 
@@ -7,33 +7,33 @@ import numpy as np
 from flowccl.compiled import F64, I32, I64, compiled, heap_pop, heap_push
 
 
-class Kinds(NamedTuple):
-    """Ways of one kind hold the same orbits of links at the same times.
+class RouteKinds(NamedTuple):
+    """Routes of one kind occupy the same orbits of links at the same times.
 
-    Way w is of kind `way_kind[w]` and leads from GPU u to GPU `end[w, u]`. A transfer of kind k holds orbit
-    `hop_orbit[h]` from `hop_offset[h]` on for `hold[k]`, for h from `hop_ptr[k]` to `hop_ptr[k + 1]`, and has arrived
+    Route w is of kind `route_kind[w]` and leads from GPU u to GPU `end[w, u]`. A transfer of kind k occupies orbit
+    `hop_orbit[h]` from `hop_offset[h]` on for `busy[k]`, for h from `hop_ptr[k]` to `hop_ptr[k + 1]`, and arrives
     after `arrive[k]`.
     """
 
-    way_kind: I64
+    route_kind: I64
     end: I32
     hop_ptr: I64
     hop_orbit: I64
     hop_offset: I64
-    hold: I64
+    busy: I64
     arrive: I64
     orbits: int
 
 
 @compiled
 def _random() -> float:
-    """From 0 to 1, after the seed of `spread`."""
+    """A random number from 0 to 1; `schedule_broadcast` sets the seed."""
     return np.random.random()  # noqa: NPY002
 
 
 @compiled
-def _ready(kinds: Kinds, free: I64, kind: int) -> int:
-    """When all orbits of a kind are free for its next transfer."""
+def _ready(kinds: RouteKinds, free: I64, kind: int) -> int:
+    """The time at which all orbits of a kind are free for its next transfer."""
     at = np.int64(0)
     for h in range(kinds.hop_ptr[kind], kinds.hop_ptr[kind + 1]):
         at = max(at, free[kinds.hop_orbit[h]] - kinds.hop_offset[h])
@@ -41,36 +41,36 @@ def _ready(kinds: Kinds, free: I64, kind: int) -> int:
 
 
 @compiled
-def _tell(kinds: Kinds, near: F64, first: int, node: int) -> None:
-    """Let the neighbours of a node that has the chunk know."""
-    for w in range(len(kinds.way_kind)):
-        own = kinds.way_kind[w]
-        for k in range(len(kinds.hold)):
-            if k != own and kinds.hold[own] <= kinds.hold[k]:
+def _count_neighbour(kinds: RouteKinds, near: F64, first: int, node: int) -> None:
+    """Count a node that has the chunk at its neighbours."""
+    for w in range(len(kinds.route_kind)):
+        own = kinds.route_kind[w]
+        for k in range(len(kinds.busy)):
+            if k != own and kinds.busy[own] <= kinds.busy[k]:
                 near[k, first + kinds.end[w, node]] += 1
 
 
 @compiled
-def spread(
-    kinds: Kinds, chunks: int, noise: float, late: float, deadline: int, seed: int
+def schedule_broadcast(
+    kinds: RouteKinds, chunks: int, noise: float, late: float, deadline: int, seed: int
 ) -> tuple[bool, int, I32, I32, I32, I64]:
     """List scheduling of all chunks of GPU 0 to all GPUs, on orbits of links.
 
-    Whenever the orbits of a kind are free, the chunk goes where the fewest neighbours have it, with noise; `late` holds
-    later chunks back. Nothing starts that would arrive after the deadline. Returns (done, finish, and for every
-    transfer its chunk, the GPU that sends, the way, the start).
+    Whenever the orbits of a kind are free, it sends a chunk to the node with the fewest neighbours that have the chunk,
+    with noise; `late` delays later chunks. No transfer arrives after the deadline. Return (done, finish, and for every
+    transfer its chunk, the sending GPU, the route and the start).
     """
     np.random.seed(seed)  # noqa: NPY002  # compiled code has no Generator of its own
-    ways, count = kinds.end.shape
+    routes, count = kinds.end.shape
     num_kinds = len(kinds.hop_ptr) - 1
-    # For each kind: neighbours that have the chunk or will, and could bring it by another kind that is as quick.
+    # For each kind: neighbours that have or will have the chunk and could send it by another kind that is as fast.
     near = np.zeros((num_kinds, chunks * count))
     taken = np.zeros(chunks * count, dtype=np.bool_)
-    room = np.zeros(num_kinds, dtype=np.int64)
-    for w in range(ways):
-        room[kinds.way_kind[w]] += chunks * count
+    space = np.zeros(num_kinds, dtype=np.int64)
+    for w in range(routes):
+        space[kinds.route_kind[w]] += chunks * count
     heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
-    heap_ptr[1:] = np.cumsum(room)
+    heap_ptr[1:] = np.cumsum(space)
     heap_key, heap_code = np.empty(heap_ptr[-1]), np.empty(heap_ptr[-1], dtype=np.int64)
     heap_size = np.zeros(num_kinds, dtype=np.int64)
     free = np.zeros(kinds.orbits, dtype=np.int64)
@@ -79,48 +79,48 @@ def spread(
         np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64),
         np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64),
     )
-    wakes = np.zeros(num_kinds, dtype=np.bool_)
+    queued = np.zeros(num_kinds, dtype=np.bool_)
     q_size, done, finish = 0, 0, np.int64(0)
     out_chunk, out_root = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int32)
-    out_way, out_start = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int64)
+    out_route, out_start = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int64)
     for c in range(chunks):
         taken[c * count] = True
-        _tell(kinds, near, c * count, 0)
+        _count_neighbour(kinds, near, c * count, 0)
         heap_push(q_time, q_code, q_size, 0, c * count)
         q_size += 1
-    order = np.argsort(-kinds.hold)
+    order = np.argsort(-kinds.busy)
     while q_size > 0 and done < total:
         now = q_time[0]
         while q_size > 0 and q_time[0] == now:
             code = heap_pop(q_time, q_code, q_size)
             q_size -= 1
             if code < 0:
-                wakes[-code - 1] = False
+                queued[-code - 1] = False
                 continue
             c, u = code // count, code % count
-            for w in range(ways):
+            for w in range(routes):
                 place = c * count + kinds.end[w, u]
                 if not taken[place]:
-                    k = kinds.way_kind[w]
+                    k = kinds.route_kind[w]
                     at = heap_ptr[k]
                     value = near[k, place] + noise * _random() + late * c
-                    heap_push(heap_key[at:], heap_code[at:], heap_size[k], value, code * ways + w)
+                    heap_push(heap_key[at:], heap_code[at:], heap_size[k], value, code * routes + w)
                     heap_size[k] += 1
         for k in order:
             at = heap_ptr[k]
             while heap_size[k] > 0 and now + kinds.arrive[k] <= deadline:
                 ready = _ready(kinds, free, k)
                 if ready > now:
-                    if not wakes[k]:
-                        wakes[k] = True
+                    if not queued[k]:
+                        queued[k] = True
                         heap_push(q_time, q_code, q_size, ready, -k - 1)
                         q_size += 1
                     break
                 seen = heap_key[at]
                 code = heap_pop(heap_key[at:], heap_code[at:], heap_size[k])
                 heap_size[k] -= 1
-                w = code % ways
-                c, u = code // ways // count, code // ways % count
+                w = code % routes
+                c, u = code // routes // count, code // routes % count
                 place = c * count + kinds.end[w, u]
                 if taken[place]:
                     continue
@@ -130,20 +130,22 @@ def spread(
                     heap_size[k] += 1
                     continue
                 taken[place] = True
-                _tell(kinds, near, c * count, kinds.end[w, u])
+                _count_neighbour(kinds, near, c * count, kinds.end[w, u])
                 for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
-                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.hold[k]
-                out_chunk[done], out_root[done], out_way[done], out_start[done] = c, u, w, now
+                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.busy[k]
+                out_chunk[done], out_root[done], out_route[done], out_start[done] = c, u, w, now
                 done += 1
                 finish = max(finish, now + kinds.arrive[k])
                 heap_push(q_time, q_code, q_size, now + kinds.arrive[k], place)
                 q_size += 1
-    return done == total, int(finish), out_chunk[:done], out_root[:done], out_way[:done], out_start[:done]
+    return done == total, int(finish), out_chunk[:done], out_root[:done], out_route[:done], out_start[:done]
 
 
 @compiled
-def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64, rank: I64) -> tuple[int, I64]:
-    """List scheduling of given transfers of GPU 0's data on orbits of links: the least rank goes first.
+def schedule_jobs(
+    kinds: RouteKinds, job_kind: I64, before: I64, next_ptr: I64, following: I64, rank: I64
+) -> tuple[int, I64]:
+    """List scheduling of given transfers of GPU 0's data on orbits of links: the lowest rank goes first.
 
     Job j may start when job `before[j]` (-1: none) has arrived; `following[next_ptr[j]:next_ptr[j + 1]]` wait for j.
     """
@@ -156,7 +158,7 @@ def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64
     heap_size = np.zeros(num_kinds, dtype=np.int64)
     free, start = np.zeros(kinds.orbits, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
     q_time, q_code = np.empty(2 * jobs + 16, dtype=np.int64), np.empty(2 * jobs + 16, dtype=np.int64)
-    wakes = np.zeros(num_kinds, dtype=np.bool_)
+    queued = np.zeros(num_kinds, dtype=np.bool_)
     q_size, finish = 0, np.int64(0)
     for j in range(jobs):
         if before[j] < 0:
@@ -168,7 +170,7 @@ def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64
             code = heap_pop(q_time, q_code, q_size)
             q_size -= 1
             if code < 0:
-                wakes[-code - 1] = False
+                queued[-code - 1] = False
                 continue
             k = job_kind[code]
             heap_push(heap_key[heap_ptr[k] :], heap_job[heap_ptr[k] :], heap_size[k], rank[code], code)
@@ -178,8 +180,8 @@ def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64
             while heap_size[k] > 0:
                 ready = _ready(kinds, free, k)
                 if ready > now:
-                    if not wakes[k]:
-                        wakes[k] = True
+                    if not queued[k]:
+                        queued[k] = True
                         heap_push(q_time, q_code, q_size, ready, -k - 1)
                         q_size += 1
                     break
@@ -187,7 +189,7 @@ def work(kinds: Kinds, job_kind: I64, before: I64, next_ptr: I64, following: I64
                 heap_size[k] -= 1
                 start[j] = now
                 for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
-                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.hold[k]
+                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.busy[k]
                 finish = max(finish, now + kinds.arrive[k])
                 for i in range(next_ptr[j], next_ptr[j + 1]):
                     heap_push(q_time, q_code, q_size, now + kinds.arrive[k], following[i])

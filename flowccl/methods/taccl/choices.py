@@ -1,4 +1,4 @@
-"""Which (chunk, arc) pairs there are to choose from, and the sends that a choice makes."""
+"""The (chunk, arc) pairs to choose from, and the sends of a choice."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,68 +7,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.taccl.logical import Ints, Logical
-from flowccl.methods.taccl.orbits import Turn, orbits, turns_of
+from flowccl.methods.taccl.logical import Ints, LogicalTopology
+from flowccl.methods.taccl.orbits import SketchSymmetry, orbits, symmetries_of
 from flowccl.units import busy_times_ps
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """Pair p is chunk `chunk[p]` on arc `arc[p]`; `takes_ps` until it arrives. Chunks have one source each."""
+class RouteChoices:
+    """Pair p is chunk `chunk[p]` on arc `arc[p]`, which arrives after `takes_ps`. Each chunk has one source."""
 
-    logical: Logical
+    logical: LogicalTopology
     demand: Demand
     chunk: Ints
     arc: Ints
     takes_ps: Ints
 
     @classmethod
-    def of(cls, logical: Logical, demand: Demand) -> "Ways":
-        """All pairs that the sketch lets a chunk use."""
-        parts = [np.flatnonzero(_useful(logical, demand, chunk)) for chunk in range(len(demand))]
+    def of(cls, logical: LogicalTopology, demand: Demand) -> "RouteChoices":
+        """All pairs that the sketch allows."""
+        parts = [np.flatnonzero(_useful_arcs(logical, demand, chunk)) for chunk in range(len(demand))]
         arc = np.concatenate(parts).astype(np.int64)
         chunk = np.repeat(np.arange(len(demand)), [len(part) for part in parts])
         return cls(logical, demand, chunk, arc, logical.times(demand.chunk_bytes[chunk], arc)[0])
 
     @cached_property
-    def rotations(self) -> list[Turn]:
+    def symmetries(self) -> list[SketchSymmetry]:
         """Symmetries of machine, sketch and demand."""
-        return turns_of(self.logical, self.demand)
+        return symmetries_of(self.logical, self.demand)
 
     @cached_property
     def pair_orbits(self) -> tuple[Ints, Ints]:
         """The orbit of each pair, and the first pair of each orbit."""
         arcs = len(self.logical)
-        images = [turn.chunk[self.chunk] * arcs + turn.arc[self.arc] for turn in self.rotations]
+        images = [symmetry.chunk[self.chunk] * arcs + symmetry.arc[self.arc] for symmetry in self.symmetries]
         return orbits(self.chunk * arcs + self.arc, images)
 
     @cached_property
     def nodes(self) -> int:
-        """Of the machine."""
+        """Number of nodes of the machine."""
         return len(self.logical.topology.nodes)
 
     @cached_property
     def loads(self) -> tuple[Ints, Ints, Ints]:
-        """For how long each pair takes which resource: (pair, resource, ps). Links come first, then limits."""
+        """How long each pair occupies each resource: (pair, resource, ps). Resources are links, then limits."""
         topology = self.logical.topology
         _, pair, link, begin, end = self.logical.times(self.demand.chunk_bytes[self.chunk], self.arc)
-        pairs, resources, held = [pair], [link.astype(np.int64)], [end - begin]
+        pairs, resources, busy = [pair], [link.astype(np.int64)], [end - begin]
         for number, limit in enumerate(topology.limits):
             under = pair[np.isin(link, limit.links)]
             pairs.append(under)
             resources.append(np.full(len(under), len(topology.links) + number))
-            held.append(
+            busy.append(
                 busy_times_ps(self.demand.chunk_bytes[self.chunk[under]], np.full(len(under), limit.bandwidth_GBps))
             )
-        return np.concatenate(pairs), np.concatenate(resources), np.concatenate(held)
+        return np.concatenate(pairs), np.concatenate(resources), np.concatenate(busy)
 
     @property
     def resources(self) -> int:
-        """Links and limits."""
+        """Number of links and limits."""
         return len(self.logical.topology.links) + len(self.logical.topology.limits)
 
     def sends(self, chosen: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Of the chosen pairs those that lead to a destination, and for each the place of the one before it, or -1."""
+        """Return the chosen pairs that lead to a destination, and for each the index of its predecessor, or -1."""
         key = self.chunk * self.nodes
         into = dict(
             zip((key + self.logical.dst[self.arc])[chosen].tolist(), np.flatnonzero(chosen).tolist(), strict=True)
@@ -92,10 +92,10 @@ class Ways:
         return pairs, np.array([place[before[p]] if p in before else -1 for p in place], dtype=np.int64)
 
 
-def _useful(logical: Logical, demand: Demand, chunk: int) -> NDArray[np.bool_]:
-    """Arcs that a chunk may use: those of its source, between GPUs on shortest ways to its destinations."""
+def _useful_arcs(logical: LogicalTopology, demand: Demand, chunk: int) -> NDArray[np.bool_]:
+    """Arcs that a chunk may use: allowed for its source and, unless the reach is "any", on shortest paths."""
     source, ends = int(demand.source[chunk]), demand.destinations(chunk)
-    allowed, away = logical.ways_of(source)
+    allowed, away = logical.arcs_from(source)
     useful = allowed & (logical.dst != source) & np.isfinite(away[source, logical.src])
     if logical.sketch.reach == "any":
         return np.asarray(useful)

@@ -1,4 +1,4 @@
-"""The logical machine of a sketch: arcs from one storing node to the next, with their times and the links they hold."""
+"""The logical topology of a sketch: arcs between storing nodes, with their times and the links they occupy."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Logical:
+class LogicalTopology:
     """Arc a goes from `src[a]` to `dst[a]` over route a of `routes`."""
 
     topology: Topology
@@ -28,11 +28,11 @@ class Logical:
     routes: Routes
 
     @classmethod
-    def of(cls, topology: Topology, sketch: Sketch, size_bytes: int, *, reduces: bool = False) -> "Logical":
-        """What the sketch leaves of a machine, for chunks of about so many bytes: the quickest ways of each pair.
+    def of(cls, topology: Topology, sketch: Sketch, size_bytes: int, *, reduces: bool = False) -> "LogicalTopology":
+        """The arcs that a sketch allows, for chunks of about this size: the fastest routes of each pair.
 
-        A memory that cannot copy, or reduce where that is needed, is left out. The machine has all connections that the
-        sketch names (see `relayed`).
+        Memories that cannot copy are omitted, and those that cannot reduce if that is needed. The machine has all
+        connections that the sketch names (see `relayed`).
         """
         near = neighbours(topology)
         every = cls(topology, sketch, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), near.routes)
@@ -52,7 +52,7 @@ class Logical:
         return len(self.src)
 
     def times(self, size_bytes: Ints, arc: Ints) -> tuple[Ints, Ints, NDArray[np.int32], Ints, Ints]:
-        """Sends of so many bytes over arcs: until arrival; and the hops: whose, on which link, from when to when."""
+        """Times of sends over arcs: time to arrival; and for each hop its send, link, start and end."""
         zero = np.zeros(len(arc), dtype=np.int64)
         shape = shape_on(self.topology, self.routes)
         timing = replay(self.topology, shape, size_bytes, arc.astype(np.int32), zero)
@@ -60,8 +60,11 @@ class Logical:
         np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps)
         return takes, timing.hop_transfer, timing.hop_link, timing.hop_from_ps, timing.hop_to_ps
 
-    def ways_of(self, source: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Arcs that data of a node may use (it leaves its host only through its sender), and fewest arcs over them."""
+    def arcs_from(self, source: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Arcs that data of a node may use, and the fewest arcs between nodes over them.
+
+        Data leaves the host of its source only through the sender of the source.
+        """
         sender = self.sketch.senders[source] if self.sketch.senders else -1
         if sender not in self._known:
             host = [node.host for node in self.topology.nodes]
@@ -76,25 +79,25 @@ class Logical:
         return {}
 
     @cached_property
-    def backwards(self) -> "Logical":
-        """The same arcs, the other way round: for the ways of a reduction, which take the same times.
+    def backwards(self) -> "LogicalTopology":
+        """The reversed arcs, for the routes of a reduction, which take the same times.
 
-        Senders are of no use there: what leaves a host is a sum of many ranks' data.
+        Senders do not apply there: data that leaves a host is reduced from contributions of many ranks.
         """
-        return Logical(self.topology, replace(self.sketch, senders=()), self.dst, self.src, self.routes)
+        return LogicalTopology(self.topology, replace(self.sketch, senders=()), self.dst, self.src, self.routes)
 
     def check_reaches(self, demand: Demand) -> None:
-        """Every destination can be reached from every source of its chunk."""
+        """Raise InputError unless every destination can be reached from every source of its chunk."""
         nodes, senders = self.topology.nodes, () if demand.reduces else self.sketch.senders
         arcs = self if senders else replace(self, sketch=replace(self.sketch, senders=()))
         for chunk in range(len(demand)):
             for source in demand.sources(chunk).tolist():
-                away = arcs.ways_of(source)[1][source, demand.destinations(chunk)]
+                away = arcs.arcs_from(source)[1][source, demand.destinations(chunk)]
                 if not np.all(np.isfinite(away)):
                     end = demand.destinations(chunk)[np.argmax(~np.isfinite(away))]
                     through = f" through its sender {nodes[senders[source]].name}" if senders else ""
-                    way = f"from {nodes[source].name} to {nodes[end].name}{through}"
-                    raise InputError(f"the sketch leaves no way {way} on {self.topology.name}")
+                    ends = f"from {nodes[source].name} to {nodes[end].name}{through}"
+                    raise InputError(f"the sketch leaves no path {ends} on {self.topology.name}")
 
 
 def _hops(src: Ints, dst: Ints, count: int) -> NDArray[np.float64]:
@@ -107,7 +110,7 @@ def _hops(src: Ints, dst: Ints, count: int) -> NDArray[np.float64]:
 
 
 def _allowed(topology: Topology, sketch: Sketch, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which pairs of storing nodes the sketch lets send to each other."""
+    """Which pairs of storing nodes may send to each other according to the sketch."""
     count, gpus = len(topology.nodes), topology.num_gpus
     key = src.astype(np.int64) * count + dst
     host = {name: n for n, name in enumerate(dict.fromkeys(node.host for node in topology.nodes))}

@@ -1,4 +1,4 @@
-"""What method `taccl` may be told."""
+"""Options of method `taccl`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,12 +14,12 @@ Stage = Literal["milp", "fast"]
 class TacclOptions:
     """How each stage works.
 
-    sketch             what may be used, and how; None derives one from the machine
-    routing            milp: the path encoding; fast: ways of least time and load, one chunk after the other
-    contiguity         milp: the contiguity encoding; fast: join neighbours one by one while it helps
-    routing_limit_s    time of the path encoding; None is half of all
-    contiguity_limit_s time of the contiguity encoding; None is what is left
-    solver, threads    who solves, and on how many threads
+    sketch             the communication sketch; None derives one from the machine
+    routing            milp: the path encoding; fast: paths of least time and load, one chunk after the other
+    contiguity         milp: the contiguity encoding; fast: merge consecutive sends one by one while it helps
+    routing_limit_s    time limit of the path encoding; None: half of the time
+    contiguity_limit_s time limit of the contiguity encoding; None: the time left
+    solver, threads    LP/MILP solver, and its number of threads
     """
 
     sketch: Sketch | None = None
@@ -41,9 +41,9 @@ class TacclOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "TacclOptions":
-        """From a mapping; a name that there is not is an InputError."""
+        """Create the options from a mapping; InputError for an unknown option."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise InputError(f"there is no option {name!r} of taccl; they are {', '.join(known)}")
+                raise InputError(f"unknown option {name!r} of taccl; the options are {', '.join(known)}")
         return cls(**options)

@@ -1,4 +1,4 @@
-"""Symmetry of a problem: which (chunk, arc) and (chunk, node) go the same way under the turns of a sketch."""
+"""Symmetry of a problem: orbits of (chunk, arc) and (chunk, node) pairs under the rotations of a sketch."""
 
 from dataclasses import dataclass
 
@@ -6,22 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.taccl.logical import Ints, Logical
+from flowccl.methods.taccl.logical import Ints, LogicalTopology
 from flowccl.topology.sketch import rotated_ranks
 from flowccl.topology.symmetry.permutations import AutomorphismChecker
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """One symmetry of machine, sketch and demand: where nodes, arcs and chunks go."""
+class SketchSymmetry:
+    """A symmetry of machine, sketch and demand: the images of nodes, arcs and chunks."""
 
     node: Ints
     arc: Ints
     chunk: Ints
 
 
-def turns_of(logical: Logical, demand: Demand) -> list[Turn]:
-    """The turns of the sketch that the demand has too; the others do not help."""
+def symmetries_of(logical: LogicalTopology, demand: Demand) -> list[SketchSymmetry]:
+    """Return the rotations of the sketch that are symmetries of the demand as well."""
     topology = logical.topology
     checker, result = AutomorphismChecker(topology), []
     for offset, size in logical.sketch.rotations:
@@ -31,12 +31,12 @@ def turns_of(logical: Logical, demand: Demand) -> list[Turn]:
         node, link = found[0].astype(np.int64), found[1]
         arc, chunk = _moved_arcs(logical, node, link), _moved_chunks(demand, node)
         if arc is not None and chunk is not None:
-            result.append(Turn(node, arc, chunk))
+            result.append(SketchSymmetry(node, arc, chunk))
     return result
 
 
-def _moved_arcs(logical: Logical, node: Ints, link: NDArray[np.int32]) -> Ints | None:
-    """Where each arc goes; arcs of one pair are taken in turn, since their links may be any of several alike."""
+def _moved_arcs(logical: LogicalTopology, node: Ints, link: NDArray[np.int32]) -> Ints | None:
+    """The image of each arc; None if an image is not an arc."""
     place = {logical.routes.links(a): a for a in range(len(logical))}
     moved = [place.get(tuple(int(link[k]) for k in logical.routes.links(a)), -1) for a in range(len(logical))]
     result = np.array(moved, dtype=np.int64)
@@ -47,7 +47,7 @@ def _moved_arcs(logical: Logical, node: Ints, link: NDArray[np.int32]) -> Ints |
 
 
 def _moved_chunks(demand: Demand, node: Ints) -> Ints | None:
-    """Where each chunk goes: to one of the same size between the moved ends; equal ones keep their order."""
+    """The image of each chunk: one of the same size between the moved ends; equal chunks keep their order."""
     place: dict[tuple[object, ...], list[int]] = {}
     for chunk in range(len(demand)):
         place.setdefault(_signature(demand, chunk, np.arange(len(node))), []).append(chunk)
@@ -69,9 +69,9 @@ def _signature(demand: Demand, chunk: int, node: Ints) -> tuple[object, ...]:
 
 
 def orbits(keys: Ints, images: list[Ints]) -> tuple[Ints, Ints]:
-    """Orbits of keys under maps to other keys: the orbit of each, numbered in order, and the first key's place of each.
+    """Return the orbit of each key under maps to other keys, numbered in order, and the position of its first key.
 
-    A key whose image is not among the keys counts as staying.
+    A key whose image is not among the keys counts as fixed.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

@@ -1,8 +1,7 @@
-"""Stage 2: in which order the chunks go over each link (TACCL section 4.1, appendix A.2).
+"""Stage 2: the order of the chunks on each link (TACCL section 4.1, appendix A.2).
 
-A running time for every link and every chunk; whenever a link is free, of the sends that wait for it the one goes
-first that has come the shortest way so far, or that has the longest way still to go. Both rules forwards from the
-sources and backwards from the destinations, where a schedule is laid out from its end.
+List scheduling. Whenever a link is free, the waiting send with the shortest path so far starts, or the one with the
+longest remaining path. Both rules are applied forwards from the sources and backwards in time from the destinations.
 """
 
 from collections.abc import Iterator
@@ -13,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.taccl.logical import Ints, Logical
+from flowccl.methods.taccl.logical import Ints, LogicalTopology
 from flowccl.schedule.generation.serial import fits, generate_serial
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 
 
 @dataclass(frozen=True, eq=False)
-class Sends:
-    """Send i carries chunk `chunk[i]` over arc `arc[i]`; of a pair (`before`, `after`) the one waits for the other.
+class SendGraph:
+    """Send i carries chunk `chunk[i]` over arc `arc[i]`; send `after[j]` waits for send `before[j]`.
 
-    In a distribution each send waits for the one that brought its chunk; in a reduction, for all that are added there.
+    In a distribution each send waits for the one that brought its chunk; in a reduction, for all contributions.
     """
 
-    logical: Logical
+    logical: LogicalTopology
     demand: Demand
     chunk: Ints
     arc: Ints
@@ -38,21 +37,21 @@ class Sends:
 
     @cached_property
     def times(self) -> tuple[Ints, Ints, NDArray[np.int32], Ints, Ints]:
-        """Until arrival; and the hops: whose, on which link, from when to when."""
+        """Time to arrival; and for each hop its send, link, start and end."""
         return self.logical.times(self.demand.chunk_bytes[self.chunk], self.arc)
 
     @cached_property
-    def so_far_ps(self) -> Ints:
-        """The time of the longest way up to each send."""
-        return _longest(self.times[0], self.before, self.after)
+    def before_ps(self) -> Ints:
+        """The length of the longest path up to each send."""
+        return _longest_path_ps(self.times[0], self.before, self.after)
 
     @cached_property
-    def to_go_ps(self) -> Ints:
-        """The time of the longest way from the start of each send."""
-        return _longest(self.times[0], self.after, self.before) + self.times[0]
+    def remaining_ps(self) -> Ints:
+        """The length of the longest path from the start of each send."""
+        return _longest_path_ps(self.times[0], self.after, self.before) + self.times[0]
 
     def schedule(self, start_ps: Ints, message: NDArray[np.int32] | None = None) -> Schedule:
-        """As a schedule."""
+        """Return the schedule with these starts."""
         flags = np.full(len(self), self.demand.reduces)
         alone = np.full(len(self), -1, dtype=np.int32) if message is None else message
         chunk, arc = self.chunk.astype(np.int32), self.arc.astype(np.int32)
@@ -61,8 +60,8 @@ class Sends:
         )
 
 
-def _longest(takes: Ints, before: Ints, after: Ints) -> Ints:
-    """The longest time of sends before each; a sweep for every step of the deepest way."""
+def _longest_path_ps(takes: Ints, before: Ints, after: Ints) -> Ints:
+    """The longest path before each send; one sweep per level."""
     result = np.zeros(len(takes), dtype=np.int64)
     while True:
         new = result.copy()
@@ -72,19 +71,19 @@ def _longest(takes: Ints, before: Ints, after: Ints) -> Ints:
         result = new
 
 
-def orders(sends: Sends) -> Iterator[tuple[str, Schedule]]:
-    """Schedules by every heuristic in both directions, each with its name."""
-    far, near = -sends.to_go_ps, sends.so_far_ps
-    for name, first, second in (("longest to go", far, near), ("shortest so far", near, far)):
+def scheduled_orders(sends: SendGraph) -> Iterator[tuple[str, Schedule]]:
+    """Yield the schedules of both rules in both directions, each with its name."""
+    far, near = -sends.remaining_ps, sends.before_ps
+    for name, first, second in (("longest remaining path", far, near), ("shortest path so far", near, far)):
         rank = np.empty(len(sends), dtype=np.int64)
         rank[np.lexsort((sends.chunk, second, first))] = np.arange(len(sends))
-        yield f"{name} first, forwards", _listed(sends, rank, forwards=True)
+        yield f"{name} first, forwards", _list_scheduled(sends, rank, forwards=True)
         rank[np.lexsort((sends.chunk, -first, -second))] = np.arange(len(sends))
-        yield f"{name} first, backwards", _listed(sends, rank, forwards=False)
+        yield f"{name} first, backwards", _list_scheduled(sends, rank, forwards=False)
 
 
-def _listed(sends: Sends, rank: Ints, *, forwards: bool) -> Schedule:
-    """List scheduling from the sources, or from the destinations and then turned round in time."""
+def _list_scheduled(sends: SendGraph, rank: Ints, *, forwards: bool) -> Schedule:
+    """List scheduling from the sources, or from the destinations with time reversed."""
     from flowccl.schedule.generation.generation_kernels import in_order_of
 
     takes, owner, link, begin, end = sends.times
@@ -98,11 +97,11 @@ def _listed(sends: Sends, rank: Ints, *, forwards: bool) -> Schedule:
     lag = takes[before[by_before]]
     links = len(sends.logical.topology.links)
     done, start = in_order_of(rank, ptr, after[by_before], lag, zero, hop_ptr, link, begin, end, links)
-    if not done:  # the list of events was full
-        start = sends.so_far_ps
+    if not done:  # the event queue was full
+        start = sends.before_ps
     elif not forwards:
         start = int((start + takes).max(initial=0)) - start - takes
     found = sends.schedule(start)
     if done and fits(found) and not found.topology.changes:
         return left_shift(found)
-    return generate_serial(found, np.lexsort((sends.so_far_ps, start)).astype(np.int64))
+    return generate_serial(found, np.lexsort((sends.before_ps, start)).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Stage 1: on which arcs each chunk goes, without order (TACCL section 4.1, appendix A.1). docs/methods/taccl.md."""
+"""Stage 1: the arcs of each chunk, without order (TACCL section 4.1, appendix A.1). See docs/methods/taccl.md."""
 
 import time
 from dataclasses import dataclass, replace
@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.taccl.choices import Ways
+from flowccl.methods.taccl.choices import RouteChoices
 from flowccl.methods.taccl.logical import Ints
 from flowccl.methods.taccl.orbits import orbits
 from flowccl.solver import ProgramBuilder, Solution, SolverOptions, VariableBlock, solve
 
-_INCLINATION = 1e-4  # share of the finish that all connections of switches together weigh
+_SWITCH_WEIGHT = 1e-4  # total weight of all connections of switches, relative to the completion time
 _GAP = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
+class _PathProgram:
     """The blocks of the path encoding: one variable for each orbit of pairs, and of (chunk, node)."""
 
     model: ProgramBuilder
@@ -30,32 +30,32 @@ class _Program:
 
 
 def path_encoding(
-    ways: Ways, known: NDArray[np.bool_], options: SolverOptions, solver: str
+    choices: RouteChoices, known: NDArray[np.bool_], options: SolverOptions, solver: str
 ) -> tuple[NDArray[np.bool_], Solution]:
-    """The pairs that are sent, and what the solver said; `known` is a choice to start from, alike on every orbit."""
+    """Return the pairs that are sent and the solution; `known` is a choice to start from, invariant on orbits."""
     began = time.monotonic()
-    horizon = _finish_of(ways, known)
-    program = _program(ways, horizon)
-    point = _point(ways, program, known, horizon)
-    left_s = max(options.time_limit_s - (time.monotonic() - began), 0.1)  # building took its part
+    horizon = _finish_of(choices, known)
+    program = _program(choices, horizon)
+    point = _point(choices, program, known, horizon)
+    left_s = max(options.time_limit_s - (time.monotonic() - began), 0.1)  # less the time to build the program
     options = replace(options, start=point, gap=max(options.gap, _GAP), time_limit_s=left_s)
     solution = solve(program.model.build(), options, solver)
     if not solution.has_point:
         return known, solution
-    return np.asarray(solution.value(program.sent) > 0.5)[ways.pair_orbits[0]], solution
+    return np.asarray(solution.value(program.sent) > 0.5)[choices.pair_orbits[0]], solution
 
 
-def _finish_of(ways: Ways, known: NDArray[np.bool_]) -> float:
-    """The relaxed finish of a choice: the longest way, or the busiest link."""
-    return max(float(_arrivals(ways, known).max(initial=0)), float(_busiest(ways, known)), 1.0)
+def _finish_of(choices: RouteChoices, known: NDArray[np.bool_]) -> float:
+    """The relaxed completion time of a choice: the longest path, or the busiest link."""
+    return max(float(_arrivals(choices, known).max(initial=0)), float(_busiest(choices, known)), 1.0)
 
 
-def _arrivals(ways: Ways, known: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """When each send arrives if nothing is in its way."""
-    pairs, before = ways.sends(known)
+def _arrivals(choices: RouteChoices, known: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Arrival of each send if no link is shared."""
+    pairs, before = choices.sends(known)
     arrival = np.zeros(len(pairs), dtype=np.int64)
     for i in _parents_first(before):
-        arrival[i] = ways.takes_ps[pairs[i]] + (arrival[before[i]] if before[i] >= 0 else 0)
+        arrival[i] = choices.takes_ps[pairs[i]] + (arrival[before[i]] if before[i] >= 0 else 0)
     return arrival
 
 
@@ -70,24 +70,24 @@ def _parents_first(before: NDArray[np.int64]) -> list[int]:
     return order
 
 
-def _busiest(ways: Ways, known: NDArray[np.bool_]) -> int:
-    pair, resource, held = ways.loads
-    load = np.bincount(resource[known[pair]], held[known[pair]], ways.resources)
+def _busiest(choices: RouteChoices, known: NDArray[np.bool_]) -> int:
+    pair, resource, busy = choices.loads
+    load = np.bincount(resource[known[pair]], busy[known[pair]], choices.resources)
     return int(load.max(initial=0))
 
 
-def _program(ways: Ways, horizon: float) -> _Program:
-    """The program, times as shares of the horizon."""
-    demand, logical, nodes = ways.demand, ways.logical, ways.nodes
-    orbit, first = ways.pair_orbits
-    into = ways.chunk * nodes + logical.dst[ways.arc]
-    out = ways.chunk * nodes + logical.src[ways.arc]
+def _program(choices: RouteChoices, horizon: float) -> _PathProgram:
+    """Build the program, with times relative to the horizon."""
+    demand, logical, nodes = choices.demand, choices.logical, choices.nodes
+    orbit, first = choices.pair_orbits
+    into = choices.chunk * nodes + logical.dst[choices.arc]
+    out = choices.chunk * nodes + logical.src[choices.arc]
     source = demand.source + np.arange(len(demand)) * nodes
     keys = np.unique(np.concatenate((into, source)))
-    images = [turn.chunk[keys // nodes] * nodes + turn.node[keys % nodes] for turn in ways.rotations]
+    images = [symmetry.chunk[keys // nodes] * nodes + symmetry.node[keys % nodes] for symmetry in choices.symmetries]
     key_orbit, key_first = orbits(keys, images)
     at_into, at_out = np.searchsorted(keys, into), np.minimum(np.searchsorted(keys, out), len(keys) - 1)
-    reached = keys[at_out] == out  # nobody brings the chunk to the other ends
+    reached = keys[at_out] == out  # the chunk cannot reach the tails of other arcs
 
     model = ProgramBuilder()
     sent = model.variables("sent", (len(first),), upper=np.where(reached[first], 1.0, 0.0), integer=True)
@@ -95,39 +95,41 @@ def _program(ways: Ways, horizon: float) -> _Program:
     start = model.variables("start", (len(key_first),), upper=np.where(is_source, 0.0, 1.0))
     finish = model.variables("finish", (), upper=1.0, cost=1.0)
 
-    # A node gets a chunk once if it wants it, at most once else.
+    # A destination receives a chunk once, other nodes at most once.
     wanted = demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank
     wants = np.isin(keys[key_first], wanted)
-    got = model.rows("get", (len(key_first),), lower=np.where(wants, 1.0, 0.0), upper=np.where(is_source, 0.0, 1.0))
+    got = model.rows(
+        "destination", (len(key_first),), lower=np.where(wants, 1.0, 0.0), upper=np.where(is_source, 0.0, 1.0)
+    )
     rows = np.isin(at_into, key_first)
     place = np.full(len(keys), -1, dtype=np.int64)
     place[key_first] = np.arange(len(key_first))
     got.add_at(place[at_into[rows]], sent[orbit[rows]])
 
-    # A node sends only what it gets.
+    # A node sends only chunks that it receives.
     relays = first[reached[first] & ~np.isin(out[first], source)]
-    owns = model.rows("send what you get", (len(relays),), upper=0.0).add(sent[orbit[relays]])
+    owns = model.rows("flow conservation", (len(relays),), upper=0.0).add(sent[orbit[relays]])
     row, pair = _matches(out[relays], into)
     owns.add_at(row, sent[orbit[pair]], times=-1.0)
 
-    # A chunk is at the end of an arc that it takes no earlier than at its start and the time of the arc.
+    # A chunk reaches the head of an arc no earlier than its tail plus the time of the arc.
     usable = first[reached[first]]
-    takes = ways.takes_ps[usable] / horizon
+    takes = choices.takes_ps[usable] / horizon
     later = model.rows("arrive", (len(usable),), lower=-1.0)
     later.add(start[key_orbit[at_into[usable]]]).add(start[key_orbit[at_out[usable]]], times=-1.0)
     later.add(sent[orbit[usable]], times=-1.0 - takes)
 
-    # The finish is after every arrival and after all that any link or limit carries.
+    # The completion time is at least every arrival and the load of every link and limit.
     model.rows("arrivals", (len(key_first),), lower=0.0, where=wants).add(finish).add(start, times=-1.0)
-    pair, resource, held = ways.loads
-    loads = model.rows("loads", (ways.resources,), lower=0.0).add(finish)
-    loads.add_at(resource, sent[orbit[pair]], times=-held / horizon)
-    used, arc_orbit = _add_inclination(ways, model, sent)
-    return _Program(model, sent, start, finish, used, keys, key_first, arc_orbit)
+    pair, resource, busy = choices.loads
+    loads = model.rows("loads", (choices.resources,), lower=0.0).add(finish)
+    loads.add_at(resource, sent[orbit[pair]], times=-busy / horizon)
+    used, arc_orbit = _add_switch_policy(choices, model, sent)
+    return _PathProgram(model, sent, start, finish, used, keys, key_first, arc_orbit)
 
 
 def _matches(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All (place in wanted, place in keys) with equal values."""
+    """All (index in wanted, index in keys) with equal values."""
     order = np.argsort(keys, kind="stable")
     low, high = (np.searchsorted(keys[order], wanted, side=side) for side in ("left", "right"))
     row = np.repeat(np.arange(len(wanted)), high - low)
@@ -135,37 +137,42 @@ def _matches(wanted: NDArray[np.int64], keys: NDArray[np.int64]) -> tuple[NDArra
     return row, order[np.repeat(low, high - low) + inside]
 
 
-def _add_inclination(ways: Ways, model: ProgramBuilder, sent: VariableBlock) -> tuple[VariableBlock, Ints]:
-    """Connections of switches that are used, as few as possible or as many, after the finish; the orbits of arcs."""
-    logical = ways.logical
+def _add_switch_policy(choices: RouteChoices, model: ProgramBuilder, sent: VariableBlock) -> tuple[VariableBlock, Ints]:
+    """Minimize or maximize the connections of switches that are used, after the completion time.
+
+    Return their variables and the orbits of arcs.
+    """
+    logical = choices.logical
     weight = np.zeros(len(logical))
     for switch in logical.sketch.switches:
         inside = np.isin(logical.src, switch.gpus) & np.isin(logical.dst, switch.gpus)
         weight[inside] = {"uc-min": 1.0, "uc-max": -1.0, "none": 0.0}[switch.inclination]
-    arc_orbit, arc_first = orbits(np.arange(len(logical)), [turn.arc for turn in ways.rotations])
+    arc_orbit, arc_first = orbits(np.arange(len(logical)), [symmetry.arc for symmetry in choices.symmetries])
     weight = weight[arc_first]
-    cost = _INCLINATION / max(int(np.count_nonzero(weight)), 1) * weight
+    cost = _SWITCH_WEIGHT / max(int(np.count_nonzero(weight)), 1) * weight
     used = model.variables("used", (len(arc_first),), upper=1.0, cost=cost, where=weight != 0)
-    _, first = ways.pair_orbits
-    many = weight[arc_orbit[ways.arc[first]]]
+    _, first = choices.pair_orbits
+    many = weight[arc_orbit[choices.arc[first]]]
     few = np.flatnonzero(many > 0)
-    model.rows("few", (len(few),), lower=0.0).add(used[arc_orbit[ways.arc[first[few]]]]).add(sent[few], times=-1.0)
+    model.rows("few", (len(few),), lower=0.0).add(used[arc_orbit[choices.arc[first[few]]]]).add(sent[few], times=-1.0)
     least = model.rows("many", (len(arc_first),), upper=0.0, where=weight < 0).add(used)
     plenty = np.flatnonzero(many < 0)
-    least.add_at(arc_orbit[ways.arc[first[plenty]]], sent[plenty], times=-1.0)
+    least.add_at(arc_orbit[choices.arc[first[plenty]]], sent[plenty], times=-1.0)
     return used, arc_orbit
 
 
-def _point(ways: Ways, program: _Program, known: NDArray[np.bool_], horizon: float) -> NDArray[np.float64]:
-    """A choice of pairs as a point of the program."""
-    _, first = ways.pair_orbits
-    pairs, _ = ways.sends(known)
-    arrival = _arrivals(ways, known) / horizon
-    into = ways.chunk[pairs] * ways.nodes + ways.logical.dst[ways.arc[pairs]]
+def _point(
+    choices: RouteChoices, program: _PathProgram, known: NDArray[np.bool_], horizon: float
+) -> NDArray[np.float64]:
+    """Return a choice of pairs as a point of the program."""
+    _, first = choices.pair_orbits
+    pairs, _ = choices.sends(known)
+    arrival = _arrivals(choices, known) / horizon
+    into = choices.chunk[pairs] * choices.nodes + choices.logical.dst[choices.arc[pairs]]
     start = np.zeros(len(program.keys))
     start[np.searchsorted(program.keys, into)] = arrival
     used = np.zeros(program.used.shape)
-    np.maximum.at(used, program.arc_orbit[ways.arc[pairs]], 1.0)
+    np.maximum.at(used, program.arc_orbit[choices.arc[pairs]], 1.0)
     blocks: list[tuple[VariableBlock, NDArray[np.float64]]] = [
         (program.sent, known[first].astype(np.float64)),
         (program.start, start[program.key_first]),

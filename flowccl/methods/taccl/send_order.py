@@ -1,4 +1,4 @@
-"""Sends in a fixed order on every link: who may travel with whom, and how early everything goes."""
+"""Sends in a fixed order on every link: which may share a message, and their earliest starts."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,91 +7,91 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.methods.taccl.logical import Ints
-from flowccl.methods.taccl.ordering import Sends
+from flowccl.methods.taccl.ordering import SendGraph
 from flowccl.schedule.schedule import Schedule
 
-MOST_JOINTS = 2000
+MAX_MERGEABLE = 2000
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """Neighbours on links: (`earlier`, `later`) with the hops of both; `joint` lists pairs that may travel together.
+class SendOrder:
+    """Consecutive sends on links, (`earlier`, `later`) with the offsets of both; `mergeable` lists possible merges.
 
-    Joint j is pair (`joint[j, 0]`, `joint[j, 1]`): same arc, next to each other on all of its links, with a setup.
+    Pair j is (`mergeable[j, 0]`, `mergeable[j, 1]`): same arc, consecutive on all of its links, with an overhead.
     """
 
-    sends: Sends
+    sends: SendGraph
     start_ps: Ints
     earlier: Ints
     later: Ints
     earlier_off_ps: Ints
     later_off_ps: Ints
-    joint: Ints
+    mergeable: Ints
 
     @classmethod
-    def of(cls, sends: Sends, schedule: Schedule) -> "Layout":
+    def of(cls, sends: SendGraph, schedule: Schedule) -> "SendOrder":
         """The order of a schedule of these sends."""
         _, owner, link, begin, end = sends.times
         order = np.lexsort((schedule.start_ps[owner] + begin, link))
         same = link[order[1:]] == link[order[:-1]]
         x, y = order[:-1][same], order[1:][same]
         hops = np.bincount(owner, minlength=len(sends))
-        held = np.zeros(len(sends), dtype=np.int64)
-        np.maximum.at(held, owner, end - begin)
+        busy = np.zeros(len(sends), dtype=np.int64)
+        np.maximum.at(busy, owner, end - begin)
         pair = owner[x] * len(sends) + owner[y]
         found, times = np.unique(pair, return_counts=True)
         a, b = found // len(sends), found % len(sends)
         alike = (sends.arc[a] == sends.arc[b]) & (times == hops[a])
         overhead = np.zeros(len(sends), dtype=np.int64)
         np.maximum.at(overhead, owner, sends.logical.topology.link_overhead_ps[link])
-        one_hold = np.ones(len(sends), dtype=np.bool_)  # not behind a store-and-forward switch
-        one_hold[owner[end - begin != held[owner]]] = False
-        joints = np.flatnonzero(alike & (overhead[a] > 0) & one_hold[a])
-        joints = joints[np.argsort(-overhead[a[joints]], kind="stable")[:MOST_JOINTS]]
-        joints = joints[np.argsort(schedule.start_ps[b[joints]], kind="stable")]
-        joint = np.stack((a[joints], b[joints]), axis=1)
-        offsets = end[x] - held[owner[x]], begin[y]
-        return cls(sends, schedule.start_ps, owner[x], owner[y], *offsets, joint)
+        same_busy = np.ones(len(sends), dtype=np.bool_)  # all links are busy equally long: no store-and-forward switch
+        same_busy[owner[end - begin != busy[owner]]] = False
+        mergeable_pairs = np.flatnonzero(alike & (overhead[a] > 0) & same_busy[a])
+        mergeable_pairs = mergeable_pairs[np.argsort(-overhead[a[mergeable_pairs]], kind="stable")[:MAX_MERGEABLE]]
+        mergeable_pairs = mergeable_pairs[np.argsort(schedule.start_ps[b[mergeable_pairs]], kind="stable")]
+        mergeable = np.stack((a[mergeable_pairs], b[mergeable_pairs]), axis=1)
+        offsets = end[x] - busy[owner[x]], begin[y]
+        return cls(sends, schedule.start_ps, owner[x], owner[y], *offsets, mergeable)
 
     @cached_property
-    def arc_of_joint(self) -> Ints:
-        """The arc of each joint."""
-        return self.sends.arc[self.joint[:, 0]]
+    def mergeable_arc(self) -> Ints:
+        """The arc of each mergeable pair."""
+        return self.sends.arc[self.mergeable[:, 0]]
 
     @cached_property
-    def until_hold_ps(self) -> Ints:
-        """From the end of a send's longest hold to its arrival."""
+    def after_busy_ps(self) -> Ints:
+        """Time from the end of the longest busy interval of a send to its arrival."""
         takes, owner, _, begin, end = self.sends.times
-        held = np.zeros(len(self.sends), dtype=np.int64)
-        np.maximum.at(held, owner, end - begin)
-        return takes - held
+        busy = np.zeros(len(self.sends), dtype=np.int64)
+        np.maximum.at(busy, owner, end - begin)
+        return takes - busy
 
-    def messages(self, joined: NDArray[np.bool_]) -> Ints:
-        """The first send of each one's message."""
+    def messages(self, merged: NDArray[np.bool_]) -> Ints:
+        """Return the first send of the message of each send."""
         leader = np.arange(len(self.sends), dtype=np.int64)
-        for a, b in self.joint[joined].tolist():  # in order of time, so that chains grow from their first
+        for a, b in self.mergeable[merged].tolist():  # in order of time, so that chains grow from their first send
             leader[b] = leader[a]
         return leader
 
-    def held_ps(self, leader: Ints) -> Ints:
-        """For how long each send's message holds its links."""
+    def message_busy_ps(self, leader: Ints) -> Ints:
+        """How long the message of each send occupies its links."""
         size = np.zeros(len(self.sends), dtype=np.int64)
         np.add.at(size, leader, self.sends.demand.chunk_bytes[self.sends.chunk])
         takes = self.sends.logical.times(size[leader], self.sends.arc)[0]
-        return takes - self.until_hold_ps
+        return takes - self.after_busy_ps
 
-    def starts(self, joined: NDArray[np.bool_]) -> tuple[Ints, int]:
-        """The earliest starts with these joints, and the finish; one beyond all bounds where sends wait in a circle."""
+    def starts(self, merged: NDArray[np.bool_]) -> tuple[Ints, int]:
+        """Return the earliest starts with these merges, and the completion time; very late if sends wait in a cycle."""
         from flowccl.schedule.generation.generation_kernels import earliest_starts
 
-        sends, leader = self.sends, self.messages(joined)
-        held = self.held_ps(leader)
+        sends, leader = self.sends, self.messages(merged)
+        busy = self.message_busy_ps(leader)
         before = leader[np.concatenate((sends.before, self.earlier))]
         after = leader[np.concatenate((sends.after, self.later))]
         lag = np.concatenate(
             (
-                held[sends.before] + self.until_hold_ps[sends.before],
-                self.earlier_off_ps + held[self.earlier] - self.later_off_ps,
+                busy[sends.before] + self.after_busy_ps[sends.before],
+                self.earlier_off_ps + busy[self.earlier] - self.later_off_ps,
             )
         )
         other = before != after
@@ -101,10 +101,10 @@ class Layout:
         order = np.argsort(self.start_ps, kind="stable").astype(np.int64)
         bound = np.full(len(sends), 2 * int((self.start_ps + sends.times[0]).max(initial=0)), dtype=np.int64)
         start = earliest_starts(order, ptr, before[by_after], lag[by_after], bound, np.zeros_like(bound))[leader]
-        return start, int((start + held + self.until_hold_ps).max(initial=0))
+        return start, int((start + busy + self.after_busy_ps).max(initial=0))
 
-    def schedule(self, joined: NDArray[np.bool_]) -> Schedule:
-        """The schedule with these joints."""
-        leader = self.messages(joined)
+    def schedule(self, merged: NDArray[np.bool_]) -> Schedule:
+        """Return the schedule with these merges."""
+        leader = self.messages(merged)
         alone = np.bincount(leader, minlength=len(leader))[leader] == 1
-        return self.sends.schedule(self.starts(joined)[0], np.where(alone, -1, leader).astype(np.int32))
+        return self.sends.schedule(self.starts(merged)[0], np.where(alone, -1, leader).astype(np.int32))

@@ -1,4 +1,4 @@
-"""The three stages in a row; a reduction takes the ways of the distribution backwards, with an order of its own."""
+"""The three stages in sequence; a reduction uses the reversed routes of the distribution, with its own order."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.taccl.choices import Ways
-from flowccl.methods.taccl.contiguity import contiguity_encoding, quick_joints
-from flowccl.methods.taccl.fast_routing import quick_ways
-from flowccl.methods.taccl.logical import Logical
+from flowccl.methods.taccl.choices import RouteChoices
+from flowccl.methods.taccl.contiguity import contiguity_encoding, quick_merges
+from flowccl.methods.taccl.fast_routing import quick_routes
+from flowccl.methods.taccl.logical import LogicalTopology
 from flowccl.methods.taccl.options import TacclOptions
-from flowccl.methods.taccl.ordering import Sends, orders
+from flowccl.methods.taccl.ordering import SendGraph, scheduled_orders
 from flowccl.methods.taccl.relays import relayed
 from flowccl.methods.taccl.routing import path_encoding
-from flowccl.methods.taccl.send_order import Layout
+from flowccl.methods.taccl.send_order import SendOrder
 from flowccl.problem import Problem
 from flowccl.schedule.generation.serial import fits, generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
@@ -24,20 +24,20 @@ from flowccl.search.context import SearchContext
 from flowccl.solver import SolverOptions
 from flowccl.topology.sketch import check_sketch, default_sketch
 
-_MOST_PAIRS = 400_000  # beyond so many orbits of (chunk, arc) pairs the path encoding is left out
-_QUICK_SHARE = 0.1  # of the time, for joining by trial in auto
-_ORDER_SHARE = 0.1  # of the time left that one more order may take
-_MOST_TRIALS = 3_000  # of joining by trial
-_MOST_SENDS = 20_000  # beyond so many the contiguity encoding is left out
+_MOST_PAIRS = 400_000  # orbits of (chunk, arc) pairs; beyond, the path encoding is skipped
+_QUICK_SHARE = 0.1  # fraction of the time for merging by trial in auto
+_ORDER_SHARE = 0.1  # fraction of the time left that one more order may take
+_MOST_TRIALS = 3_000  # trials of merging
+_MOST_SENDS = 20_000  # beyond, the contiguity encoding is skipped
 
 
 def taccl(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Schedules, better and better: with quick ways, then with those of the path encoding, then sent together."""
+    """Yield better and better schedules: quick routes, then those of the path encoding, then merged messages."""
     return _run(problem, context, TacclOptions.of(context.options))
 
 
 def taccl_quick(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """The same without a solver, in little time: what auto takes where links have setups."""
+    """Run without a solver in little time: for `auto` on links with an overhead per message."""
     limit = _QUICK_SHARE * context.budget.time_limit_s
     return _run(problem, context, TacclOptions(routing="fast", contiguity="fast", contiguity_limit_s=limit))
 
@@ -50,62 +50,62 @@ def _run(problem: Problem, context: SearchContext, options: TacclOptions) -> Ite
     sketch, changes = relayed(options.sketch or default_sketch(topology), topology, size)
     if changes:
         context.notes |= {"relayed": changes}
-    logical = Logical.of(topology, sketch, size, reduces=demand.reduces)
+    logical = LogicalTopology.of(topology, sketch, size, reduces=demand.reduces)
     logical.check_reaches(demand)
     if demand.reduces and not demand.is_unicast:
-        yield from _joined(logical, demand, context, options)
+        yield from _allreduce(logical, demand, context, options)
     else:
         yield from _stages(logical, demand, context, options, 1.0)
 
 
 def _stages(
-    logical: Logical, demand: Demand, context: SearchContext, options: TacclOptions, share: float
+    logical: LogicalTopology, demand: Demand, context: SearchContext, options: TacclOptions, share: float
 ) -> Iterator[Schedule | None]:
-    """`share` is the part of the time that is left, at each stage, for this demand."""
-    ways = _ways(logical, demand)
-    quick = quick_ways(ways)
-    sends = _sends(ways, demand, quick)
+    """Run the stages; `share` is the fraction of the time left, at each stage, for this demand."""
+    choices = _route_choices(logical, demand)
+    quick_choice = quick_routes(choices)
+    sends = _send_graph(choices, demand, quick_choice)
     began = context.budget.elapsed_s
-    best = _ordered(sends, context, "quick ways")
+    best = _ordered(sends, context, "quick routes")
     order_s = context.budget.elapsed_s - began
     yield best
-    if options.routing == "milp" and len(ways.pair_orbits[1]) <= _MOST_PAIRS and order_s < context.budget.left_s:
+    if options.routing == "milp" and len(choices.pair_orbits[1]) <= _MOST_PAIRS and order_s < context.budget.left_s:
         limit = min(options.routing_limit_s or share * context.budget.left_s / 2, context.budget.left_s - order_s)
-        chosen, solution = path_encoding(ways, quick, _solver(options, context, limit), options.solver)
+        chosen, solution = path_encoding(choices, quick_choice, _solver(options, context, limit), options.solver)
         context.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
-        encoded = _sends(ways, demand, chosen)
+        encoded = _send_graph(choices, demand, chosen)
         found = _ordered(encoded, context, "path encoding")
         if found.finish_ps < best.finish_ps:
             best, sends = found, encoded
             yield best
         elif not logical.topology.has_overheads:
             yield None
-    together = _together(sends, best, context, options, share * context.budget.left_s - order_s)
-    yield together if together is not None and together.finish_ps < best.finish_ps else None
+    merged_schedule = _merged(sends, best, context, options, share * context.budget.left_s - order_s)
+    yield merged_schedule if merged_schedule is not None and merged_schedule.finish_ps < best.finish_ps else None
 
 
-def _ways(logical: Logical, demand: Demand) -> Ways:
-    """A sum for one destination is a distribution backwards."""
+def _route_choices(logical: LogicalTopology, demand: Demand) -> RouteChoices:
+    """The choices of a demand; a reduction to one destination is a reversed distribution."""
     if demand.reduces:
-        return Ways.of(logical.backwards, demand.backward)
-    return Ways.of(logical, demand)
+        return RouteChoices.of(logical.backwards, demand.backward)
+    return RouteChoices.of(logical, demand)
 
 
-def _sends(ways: Ways, demand: Demand, chosen: NDArray[np.bool_]) -> Sends:
-    """What the chosen pairs make of the demand; of a reduction, each send after all that it adds up."""
-    pairs, before = ways.sends(chosen)
+def _send_graph(choices: RouteChoices, demand: Demand, chosen: NDArray[np.bool_]) -> SendGraph:
+    """The sends of the chosen pairs; in a reduction, each send follows all contributions that it reduces."""
+    pairs, before = choices.sends(chosen)
     child = np.flatnonzero(before >= 0)
     first, second = before[child], child
-    logical = ways.logical
+    logical = choices.logical
     if demand.reduces:
         first, second, logical = second, first, logical.backwards
-    return Sends(logical, demand, ways.chunk[pairs], ways.arc[pairs], first, second)
+    return SendGraph(logical, demand, choices.chunk[pairs], choices.arc[pairs], first, second)
 
 
-def _ordered(sends: Sends, context: SearchContext, what: str) -> Schedule:
-    """The best order by all heuristics, or by those for which there is time."""
+def _ordered(sends: SendGraph, context: SearchContext, what: str) -> Schedule:
+    """The best order of all heuristics, or of those for which there is time."""
     began, found = context.budget.elapsed_s, list[tuple[str, Schedule]]()
-    for item in orders(sends):
+    for item in scheduled_orders(sends):
         found.append(item)
         if (
             context.budget.steps is None
@@ -117,15 +117,15 @@ def _ordered(sends: Sends, context: SearchContext, what: str) -> Schedule:
     return best
 
 
-def _together(
-    sends: Sends, schedule: Schedule, context: SearchContext, options: TacclOptions, total_s: float
+def _merged(
+    sends: SendGraph, schedule: Schedule, context: SearchContext, options: TacclOptions, total_s: float
 ) -> Schedule | None:
-    """Stage 3, where links have setups; `total_s` leaves time to put the sends on the links again."""
+    """Stage 3, if links have overheads; `total_s` leaves time to generate the schedule."""
     topology = schedule.topology
     late = context.budget.steps is None and total_s <= 0
     if late or not topology.has_overheads or topology.changes or len(sends) > _MOST_SENDS:
         return None
-    layout = Layout.of(sends, schedule)
+    send_order = SendOrder.of(sends, schedule)
     limit = min(options.contiguity_limit_s or total_s, total_s)
     until = context.budget.elapsed_s + limit
     part = 0.3 if options.contiguity == "milp" else 1.0
@@ -133,18 +133,18 @@ def _together(
     trials = iter(range(_MOST_TRIALS))
 
     def over() -> bool:
-        """With a number of steps the result must not depend on the speed of the computer."""
+        """With counted steps, the result must not depend on the speed of the computer."""
         late = context.budget.steps is None and context.budget.elapsed_s > quick_until
         return next(trials, None) is None or late or context.budget.should_stop()
 
-    joined = quick_joints(layout, over)
-    if options.contiguity == "milp" and len(layout.joint):
+    merged = quick_merges(send_order, over)
+    if options.contiguity == "milp" and len(send_order.mergeable):
         left = max(until - context.budget.elapsed_s, 0.1)
-        joined, solution = contiguity_encoding(layout, joined, _solver(options, context, left), options.solver)
+        merged, solution = contiguity_encoding(send_order, merged, _solver(options, context, left), options.solver)
         if solution is not None:
             context.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
-    context.notes |= {"sent_together": int(joined.sum())}
-    found = layout.schedule(joined)
+    context.notes |= {"sent_together": int(merged.sum())}
+    found = send_order.schedule(merged)
     return found if fits(found) else generate_serial(found, sequence(found))
 
 
@@ -157,10 +157,10 @@ def _solver(options: TacclOptions, context: SearchContext, seconds: float) -> So
     )
 
 
-def _joined(
-    logical: Logical, demand: Demand, context: SearchContext, options: TacclOptions
+def _allreduce(
+    logical: LogicalTopology, demand: Demand, context: SearchContext, options: TacclOptions
 ) -> Iterator[Schedule | None]:
-    """All-reduce: a reduce-scatter, then an all-gather, each with its own stages; quick ways of both first."""
+    """Allreduce: a reduce-scatter, then an allgather, each with its own stages; quick routes of both first."""
     chunks = [chunk for _, chunk in demand.halves]
     stages = [
         _stages(logical, part, context, options, share)

@@ -1,8 +1,9 @@
-"""The machine in epochs: how long a link is held, when a chunk can go on, how many chunks fit. Rounds time, alone.
+"""The machine in epochs: how long a link is busy, when a chunk can be sent on, how many chunks fit an epoch.
 
-An arc is what one send uses: a link or, where switches are replaced by direct ways (appendix C), a whole route. A send
-on arc a that starts with epoch k holds each link of the arc for its hold (appendix F: links slower than an epoch need
-several), and the chunk can be sent on from the arc's head with epoch k + delay. At a switch that means exactly then.
+This is the only module that rounds times. An arc is what one send uses: a link or, with hyper-edges (appendix C), a
+whole route through switches. A send on arc a that starts in epoch k occupies each link of the arc for `busy_epochs`
+(appendix F: links slower than an epoch need several), and the chunk can be sent on from the head of the arc in epoch
+k + `delay`. A switch forwards it exactly then.
 """
 
 from dataclasses import dataclass
@@ -22,17 +23,17 @@ from flowccl.units import ps_to_us, us_to_ps
 Ints = NDArray[np.int64]
 
 LONGEST_LATENCY = 200
-"""Where a latency takes more epochs than this, epochs are made longer, so that there are fewer (section 6)."""
+"""If a latency takes more epochs than this, epochs are made longer, so that there are fewer (section 6)."""
 STRETCH = 5
-_NOISE = 1e-6  # durations are whole picoseconds, so ratios are whole but for that
+_NOISE = 1e-6  # durations are whole picoseconds, so ratios are whole up to this rounding error
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A machine and a chunk size in epochs of `epoch_ps`.
 
-    Arc a goes from node `tail[a]` to `head[a]` over the links `routes.links(a)`. Hop h is one link of one arc: the
-    send that starts with epoch k holds it from k + `hop_shift[h]`.
+    Arc a goes from node `tail[a]` to `head[a]` over the links `routes.links(a)`. Hop h is one link of one arc: a send
+    that starts in epoch k occupies it from epoch k + `hop_shift[h]` on.
     """
 
     topology: Topology
@@ -46,7 +47,7 @@ class Grid:
 
     @cached_property
     def num_arcs(self) -> int:
-        """How many arcs."""
+        """Number of arcs."""
         return len(self.tail)
 
     @cached_property
@@ -67,52 +68,54 @@ class Grid:
     # -- per epoch: bandwidths may change over time -------------------------------------------------------------------
 
     def rate_GBps(self, num_epochs: int) -> NDArray[np.float64]:
-        """(arcs, epochs): bandwidth of a send that starts with the epoch; the slowest of its links and its limits."""
+        """(arcs, epochs): bandwidth of a send that starts in the epoch; the slowest of its links and limits."""
         link = _link_GBps(self.topology, self.epoch_ps, num_epochs)
         for limit in self.topology.limits:
             rows = list(limit.links)
             link[rows] = np.minimum(link[rows], limit.bandwidth_GBps)
         rate = np.minimum.reduceat(link[self.hop_link], self.routes.ptr[:-1], axis=0)
-        if self.topology.changes:  # a hold that meets a slower epoch runs at that; once more for what this adds
+        if self.topology.changes:  # a send runs at the slowest rate of its epochs; slower sends meet more epochs
             for _ in range(2):
-                busy = up(self._send_ps(rate), self.epoch_ps)
+                busy = epochs_up(self._send_ps(rate), self.epoch_ps)
                 rate = _slowest_ahead(rate, busy)
         return np.minimum(rate, self._switch_GBps[:, None])
 
-    def hold(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): epochs that each link of the arc is busy with one chunk; 1 where several fit an epoch."""
-        return np.maximum(up(self._send_ps(self.rate_GBps(num_epochs)), self.epoch_ps), 1)
+    def busy_epochs(self, num_epochs: int) -> Ints:
+        """(arcs, epochs): epochs that one chunk occupies each link of the arc; 1 if several chunks fit an epoch."""
+        return np.maximum(epochs_up(self._send_ps(self.rate_GBps(num_epochs)), self.epoch_ps), 1)
 
     def capacity(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): chunks that may start in one epoch."""
-        return np.maximum(down(self.epoch_ps / self._send_ps(self.rate_GBps(num_epochs))), 1)
+        """(arcs, epochs): number of chunks that may start in one epoch."""
+        return np.maximum(whole_down(self.epoch_ps / self._send_ps(self.rate_GBps(num_epochs))), 1)
 
     def share(self, num_epochs: int) -> NDArray[np.float64]:
-        """(arcs, epochs): chunks per epoch, for rates; may be a fraction."""
+        """(arcs, epochs): chunks per epoch, for rates; may be fractional."""
         share: NDArray[np.float64] = self.epoch_ps / self._send_ps(self.rate_GBps(num_epochs))
         return share
 
     def delay(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): epochs after which a whole chunk can be sent on."""
+        """(arcs, epochs): number of epochs after which a whole chunk can be sent on."""
         return self._delay(self._send_ps(self.rate_GBps(num_epochs)))
 
     def rate_delay(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): the same for a part of a chunk that fits the epoch (section 4.1)."""
+        """(arcs, epochs): the same for a fraction of a chunk that fits one epoch (section 4.1)."""
         return self._delay(np.full((self.num_arcs, num_epochs), float(self.epoch_ps)))
 
     def _delay(self, send_ps: NDArray[np.float64]) -> Ints:
         busy = np.where(self._goes_on[:, None], 0.0, send_ps)
-        return np.maximum(up(busy + self.latency_ps[:, None], self.epoch_ps), np.where(self._goes_on, 0, 1)[:, None])
+        return np.maximum(
+            epochs_up(busy + self.latency_ps[:, None], self.epoch_ps), np.where(self._goes_on, 0, 1)[:, None]
+        )
 
     def _send_ps(self, rate_GBps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Time that one chunk holds the arc; through store-and-forward switches in one arc, its links in turn."""
+        """Time that one chunk occupies the arc; an arc through store-and-forward switches takes its links in turn."""
         return self._segments[:, None] * (self.chunk_bytes * 1000.0 / rate_GBps)
 
     # -- switches -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def latency_ps(self) -> Ints:
-        """Latency of each arc; what the links into a cut-through switch have in common counts behind the switch."""
+        """Latency of each arc; the common latency of the links into a cut-through switch counts behind the switch."""
         latency = np.add.reduceat(self.link_latency_ps[self.hop_link], self.routes.ptr[:-1])
         if self.is_hyper:
             return latency
@@ -122,13 +125,13 @@ class Grid:
 
     @cached_property
     def link_latency_ps(self) -> Ints:
-        """Latency of each link; none where it is below the threshold."""
+        """Latency of each link; zero if it is below the threshold."""
         small = self.topology.link_latency_ps < self.latency_threshold * self.epoch_ps
         return np.where(small, 0, self.topology.link_latency_ps)
 
     @cached_property
     def common_latency_ps(self) -> Ints:
-        """Per node: the latency of all links into a cut-through switch, where storing nodes are at their other ends."""
+        """Per node: the latency of all links into a cut-through switch whose neighbours store data, if equal."""
         topology = self.topology
         common = np.zeros(len(topology.nodes), dtype=np.int64)
         for node in np.flatnonzero(topology.cuts_through).tolist():
@@ -140,7 +143,7 @@ class Grid:
 
     @cached_property
     def is_hyper(self) -> bool:
-        """Whether arcs are routes, so that no switch is left."""
+        """Whether arcs are routes between storing nodes, so that no switch is left."""
         return bool(self.topology.stores[self.head].all() and self.topology.stores[self.tail].all())
 
     @cached_property
@@ -152,7 +155,7 @@ class Grid:
 
     @cached_property
     def _goes_on(self) -> NDArray[np.bool_]:
-        """Arcs whose chunk is forwarded while it still comes in."""
+        """Arcs whose chunk is forwarded while it is still arriving."""
         return np.asarray(self.topology.cuts_through[self.head])
 
     @cached_property
@@ -162,7 +165,7 @@ class Grid:
 
     @cached_property
     def _switch_GBps(self) -> NDArray[np.float64]:
-        """A cut-through switch is crossed at the speed of its slowest link, so all its links count as that fast."""
+        """A cut-through switch is crossed at the speed of its slowest link, so that is the speed of all its links."""
         topology = self.topology
         slowest = np.full(len(topology.nodes), np.inf)
         if self.is_hyper:
@@ -187,7 +190,7 @@ def make_grid(topology: Topology, chunk_bytes: float, options: TecclOptions) -> 
     if options.hyper_edges and topology.stores.all():
         raise InputError(f"hyper-edges replace switches, and {topology.name} has none; leave them out")
     threshold = options.latency_threshold
-    if topology.stores.all() or not (options.hyper_edges or _needs_routes(topology)):
+    if topology.stores.all() or not (options.hyper_edges or _requires_routes(topology)):
         single = Routes(np.arange(len(topology.links) + 1), np.arange(len(topology.links), dtype=np.int32))
         shift = np.zeros(len(topology.links), dtype=np.int64)
         src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
@@ -202,21 +205,21 @@ def make_grid(topology: Topology, chunk_bytes: float, options: TecclOptions) -> 
 
 
 def chunk_size(demand: Demand) -> float:
-    """The size of a chunk on the grid: the mean where sizes differ by a byte, as after a division, else the largest."""
+    """Return the chunk size on the grid: the mean if sizes differ by at most one byte, else the largest."""
     sizes = demand.chunk_bytes
     return float(sizes.mean() if sizes.max() - sizes.min() <= 1 else sizes.max())
 
 
 def check_buffers(grid: Grid, demand: Demand, least_bytes: float) -> None:
-    """Raise where a chunk reaches a destination only through nodes with less room than that."""
+    """Raise InputError if a chunk can reach a destination only through nodes with less space than `least_bytes`."""
     topology = grid.topology
-    room = np.array([np.inf if n.buffer_bytes is None or not n.stores else n.buffer_bytes for n in topology.nodes])
-    if (room >= least_bytes).all():
+    space = np.array([np.inf if n.buffer_bytes is None or not n.stores else n.buffer_bytes for n in topology.nodes])
+    if (space >= least_bytes).all():
         return
     for chunk in range(len(demand)):
         reached = {int(demand.source[chunk])}
-        passes = room >= least_bytes
-        passes[[*reached, *demand.destinations(chunk).tolist()]] = True  # they keep it anyway
+        passes = space >= least_bytes
+        passes[[*reached, *demand.destinations(chunk).tolist()]] = True  # source and destinations keep the chunk anyway
         todo = list(reached)
         while todo:
             node = todo.pop()
@@ -225,22 +228,23 @@ def check_buffers(grid: Grid, demand: Demand, least_bytes: float) -> None:
             todo += found
         for rank in demand.destinations(chunk).tolist():
             if rank not in reached:
-                tight = topology.nodes[int(np.argmin(room))]
+                tight = topology.nodes[int(np.argmin(space))]
                 raise InputError(
-                    f"buffers are too small: chunk {chunk} must pass nodes that keep all of it on its way from"
-                    f" {topology.nodes[demand.source[chunk]].name} to {topology.nodes[rank].name}, and {tight.name} has"
-                    f" room for {tight.buffer_bytes} bytes; give at least {int(np.ceil(least_bytes))}"
+                    f"buffers are too small: every path of chunk {chunk} from"
+                    f" {topology.nodes[demand.source[chunk]].name} to {topology.nodes[rank].name} needs space at other"
+                    f" nodes, and {tight.name} has {tight.buffer_bytes} bytes; set the buffer limit to at least"
+                    f" {int(np.ceil(least_bytes))}"
                 )
 
 
-def up(ps: NDArray[np.floating] | NDArray[np.integer], epoch_ps: int) -> Ints:
-    """Whole epochs that cover so many picoseconds."""
+def epochs_up(ps: NDArray[np.floating] | NDArray[np.integer], epoch_ps: int) -> Ints:
+    """Return the number of whole epochs that cover a duration."""
     whole: Ints = np.ceil(np.asarray(ps) / epoch_ps - _NOISE).astype(np.int64)
     return whole
 
 
-def down(ratio: NDArray[np.floating]) -> Ints:
-    """The whole number in a ratio of times."""
+def whole_down(ratio: NDArray[np.floating]) -> Ints:
+    """Return the integer part of a ratio of times."""
     whole: Ints = np.floor(ratio * (1 + _NOISE)).astype(np.int64)
     return whole
 
@@ -256,8 +260,8 @@ def _epoch_ps(topology: Topology, chunk_bytes: float, options: TecclOptions) -> 
     return max(int(np.ceil(round(float(epoch_ps), 3))), 1)
 
 
-def _needs_routes(topology: Topology) -> bool:
-    """Whether links of different speed meet in a plain cut-through switch: each way then has a speed of its own."""
+def _requires_routes(topology: Topology) -> bool:
+    """Whether links of different speed meet in a plain cut-through switch, so that each route has its own speed."""
     for node in np.flatnonzero(topology.cuts_through & ~topology.copies).tolist():
         at = (topology.link_src == node) | (topology.link_dst == node)
         if len(np.unique(topology.link_peak_GBps[at])) > 1:
@@ -266,7 +270,7 @@ def _needs_routes(topology: Topology) -> bool:
 
 
 def _even_shift(routes: Routes, offset: Ints) -> Ints:
-    """Shifts of hops, less what all uses of a link have in common: only differences between them matter."""
+    """Shifts of hops, less the shift that all uses of a link have in common: only differences matter."""
     least = np.full(int(routes.link.max(initial=0)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, routes.link, offset)
     shift: Ints = offset - least[routes.link]
@@ -274,7 +278,7 @@ def _even_shift(routes: Routes, offset: Ints) -> Ints:
 
 
 def _link_GBps(topology: Topology, epoch_ps: int, num_epochs: int) -> NDArray[np.float64]:
-    """(links, epochs): the slowest bandwidth within each epoch."""
+    """(links, epochs): the smallest bandwidth within each epoch."""
     rate = np.repeat(topology.link_GBps[:, None], num_epochs, axis=1)
     pointer, since, GBps = topology.link_changes
     for link in np.flatnonzero(np.diff(pointer) > 1).tolist():
@@ -286,7 +290,7 @@ def _link_GBps(topology: Topology, epoch_ps: int, num_epochs: int) -> NDArray[np
 
 
 def _slowest_ahead(rate: NDArray[np.float64], busy: Ints) -> NDArray[np.float64]:
-    """The least rate over each send's busy epochs."""
+    """The smallest rate over the busy epochs of each send."""
     result = rate.copy()
     for ahead in range(1, int(min(busy.max(initial=1), rate.shape[1]))):
         later = np.concatenate((rate[:, ahead:], np.repeat(rate[:, -1:], ahead, axis=1)), axis=1)

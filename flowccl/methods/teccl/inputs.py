@@ -1,6 +1,6 @@
-"""TE-CCL's own input files: {"TopologyParams": ..., "InstanceParams": ..., "GurobiParams": ...}.
+"""TE-CCL's input files: {"TopologyParams": ..., "InstanceParams": ..., "GurobiParams": ...}.
 
-Sizes are GB per chunk, time limits hours. What has a meaning here is mapped, the rest gets a note.
+Sizes are GB per chunk and time limits are hours. Parameters with an equivalent are mapped; for others there is a note.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from flowccl.topology.topology import Topology
 _MACHINES = {"DGX1": "dgx1", "NDv2": "ndv2:{chassis}", "DGX2": "dgx2:{chassis}", "AMD": "mi250:{chassis}"}
 _MOST_BYTES = 1_000_000
 _COLLECTIVES = {1: "allgather", 2: "alltoall"}
-_SILENT = {  # what changes nothing in the schedule
+_SILENT = {  # parameters that do not affect the schedule
     "debug", "debug_output_file", "schedule_output_file", "output_flag", "log_file", "log_to_console", "option",
 }  # fmt: skip
 _GUROBI = {
@@ -34,7 +34,7 @@ _GUROBI = {
 
 @dataclass(frozen=True)
 class TecclInput:
-    """What a file asks for; `notes` say what of it has no meaning here."""
+    """The contents of an input file; `notes` list the parameters that are ignored."""
 
     topology: Topology
     demand: Demand
@@ -45,10 +45,10 @@ class TecclInput:
 
 
 def read_teccl_input(path: str | Path) -> TecclInput:
-    """Read one of TE-CCL's input files."""
+    """Read an input file of TE-CCL."""
     data = read_json(path, _MOST_BYTES)
     if not isinstance(data, dict) or not {"TopologyParams", "InstanceParams"} <= set(data):
-        raise FileError(f"{path}: not an input of TE-CCL: needs TopologyParams and InstanceParams")
+        raise FileError(f"{path}: not an input file of TE-CCL; TopologyParams and InstanceParams are required")
     place, instance, gurobi = (dict(data.get(f"{part}Params", {})) for part in ("Topology", "Instance", "Gurobi"))
     try:
         topology = _topology(place, instance)
@@ -97,7 +97,7 @@ def _options(
     options: dict[str, Any] = {
         "epoch": _epoch(place, instance, topology),
         "epochs": ("search" if iterative else "auto") if epochs == -1 else _whole("num_epochs", epochs),
-        # Binary search looks for the fewest epochs, whatever the objective of each solve.
+        # Binary search minimizes the epochs, whatever the objective of each solve.
         "objective": "paper" if instance.get("objective_type", 3) == 3 and not iterative else "epochs",
         "latency_threshold": float(_number("alpha_threshold", instance.get("alpha_threshold", 0.1), 0)),
         "early_stop": float(_number("mip_gap", gurobi.get("mip_gap", 1e-4), 0)),
@@ -129,17 +129,21 @@ def _notes(instance: dict[str, Any], gurobi: dict[str, Any]) -> tuple[str, ...]:
         "collective", "num_chunks", "epoch_type", "epoch_duration", "epoch_multiplier", "num_epochs", "alpha_threshold",
         "switch_copy", "objective_type", "solution_method",
     }  # fmt: skip
-    notes = [f"{name}: has no meaning here" for name in instance if name not in known | _SILENT]
+    notes = [f"{name}: ignored, has no equivalent here" for name in instance if name not in known | _SILENT]
     settings = [name for name in gurobi if name in _GUROBI]
     if settings:
-        notes.append(f"{', '.join(settings)}: settings of Gurobi, left to the solver")
-    notes += [f"{name}: unknown" for name in gurobi if name not in _GUROBI | _SILENT | {"time_limit", "mip_gap"}]
+        notes.append(f"{', '.join(settings)}: ignored, settings of Gurobi")
+    notes += [
+        f"{name}: ignored, unknown parameter"
+        for name in gurobi
+        if name not in _GUROBI | _SILENT | {"time_limit", "mip_gap"}
+    ]
     return tuple(notes)
 
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        raise InputError(f"{name} must be an integer of at least 1, got {value!r}")
     return value
 
 

@@ -1,7 +1,8 @@
-"""The mixed-integer program with copies (TE-CCL section 3), for the fewest epochs or with the paper's objective.
+"""The mixed-integer program with copies (TE-CCL section 3): fewest epochs, or the paper's objective.
 
-Searches in continuous time give a plan to start from, the floor on the grid a number of epochs below which there is
-none. Where they meet, the plan is proved best on the grid; else the program is solved for numbers of epochs between.
+Searches in continuous time provide a warm start; the bound on the grid is the smallest number of epochs that is not
+refuted. If the two meet, the plan is optimal on the grid. Else the program is solved for numbers of epochs between
+them.
 """
 
 import math
@@ -13,25 +14,25 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError, NothingFoundError
-from flowccl.methods.teccl.copies import CopyProgram, State
+from flowccl.methods.teccl.copies import ChunkState, CopyProgram
 from flowccl.methods.teccl.epochs import Grid, check_buffers, chunk_size, make_grid
 from flowccl.methods.teccl.grid_bound import Distances, grid_bound
 from flowccl.methods.teccl.lp import whole_chunks
 from flowccl.methods.teccl.options import TecclOptions
 from flowccl.methods.teccl.plan import GridPlan, transfers_of
 from flowccl.methods.teccl.readback import best_schedule, read_back
-from flowccl.methods.teccl.search import Answer, EpochSearch, algorithm_one, refuse_too_few, solver_options
-from flowccl.methods.teccl.start import Start, greedy_start
+from flowccl.methods.teccl.search import EpochResult, EpochSearch, algorithm_one, check_epochs, solver_options
+from flowccl.methods.teccl.start import WarmStart, find_warm_start
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.solver import Status, solve
 
-_MOST_COLUMNS = 2_000_000  # beyond this, the start and the floor must do
+_MOST_COLUMNS = 2_000_000  # larger programs are not solved: the result is the warm start and the bound
 
 
 def milp(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """A plan on the grid with its proof or gap, read back in continuous time."""
+    """Yield the schedule of a plan on the grid, read back in continuous time; the notes have its proof or gap."""
     topology, demand = problem.topology, problem.demand
     options = TecclOptions.of(context.options)
     if demand.is_unicast or not options.copy:
@@ -40,11 +41,13 @@ def milp(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes)
     distances = Distances.of(grid)
-    floor = grid_bound(grid, demand)
-    refuse_too_few(options, floor)
-    start = greedy_start(grid, demand, floor.epochs, context) if options.warm_start and options.buffers else Start()
+    bound = grid_bound(grid, demand)
+    check_epochs(options, bound)
+    start = (
+        find_warm_start(grid, demand, bound.epochs, context) if options.warm_start and options.buffers else WarmStart()
+    )
     search = EpochSearch(
-        floor,
+        bound,
         options,
         context,
         lambda epochs, seconds: _attempt(grid, demand, distances, context, options, epochs, seconds),
@@ -57,7 +60,8 @@ def milp(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         plan, facts = search.run(), {}
     if plan is None:
         raise NothingFoundError(
-            f"no plan found in {context.budget.elapsed_s:.1f} s; at least {search.low} epochs are needed because {search.reason}"
+            f"no plan found in {context.budget.elapsed_s:.1f} s;"
+            f" at least {search.low} epochs are needed because {search.reason}"
         )
     search.best = plan
     context.notes |= search.facts(grid.epoch_us) | facts
@@ -72,23 +76,23 @@ def _attempt(
     options: TecclOptions,
     epochs: int,
     seconds: float,
-) -> "Answer[GridPlan]":
-    """Any plan of so many epochs."""
+) -> "EpochResult[GridPlan]":
+    """Find any plan within this many epochs."""
     if len(demand) * grid.num_arcs * epochs > 20 * _MOST_COLUMNS:
-        return Answer(Status.TIME_LIMIT, None, 0.0)
+        return EpochResult(Status.TIME_LIMIT, None, 0.0)
     began = context.budget.elapsed_s
     program = CopyProgram(
-        grid, State.start(demand, grid.topology), distances, epochs, replace(options, objective="epochs")
+        grid, ChunkState.start(demand, grid.topology), distances, epochs, replace(options, objective="epochs")
     )
     if program.model.num_columns > _MOST_COLUMNS:
-        return Answer(Status.TIME_LIMIT, None, context.budget.elapsed_s - began)
+        return EpochResult(Status.TIME_LIMIT, None, context.budget.elapsed_s - began)
     solution = solve(program.model.build(), solver_options(context, options, seconds, first=True), options.solver)
     plan = plan_of(program, demand, solution.value(program.send)) if solution.has_point else None
-    return Answer(solution.status, plan, context.budget.elapsed_s - began)
+    return EpochResult(solution.status, plan, context.budget.elapsed_s - began)
 
 
 def plan_of(program: CopyProgram, demand: Demand, send: NDArray[np.float64]) -> GridPlan:
-    """The transfers behind the values of `send`."""
+    """Return the plan of the values of `send`."""
     chunk, arc, epoch = np.nonzero(send > 0.5)
     rows = transfers_of(program.grid, program.num_epochs, chunk, arc, epoch)
     return GridPlan.of(program.grid, demand, rows)
@@ -102,13 +106,13 @@ def _by_objective(
     options: TecclOptions,
     search: "EpochSearch[GridPlan]",
 ) -> tuple[GridPlan | None, dict[str, object]]:
-    """The paper's objective over a given number of epochs, or over those of the start or of Algorithm 1."""
-    search.low, search.reason = search.floor.epochs, search.floor.witness
+    """Optimize the paper's objective over the given epochs, those of the warm start, or those of Algorithm 1."""
+    search.low, search.reason = search.bound.epochs, search.bound.witness
     given = options.epochs if isinstance(options.epochs, int) else None
     epochs = given or (search.best.epochs if search.best is not None else 0)
     epochs = epochs or _enough_epochs(grid, demand, context, options, search)
     while True:
-        program = CopyProgram(grid, State.start(demand, grid.topology), distances, epochs, options)
+        program = CopyProgram(grid, ChunkState.start(demand, grid.topology), distances, epochs, options)
         program.reward_early()
         began = context.budget.elapsed_s
         settings = solver_options(context, options, max(context.budget.left_s, 0.1))
@@ -122,7 +126,7 @@ def _by_objective(
         search.low, search.reason = epochs + 1, f"the program for {epochs} epochs has no solution"
         if given is not None:
             raise InputError(f"infeasible in {epochs} epochs; at least {search.low} are needed because {search.reason}")
-        epochs += max(epochs // 8, 1)  # Algorithm 1 does not see what rounding to this grid costs
+        epochs += max(epochs // 8, 1)  # Algorithm 1 does not account for rounding to this grid
     if not solution.has_point:
         return search.best, {"grid_status": str(solution.status)}
     gap = solution.gap if math.isfinite(solution.gap) else None
@@ -137,9 +141,7 @@ def _enough_epochs(
     def feasible(epoch_us: float, epochs: int) -> bool:
         coarse = make_grid(grid.topology, grid.chunk_bytes, replace(options, epoch=f"{epoch_us:.6f}us"))
         if context.budget.left_s <= 0:
-            raise NothingFoundError(
-                f"no number of epochs found in {context.budget.elapsed_s:.1f} s that is sure to be enough"
-            )
+            raise NothingFoundError(f"no sufficient number of epochs found in {context.budget.elapsed_s:.1f} s")
         return (
             _attempt(coarse, demand, Distances.of(coarse), context, options, epochs, context.budget.left_s).plan
             is not None
@@ -149,7 +151,7 @@ def _enough_epochs(
 
 
 def _point(program: CopyProgram, plan: GridPlan) -> NDArray[np.float64]:
-    """The plan as a point of the program, to start from."""
+    """Return the plan as a starting point of the program."""
     built = program.model.build()
     chunk, arc, epoch = plan.sends
     send = np.zeros(program.send.shape)

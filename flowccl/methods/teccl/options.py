@@ -1,4 +1,4 @@
-"""What a user can choose for the methods on a grid of epochs."""
+"""Options of the methods on a grid of epochs."""
 
 import math
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ class TecclOptions:
 
     epoch              fast | slow (one chunk on the fastest or slowest link), "2x" (times fast), or a time: "0.5us"
     epochs             a number of epochs, "search" (binary search on feasibility) or "auto"
-    copy               whether nodes may send on several copies of a chunk
-    buffers            whether gpus may keep what they pass on; without, they pass it on at once
-    hyper_edges        replace plain switches by direct ways between their neighbours (appendix C)
-    objective          epochs: the fewest; paper: the sum of 1 / (k + 1) over all that is there by epoch k
-    latency_threshold  latencies below this share of an epoch count as none
+    copy               whether nodes may send several copies of a chunk
+    buffers            whether GPUs may store chunks that they forward; without, they forward chunks at once
+    hyper_edges        replace plain switches by direct routes between their neighbours (appendix C)
+    objective          epochs: the fewest; paper: the sum of 1 / (k + 1) over all deliveries by epoch k
+    latency_threshold  latencies below this fraction of an epoch count as zero
     early_stop         stop at this relative gap on the grid (TE-CCL uses 0.3)
-    warm_start         whether greedy and routed give a plan to start from
-    round_epochs       of astar: epochs in a round; None takes the longest link, at least two
-    solver, threads    who solves, and on how many threads
+    warm_start         whether greedy and reroute provide a plan to start from
+    round_epochs       of astar: epochs per round; None: the longest delay of a link, at least two
+    solver, threads    LP/MILP solver, and its number of threads
     """
 
     epoch: str = "fast"
@@ -55,11 +55,11 @@ class TecclOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "TecclOptions":
-        """From a mapping; a name that there is not is an InputError."""
+        """Create the options from a mapping; InputError for an unknown option."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise InputError(f"there is no option {name!r} of milp, lp and astar; they are {', '.join(known)}")
+                raise InputError(f"unknown option {name!r} of milp, lp and astar; the options are {', '.join(known)}")
         return cls(**options)
 
 
@@ -67,7 +67,7 @@ _WRITE = "write fast, slow, a multiplier such as 2x, or a time such as 0.5us"
 
 
 def epoch_choice(text: str) -> tuple[Literal["fast", "slow", "times", "us"], float]:
-    """What an epoch is: ("fast", 1), ("slow", 1), ("times", multiplier) or ("us", microseconds)."""
+    """Parse an epoch length: ("fast", 1), ("slow", 1), ("times", multiplier) or ("us", microseconds)."""
     if text == "fast":
         return "fast", 1.0
     if text == "slow":

@@ -1,7 +1,7 @@
-"""Flows over time as the ways of chunks: what arrives is followed back to its source, part by part.
+"""Decomposition of flows over time into paths: each arrival is followed back to its source.
 
-Each walk takes as much as all of it has in common, so every walk uses up a flow or a rest: there are at most as many
-walks as there are amounts above zero.
+A path takes the smallest amount along it, so every path uses up a flow or a stay at a node. There are at most as many
+paths as positive variables.
 """
 
 from collections import defaultdict
@@ -16,8 +16,8 @@ _ZERO = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """So much of what `source` has for `destination` goes over these arcs, from these epochs on."""
+class EpochPath:
+    """A path of `amount` chunks from `source` to `destination`."""
 
     source: int
     destination: int
@@ -26,19 +26,19 @@ class Way:
     """(arc, epoch), in order."""
 
 
-def ways_of(
+def epoch_paths(
     program: FlowProgram, flow: NDArray[np.float64], keep: NDArray[np.float64], take: NDArray[np.float64]
-) -> list[Way]:
-    """The flows of a solution as ways."""
-    result: list[Way] = []
+) -> list[EpochPath]:
+    """Return the paths of the flows of a solution."""
+    result: list[EpochPath] = []
     for row, source in enumerate(program.sources.tolist()):
-        result += _ways_of_source(program, source, flow[row].copy(), keep[row].copy(), take[row].copy())
+        result += _paths_of_source(program, source, flow[row].copy(), keep[row].copy(), take[row].copy())
     return result
 
 
-def _ways_of_source(
+def _paths_of_source(
     program: FlowProgram, source: int, flow: NDArray[np.float64], keep: NDArray[np.float64], take: NDArray[np.float64]
-) -> list[Way]:
+) -> list[EpochPath]:
     arcs, epochs = np.nonzero(flow > _ZERO)
     into: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # (node, epoch) -> (arc, start)
     for arc, epoch in zip(arcs.tolist(), epochs.tolist(), strict=True):
@@ -46,17 +46,17 @@ def _ways_of_source(
     result = []
     for node, epoch in np.argwhere(take > _ZERO).tolist():
         while take[node, epoch] > _ZERO:
-            walk = _walk_back(program, source, node, epoch, flow, keep, into)
-            if walk is None:
+            steps_back = _walk_back(program, source, node, epoch, flow, keep, into)
+            if steps_back is None:
                 break
-            sends, rests = walk
+            sends, rests = steps_back
             amount = min([float(take[node, epoch]), *(float(flow[s]) for s in sends), *(float(keep[r]) for r in rests)])
             take[node, epoch] -= amount
             for send in sends:
                 flow[send] -= amount
             for rest in rests:
                 keep[rest] -= amount
-            result.append(Way(source, node, amount, tuple(sends)))
+            result.append(EpochPath(source, node, amount, tuple(sends)))
     return result
 
 
@@ -69,7 +69,7 @@ def _walk_back(
     keep: NDArray[np.float64],
     into: dict[tuple[int, int], list[tuple[int, int]]],
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
-    """One way back to the source: (sends, rests), or None where only noise is left."""
+    """Return one path back to the source as (sends, rests); None if only rounding errors are left."""
     sends: list[tuple[int, int]] = []
     rests: list[tuple[int, int]] = []
     while node != source or epoch > 0:

@@ -1,9 +1,9 @@
-"""From epochs to a schedule in continuous time: pruned, retimed, verified.
+"""From epochs to a verified schedule in continuous time, pruned and left-shifted.
 
-In up to three ways, and the earliest one counts: the plan as the grid has it, with epochs just long enough for what
-rounding left out (latency below the threshold); only the order of the plan, each transfer in turn as early as it can
-be; and only the ways of the plan, those with the longest way to go first (an epoch
-much longer than a chunk's hold says little about order).
+Up to three schedules are built, and the earliest is returned: the plan as it is on the grid, with epochs long enough
+for times that rounding left out (latency below the threshold); the transfers in the order of the plan, each as early as
+possible; and the transfers dispatched anew, those with the longest remaining path first (the order within an epoch that
+is much longer than a transfer is arbitrary).
 """
 
 from bisect import bisect_right
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InvalidScheduleError
-from flowccl.methods.teccl.plan import GridPlan, Steps, sequence
-from flowccl.methods.teccl.start import Start
+from flowccl.methods.teccl.plan import GridPlan, RouteTimes, by_epoch
+from flowccl.methods.teccl.start import WarmStart
 from flowccl.schedule.generation.job_shop import jobs_from
 from flowccl.schedule.generation.serial import generate_serial
 from flowccl.schedule.schedule import Schedule
@@ -26,8 +26,8 @@ from flowccl.verifier.verify import Violation, verify
 
 
 def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True) -> Schedule:
-    """The verified schedule of a plan; `drop_useless` leaves out what no destination needs."""
-    order = sequence(plan)
+    """Return the verified schedule of a plan; `drop_useless` removes transfers that no destination needs."""
+    order = by_epoch(plan)
     routes = Routes.from_lists([plan.links[i] for i in order])
     chunk = np.array([plan.chunk[i] for i in order], dtype=np.int32)
     grid = _on_grid(plan, order, routes, chunk)
@@ -35,20 +35,20 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     found, problems = _valid(raw, drop_useless)
     late = not found or found[0].finish_ps > plan.epochs * plan.grid.epoch_ps
     if late and (not found or len(raw) <= _MOST_TO_GENERATE):
-        more, wrong = _valid(_in_turn(raw), drop_useless)
+        more, wrong = _valid(_in_plan_order(raw), drop_useless)
         found, problems = found + more, problems + wrong
     if found and drop_useless:
-        found += _by_ways(found[0])
+        found += _rescheduled(found[0])
     if not found:
-        raise InvalidScheduleError(f"{method}: the plan on the grid makes no schedule: {problems[0]}")
+        raise InvalidScheduleError(f"{method}: the plan on the grid gives no valid schedule: {problems[0]}")
     return min(found, key=lambda schedule: schedule.finish_ps)
 
 
-_MOST_TO_GENERATE = 20_000  # transfers that are placed one by one although there is a schedule already
+_MOST_TO_GENERATE = 20_000  # larger schedules are not generated again if there is a valid one
 
 
-def _in_turn(schedule: Schedule) -> Schedule:
-    """The transfers in their order, each as early as its data and its links allow, between others where it fits."""
+def _in_plan_order(schedule: Schedule) -> Schedule:
+    """Place the transfers in their order, each as early as its data and its links allow, using gaps."""
     if schedule.topology.has_limits_or_changes:
         return generate_serial(schedule, np.arange(len(schedule), dtype=np.int64))
     timing, start = schedule.timing, schedule.start_ps
@@ -78,8 +78,8 @@ def _in_turn(schedule: Schedule) -> Schedule:
     return replace(schedule, start_ps=placed)
 
 
-def _by_ways(schedule: Schedule) -> list[Schedule]:
-    """The transfers worked off anew, if that is right."""
+def _rescheduled(schedule: Schedule) -> list[Schedule]:
+    """Dispatch the transfers anew; an empty list if the result is invalid."""
     topology = schedule.topology
     if topology.has_extra_constraints:
         return []
@@ -89,11 +89,11 @@ def _by_ways(schedule: Schedule) -> list[Schedule]:
 
 
 def _earliest(at: int, hops: list[tuple[int, int, int]], busy: list[tuple[list[int], list[int]]]) -> int:
-    """The first start from `at` on with every hop's link free."""
+    """The first start from `at` on at which the link of every hop is free."""
     while True:
         for link, begin, end in hops:
             begins, until = busy[link]
-            place = bisect_right(until, at + begin)  # the first hold that is not over
+            place = bisect_right(until, at + begin)  # the first busy interval that has not ended
             if place < len(begins) and begins[place] < at + end:
                 at = until[place] - begin
                 break
@@ -102,17 +102,17 @@ def _earliest(at: int, hops: list[tuple[int, int, int]], busy: list[tuple[list[i
 
 
 def _valid(raw: Schedule, drop_useless: bool) -> tuple[list[Schedule], list[Violation]]:
-    """The schedule retimed, as far as that is right, or else as it is; and what is wrong with it."""
+    """Return the left-shifted schedule, or the original if left-shifting makes it invalid; and the violations."""
     wrong = verify(raw)
     smaller = prune(raw) if drop_useless and not wrong else raw
-    for schedule in (left_shift(smaller), smaller):  # starting earlier may overfill a limited buffer
+    for schedule in (left_shift(smaller), smaller):  # starting earlier may exceed a buffer limit
         if not wrong and not verify(schedule):
             return [schedule], []
     return [], wrong
 
 
-def best_schedule(context: SearchContext, schedule: Schedule, start: Start, method: str) -> Schedule:
-    """The schedule of the plan, or that of the searches where it finishes earlier; the notes say which."""
+def best_schedule(context: SearchContext, schedule: Schedule, start: WarmStart, method: str) -> Schedule:
+    """Return the schedule of the plan, or that of the searches if it is earlier; the notes say which."""
     context.notes["plan_finish_us"] = schedule.finish_us
     context.notes["schedule_by"] = "plan"
     if start.schedule is not None and start.schedule.finish_ps < schedule.finish_ps:
@@ -122,9 +122,9 @@ def best_schedule(context: SearchContext, schedule: Schedule, start: Start, meth
 
 
 def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Starts at the plan's epochs; chunks that share an epoch on a link follow each other."""
+    """Starts at the epochs of the plan; chunks that share an epoch on a link follow each other."""
     epoch_ps = _epoch_ps(plan, routes, chunk)
-    steps = Steps(plan.grid, plan.epochs + 1)
+    steps = RouteTimes(plan.grid, plan.epochs + 1)
     nth: dict[tuple[int, int], int] = {}
     start = np.zeros(len(order), dtype=np.int64)
     for place, i in enumerate(order):
@@ -139,13 +139,13 @@ def _on_grid(plan: GridPlan, order: list[int], routes: Routes, chunk: NDArray[np
 
 
 def _epoch_ps(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> int:
-    """An epoch in which every route has the time it needs."""
+    """An epoch length that gives every route the time it needs."""
     grid = plan.grid
     shape = route_shape(grid.topology, routes)
-    steps = Steps(grid, plan.epochs + 1)
-    hold = np.zeros(len(routes), dtype=np.int64)
+    steps = RouteTimes(grid, plan.epochs + 1)
+    busy_epochs = np.zeros(len(routes), dtype=np.int64)
     np.add.at(
-        hold,
+        busy_epochs,
         shape.segment_route,
         busy_times_ps(plan.demand.chunk_bytes[chunk][shape.segment_route], shape.segment_GBps),
     )
@@ -155,5 +155,5 @@ def _epoch_ps(plan: GridPlan, routes: Routes, chunk: NDArray[np.int32]) -> int:
     longest = grid.epoch_ps
     for r in range(len(routes)):
         arrival = max(at for _, at in steps.ends(routes.links(r), 0))
-        longest = max(longest, -(-int(hold[r] + late[r]) // max(arrival, 1)))
+        longest = max(longest, -(-int(busy_epochs[r] + late[r]) // max(arrival, 1)))
     return longest

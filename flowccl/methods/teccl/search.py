@@ -1,4 +1,4 @@
-"""The fewest epochs: between a floor that is proved and a plan that is there, numbers of epochs are tried."""
+"""Search for the fewest epochs, between a proved lower bound and a known plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from flowccl.solver import SolverOptions, Status
 
 
 class HasEpochs(Protocol):
-    """A plan: all is done after so many epochs."""
+    """A plan that finishes after a number of epochs."""
 
     @property
     def epochs(self) -> int:
-        """How many epochs."""
+        """Number of epochs."""
         ...
 
 
@@ -24,8 +24,8 @@ P = TypeVar("P", bound=HasEpochs)
 
 
 @dataclass
-class Answer(Generic[P]):
-    """What a solver said to one number of epochs."""
+class EpochResult(Generic[P]):
+    """The result of one attempt with a number of epochs."""
 
     status: Status
     plan: P | None
@@ -34,15 +34,15 @@ class Answer(Generic[P]):
 
 @dataclass
 class EpochSearch(Generic[P]):
-    """Asks `attempt(epochs, seconds)` until the best plan meets what is proved, or the time is over.
+    """Calls `attempt(epochs, seconds)` until the best plan meets the lower bound or the time limit ends.
 
-    Fewer than `low` epochs are impossible, because of `reason`.
+    Fewer than `low` epochs are impossible; `reason` says why.
     """
 
-    floor: GridBound
+    bound: GridBound
     options: TecclOptions
     context: SearchContext
-    attempt: Callable[[int, float], Answer[P]]
+    attempt: Callable[[int, float], EpochResult[P]]
     best: P | None = None
     low: int = 1
     reason: str = ""
@@ -52,14 +52,14 @@ class EpochSearch(Generic[P]):
     tried: dict[int, str] = field(default_factory=dict)
 
     def run(self) -> P | None:
-        """The best plan found; None where there is none yet."""
-        self.low, self.reason = self.floor.epochs, self.floor.witness
+        """Return the best plan; None if none was found."""
+        self.low, self.reason = self.bound.epochs, self.bound.witness
         most = self.options.epochs if isinstance(self.options.epochs, int) else None
         if most is not None:
             self._within(most)
         while not self._enough():
             epochs = self._next()
-            if self._ask(epochs) is None:
+            if self._try(epochs) is None:
                 break
         if self.best is not None and self.best.epochs <= self.low:
             self.status = "optimal"
@@ -67,11 +67,11 @@ class EpochSearch(Generic[P]):
 
     @property
     def gap(self) -> float:
-        """Epochs of the plan over those that are needed at least, less 1."""
+        """Epochs of the plan over the lower bound, less 1."""
         return self.best.epochs / max(self.low, 1) - 1 if self.best is not None else float("inf")
 
     def facts(self, epoch_us: float) -> dict[str, object]:
-        """What is worth knowing of the best plan on the grid."""
+        """Facts about the best plan on the grid, for the notes."""
         epochs = self.best.epochs if self.best is not None else 0
         return {
             "epoch_us": epoch_us,
@@ -86,17 +86,17 @@ class EpochSearch(Generic[P]):
         }
 
     def _within(self, most: int) -> None:
-        """Insist on a number of epochs."""
-        refuse_too_few(self.options, self.floor)
+        """Require a plan within a given number of epochs."""
+        check_epochs(self.options, self.bound)
         if self.best is not None and self.best.epochs <= most:
             return
         self.best = None
-        if self._ask(most) is False:
+        if self._try(most) is False:
             raise InputError(f"infeasible in {most} epochs; at least {self.low} are needed because {self.reason}")
         if self.best is None:
             raise NothingFoundError(
-                f"no plan of {most} epochs found in {self.context.budget.elapsed_s:.1f} s; at least {self.low} are needed"
-                f" because {self.reason}"
+                f"no plan of {most} epochs found in {self.context.budget.elapsed_s:.1f} s;"
+                f" at least {self.low} are needed because {self.reason}"
             )
 
     def _enough(self) -> bool:
@@ -107,15 +107,15 @@ class EpochSearch(Generic[P]):
         )
 
     def _next(self) -> int:
-        """Without a plan, ever more epochs; else the least not yet refuted (auto) or the middle (search)."""
+        """Without a plan, more epochs each time; else the least number not refuted (auto) or the middle (search)."""
         if self.best is None:
             return self.low if not self.solves else self.low + max(self.low // 8, 1)
         if self.options.epochs == "search":
             return (self.low + self.best.epochs - 1) // 2
         return self.low if self.low not in self.tried else (self.low + self.best.epochs - 1) // 2
 
-    def _ask(self, epochs: int) -> bool | None:
-        """True: a plan; False: proved that there is none; None: the time was over."""
+    def _try(self, epochs: int) -> bool | None:
+        """True: a plan was found; False: it is proved that there is none; None: the time limit ended the attempt."""
         answer = self.attempt(epochs, max(self.context.budget.left_s, 0.1))
         self.solver_s += answer.seconds
         self.solves += 1
@@ -131,18 +131,18 @@ class EpochSearch(Generic[P]):
         return None
 
 
-def refuse_too_few(options: TecclOptions, floor: GridBound) -> None:
-    """Raise where the number of epochs that is asked for is below the floor."""
-    if isinstance(options.epochs, int) and options.epochs < floor.epochs:
+def check_epochs(options: TecclOptions, bound: GridBound) -> None:
+    """Raise InputError if the requested number of epochs is below the lower bound."""
+    if isinstance(options.epochs, int) and options.epochs < bound.epochs:
         raise InputError(
-            f"infeasible in {options.epochs} epochs; at least {floor.epochs} are needed because {floor.witness}"
+            f"infeasible in {options.epochs} epochs; at least {bound.epochs} are needed because {bound.witness}"
         )
 
 
 def solver_options(
     context: SearchContext, options: TecclOptions, seconds: float, *, first: bool = False
 ) -> SolverOptions:
-    """What a solve must respect."""
+    """Return the options of a solve."""
     return SolverOptions(
         time_limit_s=seconds,
         gap=max(options.early_stop, 1e-6),
@@ -154,9 +154,9 @@ def solver_options(
 
 
 def algorithm_one(bound_us: float, epoch_us: float, feasible: Callable[[float, int], bool]) -> int:
-    """How many epochs are enough (appendix E): the first total time for which few long epochs do.
+    """Return a sufficient number of epochs (appendix E): from the first total time that a coarse grid can meet.
 
-    `feasible(epoch_us, epochs)` solves for a coarse grid.
+    `feasible(epoch_us, epochs)` solves the program on a coarse grid.
     """
     total = bound_us
     while True:

@@ -1,14 +1,14 @@
-"""Trees: the cut optimum as trees that share the links exactly, then chunks one after the other along them.
+"""Method `trees`: spanning trees that achieve the bottleneck-cut optimum, then chunks in a pipeline along them.
 
-amount.py    how many chunks, from the gap wanted
-packing.py   the least time for whole chunks, switches split off, trees packed (Edmonds; Bang-Jensen, Frank, Jackson)
-along.py     chunks on their trees, round by round the same: jobs
-plan.py      one round, link by link
-stagger.py   rounds staggered: a pipeline whose loss is known (the thesis's theorem 4)
-shop.py      the jobs worked off so that no link falls behind
+amount.py    the number of chunks for a gap
+packing.py   the least time for whole chunks, splitting off switches, packing (Edmonds; Bang-Jensen, Frank, Jackson)
+along.py     chunks on their trees, equal in every round: jobs
+period.py    the starts of one round, from the links alone
+stagger.py   staggered rounds: a pipeline with a proved loss (the thesis's theorem 4)
+pacing.py    dispatching of the jobs by the remaining work of the links
 
-For demands in which every chunk goes to all members: allgather, broadcast; reduce_scatter, reduce and allreduce by
-running backwards.
+For demands in which every chunk goes to all members: allgather, broadcast; reduce_scatter, reduce and allreduce with
+time reversed.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.trees.along import jobs_along
-from flowccl.methods.trees.pacing import dispatched
-from flowccl.methods.trees.packing import fewest_rounds, remembered
+from flowccl.methods.trees.pacing import dispatch_runs
+from flowccl.methods.trees.packing import cached_packing, choose_rounds
 from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import Jobs
 from flowccl.schedule.schedule import Schedule
@@ -34,32 +34,30 @@ F64 = NDArray[np.float64]
 
 
 def trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """One packing; then chunks staggered along its trees, and runs of the shop."""
+    """Yield schedules: pack trees once, then stagger the chunks along them and dispatch the jobs in other orders."""
     topology, demand = problem.topology, problem.demand
-    if topology.limits:
-        raise DemandError("trees knows no shared limits; use fluid or greedy")
-    everybody(topology, demand, "trees")
+    check_destinations(demand, "trees")
     _note_optimum(problem, context)
-    yield from dispatched(*packed_jobs(topology, demand, "trees", context.incumbents.hints), context)
+    yield from dispatch_runs(*packed_jobs(topology, demand, "trees", context.incumbents.hints), context)
 
 
 def packed_jobs(
     topology: Topology, demand: Demand, method: str, known: dict[str, object], link_GBps: F64 | None = None
 ) -> tuple[Jobs, int]:
-    """The chunks on trees that are packed into so much of each link, and in how many rounds the trees repeat.
+    """Return the jobs of the chunks on trees, packed into this much of each link, and the number of rounds.
 
-    They repeat where there are many; `known` keeps packings for the next time.
+    With many chunks, the same trees repeat in every round. `known` caches packings.
     """
     roots = np.bincount(demand.source, minlength=len(topology.nodes)).astype(np.int64)
     members, size = _members(demand), int(demand.chunk_bytes.max())
     GBps = topology.link_GBps if link_GBps is None else link_GBps
-    rounds = fewest_rounds(topology, roots, members, GBps * 1000 / size)
-    packing = remembered(topology, roots // rounds, members, size, known, link_GBps)
+    rounds = choose_rounds(topology, roots, members, GBps * 1000 / size)
+    packing = cached_packing(topology, roots // rounds, members, size, known, link_GBps)
     return replace(jobs_along(topology, demand, packing, rounds), method=method), rounds
 
 
 def _note_optimum(problem: Problem, context: SearchContext) -> None:
-    """The cut optimum, for the reader of the result; of an allgather, once."""
+    """Note the bottleneck-cut optimum of an allgather, once."""
     topology, demand = problem.topology, problem.demand
     whole = demand.collective in ("allgather", "reduce_scatter") and len(_members(demand)) == topology.num_gpus
     if whole and "optimum_us" not in context.notes:
@@ -68,14 +66,12 @@ def _note_optimum(problem: Problem, context: SearchContext) -> None:
         )
 
 
-def everybody(topology: Topology, demand: Demand, method: str) -> None:
-    """Raise DemandError unless every chunk goes to all who get any, on a machine whose bandwidth stays as it is."""
+def check_destinations(demand: Demand, method: str) -> None:
+    """Raise DemandError unless every chunk goes to all members."""
     if demand.reduces:
-        raise DemandError(f"{method} moves chunks with one source each; {demand.collective} adds up several")
-    if topology.changes or topology.has_buffer_limits:
-        raise DemandError(f"{method} knows no buffer limits and no changing bandwidth; use greedy")
+        raise DemandError(f"method {method} needs chunks with one source each; {demand.collective} reduces several")
     if np.any(np.diff(demand.destination_ptr) != len(_members(demand)) - 1):
-        raise DemandError(f"{method} is for chunks that go to everybody, as in allgather; use greedy or routed")
+        raise DemandError(f"method {method} needs chunks that go to all ranks, as in allgather; use greedy or reroute")
 
 
 def _members(demand: Demand) -> I64:

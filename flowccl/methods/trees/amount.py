@@ -1,16 +1,16 @@
-"""How many chunks: trees that fill the links, times rounds that keep the pipeline full, from the gap wanted.
+"""The number of chunks for a gap: trees that fill the links, times rounds that keep the pipeline full.
 
-Of b chunks per block the trees fill the links to half the gap wanted, b being the least such number. They repeat in k
-rounds, such that what fills the pipeline fits the other half: at most (D - 1) (2 P + L) + L by the bound of `stagger`,
-where D is how deep the trees are, L the latency of a route, and P = T / k the period of a time T. The number of chunks
-is b k, or fewer where that is a great many.
+b is the smallest number of chunks per block for which trees fill the links up to half of the gap. The trees repeat in k
+rounds, such that the filling of the pipeline fits the other half: at most (D - 1) (2 P + L) + L by the bound of
+`stagger`, with D the depth of the trees, L the latency of a route, and P = T / k the period for the time T. The number
+of chunks is b k, or less if that is very large.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.trees.packing import least_time_us, remembered
+from flowccl.methods.trees.packing import cached_packing, least_time_us
 from flowccl.problem import Problem
 from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
@@ -18,13 +18,13 @@ from flowccl.topology.topology import Topology
 I64 = NDArray[np.int64]
 
 _MOST_GPUS = 64  # beyond, packing takes long: one tree per block
-_MOST_BASE = 16  # trees from each GPU
-_MOST_TREES = 512  # to pack at once
-_MOST_TRANSFERS = 20_000  # of one schedule, beyond which it takes long; the formula may ask for more
+_MOST_BASE = 16  # trees per GPU
+_MOST_TREES = 512  # trees of one packing
+_MOST_TRANSFERS = 20_000  # transfers of a schedule; the formula may give more
 
 
 def chunks_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
-    """The number of chunks per block that this gap takes; 1 with limits, or for chunks that do not go to all GPUs."""
+    """Return the number of chunks per block for a gap; 1 with limits, or if chunks do not go to all GPUs."""
     topology, demand = problem.topology, problem.demand
     to_all = bool(np.all(np.diff(demand.destination_ptr) == demand.num_gpus - 1))
     if topology.limits or not (to_all or demand.reduces):
@@ -34,9 +34,9 @@ def chunks_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
 
 
 def trees_and_rounds(topology: Topology, demand: Demand, gap: float, known: dict[str, object]) -> tuple[int, int]:
-    """How many trees to pack per block and how often to repeat them for a gap; the demand has one chunk per block.
+    """Return the number of trees per block and of rounds for a gap; the demand has one chunk per block.
 
-    For sums the machine is run backwards, from where they are wanted. `known` keeps packings for the next time.
+    For reductions, the machine is reversed, with the destinations as roots. `known` caches packings.
     """
     machine = topology.reversed if demand.reduces else topology
     ranks = np.unique(demand.destination_rank if demand.reduces else demand.source_rank).astype(np.int64)
@@ -46,8 +46,8 @@ def trees_and_rounds(topology: Topology, demand: Demand, gap: float, known: dict
     roots = np.bincount(ranks, minlength=len(machine.nodes)).astype(np.int64)
     size = int(demand.chunk_bytes.max())
     base, time_us = _base(machine, roots, members, size, gap / 2)
-    depth = remembered(machine, roots * base, members, max(size // base, 1), known).depth
-    hops = 1 + int(np.any(~machine.stores))  # most routes cross one switch, if there are any
+    depth = cached_packing(machine, roots * base, members, max(size // base, 1), known).depth
+    hops = 1 + int(np.any(~machine.stores))  # most routes cross at most one switch
     latency_us = hops * float(machine.link_latency_ps.max(initial=0)) / 1e6
     fill_us = gap / 2 * time_us - depth * latency_us
     rounds = 2 * (depth - 1) * time_us / fill_us if fill_us > 0 else np.inf
@@ -56,7 +56,7 @@ def trees_and_rounds(topology: Topology, demand: Demand, gap: float, known: dict
 
 
 def _base(topology: Topology, roots: I64, members: I64, size: int, gap: float) -> tuple[int, float]:
-    """The fewest chunks per block within the gap of the best, and the time of the fullest link then."""
+    """The fewest chunks per block within the gap of the best, and the time of the busiest link."""
     most = max(1, min(_MOST_BASE, _MOST_TREES // int(roots.sum())))
     times = [
         least_time_us(topology, roots * count, members, topology.link_GBps * 1000 * count / size)

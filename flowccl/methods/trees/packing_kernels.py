@@ -1,21 +1,21 @@
-"""Compiled loops of tree packing: maximum flows, splitting switches off, growing trees.
+"""Compiled loops of tree packing: maximum flows, splitting off switches, growing trees.
 
-Networks are square matrices: `room[a, b]` is how many chunks may go from node a to node b. What counts is that every
-member can be reached by all chunks: a flow of all of them from an extra node, the last one, which feeds each member
-with the chunks that start there. By Edmonds' theorem trees pack exactly where such a flow exists to every member.
+Networks are square matrices: `capacity[a, b]` is how many chunks may go from node a to node b. All chunks must be able
+to reach every member: a flow of all chunks from an extra node, the last one, which feeds each member with the chunks
+that start there. By Edmonds' theorem, trees pack exactly if such a flow exists to every member.
 """
 
 import numpy as np
 
 from flowccl.compiled import I64, Bool, compiled
 
-_PARTS = 4  # in which the trees of each root are grown, in turn with those of the others
+_PARTS = 4  # parts in which the trees of each root are grown, in turn with those of the other roots
 
 
 @compiled
-def push(room: I64, flow: I64, source: int, sink: int, most: int) -> int:
-    """Add up to `most` units from source to sink to a flow, on shortest ways; returns how many it was."""
-    count = len(room)
+def push(capacity: I64, flow: I64, source: int, sink: int, most: int) -> int:
+    """Augment a flow from source to sink by up to `most` units along shortest paths; return the amount."""
+    count = len(capacity)
     before, queue = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     done = 0
     while done < most:
@@ -25,7 +25,7 @@ def push(room: I64, flow: I64, source: int, sink: int, most: int) -> int:
             a = queue[head]
             head += 1
             for b in range(count):
-                if before[b] < 0 and room[a, b] - flow[a, b] + flow[b, a] > 0:
+                if before[b] < 0 and capacity[a, b] - flow[a, b] + flow[b, a] > 0:
                     before[b] = a
                     queue[tail] = b
                     tail += 1
@@ -34,7 +34,7 @@ def push(room: I64, flow: I64, source: int, sink: int, most: int) -> int:
         amount, b = most - done, sink
         while b != source:
             a = before[b]
-            amount = min(amount, room[a, b] - flow[a, b] + flow[b, a])
+            amount = min(amount, capacity[a, b] - flow[a, b] + flow[b, a])
             b = a
         b = sink
         while b != source:
@@ -52,66 +52,66 @@ def _add(flow: I64, a: int, b: int, amount: int) -> None:
 
 
 @compiled
-def all_reached(room: I64, members: I64, total: int) -> bool:
-    """Whether every member can be reached by all chunks."""
-    source = len(room) - 1
-    flow = np.zeros_like(room)
+def all_reached(capacity: I64, members: I64, total: int) -> bool:
+    """Whether all chunks can reach every member."""
+    source = len(capacity) - 1
+    flow = np.zeros_like(capacity)
     for sink in members:
         flow[:] = 0
-        if push(room, flow, source, sink, total) < total:
+        if push(capacity, flow, source, sink, total) < total:
             return False
     return True
 
 
 @compiled
-def split_off(room: I64, members: I64, total: int, gone: I64) -> tuple[bool, I64]:
-    """Lead ways past nodes: room from u to w and from w to t becomes room from u to t, for all w in `gone`.
+def split_off(capacity: I64, members: I64, total: int, removed: I64) -> tuple[bool, I64]:
+    """Split off nodes: capacity from u to w and from w to t becomes capacity from u to t, for all w in `removed`.
 
-    As much of each pair as keeps all members reached; what is left over at w is dropped. Changes `room`. Returns
+    Each pair is split as far as all members stay reachable; the rest at w is dropped. Changes `capacity`. Returns
     (whether all members are still reached, rows (u, w, t, amount) in the order of splitting).
     """
-    count, source = len(room), len(room) - 1
+    count, source = len(capacity), len(capacity) - 1
     flows = np.zeros((len(members), count, count), dtype=np.int64)
     rows, size = np.empty((1024, 4), dtype=np.int64), 0
     for i in range(len(members)):
-        if push(room, flows[i], source, members[i], total) < total:
+        if push(capacity, flows[i], source, members[i], total) < total:
             return False, rows[:0]
-    for w in gone:
-        into, out = room[:, w].copy(), room[w].copy()
+    for w in removed:
+        into, out = capacity[:, w].copy(), capacity[w].copy()
         others = max(out.sum() - out.max(), 1)
-        for sweep in range(2):  # first an even share of each pair, which makes shallow trees; then all that is left
+        for sweep in range(2):  # first an even share of each pair, for shallow trees; then all that is left
             for t in range(count):
                 for u in range(count):
-                    most = min(room[u, w], room[w, t])
+                    most = min(capacity[u, w], capacity[w, t])
                     if sweep == 0:
                         most = min(most, -(-into[u] * out[t] // others))
                     if most == 0 or u == t:
                         continue
-                    amount = _split(room, flows, members, u, w, t, most)
+                    amount = _split(capacity, flows, members, u, w, t, most)
                     if amount:
                         if size == len(rows):
                             rows = np.concatenate((rows, np.empty_like(rows)))
                         rows[size] = u, w, t, amount
                         size += 1
-        room[w, :] = 0
-        room[:, w] = 0
-        for i in range(len(members)):  # nothing of what is left over may be needed
+        capacity[w, :] = 0
+        capacity[:, w] = 0
+        for i in range(len(members)):  # the dropped capacity must not be needed
             if flows[i][w].any():
                 flows[i][:] = 0
-                if push(room, flows[i], source, members[i], total) < total:
+                if push(capacity, flows[i], source, members[i], total) < total:
                     return False, rows[:size]
     return True, rows[:size]
 
 
 @compiled
-def _split(room: I64, flows: I64, members: I64, u: int, w: int, t: int, most: int) -> int:
-    """Split one pair of arcs by as much as keeps all flows; what a flow lacks after a trial is exactly too much."""
-    source, amount = len(room) - 1, most
+def _split(capacity: I64, flows: I64, members: I64, u: int, w: int, t: int, most: int) -> int:
+    """Split one pair of arcs as far as all flows persist; the amount that a flow lacks after a trial is undone."""
+    source, amount = len(capacity) - 1, most
     lacking = np.zeros(len(members), dtype=np.int64)
-    _move(room, u, w, t, amount)
+    _move(capacity, u, w, t, amount)
     for i in range(len(members)):
         flow, sink = flows[i], members[i]
-        over_in, over_out = max(flow[u, w] - room[u, w], 0), max(flow[w, t] - room[w, t], 0)
+        over_in, over_out = max(flow[u, w] - capacity[u, w], 0), max(flow[w, t] - capacity[w, t], 0)
         if over_in == 0 and over_out == 0:
             continue
         both = min(over_in, over_out)
@@ -119,44 +119,44 @@ def _split(room: I64, flows: I64, members: I64, u: int, w: int, t: int, most: in
         flow[w, t] -= over_out
         _add(flow, u, t, both)
         a, b, over = (u, w, over_in - both) if over_in > both else (w, t, over_out - both)
-        short = over - push(room, flow, a, b, over)
+        short = over - push(capacity, flow, a, b, over)
         if short:
-            push(room, flow, a, source, short)
-            push(room, flow, sink, b, short)
+            push(capacity, flow, a, source, short)
+            push(capacity, flow, sink, b, short)
             lacking[i] = short
             amount -= short
-            _move(room, u, w, t, -short)
+            _move(capacity, u, w, t, -short)
     if amount < most:
         for i in range(len(members)):
-            over = flows[i][u, t] - room[u, t]
+            over = flows[i][u, t] - capacity[u, t]
             if over > 0:
                 flows[i][u, t] -= over
                 flows[i][u, w] += over
                 flows[i][w, t] += over
             if lacking[i]:
-                push(room, flows[i], source, members[i], lacking[i])
+                push(capacity, flows[i], source, members[i], lacking[i])
     return amount
 
 
 @compiled
-def _move(room: I64, u: int, w: int, t: int, amount: int) -> None:
-    room[u, w] -= amount
-    room[w, t] -= amount
-    room[u, t] += amount
+def _move(capacity: I64, u: int, w: int, t: int, amount: int) -> None:
+    capacity[u, w] -= amount
+    capacity[w, t] -= amount
+    capacity[u, t] += amount
 
 
 @compiled
-def pack(room: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
-    """Trees from every node to all others, as many from each as `roots` says, within the room; changes `room`.
+def pack(capacity: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
+    """Pack trees from every node to all others, `roots[v]` from node v, within the capacities; changes `capacity`.
 
-    Returns (done, root of each tree, how many such trees, for each its edges (a, b), each after the one before it).
+    Returns (done, root of each tree, number of equal trees, edges (a, b) of each tree in the order of growth).
     """
-    count = len(room)
+    count = len(capacity)
     left = roots.copy()
     tree_root, tree_times = np.empty(64, dtype=np.int64), np.empty(64, dtype=np.int64)
     tree_edges = np.empty((64, count - 1, 2), dtype=np.int64)
     trees = 0
-    while left.any():  # a part of the trees of each root in turn, so that all find shallow edges
+    while left.any():  # part of the trees of each root in turn, so that all find shallow edges
         for root in range(count):
             if left[root] == 0:
                 continue
@@ -164,7 +164,7 @@ def pack(room: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
                 tree_root = np.concatenate((tree_root, np.empty_like(tree_root)))
                 tree_times = np.concatenate((tree_times, np.empty_like(tree_times)))
                 tree_edges = np.concatenate((tree_edges, np.empty_like(tree_edges)))
-            times = _grow(room, left, root, -(-roots[root] // _PARTS), tree_edges[trees])
+            times = _grow(capacity, left, root, -(-roots[root] // _PARTS), tree_edges[trees])
             if times == 0:
                 return False, tree_root[:trees], tree_times[:trees], tree_edges[:trees]
             tree_root[trees], tree_times[trees] = root, times
@@ -173,38 +173,38 @@ def pack(room: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
 
 
 @compiled
-def _grow(room: I64, left: I64, root: int, most: int, edges: I64) -> int:
-    """One tree, as often as its edges allow; shallow edges first. Takes its room and its roots; 0 where it got stuck.
+def _grow(capacity: I64, left: I64, root: int, most: int, edges: I64) -> int:
+    """Grow one tree, as often as its edges allow, by shallow edges first. Takes its capacity and roots; 0 if stuck.
 
-    Copies that an edge cannot serve go back to the root: what is left stays packable.
+    Copies that an edge cannot carry are returned to the root: the rest stays packable.
     """
-    count, times = len(room), min(left[root], most)
+    count, times = len(capacity), min(left[root], most)
     left[root] -= times
     depth, full = np.full(count, -1, dtype=np.int64), np.zeros((count, count), dtype=np.bool_)
     depth[root] = 0
     for at in range(count - 1):
-        a, b, taken = _next_edge(room, left, depth, times, full)
-        if taken < times:  # the other copies go back
+        a, b, taken = _next_edge(capacity, left, depth, times, full)
+        if taken < times:  # return the other copies
             left[root] += times - taken
             for i in range(at):
-                room[edges[i, 0], edges[i, 1]] += times - taken
+                capacity[edges[i, 0], edges[i, 1]] += times - taken
             full[:] = False
             times = taken
         if not times:
             return 0
-        room[a, b] -= times
+        capacity[a, b] -= times
         depth[b] = depth[a] + 1
         edges[at] = a, b
     return int(times)
 
 
 @compiled
-def _next_edge(room: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
-    """Of the shallowest edges that may be taken the one with most room, and by how many copies it may.
+def _next_edge(capacity: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
+    """Of the shallowest edges that may be taken, the one with most capacity, and for how many copies.
 
-    `full` remembers those that may not.
+    `full` marks the edges that may not be taken.
     """
-    count = len(room)
+    count = len(capacity)
     d = 0
     while d <= depth.max():
         a, b, most = 0, 0, 0
@@ -212,12 +212,12 @@ def _next_edge(room: I64, left: I64, depth: I64, times: int, full: Bool) -> tupl
             if depth[x] != d:
                 continue
             for y in range(count):
-                if depth[y] < 0 and room[x, y] > most and not full[x, y]:
-                    a, b, most = x, y, room[x, y]
+                if depth[y] < 0 and capacity[x, y] > most and not full[x, y]:
+                    a, b, most = x, y, capacity[x, y]
         if most == 0:
             d += 1
             continue
-        taken = _allowed(room, left, depth, times, a, b)
+        taken = _allowed(capacity, left, depth, times, a, b)
         if taken:
             return a, b, taken
         full[a, b] = True
@@ -225,12 +225,12 @@ def _next_edge(room: I64, left: I64, depth: I64, times: int, full: Bool) -> tupl
 
 
 @compiled
-def _allowed(room: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
-    """How many copies of a growing tree may take the edge from a to b: all sets with b in them must stay reachable."""
-    count = len(room)
-    amount = min(times, room[a, b])
+def _allowed(capacity: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
+    """How many copies of a growing tree may take the edge from a to b, such that all sets with b stay reachable."""
+    count = len(capacity)
+    amount = min(times, capacity[a, b])
     inside = np.zeros((count + 2, count + 2), dtype=np.int64)
-    inside[:count, :count] = room
+    inside[:count, :count] = capacity
     inside[a, b] -= amount
     tree, source = count, count + 1
     need = 0

@@ -1,8 +1,8 @@
-"""When, within a period, each job of a round sends, if none waited for another: links alone decide.
+"""The starts of the jobs of one round within a period, from the links alone: jobs do not wait for data.
 
-Links that no route joins are planned apart. Where all routes of a part have one link, they follow each other; where all
-have two links and hold them equally long, they are the colors of a bipartite graph (König): either way the period is
-what the fullest link has to do. Elsewhere a list scheduler is asked a few times.
+Links that share no route are planned separately. If all routes of a component have one link, they follow each other. If
+all have two links that are busy equally long, they are the edge coloring of a bipartite graph (König). In both cases
+the period is the work of the busiest link. Otherwise a list scheduler runs a few times.
 """
 
 from dataclasses import replace
@@ -12,43 +12,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.methods.trees.along import link_work_ps
-from flowccl.methods.trees.pacing_kernels import work_evenly
-from flowccl.methods.trees.period_kernels import colors
+from flowccl.methods.trees.pacing_kernels import dispatch_balanced
+from flowccl.methods.trees.period_kernels import edge_coloring
 from flowccl.schedule.generation.job_shop import Jobs
 from flowccl.schedule.timing import replay
 from flowccl.topology.routes import shape_on
 
 I64 = NDArray[np.int64]
 
-_RUNS = 8  # of the list scheduler; the shortest period counts
-_EXACT = 1 + 1e-9  # of the fullest link: no plan is shorter
+_RUNS = 8  # runs of the list scheduler; the shortest period is used
+_EXACT = 1 + 1e-9  # relative to the busiest link: no plan is shorter
 _NEVER = int(np.iinfo(np.int64).max)
 
 
-def planned(jobs: Jobs, which: I64, steps: I64, seed: int) -> tuple[int, I64]:
-    """The shortest period that was found for these jobs, and their starts in it.
+def plan_period(jobs: Jobs, which: I64, steps: I64, seed: int) -> tuple[int, I64]:
+    """Return the shortest period found for these jobs, and their starts in it.
 
-    Those with few `steps` from the root go first where that costs nothing: then others need not wait for the next
-    period.
+    Jobs with few `steps` from the root go first if that costs nothing: then others need not wait for the next period.
     """
     alone = _without_data(jobs, which)
-    holds = _holds(alone)
-    part = _parts(holds, len(jobs.topology.links))
+    uses = _link_uses(alone)
+    component = _components(uses, len(jobs.topology.links))
     start, period_ps = np.zeros(len(which), dtype=np.int64), 1
-    for one in np.unique(part).tolist():
-        mine = np.flatnonzero(part == one)
-        own = _Holds(*(column[part[holds.job] == one] for column in holds))
+    for one in np.unique(component).tolist():
+        mine = np.flatnonzero(component == one)
+        own = _LinkUses(*(column[component[uses.job] == one] for column in uses))
         own = own._replace(job=np.searchsorted(mine, own.job))
-        found = _in_turn(own, steps[mine])
+        found = _exact_starts(own, steps[mine])
         if found is None:
-            found = _listed(alone, mine, own, steps[mine], seed)
+            found = _list_scheduled(alone, mine, own, steps[mine], seed)
         start[mine] = found
         period_ps = max(period_ps, _period(own, found))
     return period_ps, start
 
 
-class _Holds(NamedTuple):
-    """Which job holds which link from when until when after its start."""
+class _LinkUses(NamedTuple):
+    """Which job uses which link from when until when after its start."""
 
     job: I64
     link: I64
@@ -57,7 +56,7 @@ class _Holds(NamedTuple):
 
 
 def _without_data(jobs: Jobs, which: I64) -> Jobs:
-    """Some jobs, of which none waits for another, all as large as the largest."""
+    """Some jobs, without precedence between them, all of the largest size."""
     shop = jobs.shop
     waits = np.bincount(shop.job_route[which], minlength=len(shop.hop_ptr) - 1)
     alone = shop._replace(
@@ -71,71 +70,71 @@ def _without_data(jobs: Jobs, which: I64) -> Jobs:
     return replace(jobs, chunk=jobs.chunk[which], shop=alone)
 
 
-def _holds(jobs: Jobs) -> _Holds:
+def _link_uses(jobs: Jobs) -> _LinkUses:
     shop, zero = jobs.shop, np.zeros(len(jobs.chunk), dtype=np.int64)
     shape = shape_on(jobs.topology, jobs.routes)
     timing = replay(jobs.topology, shape, shop.job_bytes, shop.job_route.astype(np.int32), zero)
-    return _Holds(timing.hop_transfer, timing.hop_link.astype(np.int64), timing.hop_from_ps, timing.hop_to_ps)
+    return _LinkUses(timing.hop_transfer, timing.hop_link.astype(np.int64), timing.hop_from_ps, timing.hop_to_ps)
 
 
-def _parts(holds: _Holds, links: int) -> I64:
-    """The part of each job: jobs that use a link together are in one, and so on."""
+def _components(uses: _LinkUses, links: int) -> I64:
+    """The component of each job: jobs that share a link, directly or indirectly, are in one."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    count = int(holds.job.max()) + 1
-    joins = csr_array((np.ones(len(holds.job)), (holds.job, count + holds.link)), shape=(count + links,) * 2)
-    part: I64 = connected_components(joins, directed=False)[1][:count].astype(np.int64)
-    return part
+    count = int(uses.job.max()) + 1
+    joins = csr_array((np.ones(len(uses.job)), (uses.job, count + uses.link)), shape=(count + links,) * 2)
+    component: I64 = connected_components(joins, directed=False)[1][:count].astype(np.int64)
+    return component
 
 
-def _in_turn(holds: _Holds, steps: I64) -> I64 | None:
-    """Starts in which the fullest link never rests, where all jobs hold one link, or two equally long."""
-    hops = np.bincount(holds.job)
-    takes = holds.end - holds.begin
+def _exact_starts(uses: _LinkUses, steps: I64) -> I64 | None:
+    """Starts for which the busiest link is never idle, if all jobs use one link, or two equally long."""
+    hops = np.bincount(uses.job)
+    takes = uses.end - uses.begin
     if hops.min() < hops.max() or hops[0] > 2 or takes.min() < takes.max():
         return None
     if hops[0] == 1:
         return _ranked(steps) * int(takes[0])
-    by_job = np.lexsort((holds.begin, holds.job)).reshape(-1, 2)
-    late = holds.begin[by_job[:, 1]]
-    if late.min() < late.max():  # the second link would not be used in the order of the first
+    by_job = np.lexsort((uses.begin, uses.job)).reshape(-1, 2)
+    late = uses.begin[by_job[:, 1]]
+    if late.min() < late.max():  # the order on the second link would differ from that on the first
         return None
-    names, link = np.unique(holds.link, return_inverse=True)
+    names, link = np.unique(uses.link, return_inverse=True)
     first, second = link[by_job[:, 0]].astype(np.int64), link[by_job[:, 1]].astype(np.int64)
     if len(np.intersect1d(first, second)):
         return None
     most = int(np.bincount(link.reshape(-1)).max())
-    color = colors(first, second, len(names), most)
+    color = edge_coloring(first, second, len(names), most)
     mean = np.bincount(color, steps, most) / np.maximum(np.bincount(color, minlength=most), 1)
     return _ranked(mean)[color] * int(takes[0])
 
 
 def _ranked(values: NDArray[np.number]) -> I64:
-    """The place of each in ascending order."""
+    """The rank of each value in ascending order."""
     rank = np.empty(len(values), dtype=np.int64)
     rank[np.argsort(values, kind="stable")] = np.arange(len(values))
     return rank
 
 
-def _listed(jobs: Jobs, mine: I64, holds: _Holds, steps: I64, seed: int) -> I64:
+def _list_scheduled(jobs: Jobs, mine: I64, uses: _LinkUses, steps: I64, seed: int) -> I64:
     """Starts by the list scheduler: the shortest period of a few runs."""
     some = _without_data(jobs, mine)
     work, random = link_work_ps(some), np.random.default_rng(seed)
     best, least = np.zeros(len(mine), dtype=np.int64), _NEVER
     for _ in range(_RUNS):
         rank = _ranked(steps + random.uniform(0, 1, len(mine)))
-        start = work_evenly(some.shop, rank, work, _NEVER)[2]
-        if _period(holds, start) < least:
-            best, least = start, _period(holds, start)
+        start = dispatch_balanced(some.shop, rank, work, _NEVER)[2]
+        if _period(uses, start) < least:
+            best, least = start, _period(uses, start)
         if least <= work.max() * _EXACT:
             break
     return best
 
 
-def _period(holds: _Holds, start: I64) -> int:
+def _period(uses: _LinkUses, start: I64) -> int:
     """The longest time from the first to the last use of a link."""
-    first, last = np.full(int(holds.link.max()) + 1, _NEVER), np.zeros(int(holds.link.max()) + 1, dtype=np.int64)
-    np.minimum.at(first, holds.link, start[holds.job] + holds.begin)
-    np.maximum.at(last, holds.link, start[holds.job] + holds.end)
-    return int((last - first)[holds.link].max())
+    first, last = np.full(int(uses.link.max()) + 1, _NEVER), np.zeros(int(uses.link.max()) + 1, dtype=np.int64)
+    np.minimum.at(first, uses.link, start[uses.job] + uses.begin)
+    np.maximum.at(last, uses.link, start[uses.job] + uses.end)
+    return int((last - first)[uses.link].max())

@@ -1,4 +1,4 @@
-"""Compiled loops of planning a round: routes of two links as an edge colouring."""
+"""Compiled loops of planning a round: edge coloring of routes with two links."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from flowccl.compiled import I64, compiled
 
 
 @compiled
-def colors(first: I64, second: I64, links: int, most: int) -> I64:
-    """A color below `most` for each pair of links, such that no link has a color twice (König).
+def edge_coloring(first: I64, second: I64, links: int, most: int) -> I64:
+    """Return a color below `most` for each pair of links, such that no link has a color twice (König).
 
-    No link may be in more than `most` pairs, nor be first in one and second in another. Where the two links have no
-    free color in common, the two colors are swapped along the way of pairs that have them in turn.
+    No link may be in more than `most` pairs, nor be first in one and second in another. If the two links have no free
+    color in common, the two colors are swapped along the alternating path.
     """
     pair_of = np.full((links, most), -1, dtype=np.int64)
     color = np.full(len(first), -1, dtype=np.int64)
@@ -18,7 +18,7 @@ def colors(first: I64, second: I64, links: int, most: int) -> I64:
         a, b = first[e], second[e]
         free_a, free_b = _free(pair_of[a]), _free(pair_of[b])
         if free_a != free_b:
-            at, take, give = b, free_a, free_b  # from b on: what has `take` gets `give`, and so on in turn
+            at, take, give = b, free_a, free_b  # from b on: pairs with color `take` get `give`, and vice versa
             moved = pair_of[at, take]
             pair_of[at, take] = -1
             while moved >= 0:

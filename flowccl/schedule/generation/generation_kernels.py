@@ -1,4 +1,4 @@
-"""Compiled loops of schedule/. Kept apart, because importing numba takes half a second."""
+"""Compiled loops of schedule generation. A module of its own, because importing numba takes half a second."""
 
 import numpy as np
 
@@ -14,9 +14,10 @@ def earliest_starts(
     latest: I64,
     soonest: I64,
 ) -> I64:
-    """Least start >= soonest with start[i] >= start[before] + lag for all of i's predecessors; never above `latest`.
+    """Return the least starts >= `soonest` with start[i] >= start[before] + lag for all predecessors of i.
 
-    Sweeps in `order` until nothing changes: one sweep where predecessors come first, more where lags are negative.
+    No start exceeds `latest`. Sweeps in `order` until nothing changes: one sweep if predecessors come first, more if
+    there are negative lags.
     """
     start = np.minimum(soonest, latest)
     changed = True
@@ -41,7 +42,10 @@ def longest_tails(
     lag: I64,
     takes: I64,
 ) -> I64:
-    """From the start of each transfer to the end of all that waits for it; `order` lists the last ones first."""
+    """Return the tail of each transfer: the time from its start to the end of its last successor.
+
+    `order` lists successors first.
+    """
     tail = takes.copy()
     for i in order:
         for k in range(ptr[i], ptr[i + 1]):
@@ -62,10 +66,10 @@ def in_order_of(
     hop_to: I64,
     links: int,
 ) -> tuple[bool, I64]:
-    """List scheduling: whenever its links are free, the transfer with the least rank of those that wait goes.
+    """List scheduling: of the transfers that wait for free links, the one with the least rank starts first.
 
-    `after[ptr[i]:ptr[i + 1]]` wait for transfer i to start, and `lag` longer; hops are held from `hop_from` to `hop_to`
-    after the start. Returns (all could go, starts).
+    `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i. Hops occupy their links from `hop_from` to
+    `hop_to` after the start. Returns (whether all transfers started, starts).
     """
     count = len(rank)
     start, earliest = np.zeros(count, dtype=np.int64), soonest.copy()

@@ -1,4 +1,4 @@
-"""Trees as jobs for the shop: each job is one chunk on one route, from one storing node to the next ones."""
+"""Job-shop scheduling of trees: each job is one chunk on one route, from one storing node to the next ones."""
 
 from dataclasses import dataclass, replace
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.reroute.tree_kernels import Trees
-from flowccl.schedule.generation.job_shop_kernels import Shop, tails, dispatch
+from flowccl.schedule.generation.chunk_trees import ChunkTrees
+from flowccl.schedule.generation.job_shop_kernels import Shop, dispatch, tails
 from flowccl.schedule.generation.precedence import feeding
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
@@ -17,7 +17,7 @@ from flowccl.topology.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """All jobs of a demand, ready to be worked off in any order that feeds each before it starts."""
+    """All jobs of a demand, which can be scheduled in any order in which every job is fed before it starts."""
 
     topology: Topology
     demand: Demand
@@ -28,17 +28,17 @@ class Jobs:
     method: str = "reroute"
 
     def schedule(self, random: np.random.Generator, noise: float, give_up_ps: int) -> Schedule | None:
-        """One run of the shop: the longest tail first, with noise; None where it is no better than `give_up_ps`."""
+        """Schedule the jobs, the longest tail first, with noise; None if the finish is not below `give_up_ps`."""
         key = self.tail * (1 + noise * random.uniform(-1, 1, len(self.tail))) if noise else self.tail
         return self.in_order(-key, give_up_ps)
 
     def in_order(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
-        """One run of the shop: of the jobs that wait for a link, the one with the least key goes first."""
+        """Schedule the jobs: of the jobs that wait for a link, the one with the least key goes first."""
         raw = self.dispatched(key, give_up_ps)
         return None if raw is None else left_shift(prune(raw))
 
     def dispatched(self, key: NDArray[np.float64] | NDArray[np.int64], give_up_ps: int) -> Schedule | None:
-        """The same with all jobs, needed or not, each where the shop put it."""
+        """The same without pruning and left-shifting."""
         rank = np.empty(len(key), dtype=np.int64)
         rank[np.argsort(key, kind="stable")] = np.arange(len(key))
         done, _, start = dispatch(self.shop, rank, len(self.topology.links), give_up_ps)
@@ -49,23 +49,23 @@ class Jobs:
         return Schedule(self.topology, self.demand, self.routes, self.chunk, route, start, flags, self.method)
 
     def of_chunks(self, chunk: NDArray[np.int32]) -> "Jobs":
-        """The same jobs, but each moves another chunk; tails stay as they are."""
+        """Return the same jobs with other chunks; the tails do not change."""
         return replace(self, chunk=chunk, shop=self.shop._replace(job_bytes=self.demand.chunk_bytes[chunk]))
 
 
-def jobs_of(topology: Topology, demand: Demand, trees: Trees) -> Jobs:
-    """Cut trees into jobs: a job starts at a storing node and holds all hops up to the next storing nodes."""
+def jobs_of(topology: Topology, demand: Demand, trees: ChunkTrees) -> Jobs:
+    """Return the jobs of trees: a job starts at a storing node and has all hops up to the next storing nodes."""
     hops = len(trees.link)
     chunk_of_hop = np.repeat(np.arange(len(demand)), np.diff(trees.ptr))
     parent = np.where(trees.parent < 0, -1, trees.parent + trees.ptr[:-1][chunk_of_hop])
     starts = topology.stores[topology.link_src[trees.link]]
     root = _roots(parent, starts)
-    order = np.lexsort((np.arange(hops), root))  # hops job by job, each job in the order of growth
+    order = np.lexsort((np.arange(hops), root))  # hops job by job, in the order in which the tree was grown
     job_roots = np.flatnonzero(starts)
     job_of_hop = np.searchsorted(job_roots, root)
     size = np.bincount(job_of_hop, minlength=len(job_roots))
     first = np.concatenate(([0], np.cumsum(size)))
-    place = np.empty(hops, dtype=np.int64)  # of each hop in its job
+    place = np.empty(hops, dtype=np.int64)  # position of each hop in its job
     place[order] = np.arange(hops) - np.repeat(first[:-1], size)
     routes, job_route = Routes(first, trees.link[order]).distinct()
 
@@ -78,12 +78,12 @@ def jobs_of(topology: Topology, demand: Demand, trees: Trees) -> Jobs:
     child_ptr = np.concatenate(([0], np.cumsum(fed))).astype(np.int64)
     chunk = chunk_of_hop[job_roots].astype(np.int32)
     shop = _shop(topology, routes, job_route, demand.chunk_bytes[chunk], child_ptr, children, feeding_hop)
-    later_first = np.arange(len(job_roots), dtype=np.int64)[::-1].copy()  # a job comes after the one that feeds it
+    later_first = np.arange(len(job_roots), dtype=np.int64)[::-1].copy()  # jobs come after the job that feeds them
     return Jobs(topology, demand, routes, chunk, shop, tails(shop, later_first))
 
 
 def _roots(parent: NDArray[np.int64], starts: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The hop that leaves the storing node above each hop."""
+    """For each hop, the hop that leaves the storing node above it."""
     root = np.where(starts, np.arange(len(parent)), parent)
     while True:
         above = np.where(starts[root], root, root[root])
@@ -124,7 +124,7 @@ def _shop(
 
 
 def can_be_jobs(schedule: Schedule) -> bool:
-    """Chunks with one source that is not late, on machines of which the shop knows all."""
+    """Whether the job shop can schedule this: one source per chunk, available from the start; a plain machine."""
     topology, demand = schedule.topology, schedule.demand
     known = not (topology.has_limits_or_changes or topology.has_overheads)
     known &= not topology.has_buffer_limits
@@ -133,10 +133,10 @@ def can_be_jobs(schedule: Schedule) -> bool:
 
 
 def jobs_from(schedule: Schedule) -> Jobs:
-    """The transfers of a schedule as jobs, so that they can be worked off in another order.
+    """Return the transfers of a schedule as jobs, which can be scheduled in another order.
 
-    Each is fed by the first delivery of its chunk to the node where it starts; transfers that leave several nodes at
-    once cannot be jobs.
+    The first delivery of its chunk to the node where it starts feeds each job. Transfers with several roots cannot be
+    jobs.
     """
     timing, jobs = schedule.timing, len(schedule)
     fed, end_of = feeding(schedule)

@@ -1,4 +1,4 @@
-"""Compiled loops of the shop: jobs that wait for routes, and are worked off whenever the links of one are free."""
+"""Compiled loops of job-shop scheduling: jobs wait for routes, and start when all links of their route are free."""
 
 from typing import NamedTuple
 
@@ -25,10 +25,10 @@ from flowccl.compiled import (
 
 
 class Bookings(NamedTuple):
-    """When each link is held, as one list per link in order of time; entries share common arrays."""
+    """The busy intervals of each link, as one list per link in order of time; all lists share the arrays."""
 
-    used: I64  # one number: entries so far
-    last: I64  # of each link
+    used: I64  # one number: entries in use
+    last: I64  # last entry of each link
     begin: I64
     end: I64
     before: I64
@@ -36,9 +36,9 @@ class Bookings(NamedTuple):
 
 
 @maker
-def new_bookings(links: int, room: int) -> Bookings:
-    """No bookings yet, and room for so many."""
-    space = [np.empty(room, dtype=np.int64) for _ in range(4)]
+def new_bookings(links: int, capacity: int) -> Bookings:
+    """Empty bookings with space for `capacity` entries."""
+    space = [np.empty(capacity, dtype=np.int64) for _ in range(4)]
     return Bookings(
         np.zeros(1, dtype=np.int64), np.full(links, -1, dtype=np.int64), space[0], space[1], space[2], space[3]
     )
@@ -46,7 +46,7 @@ def new_bookings(links: int, room: int) -> Bookings:
 
 @inner
 def free_from(bookings: Bookings, link: int, begin: int, end: int) -> int:
-    """`begin` if the link is free from begin to end, else the next time at which it is free for as long."""
+    """Return `begin` if the link is free from begin to end, else the next time at which it is free for that long."""
     entry = bookings.last[link]
     while entry >= 0 and bookings.begin[entry] >= end:
         entry = bookings.before[entry]
@@ -62,7 +62,7 @@ def free_from(bookings: Bookings, link: int, begin: int, end: int) -> int:
 
 @inner
 def book(bookings: Bookings, link: int, begin: int, end: int) -> None:
-    """Hold a link; the time must be free, and there must be room for another entry."""
+    """Add a busy interval; the link must be free then, and there must be space for another entry."""
     entry = bookings.used[0]
     bookings.used[0] += 1
     bookings.begin[entry], bookings.end[entry] = begin, end
@@ -89,7 +89,7 @@ class Shop(NamedTuple):
     hop_latency: I64
     segment_ptr: I64
     segment_GBps: F64
-    queue_ptr: I64  # of each route: where its waiting jobs are kept
+    queue_ptr: I64  # of each route: the start of its queue of waiting jobs
     job_route: I64
     job_bytes: I64
     child_ptr: I64  # of each job: the jobs it feeds
@@ -98,28 +98,28 @@ class Shop(NamedTuple):
 
 
 class ShopState(NamedTuple):
-    """Where the work is."""
+    """The state of the shop: jobs that have started, jobs that wait, and the events of the current time."""
 
     start: I64  # of each job
     left: I64  # one number: jobs that have not started
     finish: I64  # one number
-    waiting: I64  # of each route: how many jobs wait for it, in a heap by their rank, from `queue_ptr` on
+    waiting: I64  # of each route: the number of jobs that wait for it, in a heap by rank from `queue_ptr` on
     wait_rank: I64
     wait_job: I64
-    retry_at: I64  # of each route: when its links are free again, if it waits for them
+    retry_at: I64  # of each route: when its links become free, if jobs wait for them
     now: I64  # one number
     size: I64  # one number: routes that may be free now
-    turn: I64  # one number: how many of these have had their turn
-    route: I64  # these
-    marked: Bool  # of each route: is it one of these
-    key: I64  # of these, to sort them by
-    begin: I64  # of each hop of the job in hand, if that starts at 0
+    turn: I64  # one number: how many of these have been tried
+    route: I64  # the routes that may be free now
+    marked: Bool  # of each route: whether it is in `route`
+    key: I64  # sort keys of `route`
+    begin: I64  # of each hop of the current job, if it starts at 0
     until: I64
 
 
 @maker
 def new_shop_state(shop: Shop) -> ShopState:
-    """Nothing has started."""
+    """The state in which no job has started."""
     routes, jobs = len(shop.hop_ptr) - 1, len(shop.job_route)
     widest = 1
     for r in range(routes):
@@ -145,16 +145,16 @@ def new_shop_state(shop: Shop) -> ShopState:
 
 @maker
 def all_hops(shop: Shop, links: int) -> Bookings:
-    """No bookings yet, and room for the hops of all jobs."""
-    room = 0
+    """Empty bookings with space for the hops of all jobs."""
+    capacity = 0
     for job in range(len(shop.job_route)):
-        room += shop.hop_ptr[shop.job_route[job] + 1] - shop.hop_ptr[shop.job_route[job]]
-    return new_bookings(links, room)
+        capacity += shop.hop_ptr[shop.job_route[job] + 1] - shop.hop_ptr[shop.job_route[job]]
+    return new_bookings(links, capacity)
 
 
 @maker
 def first_jobs(shop: Shop) -> Queue:
-    """The jobs that nothing feeds are there at 0."""
+    """The event queue at time 0: all jobs that no other job feeds."""
     queue = new_queue(len(shop.job_route) + len(shop.hop_ptr) + 16)
     for job in range(len(shop.job_route)):
         if shop.feeding_hop[job] < 0:
@@ -164,7 +164,7 @@ def first_jobs(shop: Shop) -> Queue:
 
 @inner
 def most_events(shop: Shop) -> int:
-    """How many events the start of a job may put in the queue."""
+    """The largest number of events that the start of a job adds to the queue."""
     most = 0
     for job in range(len(shop.job_route)):
         most = max(most, shop.child_ptr[job + 1] - shop.child_ptr[job])
@@ -173,7 +173,7 @@ def most_events(shop: Shop) -> int:
 
 @inlined
 def take_events(shop: Shop, state: ShopState, queue: Queue, rank: I64) -> None:
-    """Take all events of the first time: jobs that are fed now, and routes (-r - 1) to try again."""
+    """Take all events of the earliest time: jobs that are fed now, and routes (-r - 1) to try again."""
     state.now[0], state.size[0], state.turn[0] = queue.time[0], 0, 0
     while queue.size[0] > 0 and queue.time[0] == state.now[0]:
         code = take(queue)
@@ -193,7 +193,7 @@ def take_events(shop: Shop, state: ShopState, queue: Queue, rank: I64) -> None:
 
 @inlined
 def start_next(shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, route: int) -> bool:
-    """Start the first job that waits for a route, if its links are free; else the route tries again when they are."""
+    """Start the first job that waits for a route if the links are free; else add an event for when they are."""
     now = state.now[0]
     if state.waiting[route] == 0:
         return False
@@ -223,7 +223,7 @@ def start_next(shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, r
 
 @inner
 def _timing(shop: Shop, job: int, begin: I64, until: I64) -> None:
-    """Hold of each hop of a job that starts at 0."""
+    """The busy interval of each hop of a job that starts at 0."""
     route = shop.job_route[job]
     first = shop.hop_ptr[route]
     delay = np.int64(0)
@@ -242,7 +242,7 @@ def _by_rank(shop: Shop, state: ShopState) -> None:
     size = state.size[0]
     for i in range(size):
         heap_push(state.key, state.route, i, -_first_rank(shop, state, state.route[i]), state.route[i])
-    for i in range(size - 1, 0, -1):  # the last of all to the end
+    for i in range(size - 1, 0, -1):  # the largest rank to the end
         state.route[i] = heap_pop(state.key, state.route, i + 1)
 
 
@@ -253,20 +253,22 @@ def _first_rank(shop: Shop, state: ShopState, route: int) -> int:
 
 @compiled
 def dispatch(shop: Shop, rank: I64, links: int, give_up_ps: int) -> tuple[bool, int, I64]:
-    """List scheduling: whenever the links of a route are free, the waiting job with the least rank goes.
+    """List scheduling: whenever the links of a route are free, the waiting job with the least rank starts.
 
-    Returns (done, finish, start of every job).
+    Returns (whether all jobs finish before `give_up_ps`, finish, start of every job).
     """
     state, bookings, queue, events = new_shop_state(shop), all_hops(shop, links), first_jobs(shop), most_events(shop)
-    while not _go_on(shop, state, bookings, queue, rank, events, give_up_ps):
+    while not _run(shop, state, bookings, queue, rank, events, give_up_ps):
         queue = larger(queue)
     done = state.left[0] == 0 and state.finish[0] < give_up_ps
     return done, state.finish[0], state.start
 
 
 @inner
-def _go_on(shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, rank: I64, events: int, give_up_ps: int) -> bool:
-    """Go on until all is done or it is too late; False where the queue must be larger first."""
+def _run(
+    shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, rank: I64, events: int, give_up_ps: int
+) -> bool:
+    """Run until all jobs have started or the finish is too late; False if the queue must be enlarged first."""
     while queue.size[0] > 0 or state.turn[0] < state.size[0]:
         if state.turn[0] == state.size[0]:
             take_events(shop, state, queue, rank)
@@ -284,7 +286,7 @@ def _go_on(shop: Shop, state: ShopState, bookings: Bookings, queue: Queue, rank:
 
 @compiled
 def tails(shop: Shop, order: I64) -> F64:
-    """For every job: the time from its start until the last node behind it has the chunk, if nothing waits.
+    """Return the tail of every job: the time from its start until the last node behind it has the chunk, without waits.
 
     `order` lists children before parents.
     """

@@ -1,6 +1,6 @@
-"""What must come before what: the order on links, limits and in buffers, and of the data itself.
+"""Precedence constraints of a schedule: the order on links, on limits and in buffers, and the data dependencies.
 
-Triples of arrays (before, after, lag) say that start[after] >= start[before] + lag.
+A triple of arrays (before, after, lag) means start[after] >= start[before] + lag.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ Triples = tuple[I64, I64, I64]
 
 
 def soonest_starts(schedule: Schedule) -> I64:
-    """When each transfer can start at all: not before the data of its roots is there, if it waited for it."""
+    """Return the release time of each transfer: the data of its roots is available, if the schedule waits for it."""
     soonest = np.zeros(len(schedule), dtype=np.int64)
     if schedule.demand.ready_ps is None:
         return soonest
     timing, demand, nodes = schedule.timing, schedule.demand, len(schedule.topology.nodes)
     owned = demand.source_chunk.astype(np.int64) * nodes + demand.source_rank
-    order = np.argsort(owned)
+    order = np.argsort(owned, kind="stable")
     key = schedule.chunk[timing.root_transfer].astype(np.int64) * nodes + timing.root_node
     place = np.minimum(np.searchsorted(owned[order], key), len(owned) - 1)
     ready = np.where(owned[order][place] == key, demand.available_ps[order][place], 0)
@@ -31,7 +31,7 @@ def soonest_starts(schedule: Schedule) -> I64:
 
 
 def precedences(schedule: Schedule) -> Triples:
-    """Triples (before, after, lag): start[after] >= start[before] + lag."""
+    """Return all constraints (before, after, lag)."""
     timing = schedule.timing
     parts = [
         _order_on_links(schedule, timing),
@@ -45,7 +45,7 @@ def precedences(schedule: Schedule) -> Triples:
 
 
 def data_order(schedule: Schedule) -> Triples:
-    """Triples (before, after, lag), only of what the data wants: a node sends what it has got, and sums stay sums."""
+    """Return the data dependencies (before, after, lag): nodes send what they have, and reductions stay complete."""
     timing = schedule.timing
     parts = [_arrival_before_send(schedule, timing)]
     if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
@@ -55,7 +55,7 @@ def data_order(schedule: Schedule) -> Triples:
 
 
 def _hop_edges(schedule: Schedule, timing: Timing, x: I64, y: I64) -> Triples:
-    """Hop y starts when hop x has ended."""
+    """Hop y starts after hop x has ended."""
     before, after = timing.hop_transfer[x], timing.hop_transfer[y]
     lag = timing.hop_to_ps[x] - schedule.start_ps[before] - (timing.hop_from_ps[y] - schedule.start_ps[after])
     other = before != after
@@ -69,7 +69,7 @@ def _order_on_links(schedule: Schedule, timing: Timing) -> Triples:
 
 
 def _order_of_reducing(schedule: Schedule, timing: Timing) -> Triples:
-    """A node that takes time to add up adds one after the other, in the same order."""
+    """A node that takes time to reduce processes one chunk after the other, in the same order."""
     rows = timing.reducing
     rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
     same = timing.end_node[rows[1:]] == timing.end_node[rows[:-1]]
@@ -80,10 +80,10 @@ def _order_of_reducing(schedule: Schedule, timing: Timing) -> Triples:
 
 
 def _order_on_limits(schedule: Schedule, timing: Timing) -> list[Triples]:
-    """Two transfers that did not overlap on a limit stay so, in their order.
+    """Two transfers that do not overlap on a limit keep their order.
 
-    Then any set that overlaps now overlapped pairwise before, and intervals that meet pairwise share an instant:
-    the limit held there, so it holds now.
+    Then any set of transfers that overlap afterwards overlapped pairwise before, and intervals that overlap pairwise
+    share an instant. The limit was satisfied at that instant, so it still is.
     """
     result = []
     for limit in schedule.topology.limits:
@@ -94,13 +94,13 @@ def _order_on_limits(schedule: Schedule, timing: Timing) -> list[Triples]:
 
 
 def _disjoint_pairs(begin: I64, end: I64) -> tuple[I64, I64]:
-    """Pairs of stretches of time, the one over when the other begins, without those that have a third in between."""
+    """Pairs of intervals, the first ending before the second begins, without pairs that have a third in between."""
     rows = np.argsort(end, kind="stable")
     begin, end = begin[rows], end[rows]
-    done = np.searchsorted(end, begin, side="right")  # how many have ended when this one begins
+    done = np.searchsorted(end, begin, side="right")  # the number of intervals that have ended when this one begins
     first = np.iinfo(np.int64).min
     latest = np.concatenate(([first], np.maximum.accumulate(begin)))
-    low = np.searchsorted(end, latest[done], side="right")  # those before have another that fits in between
+    low = np.searchsorted(end, latest[done], side="right")  # earlier ones have another interval in between
     size = np.maximum(done - low, 0)
     owner = np.repeat(np.arange(len(rows)), size)
     inside = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
@@ -108,7 +108,7 @@ def _disjoint_pairs(begin: I64, end: I64) -> tuple[I64, I64]:
 
 
 def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
-    """Two chunks that a node did not keep for others at the same time stay so, as with limits."""
+    """Two relayed chunks that are not in a node's buffer at the same time keep their order, as with limits."""
     demand, nodes, result = schedule.demand, len(schedule.topology.nodes), []
     own = np.concatenate((demand.source_chunk, demand.destination_chunk)).astype(np.int64) * nodes
     own += np.concatenate((demand.source_rank, demand.destination_rank))
@@ -133,7 +133,7 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
 
 
 def _arrival_before_send(schedule: Schedule, timing: Timing) -> Triples:
-    """A root sends when it has what it sends."""
+    """A root sends after the data it sends has arrived."""
     root, end = feeding(schedule)
     before, after = timing.end_transfer[end], timing.root_transfer[root]
     lag = (
@@ -143,7 +143,7 @@ def _arrival_before_send(schedule: Schedule, timing: Timing) -> Triples:
 
 
 def _send_before_next_arrival(schedule: Schedule, timing: Timing) -> Triples:
-    """What came after a partial sum or the only copy had left still does; sums and copies keep their order."""
+    """Data that arrives after a partial reduction or the only copy was sent still does; arrivals keep their order."""
     order, end_key, root_key = deliveries(schedule)
     low, high = _range(end_key, root_key)
     reduced = (np.diff(schedule.demand.source_ptr) > 1)[schedule.chunk[timing.root_transfer]]
@@ -158,23 +158,23 @@ def _send_before_next_arrival(schedule: Schedule, timing: Timing) -> Triples:
         timing.end_arrival_ps[end] - schedule.start_ps[after],
     )
     parts = [(before, after, sent + 1 - came)]
-    chain = np.flatnonzero(end_key[1:] == end_key[:-1])  # neighbours in the order of deliveries at one node
+    chain = np.flatnonzero(end_key[1:] == end_key[:-1])  # consecutive deliveries at one node
     x, y = order[chain], order[chain + 1]
     mixed = ~(schedule.reduce[timing.end_transfer[x]] & schedule.reduce[timing.end_transfer[y]])
     x, y = x[mixed], y[mixed]
     before, after = timing.end_transfer[x], timing.end_transfer[y]
     lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_arrival_ps[y] - schedule.start_ps[after])
-    parts.append((before, after, lag + (x > y)))  # at one instant, the first row comes first
+    parts.append((before, after, lag + (x > y)))  # at equal times, the first row comes first
     first, second, third = (np.concatenate([part[i] for part in parts]) for i in range(3))
     other = first != second
     return first[other], second[other], third[other]
 
 
 def feeding(schedule: Schedule) -> tuple[I64, I64]:
-    """Pairs (root row, end row): which deliveries a root needs for what it sends.
+    """Return pairs (root row, end row): the deliveries that each root needs for its send.
 
-    Of a sum, all that it had got before; else the first; a node that cannot copy, what it got first for what it sends
-    first, and so on. The schedule remembers them: who prunes asks, and who retimes asks again.
+    For a reduction these are all earlier deliveries, otherwise the first one. For a node that cannot copy, the k-th
+    send needs the k-th delivery. The result is kept in `schedule.cache`, because `prune` and `left_shift` both need it.
     """
     if "feeding" not in schedule.cache:
         schedule.cache["feeding"] = _feeding(schedule, schedule.timing)
@@ -201,7 +201,7 @@ def _feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
 
 
 def deliveries(schedule: Schedule) -> Triples:
-    """End rows in order of (chunk, node, arrival), their keys, and the keys of root rows; remembered too."""
+    """Return end rows in order of (chunk, node, arrival), their keys, and the keys of root rows; kept in the cache."""
     if "deliveries" not in schedule.cache:
         schedule.cache["deliveries"] = _deliveries(schedule, schedule.timing)
     rows: Triples = schedule.cache["deliveries"]
@@ -217,17 +217,17 @@ def _deliveries(schedule: Schedule, timing: Timing) -> Triples:
 
 
 def _range(keys: I64, asked: I64) -> tuple[I64, I64]:
-    """For each that is asked, where its like are in keys that are in order: from, until."""
+    """For each key in `asked`, the range of equal keys in the sorted `keys`: (from, until)."""
     low = np.searchsorted(keys, asked)
     if not len(keys):
         return low, low
-    last = np.searchsorted(keys, keys, side="right")  # quick, since what is asked is in order too
+    last = np.searchsorted(keys, keys, side="right")  # fast, because the searched keys are sorted too
     place = np.minimum(low, len(keys) - 1)
     return low, np.where(keys[place] == asked, last[place], low)
 
 
 def _turns(key: I64, time: I64) -> I64:
-    """How many with the same key come before each."""
+    """For each row, the number of earlier rows with the same key."""
     order = np.lexsort((time, key))
     place = np.arange(len(key))
     turn = np.empty(len(key), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Times for transfers of which only the order is known: each in turn, as early as links, limits and data allow.
+"""Serial schedule generation: places transfers in a given order, each as early as links, limits and data allow.
 
-For what lags between transfers cannot say: links that change their bandwidth, so that a hold depends on its start, and
-limits over links with different latencies, which a schedule run backwards meets at other times.
+For cases that lags between transfers cannot express: links that change their bandwidth, where durations depend on the
+start, and limits on links with different latencies, which a reversed schedule uses at other times.
 """
 
 import heapq
@@ -18,9 +18,10 @@ _Key = tuple[int, int]  # chunk, node
 
 
 def generate_serial(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
-    """The same transfers, placed in this order (of the first of each message), each as early as it can be then.
+    """Return the schedule with its transfers placed in this order, each as early as possible.
 
-    What a node had got before it sent something, by this order, it has got again; buffers are not looked at.
+    `order` lists the first transfer of each message. A node receives the same data before each of its sends as in this
+    order. Buffer limits are ignored.
     """
     placed = _Placed(schedule)
     start = np.zeros(len(schedule), dtype=np.int64)
@@ -41,10 +42,10 @@ def generate_serial(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
 
 
 def sequence(schedule: Schedule) -> NDArray[np.int64]:
-    """An order of the transfers in which what a node sends comes after all that it had got by then.
+    """Return an order of the transfers in which each send comes after the deliveries that precede it.
 
-    What it got later comes after it, of a sum and where it cannot copy. Otherwise the earliest goes first. The first
-    transfer of a message stands for all of it.
+    In reductions, and at nodes that cannot copy, later deliveries come after the send. Otherwise the earliest transfer
+    comes first. The first transfer of a message stands for the message.
     """
     timing = schedule.timing
     last = schedule.start_ps.copy()
@@ -58,7 +59,7 @@ def sequence(schedule: Schedule) -> NDArray[np.int64]:
 
 
 def fits(schedule: Schedule) -> bool:
-    """Whether every link carries one chunk at a time, every GPU adds up one at a time, and every limit holds."""
+    """Whether links carry and GPUs reduce one chunk at a time, and all limits are satisfied."""
     timing = schedule.timing
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
@@ -78,7 +79,7 @@ def fits(schedule: Schedule) -> bool:
 
 
 def _reductions_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
-    """Kahn's order of: arrivals that a send has seen, the send, arrivals that it has not seen."""
+    """Topological order (Kahn) of the arrivals before each send, the send, and the arrivals after it."""
     timing, leader = schedule.timing, schedule.leader.tolist()
     sends: dict[_Key, list[tuple[int, int]]] = {}
     for i, node, at in zip(timing.root_transfer, timing.root_node, timing.root_from_ps, strict=True):
@@ -100,12 +101,12 @@ def _reductions_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int6
             open_before[j] -= 1
             if not open_before[j]:
                 heapq.heappush(ready, (last[j], j))
-    rest = sorted(set(leader) - set(order), key=lambda i: (last[i], i))  # none, but for odd multicasts
+    rest = sorted(set(leader) - set(order), key=lambda i: (last[i], i))  # empty, except for unusual multicasts
     return np.array(order + rest, dtype=np.int64)
 
 
 class _Times:
-    """Times of one message for any start: the same but for the start, unless links change."""
+    """The timing of one message for any start; a shift of one timing, unless links change."""
 
     def __init__(self, schedule: Schedule, members: NDArray[np.int64]) -> None:
         self.schedule = schedule
@@ -115,7 +116,7 @@ class _Times:
         self.known: tuple[int, Timing] | None = None
 
     def at(self, start: int) -> Timing:
-        """The times when it starts then."""
+        """Return the timing for this start."""
         if self.known is not None and self.known[0] == start:
             return self.known[1]
         if self.known is not None and not self.schedule.topology.changes:
@@ -128,10 +129,10 @@ class _Times:
 
 
 def _reducing(timing: Timing) -> list[tuple[int, int, int]]:
-    """When which node is busy adding up; nodes have negative numbers here, beside the links."""
+    """The intervals in which nodes reduce, as (node, from, until); node n has the number -1 - n, which no link has."""
     busy = timing.reducing
-    holds = (-1 - timing.end_node[busy], timing.end_whole_ps[busy], timing.end_arrival_ps[busy])
-    return list(zip(*(column.tolist() for column in holds), strict=True))
+    columns = (-1 - timing.end_node[busy], timing.end_whole_ps[busy], timing.end_arrival_ps[busy])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _shifted(timing: Timing, by: int) -> Timing:
@@ -141,46 +142,49 @@ def _shifted(timing: Timing, by: int) -> Timing:
 
 @dataclass
 class _Placed:
-    """What is already there: holds of links and limits, arrivals and sends of every (chunk, node)."""
+    """The transfers placed so far: busy intervals of links and limits, arrivals and sends of every (chunk, node)."""
 
     schedule: Schedule
     links: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     limits: dict[int, list[tuple[int, int, float]]] = field(default_factory=dict)
     arrivals: dict[_Key, list[int]] = field(default_factory=dict)
     sends: dict[_Key, list[int]] = field(default_factory=dict)
-    longest: int = 0  # of all holds that count for a limit
+    longest: int = 0  # the longest busy interval under a limit
 
     def __post_init__(self) -> None:
         demand = self.schedule.demand
         self.reduced = np.diff(demand.source_ptr) > 1
         self.members = [frozenset(limit.links) for limit in self.schedule.topology.limits]
-        self.stored: dict[_Key, int] = {}  # the last arrival that was not added
+        self.stored: dict[_Key, int] = {}  # the last arrival that was stored, not reduced
         owned = (demand.source_chunk.tolist(), demand.source_rank.tolist(), demand.available_ps.tolist())
         for chunk, rank, ready in zip(*owned, strict=True):
             self.arrivals[chunk, rank] = [ready]
 
     def wait(self, members: NDArray[np.int64], timing: Timing) -> int:
-        """0 where the message can have these times, else how much later to try."""
+        """Return 0 if the message can have these times, else how much later to try."""
         adds = bool(self.schedule.reduce[members[0]])
-        waits = [self._held_since(chunk, node) - at for chunk, node, at in self._sends(members, timing)]
-        waits += [self._after(chunk, node, adds) - at for chunk, node, at in self._comes(members, timing)]
+        waits = [self._available_since(chunk, node) - at for chunk, node, at in self._sends(members, timing)]
+        waits += [self._after(chunk, node, adds) - at for chunk, node, at in self._arrivals(members, timing)]
         hops = list(zip(timing.hop_link.tolist(), timing.hop_from_ps.tolist(), timing.hop_to_ps.tolist(), strict=True))
         waits += [self._link_free(link, begin, end) - begin for link, begin, end in (*hops, *_reducing(timing))]
         wait = max(waits)
         return wait if wait > 0 or not self.schedule.topology.limits else self._limit_wait(hops, timing)
 
     def _sends(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
-        """(chunk, node, time) of all that leaves."""
+        """(chunk, node, time) of all sends."""
         chunk = self.schedule.chunk[members[timing.root_transfer]]
         return list(zip(chunk.tolist(), timing.root_node.tolist(), timing.root_from_ps.tolist(), strict=True))
 
-    def _comes(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
-        """(chunk, node, time) of all that arrives."""
+    def _arrivals(self, members: NDArray[np.int64], timing: Timing) -> list[tuple[int, int, int]]:
+        """(chunk, node, time) of all arrivals."""
         chunk = self.schedule.chunk[members[timing.end_transfer]]
         return list(zip(chunk.tolist(), timing.end_node.tolist(), timing.end_arrival_ps.tolist(), strict=True))
 
-    def _held_since(self, chunk: int, node: int) -> int:
-        """When the node has what it sends next: a sum all that came, else the first; who cannot copy, one for each."""
+    def _available_since(self, chunk: int, node: int) -> int:
+        """When the node has the data of its next send: all arrivals of a reduction, else the first one.
+
+        A node that cannot copy needs one arrival per send.
+        """
         came = self.arrivals.get((chunk, node), [0])
         if self.reduced[chunk]:
             return max(came)
@@ -188,9 +192,9 @@ class _Placed:
         return sorted(came)[min(gave, len(came) - 1)]
 
     def _after(self, chunk: int, node: int, adds: bool) -> int:
-        """When a part of a sum may come: after what was sent without it; what is stored, after what it hides.
+        """The earliest arrival: in a reduction, after earlier sends, and a stored value after those it replaces.
 
-        A node that cannot copy gets the chunk again after it has given it away.
+        A node that cannot copy receives the chunk again only after it has sent it.
         """
         if not self.reduced[chunk] and self.schedule.topology.nodes[node].copies:
             return 0
@@ -200,24 +204,24 @@ class _Placed:
         return latest + 1
 
     def _link_free(self, link: int, begin: int, end: int) -> int:
-        """The end of a hold that is in the way, or `begin`."""
-        holds = self.links.get(link, [])
-        place = bisect_right(holds, (begin, end))
-        for other in holds[max(place - 1, 0) : place + 1]:
+        """The end of a conflicting busy interval, or `begin`."""
+        busy = self.links.get(link, [])
+        place = bisect_right(busy, (begin, end))
+        for other in busy[max(place - 1, 0) : place + 1]:
             if other[0] < end and other[1] > begin:
                 return other[1]
         return begin
 
     def _limit_wait(self, hops: list[tuple[int, int, int]], timing: Timing) -> int:
-        """0 where all limits hold with these hops, else the time until a transfer in the way has ended."""
+        """0 if all limits are satisfied with these hops, else the time until a conflicting transfer has ended."""
         for number, limit in enumerate(self.schedule.topology.limits):
             rates = zip(hops, timing.hop_GBps.tolist(), strict=True)
             mine = [(b, e, GBps) for (link, b, e), GBps in rates if link in self.members[number]]
             for begin, end, _ in mine:
-                holds = self.limits.get(number, [])
-                low = bisect_left(holds, (begin - self.longest, 0, 0.0))
-                others = [hold for hold in holds[low : bisect_left(holds, (end, 0, 0.0))] if hold[1] > begin]
-                for at in [begin, *(hold[0] for hold in others if hold[0] > begin)]:
+                busy = self.limits.get(number, [])
+                low = bisect_left(busy, (begin - self.longest, 0, 0.0))
+                others = [other for other in busy[low : bisect_left(busy, (end, 0, 0.0))] if other[1] > begin]
+                for at in [begin, *(other[0] for other in others if other[0] > begin)]:
                     use = sum(GBps for b, e, GBps in (*mine, *others) if b <= at < e)
                     ends = [e for b, e, _ in others if b <= at < e]
                     if use > limit.bandwidth_GBps * (1 + 1e-9) and ends:
@@ -228,8 +232,8 @@ class _Placed:
         """Place a message."""
         for node, begin, end in _reducing(timing):
             insort(self.links.setdefault(node, []), (begin, end))
-        holds = (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps, timing.hop_GBps)
-        for link, begin, end, GBps in zip(*(column.tolist() for column in holds), strict=True):
+        columns = (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps, timing.hop_GBps)
+        for link, begin, end, GBps in zip(*(column.tolist() for column in columns), strict=True):
             insort(self.links.setdefault(link, []), (begin, end))
             for number, shared in enumerate(self.members):
                 if link in shared:
@@ -237,7 +241,7 @@ class _Placed:
                     self.longest = max(self.longest, end - begin)
         for chunk, node, at in self._sends(members, timing):
             self.sends.setdefault((chunk, node), []).append(at)
-        for chunk, node, at in self._comes(members, timing):
+        for chunk, node, at in self._arrivals(members, timing):
             self.arrivals.setdefault((chunk, node), []).append(at)
             if not self.schedule.reduce[members[0]]:
                 self.stored[chunk, node] = max(at, self.stored.get((chunk, node), -1))

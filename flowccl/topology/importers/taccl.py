@@ -73,9 +73,7 @@ def read_taccl(path: Path, options: ImportOptions) -> Imported:
         every = [_with_overhead(link, nodes, switch) for link in every]
         notes.append("alphas are overheads per message, as in TACCL's cost model: chunks sent together pay one alpha")
     else:
-        notes.append(
-            "alphas are latencies; --overheads makes them overheads per message, as in TACCL's cost model"
-        )
+        notes.append("alphas are latencies; --overheads makes them overheads per message, as in TACCL's cost model")
     name = profile.name if hosts == 1 else f"{profile.name} x{hosts}"
     nics = _nics(profile, data) if sketch is None else ()
     return Imported(Topology(name, tuple(nodes), tuple(every), tuple(limits)), tuple(notes), nics)

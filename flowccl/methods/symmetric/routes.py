@@ -1,11 +1,11 @@
-"""The ways from GPU 0 to other GPUs, sorted into kinds; a regular group makes of them all ways of the machine."""
+"""The routes from GPU 0 to other GPUs, classified by kind; their images under a regular group are all routes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.symmetric.spread_kernels import Kinds
+from flowccl.methods.symmetric.spread_kernels import RouteKinds
 from flowccl.topology.neighbours import routes_from
 from flowccl.topology.routes import Routes, RouteShape, route_shape
 from flowccl.topology.symmetry.regular_groups import RegularGroup
@@ -15,8 +15,8 @@ _ROUTES_PER_PAIR = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """Ways from GPU 0: `routes` as links, and the GPU at the end of each."""
+class SourceRoutes:
+    """Routes from GPU 0: their links, and the GPU at the end of each."""
 
     group: RegularGroup
     routes: Routes
@@ -24,8 +24,8 @@ class Ways:
     shape: RouteShape
 
     @classmethod
-    def of(cls, group: RegularGroup) -> "Ways | None":
-        """Ways on links without fixed points that use each orbit of links once; None where they do not reach all."""
+    def of(cls, group: RegularGroup) -> "SourceRoutes | None":
+        """The routes over links that no element fixes, each orbit at most once; None if a GPU is unreachable."""
         topology = group.topology
         found = routes_from(topology, 0, _ROUTES_PER_PAIR)
         rows = [(end, links) for end in sorted(found) for links in found[end] if end < topology.num_gpus]
@@ -40,8 +40,8 @@ class Ways:
             routes = Routes.from_lists([kept[i][1] for i in chosen])
             shape = route_shape(topology, routes)
         end = np.array([kept[i][0] for i in chosen], dtype=np.int32)
-        ways = cls(group, routes, end, shape)
-        return ways if ways._reach_all() else None
+        source_routes = cls(group, routes, end, shape)
+        return source_routes if source_routes._reach_all() else None
 
     def _reach_all(self) -> bool:
         reached = np.zeros(len(self.group), dtype=np.bool_)
@@ -52,37 +52,37 @@ class Ways:
             reached[front] = True
         return bool(reached.all())
 
-    def kinds(self, size_bytes: int) -> Kinds:
-        """The ways as the compiled loop wants them, for chunks of this size."""
+    def kinds(self, size_bytes: int) -> RouteKinds:
+        """The kinds of the routes for chunks of this size, as input of the compiled loops."""
         group, shape, routes = self.group, self.shape, self.routes
         latency = group.topology.link_latency_ps[routes.link]
-        hold = busy_times_ps(np.full(len(routes), size_bytes, dtype=np.int64), shape.segment_GBps)
-        arrive = hold + np.maximum.reduceat(shape.hop_offset_ps + latency, routes.ptr[:-1])
+        busy = busy_times_ps(np.full(len(routes), size_bytes, dtype=np.int64), shape.segment_GBps)
+        arrive = busy + np.maximum.reduceat(shape.hop_offset_ps + latency, routes.ptr[:-1])
         number: dict[tuple[object, ...], int] = {}
         hops: list[tuple[int, int]] = []
-        way_kind, starts = [], [0]
-        held, arrives = [], []
+        route_kind, starts = [], [0]
+        busy_ps, arrives = [], []
         for w in range(len(routes)):
             rows = slice(int(routes.ptr[w]), int(routes.ptr[w + 1]))
             orbit = group.link_orbits[routes.link[rows]].tolist()
             offset = shape.hop_offset_ps[rows].tolist()
             pairs = tuple(sorted(zip(orbit, offset, strict=True)))
-            key = (pairs, int(hold[w]), int(arrive[w]))
+            key = (pairs, int(busy[w]), int(arrive[w]))
             if key not in number:
                 number[key] = len(number)
                 hops += pairs
                 starts.append(len(hops))
-                held.append(int(hold[w]))
+                busy_ps.append(int(busy[w]))
                 arrives.append(int(arrive[w]))
-            way_kind.append(number[key])
+            route_kind.append(number[key])
         end = group.image(self.end[:, None], np.arange(len(group), dtype=np.int32)[None, :])
-        return Kinds(
-            np.array(way_kind, dtype=np.int64),
+        return RouteKinds(
+            np.array(route_kind, dtype=np.int64),
             np.ascontiguousarray(end),
             np.array(starts, dtype=np.int64),
             np.array([orbit for orbit, _ in hops], dtype=np.int64),
             np.array([offset for _, offset in hops], dtype=np.int64),
-            np.array(held, dtype=np.int64),
+            np.array(busy_ps, dtype=np.int64),
             np.array(arrives, dtype=np.int64),
             int(group.link_orbits.max()) + 1,
         )

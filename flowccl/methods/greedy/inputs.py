@@ -1,4 +1,4 @@
-"""What a run of the list scheduler is given: the machine, the demand, and how it chooses."""
+"""Inputs of a run of the list scheduler: the machine, the demand and the parameters, as arrays."""
 
 from typing import NamedTuple
 
@@ -11,19 +11,19 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 
-class Net(NamedTuple):
-    """The machine: pairs of storing nodes, their routes ("paths"), links and limits."""
+class GreedyNetwork(NamedTuple):
+    """The machine: pairs of neighbouring storing nodes, the routes of each pair, links and limits."""
 
     node_ptr: I64  # pairs of each node
     pair_src: I32
     pair_end: I32
     pair_cost: F64
-    path_ptr: I64  # paths of each pair
-    hop_ptr: I64  # hops of each path
+    route_ptr: I64  # routes of each pair
+    hop_ptr: I64  # hops of each route
     hop_link: I32
     hop_offset: I64
-    hop_segment: I64  # counted from 0 in each path
-    segment_ptr: I64  # segments of each path
+    hop_segment: I64  # counted from 0 in each route
+    segment_ptr: I64  # segments of each route
     segment_GBps: F64
     distance: F64  # node x node
     link_src: I32
@@ -40,22 +40,22 @@ class Net(NamedTuple):
     change_GBps: F64
 
 
-class Work(NamedTuple):
+class GreedyDemand(NamedTuple):
     """The demand: chunks with one source each."""
 
     chunk_bytes: I64
     source: I32
-    ready: I64  # when each chunk is there
+    ready: I64  # time at which each chunk is available at its source
     destination_ptr: I64
     destination: I32
 
 
-class Knobs(NamedTuple):
-    """How one run chooses: weights of the score, noise on it, patience with slow links, when to give up."""
+class GreedyParams(NamedTuple):
+    """Parameters of one run: weights and noise of the score, patience with slow links, cutoff time."""
 
     seed: int
     gain_weight: float
     tail_weight: float
     noise: float
     patience: float
-    give_up_ps: int
+    cutoff_ps: int

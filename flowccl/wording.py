@@ -1,0 +1,22 @@
+"""Words for messages and tables: counts with the right plural, shortened lists, percentages."""
+
+from collections.abc import Iterable
+
+_MOST_LISTED = 8
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """The count with its noun: "1 chunk", "2 chunks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names, separated by commas; of a long list, the first names and the count."""
+    every = list(names)
+    shown = ", ".join(every[:_MOST_LISTED])
+    return shown if len(every) <= _MOST_LISTED else f"{shown}, ... ({len(every)} in total)"
+
+
+def percent(fraction: float) -> str:
+    """0.0009 -> "0.09 %"."""
+    return f"{100 * fraction:.2f} %"

@@ -1,0 +1,162 @@
+"""Exact messages for bad input on the command line: they name the mistake and the fix; exit code 2, no traceback."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from flowccl.cli import main
+
+SYNTH = "synth ring:4 allgather --size 40KB"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Run every test in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command that exits with code 2 and prints nothing else."""
+    try:
+        code = main(words)
+    except SystemExit as stop:  # argparse
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("flowccl: error: ")
+    return err.removeprefix("flowccl: error: ").removesuffix("\n")
+
+
+TIME = "argument --time-limit: must be above 0 and at most 1e9 seconds, got"
+GAP = "argument --gap: must be a finite number, at least 0 (0.01 is 1 %), got"
+NUMBERS = {
+    f"{SYNTH} --time-limit inf": f"{TIME} inf",
+    f"{SYNTH} --time-limit nan": f"{TIME} nan",
+    f"{SYNTH} --time-limit -1": f"{TIME} -1",
+    f"{SYNTH} --time-limit 0": f"{TIME} 0",
+    f"{SYNTH} --time-limit 1e300": f"{TIME} 1e300",
+    f"{SYNTH} --time-limit ten": "argument --time-limit: must be a number, got 'ten'",
+    f"{SYNTH} --gap -1": f"{GAP} -1",
+    f"{SYNTH} --gap nan": f"{GAP} nan",
+    f"{SYNTH} --gap inf": f"{GAP} inf",
+    f"{SYNTH} --root -1": "argument --root: must not be negative, got -1",
+    f"{SYNTH} --method taccl --routing-limit 0": (
+        "argument --routing-limit: must be above 0 and at most 1e9 seconds, got 0"
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), NUMBERS.items(), ids=NUMBERS)
+def test_numbers_out_of_range(capsys, line, message):
+    assert refused(capsys, *line.split()) == f"{message}\nTry: flowccl synth --help"
+
+
+def test_the_time_limit_of_compare_is_checked_too(capsys):
+    line = "compare ring:4 allgather --time-limit inf"
+    assert refused(capsys, *line.split()) == f"{TIME} inf\nTry: flowccl compare --help"
+
+
+OPTIONS = {
+    "--nope": "unknown option --nope before the command; write flowccl COMMAND [OPTIONS]\nTry: flowccl --help",
+    "--nope synth": "unknown option --nope before the command; write flowccl COMMAND [OPTIONS]\nTry: flowccl --help",
+    f"--size=1MB {SYNTH}": "option --size belongs after its command: flowccl synth ... --size\nTry: flowccl --help",
+    f"{SYNTH} --verbose": ("option --verbose belongs before the command: flowccl --verbose synth\nTry: flowccl --help"),
+    f"{SYNTH} --sede 3": "unknown option --sede; did you mean --seed?\nTry: flowccl synth --help",
+    f"{SYNTH} --xyzzy": "unknown option --xyzzy\nTry: flowccl synth --help",
+    f"{SYNTH} more": "unexpected argument 'more'\nTry: flowccl synth --help",
+    "advise ring:4 allgather --size 1GB --link gpu0 -": (
+        "unexpected argument '-'; quote a link: --link 'gpu0 -> rail0'\nTry: flowccl advise --help"
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), OPTIONS.items(), ids=OPTIONS)
+def test_unknown_options_and_arguments(capsys, line, message):
+    assert refused(capsys, *line.split()) == message
+
+
+VALUES = {
+    "synth ring:4 allgather --size -1MB": "size '-1MB': must not be negative",
+    "compare ring:4 allgather --sizes 1GB:1KB": (
+        "sizes '1GB:1KB': the first size is larger than the last; write 1KB:1GB"
+    ),
+    "compare ring:4 allgather --sizes 2KB:3KB": (
+        "sizes '2KB:3KB': the range contains none of 1, 4, 16, 64, 256 B, KB, MB, GB; write a list: 2KB,3KB"
+    ),
+    f"{SYNTH} --epochs 3 --no-copy": "--epochs, --no-copy: only for --method milp, lp, astar",
+    f"{SYNTH} --sketch x.json": "--sketch: only for --method taccl",
+    f"{SYNTH} --method taccl --epochs 3": "--epochs: only for --method milp, lp, astar; taccl has no epochs",
+    "synth ring:4 allgather --tenants t.json": (
+        "--tenants: the file contains each tenant's collective; leave COLLECTIVE out"
+    ),
+    "synth ring:4 --tenants t.json --size 1MB": (
+        "--tenants: the file contains each tenant's collective; leave --size out"
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), VALUES.items(), ids=VALUES)
+def test_values(capsys, line, message):
+    assert refused(capsys, *line.split()) == message
+
+
+def named_machine() -> None:
+    """A machine whose GPUs are not called gpu0, gpu1, ..."""
+    links = [{"src": "a", "dst": "b", "bandwidth": 25, "both": True}]
+    value = {"format": "flowccl-topology", "version": 1, "name": "small", "nodes": ["a", "b"], "links": links}
+    Path("named.json").write_text(json.dumps(value), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("machine", "late", "message"),
+    [
+        ("named.json", "gpu3=20us", "--late gpu3=20us: small has no GPU 'gpu3'; its GPUs are a, b, or ranks 0 to 1"),
+        ("named.json", "2=20us", "--late 2=20us: small has no GPU '2'; its GPUs are a, b, or ranks 0 to 1"),
+        ("named.json", "a", "--late a: write GPU=TIME, for example a=20us"),
+        (
+            "ring:9",
+            "gpu9=1us",
+            "--late gpu9=1us: ring:9 has no GPU 'gpu9'; its GPUs are gpu0, gpu1, gpu2, gpu3, gpu4, gpu5, gpu6, gpu7, "
+            "... (9 in total), or ranks 0 to 8",
+        ),
+    ],
+)
+def test_late_names_the_gpus_of_the_machine(capsys, machine, late, message):
+    named_machine()
+    assert refused(capsys, "synth", machine, "allgather", "--size", "1MB", "--late", late) == message
+
+
+def test_an_unknown_method_is_refused_with_the_list_of_methods(capsys):
+    message = refused(capsys, *SYNTH.split(), "--method", "quantum")
+    assert message.startswith("unknown method 'quantum'; the methods are auto, greedy, ")
+    assert "did you mean" not in message
+
+
+def test_a_misspelled_method_is_refused_with_the_nearest(capsys):
+    message = refused(capsys, *SYNTH.split(), "--method", "greeedy")
+    assert message.startswith("unknown method 'greeedy'; ")
+    assert "greedy" in message
+
+
+@pytest.mark.parametrize("command", [("show",), ("synth",), ("plot",)])
+def test_a_folder_is_no_machine(capsys, folder, command):
+    (folder / "cluster").mkdir()
+    (folder / "cluster.json").mkdir()
+    more = ("allgather", "--size", "1MB") if command == ("synth",) else ()
+    for name in ("cluster", "./cluster", "cluster.json"):
+        message = refused(capsys, *command, name, *more)
+        assert "folder" in message
+        assert "cluster" in message
+
+
+@pytest.mark.parametrize("command", [("show",), ("verify",), ("synth",)])
+def test_a_gz_file_that_is_not_compressed_or_damaged(capsys, command):
+    """An uncompressed file is read as it is, or refused by name; a damaged one is refused by name."""
+    more = ("allgather", "--size", "1MB") if command == ("synth",) else ()
+    Path("plain.json.gz").write_text("not gzip", encoding="utf-8")
+    Path("cut.json.gz").write_bytes(gzip.compress(b'{"format": "flowccl-topology"}' * 100)[:-20])
+    for name in ("plain.json.gz", "cut.json.gz"):
+        assert refused(capsys, *command, name, *more).startswith(f"{name}: ")
