@@ -28,7 +28,7 @@ def main(xml: str | Path = SAMPLE, plan: str | Path = "out/allreduce-plan.json")
     export(result.schedule, "mscclpp", plan, ExportOptions(inplace=True))  # proves the plan before writing it
     program, findings = check(plan, "mscclpp")  # proves it again from the file alone
     assert findings == []
-    print(f"{plan}: {program.collective} of {program.num_ranks} ranks, proved")
+    print(f"{plan}: {program.collective} of {program.num_gpus} GPUs, proved")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Describe a cluster in Python: two hosts of four GPUs, with fast links inside a host and one slow link between hosts."""
+"""Describe a cluster in Python: two hosts of four GPUs, fast links inside a host and one network card per host."""
 
 from flowccl import Link, Node, Topology, synthesize, verify
 

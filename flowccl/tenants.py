@@ -171,10 +171,10 @@ def _weighted_bound_us(topology: Topology, tenants: Sequence[Tenant], alone: Seq
 
 def finishes_ps(schedule: Schedule) -> list[int]:
     """The completion time of each tenant of the schedule's demand."""
-    shares = schedule.demand.tenants
-    ends = np.cumsum([share.chunks for share in shares])
+    tenants = schedule.demand.tenants
+    ends = np.cumsum([tenant.chunks for tenant in tenants])
     owner = np.searchsorted(ends, schedule.chunk[schedule.timing.end_transfer], side="right")
-    last = np.zeros(len(shares), dtype=np.int64)
+    last = np.zeros(len(tenants), dtype=np.int64)
     np.maximum.at(last, owner, schedule.timing.end_arrival_ps)
     return [int(ps) for ps in last]
 

@@ -63,4 +63,4 @@ def _run(options: argparse.Namespace) -> int:
     if rows is None:  # another process prints the table
         return 0
     print(table(rows, schedule.demand.num_gpus, f"flowccl run --on {options.on}"))
-    return 1 if any(timed.wrong for row in rows for timed in (row.out_of_place, row.in_place) if timed) else 0
+    return 1 if any(timing.wrong for row in rows for timing in (row.out_of_place, row.in_place) if timing) else 0

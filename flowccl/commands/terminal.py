@@ -6,6 +6,7 @@ rich draws both. This module imports it on first use, so that `flowccl --help` s
 import os
 import sys
 import time
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from flowccl.wording import percent
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flowccl.result import Progress
 
 _BAR_WIDTH = 12
+_WIDTH_WITH_METHOD, _WIDTH_WITH_HINT = 100, 130  # columns of the terminal; narrower lines leave the part out
 _STYLES = (  # regular expression, colour
     (r"(?m)^[a-z]+( [a-z]+)*(?=\s{2,}\S)", "cyan"),  # the label at the start of a line
     (r"(?m)^(VALID|PROVED)\b|\boptimal(?=:)", "green"),
@@ -150,12 +152,15 @@ class ProgressLine(LiveLine):
         if not self.enabled or progress.finish_us is None:
             return
         self._search_started = time.monotonic() - progress.elapsed_s
-        self.facts = [f"best {progress.finish_us:.6g} us ({progress.method})"]
+        width = get_terminal_size().columns
+        method = f" ({progress.method})" if width >= _WIDTH_WITH_METHOD else ""
+        self.facts = [f"best {progress.finish_us:.6g} us{method}"]
         if progress.lower_bound_us is not None:
             self.facts.append(f"lower bound {progress.lower_bound_us:.6g} us")
         if progress.gap is not None:
             self.facts.append(f"gap {percent(progress.gap)}")
-        self.facts.append("Ctrl-C: keep the best")
+        if width >= _WIDTH_WITH_HINT:
+            self.facts.append("Ctrl-C: keep the best")
         self.phase("searching")
 
     def done(self) -> float | None:

@@ -103,10 +103,25 @@ def test_a_pipe_gets_no_live_line(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("columns", "facts"),
+    [
+        (80, ["best 44 us", "gap 10.00 %"]),
+        (100, ["best 44 us (lns)", "gap 10.00 %"]),
+        (130, ["best 44 us (lns)", "gap 10.00 %", "Ctrl-C: keep the best"]),
+    ],
+)
+def test_a_narrow_terminal_gets_a_short_line(monkeypatch, columns, facts):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    line = ProgressLine()
+    line.enabled, line._live = True, object()  # already on the screen
+    line.show(Progress(44.0, 40.0, "lns", 5.0))
+    assert [fact for fact in line.facts if fact != "lower bound 40 us"] == facts
+
+
 def test_the_bar_shows_the_used_part_of_the_time_limit():
     line = ProgressLine(time_limit_s=10.0)
     assert line.done() is None
     line.enabled, line._live = True, object()  # already on the screen
     line.show(Progress(44.0, None, "lns", 5.0))
     assert line.done() == pytest.approx(0.5, abs=0.05)
-    assert line.facts == ["best 44 us (lns)", "Ctrl-C: keep the best"]
