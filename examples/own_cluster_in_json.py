@@ -22,11 +22,22 @@ def main() -> None:
         schedule = str(Path(folder) / "ar.json")
         commands = (
             ["show", str(CLUSTER)],
-            ["synth", str(CLUSTER), "allreduce", "--size", "1MB", "--method", "greedy", "--steps", "5"],
+            [
+                "synth",
+                str(CLUSTER),
+                "allreduce",
+                "--size",
+                "1MB",
+                "--out",
+                schedule,
+                "--method",
+                "greedy",
+                "--steps",
+                "5",
+            ],
             ["verify", schedule],
             ["run", schedule, "--on", "numpy", "--iterations", "1"],
         )
-        commands[1].extend(["--out", schedule])
         for command in commands:
             print("$ flowccl", *command)
             if code := flowccl(command):

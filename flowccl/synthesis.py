@@ -1,4 +1,4 @@
-"""The wire: choose a method, synthesize, verify, bound."""
+"""Synthesis: choose methods, search, verify, bound, and return the leanest of the good schedules."""
 
 import logging
 import resource
@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowccl.auto.bound_search import BoundSearch
+from flowccl.auto.chunk_counts import ChunkCounts
+from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
-from flowccl.auto.search import FIRST_STEPS, PortfolioSearch
+from flowccl.auto.search import PortfolioSearch, leanest
 from flowccl.compilation import warm_up
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
@@ -19,13 +20,15 @@ from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
 
 log = logging.getLogger(__name__)
 
-_MOST_FOR_ALL = 5_000  # up to so many (chunk, destination) pairs, auto asks all its methods before it stops
+MIN_CHUNK_BYTES = 4_000
+"""Chunks below this size are mostly overhead on every runtime."""
 
 
 def synthesize(
@@ -38,6 +41,8 @@ def synthesize(
     root: int = 0,
     time_limit_s: float = 10.0,
     gap: float = 0.005,
+    lean: float = 0.005,
+    min_chunk_bytes: int | None = None,
     seed: int = 0,
     steps: int | None = None,
     workers: int = 2,
@@ -45,16 +50,21 @@ def synthesize(
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """A verified schedule of a collective on a machine, with a proved lower bound.
+    """Return a verified schedule of a collective on a machine, with a proved lower bound.
 
     `collective` is a name with `size_bytes` (as nccl-tests counts), a Demand, or a function that makes the Demand for a
-    number of chunks. `chunks` is the number of pieces of each block; None tries several. Stops when the finish is
-    within `gap` of the bound (of 0.5 % or less: small problems go on for seconds while they get better), after
-    `time_limit_s`, after `steps` runs of the search, or when `should_stop()` is true; the best so far is returned,
-    always verified. The context starts when the compiled loops are loaded; a new
-    installation compiles them first, once. `workers` searches make steps side by side; with `steps` the result does not
-    depend on them. `options` are those of the method: `TecclOptions` for milp, lp and astar, which take one chunk
-    unless `chunks` says otherwise; `TacclOptions` for taccl, which tries multiples of what its sketch says.
+    number of chunks per block. `chunks` fixes that number; None tries several.
+
+    The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
+    counted steps, when `should_stop()` is true, or when the second half of all work improved the completion time by
+    less than `lean`. Of all schedules within `lean` of the best one, that with the fewest transfers is returned. No
+    chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block itself is. `lean=0, gap=0,
+    min_chunk_bytes=1` gives the best that can be found, however small its chunks.
+
+    The time limit starts when the compiled loops are loaded; a new installation compiles them first, once. `workers`
+    threads run arms side by side; with `steps` the result does not depend on their number. `options` are those of the
+    method: `TecclOptions` for milp, lp and astar, which use one chunk unless `chunks` is given; `TacclOptions` for
+    taccl, which tries multiples of the chunk count of its sketch.
     """
     limit_s = _checked_limit(time_limit_s)
     if chunks is None and method != "auto" and info_of(method).epochs:
@@ -70,17 +80,17 @@ def synthesize(
     methods = _chosen(method, problem)
     chosen_s = time.monotonic() - began
     warm_up(methods)
-    all_first = len(first.destination_rank) <= _MOST_FOR_ALL
     context = SearchContext(Budget(limit_s, steps, should_stop=should_stop), seed=seed, options=options or {})
-    context.budget.started -= chosen_s  # only loading is free
+    context.budget.started -= chosen_s  # only loading the compiled loops is free
     bounds = BoundSearch(problem, context, gap)
+    params = AutoParams()
     trace: list[Progress] = []
     best: Schedule | None = None
     interrupted = False
     try:
         useful = _useful_chunks(method, problem, gap, context) if chunks is None and isinstance(collective, str) else 1
-        first_steps = 1 if method != "auto" and info_of(method).traits.slow_second_step else FIRST_STEPS
-        search = PortfolioSearch(topology, demand_of, methods, context, workers, all_first, first_steps, useful)
+        counts = ChunkCounts(demand_of, _least_chunk(min_chunk_bytes, first), params.max_deliveries)
+        search = PortfolioSearch(topology, counts, methods, context, workers, lean, useful, params)
         for best in search.run():  # each verified
             found_s = context.budget.elapsed_s
             bounds.begin()
@@ -97,10 +107,23 @@ def synthesize(
         raise NothingFoundError(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
+    best = leanest(search.found(), best, lean)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     return Result(best, bound, metrics, context.budget.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
+
+
+def _least_chunk(min_chunk_bytes: int | None, demand: Demand) -> int:
+    """The least chunk in bytes; one that was asked for must not be larger than the smallest block."""
+    smallest = int(demand.chunk_bytes.min())
+    if min_chunk_bytes is None:
+        return MIN_CHUNK_BYTES
+    if min_chunk_bytes < 1:
+        raise InputError(f"the least chunk must have at least 1 byte, got {min_chunk_bytes}")
+    if min_chunk_bytes > smallest:
+        raise InputError(f"the smallest block has {smallest} bytes, below the least chunk of {min_chunk_bytes}")
+    return min_chunk_bytes
 
 
 def _useful_chunks(method: str, problem: Problem, gap: float, context: SearchContext) -> int:

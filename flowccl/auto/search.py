@@ -1,24 +1,21 @@
-"""The portfolio search: arms (a method at a chunk count) share the time. More chunks pipeline better but cost latency.
+"""The portfolio search: arms take turns by their outlook, and chunk counts are raised while they pay.
 
-`ChunkCounts` gives each method a first step at 1, 2, 3, 4, 6, 8, 12, ... chunks, as long as more chunks help and enough
-work was done. Between and after these steps, the best arms continue until the budget is used up. The search proceeds
-in rounds. What happens in a round depends only on earlier rounds and on counted work, not on seconds. So the rounds
-are the same on one core and on two, and a longer time limit adds rounds without changing the first ones.
+The search goes on in rounds. What a round does depends on what was known before it and on counted work, never on
+seconds; so rounds are the same with one thread and with two, and more time only adds rounds.
 """
 
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from flowccl.auto.arm import Arm, next_chunk_count, traits_of
-from flowccl.auto.arms import TIME_MARGIN, Arms
-from flowccl.auto.balance import balanced_once, can_balance
-from flowccl.auto.chunk_counts import LEADER_WORK_RATIO, OTHER_WORK_RATIO, PATIENCE, ChunkCounts
-from flowccl.auto.refine import Refinements
-from flowccl.demand.demand import Demand
+from flowccl.auto.arm import REFINE, Arm, step_work_s, traits_of
+from flowccl.auto.chunk_counts import ChunkCounts, limit_ps
+from flowccl.auto.params import AutoParams
+from flowccl.auto.refine import refined
+from flowccl.auto.stop import GapReached, NoImprovement, StopRule, TimeLimit
 from flowccl.errors import DemandError
+from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
@@ -26,288 +23,290 @@ from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
-FIRST_STEPS = 5  # steps of each arm with one chunk, which show what suits the machine
-_NEAR_RATIO = 1.05  # arms within this factor of the best get turns even if they were tried little
-_AS_GOOD = 1.01  # fewer chunks are as good if they are within this factor of the best
-_MAX_IMPROVED_COUNTS = 3  # chunk counts at which methods that continue others get an arm
-# A schedule within the gap is improved for some seconds more, if the requested gap is small. Close to the bound, only
-# while it still improves.
-_EXTRA_S = 10.0
-_SMALL_GAP, _CLOSE = 1.0051, 1.001
-# It still improves if the last improvement, by this fraction, is at most this much work, or this factor, ago.
-_PATIENCE_S, _PATIENCE_RATIO, _MIN_IMPROVEMENT = 2.0, 1.5, 1e-5
-_REFINE_ABOVE = 1.0005  # closer to the bound nothing is refined, unless a smaller gap was requested
-_SLOTS = 2  # arms that run concurrently in a round
-_SHARED_SLOT = 3  # arms that share a slot beside the best
-_MIN_TURN_S = 0.005  # least work of a turn
-_FAST_TRACK_IDLE = 0.4  # fraction of the idle time beside a fast-tracked arm that other arms use
-_ROUNDS_PER_COUNT = (
-    2  # after `raise_counts` has ended, the best method gets another chunk count once per this many rounds
-)
-
-Turn = tuple[Arm, int]  # an arm and its number of steps in a round
+_PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
+_SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
 @dataclass
 class PortfolioSearch:
-    """Arms of several methods at several chunk counts.
+    """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
-    With `all_first`, every method makes a step before the search may stop, and more steps follow while little time was
-    used and nothing is proved. Each method makes `first_steps` steps with one chunk; `target_count` is a chunk count to
-    continue with.
+    `lean` is the relative improvement that more work must bring (0: work until the budget ends). `useful_chunks` is a
+    chunk count to start from beside 1. A single method raises its errors; one of several is dropped instead.
     """
 
     topology: Topology
-    demand_of: Callable[[int], Demand]
+    counts: ChunkCounts
     methods: dict[str, Method]
     context: SearchContext
     workers: int = 2
-    all_first: bool = False
-    first_steps: int = FIRST_STEPS
-    target_count: int = 1
-    steps: int = 0
+    lean: float = 0.005
+    useful_chunks: int = 1
+    params: AutoParams = field(default_factory=AutoParams)
+    arms: list[Arm] = field(default_factory=list)
     best: Schedule | None = None
-    best_ps: float = float("inf")  # the arms see it from the next round on
-    improved_s: float = 0.0  # work done at the last improvement
+    best_ps: float = float("inf")
+    work_s: float = 0.0
+    steps: int = 0
 
     def __post_init__(self) -> None:
-        several = len(self.methods) > 1
-        self.run_last = [name for name in self.methods if several and traits_of(name).runs_last]
-        names = [name for name in self.methods if name not in self.run_last]
-        self.slots = _SLOTS if self.context.budget.steps is not None else max(_SLOTS, self.workers)
-        self.arms = Arms(self.topology, self.demand_of, self.methods, self.context, self.slots)
-        stay_longer = self.all_first and several
-        self.chunk_counts = ChunkCounts(self.arms, names, self.first_steps, stay_longer, self.target_count)
-        self.refinements = Refinements(self.arms)
-        self.balance_arms: list[tuple[Schedule, Arm]] = []  # each schedule that was balanced, with its arm
+        self.dropped: set[str] = set()
+        self.refined: dict[tuple[int, int], float] = {}  # (chunk count, finer count) -> completion time refined from
+        self.rules: list[StopRule] = [TimeLimit(self.context), GapReached(self.context)]
+        if self.context.budget.steps is None:
+            self.rules.append(NoImprovement(self.lean, self.params.memory_s))
 
     def run(self) -> Iterator[Schedule]:
-        """Yield better and better schedules until the budget is used up."""
+        """Verified schedules, each better than all before."""
         pool = ThreadPoolExecutor(self.workers)
         try:
-            for new in self._rounds():
-                turns = self._new_turns(new) if new else self._turns()
-                turns = self._within_steps([*turns, *self._next_refinement(), *self._balance()])
-                turns.sort(key=lambda turn: -turn[0].cost_s * turn[1])  # longest first, so that no turn waits for it
-                if not turns or self._should_stop():
-                    return
-                before_ps = self.best_ps
-                for found in self._results([pool.submit(self._run_steps, *turn) for turn in turns]):
-                    if found.finish_ps < self.best_ps and _is_valid(found):
+            while turns := self._within_steps(self._round()):
+                turns.sort(key=lambda turn: -turn[0].next_work_s * turn[1])  # longest first
+                futures = [pool.submit(self._advance, arm, steps) for arm, steps in turns]
+                for found in self._results(futures):
+                    if found.finish_ps < self.best_ps and self._is_valid(found):
                         self.best, self.best_ps = found, found.finish_ps
                         yield found
-                balance_arms = [arm for _, arm in self.balance_arms]
-                self.steps = sum(arm.steps_taken for arm in [*self.arms.all, *self.refinements.made, *balance_arms])
-                self.context.incumbents.best_ps = min(arm.best_ps for arm in self.arms.all)
+                self.work_s = sum(arm.work_s for arm in self.arms) / _PLACES
+                self.steps = sum(arm.taken for arm in self.arms)
+                self.context.incumbents.best_ps = self.best_ps
                 self.context.incumbents.publish()
-                if self.best_ps < before_ps * (1 - _MIN_IMPROVEMENT):
-                    self.improved_s = self.arms.work_done_s
+                if [rule for rule in self.rules if rule(self.work_s, self.best_ps)]:
+                    return
         finally:
-            pool.shutdown(cancel_futures=True)  # after an interrupt, do not wait for the rest of the round
+            pool.shutdown(cancel_futures=True)
 
-    @property
-    def _is_near_bound(self) -> bool:
-        """Whether almost nothing can be gained."""
-        return self.best_ps <= self.context.incumbents.bound_ps * _CLOSE
+    def found(self) -> list[Schedule]:
+        """The best schedule of every arm, for a choice among them."""
+        return [arm.best for arm in self.arms if arm.best is not None]
 
-    def _next_refinement(self) -> list[Turn]:
-        """A refinement, if there are several methods and more chunks are worthwhile."""
-        worthwhile = (
-            self.best_ps > min(self.context.incumbents.bound_ps * _REFINE_ABOVE, self.context.budget.good_ps)
-            and not self.chunk_counts.fast_tracking
+    # -- one round ------------------------------------------------------------------------------------------------
+
+    def _round(self) -> list[tuple[Arm, int]]:
+        """The arms that run next, each with a number of steps; empty where nothing is left to try."""
+        names = [name for name in self.methods if not traits_of(name).runs_last or len(self.methods) == 1]
+        if not self.arms:
+            return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
+        if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
+            return [(self._open(name, 1), 1) for name in missing]
+        young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self._first_steps(arm)]
+        if young:
+            return [(arm, 1) for arm in young]
+        new = [self._open(name, count) for name, count in self._raised()]
+        new += self._refinements()
+        new = new or self._last()
+        return [*((arm, 1) for arm in new), *self._turns(new)]
+
+    def _first_steps(self, arm: Arm) -> int:
+        return 1 if arm.traits.slow_second_step else self.params.first_steps
+
+    def _turns(self, new: Sequence[Arm]) -> list[tuple[Arm, int]]:
+        """The arm with the best outlook works for half of the round; the other half is shared by up to three others."""
+        running = sorted(
+            (arm for arm in self._running() if arm not in new), key=lambda arm: (arm.outlook_ps, arm.idle_s)
         )
-        refinement = self.refinements.next(self.best_ps) if len(self.methods) > 1 and worthwhile else None
-        return [] if refinement is None else [(refinement, 1)]
-
-    @property
-    def _improved_recently(self) -> bool:
-        """Whether the best schedule improved recently, by work done; False if steps are counted."""
-        until_s = max(self.improved_s + _PATIENCE_S, self.improved_s * _PATIENCE_RATIO)
-        return self.context.budget.steps is None and self.arms.work_done_s < until_s
-
-    def _balance(self) -> list[Turn]:
-        """An arm that balances the best schedule, if only a few bytes can be gained."""
-        if self.best is None or not self._should_balance():
+        if not running:
             return []
-        demand = self.best.demand
-        arm = Arm("balance", demand.pieces, demand, balanced_once(self.best, self.context))
-        self.balance_arms.append((self.best, arm))
-        return [(arm, 1)]
+        leader, *others = sorted(running, key=lambda arm: (arm.outlook_ps, arm.idle_s))
+        near = [arm for arm in others if arm.best_ps <= (1 + self.params.close) * self.best_ps]
+        slow = [arm for arm in others if arm.traits.improves_slowly][:3]
+        partners = [min(some, key=lambda arm: arm.work_s) for some in (others[:1], slow, near) if some]
+        chosen = self._compatible([leader, *partners], new)
+        work_s = max([arm.next_work_s for arm in [*chosen, *new]])
+        share_s = [work_s if arm is leader else work_s / 3 for arm in chosen]
+        return [(arm, max(int(own_s / arm.next_work_s), 1)) for arm, own_s in zip(chosen, share_s, strict=True)]
 
-    def _should_balance(self) -> bool:
-        """Balance each schedule that stays the best for a while once, if there are several methods."""
-        nothing = self.best_ps <= self.context.incumbents.bound_ps or not self._is_near_bound or self._improved_recently
-        if self.best is None or nothing or len(self.methods) == 1:
+    def _compatible(self, arms: Sequence[Arm], new: Sequence[Arm]) -> list[Arm]:
+        """Without duplicates; of a method that reports within a round, only one arm."""
+        kept = list[Arm]()
+        for arm in arms:
+            single = not arm.traits.reports_after_round
+            if not any(arm is other or (single and arm.name == other.name) for other in [*kept, *new]):
+                kept.append(arm)
+        return kept
+
+    # -- chunk counts ---------------------------------------------------------------------------------------------
+
+    def _raised(self) -> list[tuple[str, int]]:
+        """Methods whose next chunk count is due, with that count, the least work first."""
+        due = []
+        for name in self.methods:
+            if name in self.dropped or traits_of(name).runs_last:
+                continue
+            for count in self._next_counts(name):
+                if self._is_due(name, count):
+                    due.append((self._first_work_s(name, count), name, count))
+        return [(name, count) for _, name, count in sorted(due, key=lambda row: row[0])[: 2 * _PLACES]]
+
+    def _next_counts(self, name: str) -> list[int]:
+        """Chunk counts that may improve on the best: the next one of the method, or those where others are best."""
+        mine = self._arms_of(name)
+        if not mine:
+            return []
+        if traits_of(name).continues_others and len(self.methods) > 1:
+            leaders = sorted((arm for arm in self.arms if arm.best is not None), key=lambda arm: arm.best_ps)
+            few = min(arm.count for arm in leaders if arm.best_ps <= 1.01 * leaders[0].best_ps)
+            return [
+                count for count in dict.fromkeys((few, leaders[0].count)) if all(arm.count != count for arm in mine)
+            ]
+        if self.useful_chunks > 1 and mine[-1].count < self.useful_chunks:
+            return [self.useful_chunks] if self.counts.demand(self.useful_chunks) is not None else []
+        count = self.counts.above(mine[-1].count, powers=mine[-1].traits.powers_of_two)
+        return [] if count is None or not self._may_gain(mine) else [count]
+
+    def _may_gain(self, mine: list[Arm]) -> bool:
+        """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
+        best = min(mine, key=lambda arm: arm.best_ps)
+        if len(mine) - 1 - mine.index(best) >= self.params.patience:
             return False
-        done = any(arm.steps_taken and self.best in (balanced, arm.best) for balanced, arm in self.balance_arms)
-        return not done and can_balance(self.best)
+        if mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > self.best_ps:
+            return False
+        if len(mine) == 1 or best is not mine[-1]:
+            return len(mine) <= 2 or best.best_ps <= (1 + self.params.close) * self.best_ps
+        before = min(mine[:-1], key=lambda arm: arm.best_ps)
+        return limit_ps(before.count, before.best_ps, best.count, best.best_ps) < self.best_ps * (1 - self.params.worth)
 
-    def _results(self, going: list[Future[Schedule | None]]) -> Iterator[Schedule]:
-        """Yield the results of a round as they arrive; in the order of the turns if steps are counted."""
-        for future in as_completed(going) if self.context.budget.steps is None else going:
+    def _is_due(self, name: str, count: int) -> bool:
+        """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
+        below = self._arms_of(name)[-1]
+        seconds = _SAFETY * below.seconds * count / below.count
+        enough = self.params.due * self._first_work_s(name, count) <= self.work_s or not self._running()
+        return self._has_time(seconds) and (enough or self.context.budget.steps is not None)
+
+    def _refinements(self) -> list[Arm]:
+        """The most promising refinement of a schedule, where one is due."""
+        bases: dict[int, Schedule] = {}
+        for arm in sorted(self.arms, key=lambda arm: -arm.best_ps):
+            if arm.best is not None and len(self.methods) > 1:
+                bases[arm.count] = arm.best
+        options = []
+        for count, base in bases.items():
+            for finer in self._finer(count, base):
+                options.append((self._refined_limit_ps(count, base), finer, count))
+        done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
+        for hope_ps, finer, count in sorted(options):
+            demand = self.counts.demand(finer)
+            if hope_ps >= self.best_ps * (1 - self.params.worth) or demand is None:
+                continue
+            work_s = step_work_s(REFINE, demand, first=True)
+            if self.params.due * (done_s + work_s) <= self.work_s * _PLACES and self._has_time(_SAFETY * work_s):
+                self.refined[count, finer] = bases[count].finish_ps
+                return [
+                    self._add(
+                        Arm(REFINE, finer, demand, refined(bases[count], demand, self.context), self.params.memory_s)
+                    )
+                ]
+        return []
+
+    def _finer(self, count: int, base: Schedule) -> list[int]:
+        """The finer counts to try for a schedule: double, until it was tried from this completion time."""
+        times = 2
+        while True:
+            finer = count * times
+            if self.counts.demand(finer) is None:
+                odd = [count * k for k in range(times - 1, times // 2, -1) if self.counts.demand(count * k) is not None]
+                return [odd[0]] if odd and self.refined.get((count, odd[0])) != base.finish_ps else []
+            if self.refined.get((count, finer)) != base.finish_ps:
+                return [finer]
+            times *= 2
+
+    def _refined_limit_ps(self, count: int, base: Schedule) -> float:
+        """What refining a schedule may reach, by the law of pipelines from earlier refinements of this count."""
+        tried = sorted(finer for coarse, finer in self.refined if coarse == count)
+        if not tried:
+            return base.finish_ps * 0.98
+        arms = [arm for arm in self.arms if arm.name == REFINE and arm.count == tried[-1] and arm.best is not None]
+        if not arms:
+            return float("inf")
+        from_ps = self.refined[count, tried[-1]]
+        ratio = limit_ps(count, 1.0, tried[-1], min(arm.best_ps for arm in arms) / from_ps)
+        return base.finish_ps * ratio
+
+    def _last(self) -> list[Arm]:
+        """A method that runs last, once the others have worked as long as it takes."""
+        for name in self.methods:
+            work_s = self._first_work_s(name, 1)
+            waiting = traits_of(name).runs_last and name not in self.dropped and not self._arms_of(name)
+            if waiting and self.work_s >= work_s and self._has_time(_SAFETY * work_s):
+                return [self._open(name, 1)]
+        return []
+
+    # -- arms -----------------------------------------------------------------------------------------------------
+
+    def _open(self, name: str, count: int) -> Arm:
+        demand = self.counts.demand(count)
+        assert demand is not None
+        steps = self.methods[name](Problem(self.topology, demand), self.context)
+        return self._add(Arm(name, count, demand, steps, self.params.memory_s))
+
+    def _add(self, arm: Arm) -> Arm:
+        self.arms.append(arm)
+        return arm
+
+    def _arms_of(self, name: str) -> list[Arm]:
+        return sorted((arm for arm in self.arms if arm.name == name), key=lambda arm: arm.count)
+
+    def _running(self) -> list[Arm]:
+        return [arm for arm in self.arms if not arm.over and arm.taken and self._has_time(arm.seconds)]
+
+    def _first_work_s(self, name: str, count: int) -> float:
+        demand = self.counts.demand(count)
+        return float("inf") if demand is None else step_work_s(name, demand, first=True)
+
+    def _has_time(self, seconds: float) -> bool:
+        budget = self.context.budget
+        return budget.steps is not None or seconds <= budget.left_s
+
+    # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _within_steps(self, turns: list[tuple[Arm, int]]) -> list[tuple[Arm, int]]:
+        """At most as many steps as are left, where they are counted."""
+        if self.context.budget.steps is None:
+            return turns
+        left, kept = self.context.budget.steps - self.steps, []
+        for arm, steps in turns:
+            if min(steps, left) > 0:
+                kept.append((arm, min(steps, left)))
+            left -= steps
+        return kept
+
+    def _advance(self, arm: Arm, steps: int) -> Schedule | None:
+        """The best schedule of some steps of an arm; after the very first one, none begins that would end too late."""
+        best = None
+        for _ in range(steps):
+            late = not self._has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
+            if arm.over or (self.steps and self.context.budget.steps is None and late):
+                break
+            began = self.context.budget.elapsed_s
+            try:
+                best = arm.step() or best
+            except DemandError as error:
+                if len(self.methods) == 1:
+                    raise
+                log.debug("%s is dropped: %s", arm.name, error)
+                self.dropped.add(arm.name)
+                arm.over = True
+            arm.seconds = self.context.budget.elapsed_s - began
+        return best
+
+    def _results(self, futures: list[Future[Schedule | None]]) -> Iterator[Schedule]:
+        """What the arms of a round found: as soon as they do, or in order where steps are counted."""
+        for future in as_completed(futures) if self.context.budget.steps is None else futures:
             if (found := future.result()) is not None:
                 yield found
 
-    def _should_stop(self) -> bool:
-        """Return whether no further step may start."""
-        some_wait = self.all_first and (self._may_still_improve() or self.steps < len(self.methods))
-        return self.steps > 0 and self.context.budget.over(float("inf") if some_wait else self.best_ps)
-
-    def _may_still_improve(self) -> bool:
-        """Return whether a schedule within the gap may improve in a few seconds."""
-        bound_ps = self.context.incumbents.bound_ps
-        if self.context.budget.good_ps > bound_ps * _SMALL_GAP or self.best_ps <= bound_ps:
-            return False
-        if self.context.budget.steps is not None:
-            return self.chunk_counts.is_single_chunk and not self._is_near_bound
-        more = (self._improved_recently and len(self.methods) > 1) or self._should_balance()
-        return self.context.budget.elapsed_s < _EXTRA_S and (not self._is_near_bound or more)
-
-    def _within_steps(self, turns: list[Turn]) -> list[Turn]:
-        """Limit the turns to the steps left, if steps are counted."""
-        if self.context.budget.steps is None:
-            return turns
-        before = itertools.accumulate((steps for _, steps in turns), initial=self.steps)
-        limited = [
-            (arm, min(steps, self.context.budget.steps - done))
-            for (arm, steps), done in zip(turns, before, strict=False)
-        ]
-        return [(arm, steps) for arm, steps in limited if steps > 0]
-
-    def _run_steps(self, arm: Arm, steps: int) -> Schedule | None:
-        """Return the best result of up to this many steps; the very first step is always made."""
-        found = list[Schedule | None]()
-        while len(found) < steps and not arm.exhausted and self._may_start(arm):
-            found.append(self._step(arm))
-        return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
-
-    def _may_start(self, arm: Arm) -> bool:
-        in_time = self.steps == 0 or self.arms.has_time(arm.last_step_s)
-        return self.context.budget.steps is not None or (in_time and not self._should_stop())
-
-    def _step(self, arm: Arm) -> Schedule | None:
-        """Make one step; with several methods, a method that does not support the problem is dropped."""
-        try:
-            return arm.step(self.context)
-        except DemandError as error:
-            if len(self.methods) == 1:
-                raise
-            log.debug("method %s is skipped: %s", arm.name, error)
-            arm.exhausted = True
-            return None
-
-    def _rounds(self) -> Iterator[list[Arm]]:
-        """Yield the new arms of each round, or all arms with one chunk; none if only the best arms continue."""
-        yield from self.chunk_counts.single_chunk_rounds()
-        yield from self.chunk_counts.many_chunk_rounds()
-        raising, last = self.chunk_counts.raise_counts(), list(self.run_last)
-        for number in itertools.count():
-            next_arms = next(raising, [])
-            new = (
-                next_arms
-                if self.chunk_counts.fast_tracking
-                else next_arms + self._improvers(1 if next_arms else _MAX_IMPROVED_COUNTS)
-            )
-            if not next_arms and number % _ROUNDS_PER_COUNT == 0:
-                new += self._next_count_arm()
-            if not new and last and self._is_due_last(last[0]):
-                new = [self.arms.add(last.pop(0), 1)]
-            if not new and not self.arms.running():
-                return
-            yield new
-
-    def _is_due_last(self, name: str) -> bool:
-        """Return whether the others have worked as long as a method that runs last takes."""
-        seconds = self.arms.first_step_work_s(name, 1)
-        return self.arms.work_done_s >= seconds and self.arms.has_time(TIME_MARGIN * seconds)
-
-    def _new_turns(self, new: list[Arm]) -> list[Turn]:
-        """One step of each new arm and, beside the longest step, turns of the best arms."""
-        costs = [arm.cost_s for arm in new]
-        left_s = (self.slots * max(costs) - sum(costs)) * (_FAST_TRACK_IDLE if self.chunk_counts.fast_tracking else 1.0)
-        beside = [turn for turn in self._turns(new, left_s / 2 / _SHARED_SLOT) if turn[0].cost_s * turn[1] <= left_s]
-        return [*((arm, 1) for arm in new), *beside]
-
-    def _turns(self, new: Sequence[Arm] = (), turn_s: float = 0.0) -> list[Turn]:
-        """Turns of the best arm and of some others that get equal work; at least `turn_s` each."""
-        running = sorted(self.arms.running(), key=lambda arm: arm.score)
-        wanted = [*new, *running[:1], *self._partners(running), *running[1:]]
-        going = self.arms.concurrent(wanted)[len(new) : len(new) + 1 + _SHARED_SLOT * (self.slots - 1)]
-        turn_s = turn_s or max([_MIN_TURN_S, *(arm.cost_s for arm in going)])
-        steps = [max(int(turn_s / arm.cost_s), 1) for arm in going]
-        steps[:1] = [_SHARED_SLOT * many for many in steps[:1]]
-        return list(zip(going, steps, strict=True))
-
-    def _partners(self, running: list[Arm]) -> Iterable[Arm]:
-        """Arms that run beside the best one.
-
-        The next best; of those that improve slowly, and of those near the best, the one with the least work.
-        """
-        improvers = [arm for arm in running[1:] if traits_of(arm.name).improves_slowly][:_MAX_IMPROVED_COUNTS]
-        near = [arm for arm in running[1:] if arm.best_ps <= _NEAR_RATIO * running[0].best_ps]
-        for some in (running[1:2], improvers, near):
-            if some:
-                yield min(some, key=lambda arm: arm.work_done_s)
-
-    def _improvers(self, most: int) -> list[Arm]:
-        """New arms of methods that continue others: at the fewest chunks that are good, and at the best.
-
-        With only one step per chunk count, as other methods get, these methods would hardly improve anything.
-        """
-        best = sorted((arm for arm in self.arms.all if not arm.exhausted), key=lambda arm: arm.best_ps)
-        few = min((arm.count for arm in best if arm.best_ps <= _AS_GOOD * best[0].best_ps), default=1)
-        counts = list(dict.fromkeys([few, *(arm.count for arm in best)]))[:most]
-        names = [name for name in self.methods if traits_of(name).continues_others]
-        wanted = [(name, count) for name in names for count in self._missing_counts(name, counts)]
-        return [self.arms.add(name, count) for name, count in wanted]
-
-    def _next_count_arm(self) -> list[Arm]:
-        """An arm at the next chunk count, for the best method that may try another one.
-
-        A method may have stopped early, since its one step at a chunk count may be unlucky. Methods that continue
-        others come after the methods that they continue.
-        """
-        near = [arm for arm in self.arms.all if arm.best_ps <= _NEAR_RATIO * self.context.incumbents.best_ps]
-        near.sort(key=lambda arm: arm.best_ps)
-        names = dict.fromkeys(arm.name for arm in near)
-        tops = [found for name in names if (found := self._last_arm(name)) is not None]
-        for top, work_ratio in [found for found in tops if not traits_of(found[0].name).continues_others] or tops:
-            count = next_chunk_count(top.name, top.count)
-            if self.arms.is_due(work_ratio, top, count):
-                return [self.arms.add(top.name, count)]
-        return []
-
-    def _last_arm(self, name: str) -> tuple[Arm, int] | None:
-        """The arm of a method with most chunks, and the work ratio for the next one; None if it has ended."""
-        mine = sorted((arm for arm in self.arms.all if arm.name == name), key=lambda arm: arm.count)
-        best, top = min(mine, key=lambda arm: arm.best_ps), mine[-1]
-        beaten = traits_of(name).one_schedule and best.best_ps > self.context.incumbents.best_ps
-        stagnant = len(mine) - mine.index(best) - 1 > PATIENCE
-        excluded = traits_of(name).runs_last or (
-            traits_of(name).continues_others and best.best_ps > self.context.incumbents.best_ps
-        )
-        is_raising = any(
-            progress.name == name and self.chunk_counts.is_raising(progress)
-            for progress in self.chunk_counts.all_progress
-        )
-        if is_raising or excluded or beaten or stagnant or top.exhausted:
-            return None
-        if self.arms.demand(next_chunk_count(name, top.count)) is None:
-            return None
-        return top, LEADER_WORK_RATIO if top.best_ps <= _NEAR_RATIO * best.best_ps else OTHER_WORK_RATIO
-
-    def _missing_counts(self, name: str, counts: list[int]) -> list[int]:
-        """Chunk counts at which a method has no arm yet, and for which there is time."""
-        have = {arm.count: arm for arm in self.arms.all if arm.name == name}
-        if not have:
-            return []
-        top = have[max(have)]
-        return [count for count in counts if count not in have and self.arms.is_due(LEADER_WORK_RATIO, top, count)]
+    def _is_valid(self, found: Schedule) -> bool:
+        """Whether the verifier accepts it; an error of one method does not hide what another one found."""
+        violations = verify(found)
+        if violations:
+            log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])
+        return not violations
 
 
-def _is_valid(found: Schedule) -> bool:
-    """Verify a schedule. An invalid schedule of one method must not hide a valid one of another."""
-    violations = verify(found)
-    if violations:
-        log.warning("method %s returned an invalid schedule, which is ignored: %s", found.method, violations[0])
-    return not violations
+def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
+    """Of all schedules within `lean` of the best one, the verified one with the fewest transfers."""
+    near = [one for one in found if one.finish_ps <= best.finish_ps * (1 + lean)]
+    for one in sorted(near, key=lambda one: (len(one), one.finish_ps)):
+        if one is best or not verify(one):
+            return one
+    return best

@@ -21,8 +21,9 @@ def add(commands: Commands) -> None:
         usage="flowccl profile --on gloo|mpi|nccl --out FILE [options]",
         description=(
             "Send probes between real processes, fit the latency and bandwidth of every link, detect links that share\n"
-            "a bottleneck, and write a topology file for `flowccl synth`. The raw measurements are written to\n"
-            "FILE.measurements.json. With --check, compare predicted and measured times of a schedule."
+            "a bottleneck, and write a topology file for `flowccl synth`. The raw measurements are written beside\n"
+            "it, for example to machine.measurements.json.\n"
+            "With --check, compare predicted and measured times of a schedule."
         ),
         epilog=(
             "examples:\n"

@@ -1,0 +1,69 @@
+"""Which chunk counts are allowed, and what more chunks may gain."""
+
+import pytest
+
+from flowccl.auto.chunk_counts import ChunkCounts, limit_ps
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+
+
+def counts(size_bytes: int, min_chunk_bytes: int = 4000) -> ChunkCounts:
+    return ChunkCounts(lambda count: collective("allgather", 4, size_bytes, count), min_chunk_bytes, 400_000)
+
+
+def allowed(some: ChunkCounts, most: int = 40) -> list[int]:
+    return [count for count in range(1, most) if some.demand(count) is not None]
+
+
+def test_no_chunk_is_smaller_than_the_least_one():
+    assert allowed(counts(4 * 16_000)) == [1, 2, 4]
+
+
+def test_a_block_below_the_least_chunk_stays_whole():
+    assert allowed(counts(4 * 100)) == [1]
+
+
+def test_other_counts_than_powers_of_two_must_keep_chunks_aligned():
+    """48,000 bytes in 3, 5, 6, 10 or 12 chunks are multiples of 16 bytes; in 7, 9 or 11 they are not."""
+    assert allowed(counts(4 * 48_000)) == [1, 2, 3, 4, 5, 6, 8, 10, 12]
+
+
+def test_alignment_is_not_asked_for_where_chunks_of_single_bytes_are():
+    assert allowed(counts(4 * 12, min_chunk_bytes=1)) == list(range(1, 13))
+
+
+def test_the_next_count_skips_what_is_not_allowed():
+    some = counts(4 * 48_000)
+    assert some.above(2, powers=False) == 3
+    assert some.above(2, powers=True) == 4
+    assert some.above(8, powers=False) == 12
+    assert some.above(12, powers=False) is None
+
+
+def test_the_number_of_deliveries_is_bounded():
+    some = ChunkCounts(lambda count: collective("allgather", 4, 10**9, count), 1, 100)
+    assert some.demand(8) is not None
+    assert some.demand(16) is None
+
+
+def test_all_counts_must_move_the_same_bytes():
+    some = ChunkCounts(lambda count: collective("allgather", 4, 4 * count, 1), 1, 1000)
+    with pytest.raises(DemandError, match="both must have the same"):
+        some.demand(2)
+
+
+def test_a_given_demand_has_one_count():
+    def given(count: int) -> Demand:
+        if count > 1:
+            raise DemandError("the chunks are given")
+        return collective("allgather", 4, 64)
+
+    assert allowed(ChunkCounts(given, 1, 1000)) == [1]
+
+
+def test_the_law_of_pipelines_is_exact_for_a_chain():
+    """A chain of three links, one chunk at a time: c chunks of z / c bytes take z + 2 z / c."""
+    finish = {c: 12_000 + 2 * 12_000 / c for c in (1, 2, 4)}
+    assert limit_ps(1, finish[1], 2, finish[2]) == pytest.approx(12_000)
+    assert limit_ps(2, finish[2], 4, finish[4]) == pytest.approx(12_000)

@@ -1,0 +1,158 @@
+"""The portfolio search: what it promises whatever the methods do."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowccl import synthesize
+from flowccl.auto.chunk_counts import ChunkCounts
+from flowccl.auto.params import AutoParams
+from flowccl.auto.portfolio import portfolio
+from flowccl.auto.search import PortfolioSearch, leanest
+from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import DemandError, InputError
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import Method, SearchContext
+from flowccl.topology.builders import full, ring
+from flowccl.topology.machines import machine
+from flowccl.verifier.verify import verify
+from tests.strategies import topologies
+
+
+def search(methods: dict[str, Method], *, steps: int | None = None, workers: int = 2) -> PortfolioSearch:
+    counts = ChunkCounts(lambda count: collective("allgather", 4, 64_000, count), 1000, 400_000)
+    return PortfolioSearch(ring(4), counts, methods, SearchContext.with_limit(60.0, steps=steps), workers)
+
+
+def refuses(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    raise DemandError("not for this machine")
+    yield None
+
+
+def lies(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    schedule = next(load_method("direct")(problem, context))
+    assert schedule is not None
+    yield replace(schedule, start_ps=schedule.start_ps * 0)
+
+
+def test_every_schedule_is_better_than_the_one_before_and_valid():
+    found = list(search({name: load_method(name) for name in ("direct", "ring", "greedy")}).run())
+    assert [verify(one) for one in found] == [[]] * len(found)
+    assert all(b.finish_ps < a.finish_ps for a, b in pairwise(found))
+
+
+def test_a_method_that_refuses_the_problem_is_dropped():
+    found = list(search({"refuses": refuses, "direct": load_method("direct")}).run())
+    assert found
+    assert all(one.method.startswith("direct") for one in found)
+
+
+def test_a_method_alone_raises_its_error():
+    with pytest.raises(DemandError, match="not for this machine"):
+        list(search({"refuses": refuses}).run())
+
+
+def test_an_invalid_schedule_is_dropped(caplog):
+    found = list(search({"lies": lies, "ring": load_method("ring")}).run())
+    assert found
+    assert all(verify(one) == [] for one in found)
+    assert "made an invalid schedule" in caplog.text
+
+
+@pytest.mark.parametrize("steps", [1, 7, 30])
+def test_counted_steps_give_the_same_schedule_with_one_thread_and_with_two(steps):
+    methods = {name: load_method(name) for name in ("greedy", "direct", "reroute")}
+    one, two = (list(search(methods, steps=steps, workers=workers).run())[-1] for workers in (1, 2))
+    assert one.finish_ps == two.finish_ps
+    assert one.start_ps.tobytes() == two.start_ps.tobytes()
+
+
+def test_more_steps_are_never_later():
+    methods = {name: load_method(name) for name in ("greedy", "direct", "reroute")}
+    finishes = [list(search(methods, steps=steps).run())[-1].finish_ps for steps in (1, 5, 20, 60)]
+    assert finishes == sorted(finishes, reverse=True)
+
+
+def test_of_schedules_that_are_as_fast_the_one_with_the_fewest_transfers_is_returned():
+    problem = Problem(full(4), collective("allgather", 4, 64_000))
+    coarse = next(load_method("direct")(problem, SearchContext.with_limit(1.0)))
+    fine = next(
+        load_method("direct")(Problem(full(4), collective("allgather", 4, 64_000, 4)), SearchContext.with_limit(1.0))
+    )
+    assert coarse is not None
+    assert fine is not None
+    assert coarse.finish_ps == fine.finish_ps  # direct on a full mesh: chunks gain nothing
+    assert leanest([coarse, fine], fine, 0.005) is coarse
+    assert leanest([fine], fine, 0.005) is fine
+
+
+def test_an_invalid_lean_schedule_is_passed_over():
+    problem = Problem(full(4), collective("allgather", 4, 64_000))
+    good = next(load_method("direct")(problem, SearchContext.with_limit(1.0)))
+    assert good is not None
+    bad = replace(good, start_ps=good.start_ps - 1)
+    assert leanest([bad, good], good, 0.005) is good
+
+
+def test_by_default_no_chunk_is_below_four_kilobytes():
+    result = synthesize(machine("ndv2:2"), "allgather", 256_000, time_limit_s=5)
+    assert result.schedule.demand.chunk_bytes.min() >= 4000
+
+
+def test_smaller_chunks_on_request():
+    result = synthesize(ring(4), "broadcast", 64_000, min_chunk_bytes=500, lean=0, steps=150, gap=0)
+    assert result.schedule.demand.chunk_bytes.min() < 4000
+
+
+def test_a_least_chunk_above_the_block_is_an_error():
+    with pytest.raises(InputError, match="the smallest block has 16000 bytes, below the least chunk of 20000"):
+        synthesize(ring(4), "allgather", 64_000, min_chunk_bytes=20_000)
+
+
+@pytest.mark.parametrize("name", ["first_steps", "patience", "max_deliveries"])
+def test_parameters_are_checked(name):
+    with pytest.raises(InputError, match=f"AutoParams: {name} must be at least 1, got 0"):
+        AutoParams(**{name: 0})
+
+
+@st.composite
+def odd_demands(draw: st.DrawFn, gpus: int) -> Demand:
+    """Chunks with any sources and destinations: reductions of some ranks for others, of different counts."""
+    ranks = st.lists(st.integers(0, gpus - 1), min_size=1, max_size=gpus, unique=True)
+    rows = []
+    for _ in range(draw(st.integers(1, 4))):
+        sources, ends = draw(ranks), draw(ranks)
+        if len(sources) == 1:
+            ends = [rank for rank in ends if rank != sources[0]] or [(sources[0] + 1) % gpus]
+        rows.append(Chunk(bytes=draw(st.integers(1, 5000)), sources=tuple(sources), destinations=tuple(ends)))
+    return Demand.from_chunks("custom", gpus, rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_portfolio_never_raises(data):
+    topology = data.draw(topologies())
+    demand = data.draw(odd_demands(topology.num_gpus))
+    try:
+        demand.check_fits(topology)
+    except DemandError:
+        return
+    assert portfolio(Problem(topology, demand))
+
+
+def test_reductions_with_unequal_numbers_of_sources_are_no_allreduce():
+    rows = [
+        Chunk(bytes=100, sources=(0, 1, 2), destinations=(0, 1)),
+        Chunk(bytes=100, sources=(0, 1), destinations=(0, 1, 2)),
+    ]
+    problem = Problem(full(3), Demand.from_chunks("custom", 3, rows))
+    assert problem.allreduce_ranks is None
+    assert portfolio(problem)
+    assert verify(synthesize(full(3), problem.demand, steps=10).schedule) == []
