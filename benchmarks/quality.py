@@ -70,6 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--machines", help="only these machines, separated by commas")
     parser.add_argument("--collectives", default="allgather,alltoall")
     parser.add_argument("--time-limit", type=float, default=10.0)
+    parser.add_argument("--gap", type=float, default=0.005)
+    parser.add_argument("--lean", type=float, default=0.005)
+    parser.add_argument("--min-chunk", metavar="SIZE", help="least chunk, e.g. 1B (default: 4KB)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", default="", help=f"also run these methods, e.g. {','.join(OTHERS)}")
     parser.add_argument("--stored", metavar="FILE", help="take the rows of auto from --json of an earlier run")
@@ -88,7 +91,9 @@ def main(arguments: Sequence[str]) -> int:
             sizes = TABLE8 if name in PAPERS else MANY_SIZES
             if options.sizes:
                 sizes = [parse_bytes(size) for size in options.sizes.split(",")]
-            limits = {"time_limit_s": options.time_limit, "seed": options.seed}
+            least = None if options.min_chunk is None else parse_bytes(options.min_chunk)
+            limits: dict[str, Any] = {"time_limit_s": options.time_limit, "seed": options.seed}
+            limits |= {"gap": options.gap, "lean": options.lean, "min_chunk_bytes": least}
 
             def add_row(row: Comparison, where: tuple[str, str] = (name, collective)) -> None:
                 rows.append(_row(*where, row, stored.get((*where, row.size_bytes), {})))

@@ -60,6 +60,9 @@ def compare(
     methods: Sequence[str],
     *,
     time_limit_s: float = 10.0,
+    gap: float = 0.005,
+    lean: float = 0.005,
+    min_chunk_bytes: int | None = None,
     seed: int = 0,
     on_run: Callable[[int, str], None] = lambda size, method: None,
     on_row: Callable[[Comparison], None] | None = None,
@@ -78,9 +81,19 @@ def compare(
             if should_stop():
                 return rows
             on_run(size, method)
-            options: dict[str, Any] = {"method": method, "time_limit_s": time_limit_s, "seed": seed}
             try:
-                result = synthesize(topology, collective, size, **options, should_stop=should_stop)
+                result = synthesize(
+                    topology,
+                    collective,
+                    size,
+                    method=method,
+                    time_limit_s=time_limit_s,
+                    gap=gap,
+                    lean=lean,
+                    min_chunk_bytes=min_chunk_bytes,
+                    seed=seed,
+                    should_stop=should_stop,
+                )
             except (DemandError, NothingFoundError):
                 if method == "auto":
                     raise

@@ -86,6 +86,8 @@ class Result:
             "algbw_GBps": self.metrics.algbw_GBps,
             "busbw_GBps": self.metrics.busbw_GBps,
             "transfers": len(self.schedule),
+            "chunk_bytes": int(demand.chunk_bytes.min()),
+            "messages_per_gpu": self.metrics.messages_per_gpu,
             "synthesis_s": round(self.synthesis_s, 3),
             "peak_memory_MB": round(self.peak_memory_MB, 1),
             "verified": True,

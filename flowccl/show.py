@@ -163,7 +163,10 @@ def describe_result(result: Result, out: str | None = None) -> str:
         *_sketch_rows(result),
         ("algbw", format_GBps(metrics.algbw_GBps)),
         ("busbw", format_GBps(metrics.busbw_GBps)),
-        ("transfers", f"{len(result.schedule)}, verified"),
+        (
+            "transfers",
+            f"{len(result.schedule)}, verified; at most {counted(metrics.messages_per_gpu, 'message')} per GPU",
+        ),
         ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
     ]
     if result.interrupted:

@@ -22,8 +22,7 @@ BASE = {"errors", "units", "version", "files", "wording"}
 DEMAND = BASE | {"topology", "demand"}
 SCHEDULE = DEMAND | {"schedule"}
 CHECKS = SCHEDULE | {"bounds", "verifier"}
-SEARCH = SCHEDULE | {"problem", "search"}
-METHODS = CHECKS | SEARCH | {"methods"}
+METHODS = CHECKS | {"problem", "search", "methods"}
 LAYERS = {  # package or module: the packages and modules that it may import; each layer stands below those it imports
     "errors": set(),
     "version": set(),
@@ -38,9 +37,9 @@ LAYERS = {  # package or module: the packages and modules that it may import; ea
     "bounds": DEMAND | {"solver"},
     "verifier": SCHEDULE | {"bounds"},
     "problem": DEMAND,
-    "search": SCHEDULE | {"problem"},
-    "adapters": SEARCH,
-    "methods": CHECKS | SEARCH | {"adapters", "solver", "compiled"},
+    "search": SCHEDULE | {"bounds", "problem"},
+    "adapters": SCHEDULE | {"problem", "search"},
+    "methods": CHECKS | {"problem", "search", "adapters", "solver", "compiled"},
     "compilation": METHODS,
     "auto": METHODS,
     "result": CHECKS,

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -12,7 +13,7 @@ from flowccl.cli import _Parsers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)  # "python notest" is not run
+PYTHON = re.compile(r"^ *```python\n(.*?)^ *```", re.MULTILINE | re.DOTALL)  # "python notest" is not run
 COMMAND = re.compile(r"^(?:    |\$ )(?:\.venv/bin/)?flowccl (.*)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -30,7 +31,7 @@ def text(page: Path) -> str:
 def test_python_code_runs(page, tmp_path):
     """The blocks of a page are one program."""
     script = tmp_path / "blocks.py"
-    script.write_text("\n".join(PYTHON.findall(text(page))), encoding="utf-8")
+    script.write_text("\n".join(dedent(block) for block in PYTHON.findall(text(page))), encoding="utf-8")
     command = [sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")

@@ -81,6 +81,8 @@ def _synth_one(
             root=options.root,
             time_limit_s=options.time_limit,
             gap=options.gap,
+            lean=options.lean,
+            min_chunk_bytes=_min_chunk(options),
             seed=options.seed,
             steps=options.steps,
             workers=options.workers,
@@ -97,6 +99,13 @@ def _synth_one(
     else:
         print_text(describe_result(result, options.out))
     return 0
+
+
+def _min_chunk(options: argparse.Namespace) -> int | None:
+    """The least chunk in bytes that was asked for; None: the default."""
+    from flowccl.units import parse_bytes
+
+    return None if options.min_chunk is None else parse_bytes(options.min_chunk)
 
 
 def _check_late(late: list[str], topology: "Topology") -> None:

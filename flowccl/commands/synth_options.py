@@ -99,8 +99,20 @@ def _add_search(synth: Parser) -> None:
         metavar="GAP",
         type=fraction,
         default=0.005,
-        help="stop once the gap to the lower bound is at most this; 0.01 is 1 %% (default: 0.005; on small problems "
-        "with a gap of 0.005 or less, the search continues for seconds while it improves)",
+        help="stop once the gap to the lower bound is at most this; 0.01 is 1 %% (default: 0.005)",
+    )
+    group.add_argument(
+        "--lean",
+        metavar="FRACTION",
+        type=fraction,
+        default=0.005,
+        help="of all schedules within this fraction of the best one, return that with the fewest transfers, and stop "
+        "once twice the work would gain less (default: 0.005, which is 0.5 %%; 0: always the fastest)",
+    )
+    group.add_argument(
+        "--min-chunk",
+        metavar="SIZE",
+        help="no chunk is smaller than this, unless its block is (default: 4KB; 1B for the mathematical optimum)",
     )
     group.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
     group.add_argument(

@@ -11,12 +11,18 @@ from flowccl.schedule.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Metrics:
-    """Finish in us; algbw and busbw in GB/s as defined by nccl-tests; fraction of the time that each link is busy."""
+    """Numbers of a schedule.
+
+    algbw and busbw in GB/s are those of nccl-tests. `link_use` is the fraction of the time that each link is busy.
+    `messages_per_gpu` is the largest number of messages that one GPU sends: chunks in one message count once, and so
+    does a multicast.
+    """
 
     finish_us: float
     algbw_GBps: float
     busbw_GBps: float
     link_use: NDArray[np.float64]
+    messages_per_gpu: int
 
 
 def measure(schedule: Schedule) -> Metrics:
@@ -26,4 +32,11 @@ def measure(schedule: Schedule) -> Metrics:
     np.add.at(busy, timing.hop_link, timing.hop_to_ps - timing.hop_from_ps)
     algbw = schedule.demand.size_bytes * 1000 / finish if finish else 0.0
     factor = busbw_factor(schedule.demand.collective, schedule.demand.num_ranks)
-    return Metrics(schedule.finish_us, algbw, algbw * factor, busy / max(finish, 1))
+    return Metrics(schedule.finish_us, algbw, algbw * factor, busy / max(finish, 1), _messages_per_gpu(schedule))
+
+
+def _messages_per_gpu(schedule: Schedule) -> int:
+    timing, leader = schedule.timing, schedule.leader
+    first = leader[timing.root_transfer] == timing.root_transfer
+    sent = np.bincount(timing.root_node[first], minlength=len(schedule.topology.nodes))
+    return int(sent[: schedule.topology.num_gpus].max(initial=0))
