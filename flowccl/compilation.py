@@ -1,29 +1,95 @@
-"""Compiled loops: which methods have them, and loading them before a time limit starts to count."""
+"""Compiled loops: load them, compile them in the foreground, or in a process of its own in the background.
 
-from collections.abc import Iterable
+`python -m flowccl.compilation UNIT...` compiles units, each the loops that some methods share. The machine code lands
+in the cache on disk, from which every process loads it. Where FLOWCCL_COMPILE=foreground is set, nothing is compiled
+in the background.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from flowccl.demand.collectives import allgather
+from flowccl.compile_cache import folder, is_compiled, lock, record_compiled
 from flowccl.methods.registry import REGISTRY, load_method
-from flowccl.problem import Problem
-from flowccl.schedule.generation.list_scheduling import list_schedule
-from flowccl.search.context import SearchContext
-from flowccl.topology.topology import Link, Node, Topology
 
-_ALSO = {"lns-quotient": "lns", "phase-insertion": "lns"}  # methods that share the loops of another one
+
+def units_of(names: Iterable[str]) -> list[str]:
+    """The units of compiled loops that these methods run, each once."""
+    return list(dict.fromkeys(unit for name in names for unit in REGISTRY[name].loops))
+
+
+def is_ready(name: str) -> bool:
+    """Whether all compiled loops of a method are in the cache."""
+    return all(map(is_compiled, REGISTRY[name].loops))
+
+
+def in_background() -> bool:
+    """Whether loops may be compiled in the background."""
+    return os.environ.get("FLOWCCL_COMPILE") != "foreground" and folder() is not None
+
+
+def compile_in_background(units: Iterable[str]) -> list[str]:
+    """Start a process of low priority that compiles the units that are not in the cache; return these.
+
+    The process goes on after this one has ended, so that the next one finds the loops compiled.
+    """
+    missing = [unit for unit in units if not is_compiled(unit)]
+    if missing:
+        command = [sys.executable, "-m", "flowccl.compilation", *missing]
+        nowhere = subprocess.DEVNULL
+        subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    return missing
+
+
+def compile_now(unit: str) -> None:
+    """Compile a unit, or load it, by running its method on two GPUs; record that it is in the cache."""
+    _run_small(unit)
+    if not is_compiled(unit):
+        from flowccl.compiled import loaded_files
+
+        record_compiled(unit, loaded_files())
 
 
 def warm_up(names: Iterable[str]) -> None:
-    """Load the compiled loops of these methods by running each on two GPUs; a new installation compiles them first."""
+    """Load the compiled loops of these methods; a new installation compiles them first."""
+    for unit in units_of(names):
+        compile_now(unit)
+
+
+def main(units: Sequence[str]) -> int:
+    """Compile units one after the other; skip those that are compiled, or that another process compiles now."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    for unit in units:
+        with lock(unit, wait=False) as is_mine:
+            if not is_mine:
+                continue
+            with lock("compiler", wait=True):  # one process at a time, since each occupies a processor
+                if not is_compiled(unit):
+                    compile_now(unit)
+    return 0
+
+
+def _run_small(unit: str) -> None:
+    """Run a method on two GPUs, in all the ways in which a synthesis runs it."""
+    from flowccl.demand.collectives import allgather
+    from flowccl.problem import Problem
+    from flowccl.schedule.generation.list_scheduling import list_schedule
+    from flowccl.search.context import SearchContext
+    from flowccl.topology.topology import Link, Node, Topology
+
     ends = (Node(name="a"), Node(name="b"))
-    pair = [Link(src=0, dst=1, bandwidth_GBps=1.0), Link(src=1, dst=0, bandwidth_GBps=1.0)]
-    problem = Problem(Topology("warm-up", ends, tuple(pair)), allgather(2, 8))
-    wanted = {_ALSO.get(name, name) for name in names if REGISTRY[name].compiled}
-    wanted |= {"greedy", "reroute"} if any(REGISTRY[name].epochs for name in wanted) else set()
-    for name in sorted(wanted & {"greedy", "reroute", "lns", "taccl", "taccl-quick", "symmetric", "trees", "fluid"}):
-        context = SearchContext.with_limit(1.0)
-        for _ in range(2):  # lns builds and improves, then continues from what was found
-            for found in filter(None, islice(load_method(name)(problem, context), 2)):
-                list_schedule(found)
-                context.incumbents.report(found)
-            context.incumbents.publish()
+    pair = (Link(src=0, dst=1, bandwidth_GBps=1.0), Link(src=1, dst=0, bandwidth_GBps=1.0))
+    problem = Problem(Topology("warm-up", ends, pair), allgather(2, 8))
+    context = SearchContext.with_limit(1.0)
+    for _ in range(2):  # lns builds and improves, then continues from the incumbent
+        for found in filter(None, islice(load_method(unit)(problem, context), 2)):
+            list_schedule(found)
+            context.incumbents.report(found)
+        context.incumbents.publish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,16 +1,32 @@
 """What all compiled loops share: how they are compiled, a binary heap, a queue of events, arrays that grow."""
 
 import inspect
+import logging
 import re
 import sys
 from collections.abc import Callable
 from functools import cache
+from glob import escape as glob_escape
 from hashlib import sha256
+from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    InTreeCacheLocator,
+    UserProvidedCacheLocator,
+    UserWideCacheLocator,
+)
 from numpy.typing import NDArray
+
+from flowccl.compile_cache import user_folder
+
+log = logging.getLogger(__name__)
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -22,18 +38,84 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # no door for Python to come in by
 _INNER: dict[str, Any] = {"_nrt": False, **_PART}
+_ENTRY_POINTS: list[Any] = []
 
 
 def compiled(function: _Function) -> _Function:
-    """A function compiled by numba for Python to call, and kept on disk until a module changes that it is made from.
+    """Compile an entry point with numba, for Python to call; the machine code is kept on disk until its source changes.
 
-    numba alone asks only whether the function's own file has changed: a new version of what that imports would not be
-    seen, and the old one, compiled into its callers, would go on.
+    numba alone only looks at the function's own file. A change in a module that it imports, compiled into the entry
+    point, would go unnoticed; here the stamp of the cache is a digest of the module and of all that it imports.
     """
-    result: Any = njit(cache=True, nogil=True)(function)
+    result: Any = njit(nogil=True)(function)
     if hasattr(result, "_cache"):  # not where NUMBA_DISABLE_JIT is set
-        result._cache._cache_file._source_stamp = _digest(function.__module__)
+        try:
+            result._cache = _Cache(function)
+        except RuntimeError:
+            log.warning("no folder for compiled loops is writable; set NUMBA_CACHE_DIR to one that is")
+        _ENTRY_POINTS.append(result)
     return result  # type: ignore[no-any-return]
+
+
+def loaded_files() -> list[str]:
+    """The files in the cache with the machine code of all entry points that were loaded or compiled so far."""
+    used = (entry for entry in _ENTRY_POINTS if entry.overloads and isinstance(entry._cache, _Cache))
+    return [path for entry in used for path in entry._cache._cache_file.paths()]
+
+
+class _UserFolderLocator(UserWideCacheLocator):  # type: ignore[misc]
+    """Puts entries in flowccl's folder in the user's cache folder, where `__pycache__` is not writable."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        super().__init__(py_func, py_file)
+        self._cache_path = str(user_folder() / self.get_suitable_cache_subpath(py_file))
+
+
+class _CacheImplementation(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (UserProvidedCacheLocator, InTreeCacheLocator, _UserFolderLocator)
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _CacheImplementation
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, _digest(function.__module__))
+
+
+class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
+    """Writes the machine code before the index that names it, and treats an index that cannot be read as empty.
+
+    numba writes the index first, and gives the machine code of new source the file name of the old one: another process
+    that reads between the two writes runs the old code. Here the names differ, by the digest of the source. An index
+    of an older version may name classes that no longer exist.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Add an entry."""
+        names = self._load_index()
+        stem = f"{Path(self._index_name).stem}.{self._source_stamp[:12]}"
+        name = names.get(key) or next(n for i in count(1) if (n := f"{stem}.{i}.nbc") not in names.values())
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+        if not names:
+            self._remove_others(stem)
+
+    def paths(self) -> list[str]:
+        """The index and what it names."""
+        return [self._index_path, *map(self._data_path, self._load_index().values())]
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            return dict(super()._load_index())
+        except (AttributeError, ImportError, EOFError):  # written by another version of flowccl
+            return {}
+
+    def _remove_others(self, stem: str) -> None:
+        """Remove machine code that was compiled from other source."""
+        for path in Path(self._cache_path).glob(f"{glob_escape(Path(self._index_name).stem)}.*.nbc"):
+            if not path.name.startswith(stem):
+                path.unlink(missing_ok=True)
 
 
 def inner(function: _Function) -> _Function:
@@ -65,7 +147,7 @@ def _digest(module: str) -> str:
 
 @inner
 def heap_push(key: NDArray[Any], what: NDArray[Any], size: int, value: float, code: int) -> None:
-    """Add to a binary heap with so many entries, the least key first; the arrays must have room."""
+    """Add to a binary heap with so many entries, the least key first; the arrays must have space."""
     i = size
     while i > 0 and key[(i - 1) >> 1] > value:
         key[i], what[i] = key[(i - 1) >> 1], what[(i - 1) >> 1]
@@ -111,14 +193,14 @@ class Queue(NamedTuple):
 
 
 @maker
-def new_queue(room: int) -> Queue:
-    """No events yet, and room for so many."""
-    return Queue(np.zeros(1, dtype=np.int64), np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64))
+def new_queue(space: int) -> Queue:
+    """No events yet, and space for so many."""
+    return Queue(np.zeros(1, dtype=np.int64), np.empty(space, dtype=np.int64), np.empty(space, dtype=np.int64))
 
 
 @inner
 def put(queue: Queue, time: int, what: int) -> None:
-    """Add an event; the queue must have room."""
+    """Add an event; the queue must have space."""
     heap_push(queue.time, queue.what, queue.size[0], time, what)
     queue.size[0] += 1
 
@@ -138,5 +220,5 @@ def lacks_space(queue: Queue, more: int) -> bool:
 
 @maker
 def larger(queue: Queue) -> Queue:
-    """The same events, and room for as many again."""
+    """The same events, and space for as many again."""
     return Queue(queue.size, grown(queue.time), grown(queue.what))

@@ -168,12 +168,24 @@ def describe_result(result: Result, out: str | None = None) -> str:
             f"{len(result.schedule)}, verified; at most {counted(metrics.messages_per_gpu, 'message')} per GPU",
         ),
         ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
+        *_compile_rows(result),
     ]
     if result.interrupted:
         rows.append(("interrupted", "the best schedule so far"))
     if out is not None:
         rows.append(("written to", out))
     return _table(rows)
+
+
+def _compile_rows(result: Result) -> list[tuple[str, str]]:
+    """What was compiled in this run, which happens once per installation."""
+    rows = []
+    if "compile_s" in result.details:
+        rows.append(("compiling", f"{result.details['compile_s']} s of the time above, once per installation"))
+    units = result.details.get("compiling_in_background")
+    if isinstance(units, list) and units:
+        rows.append(("background", f"compiling {', '.join(units)}; the next run will use them"))
+    return rows
 
 
 def describe_gap(gap: float, optimal: bool) -> str:

@@ -3,26 +3,25 @@
 import logging
 import resource
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowccl.auto.chunk_counts import ChunkCounts
+from flowccl.auto.loading import MethodLoader
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch, leanest
-from flowccl.compilation import warm_up
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, NothingFoundError
-from flowccl.methods.registry import REGISTRY, info_of, load_method
+from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
-from flowccl.search.context import Method, SearchContext
+from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,7 @@ def synthesize(
     workers: int = 2,
     options: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_phase: Callable[[str], None] = lambda text: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Return a verified schedule of a collective on a machine, with a proved lower bound.
@@ -61,10 +61,14 @@ def synthesize(
     chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block itself is. `lean=0, gap=0,
     min_chunk_bytes=1` gives the best that can be found, however small its chunks.
 
-    The time limit starts when the compiled loops are loaded; a new installation compiles them first, once. `workers`
-    threads run arms side by side; with `steps` the result does not depend on their number. `options` are those of the
-    method: `TecclOptions` for milp, lp and astar, which use one chunk unless `chunks` is given; `TacclOptions` for
-    taccl, which tries multiples of the chunk count of its sketch.
+    A new installation compiles the loops of the methods, once: those of the first method before the search, the others
+    in the background; their methods join as soon as they are compiled. The time limit covers that too, but at least one
+    method is compiled and answers. With `steps` everything is compiled first. `on_phase` is told what is being done in
+    a few words, `on_progress` every improvement.
+
+    `workers` threads run arms side by side; with `steps` the result does not depend on their number. `options` are
+    those of the method: `TecclOptions` for milp, lp and astar, which use one chunk unless `chunks` is given;
+    `TacclOptions` for taccl, which tries multiples of the chunk count of its sketch.
     """
     limit_s = _checked_limit(time_limit_s)
     if chunks is None and method != "auto" and info_of(method).epochs:
@@ -75,13 +79,11 @@ def synthesize(
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
-    began = time.monotonic()
     problem = Problem(topology, first)
-    methods = _chosen(method, problem)
-    chosen_s = time.monotonic() - began
-    warm_up(methods)
     context = SearchContext(Budget(limit_s, steps, should_stop=should_stop), seed=seed, options=options or {})
-    context.budget.started -= chosen_s  # only loading the compiled loops is free
+    loader = MethodLoader(_names(method, problem), repeatable=steps is not None)
+    methods = loader.first(on_phase)
+    context.notes |= loader.notes
     bounds = BoundSearch(problem, context, gap)
     params = AutoParams()
     trace: list[Progress] = []
@@ -90,7 +92,7 @@ def synthesize(
     try:
         useful = _useful_chunks(method, problem, gap, context) if chunks is None and isinstance(collective, str) else 1
         counts = ChunkCounts(demand_of, _least_chunk(min_chunk_bytes, first), params.max_deliveries)
-        search = PortfolioSearch(topology, counts, methods, context, workers, lean, useful, params)
+        search = PortfolioSearch(topology, counts, methods, context, workers, lean, useful, params, loader.more)
         for best in search.run():  # each verified
             found_s = context.budget.elapsed_s
             bounds.begin()
@@ -141,10 +143,9 @@ def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[st
     return rows
 
 
-def _chosen(method: str, problem: Problem) -> dict[str, Method]:
-    """The methods behind a name."""
-    names = portfolio(problem) if method == "auto" else [method]
-    return {name: load_method(name) for name in names}
+def _names(method: str, problem: Problem) -> list[str]:
+    """The names of the methods behind a name."""
+    return portfolio(problem) if method == "auto" else [info_of(method).name]
 
 
 def _is_fluid(method: str) -> bool:

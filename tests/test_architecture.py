@@ -23,7 +23,7 @@ DEMAND = BASE | {"topology", "demand"}
 SCHEDULE = DEMAND | {"schedule"}
 CHECKS = SCHEDULE | {"bounds", "verifier"}
 METHODS = CHECKS | {"problem", "search", "methods"}
-LAYERS = {  # package or module: the packages and modules that it may import; each layer stands below those it imports
+LAYERS = {  # package or module: the packages and modules that it may import, all of which are listed before it
     "errors": set(),
     "version": set(),
     "wording": set(),

@@ -5,7 +5,7 @@ seconds; so rounds are the same with one thread and with two, and more time only
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
@@ -32,7 +32,8 @@ class PortfolioSearch:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
     `lean` is the relative improvement that more work must bring (0: work until the budget ends). `useful_chunks` is a
-    chunk count to start from beside 1. A single method raises its errors; one of several is dropped instead.
+    chunk count to start from beside 1. `joining` returns further methods as they become ready. A single method raises
+    its errors; one of several is dropped instead.
     """
 
     topology: Topology
@@ -43,6 +44,7 @@ class PortfolioSearch:
     lean: float = 0.005
     useful_chunks: int = 1
     params: AutoParams = field(default_factory=AutoParams)
+    joining: Callable[[], dict[str, Method]] = dict
     arms: list[Arm] = field(default_factory=list)
     best: Schedule | None = None
     best_ps: float = float("inf")
@@ -51,7 +53,7 @@ class PortfolioSearch:
 
     def __post_init__(self) -> None:
         self.dropped: set[str] = set()
-        self.refined: dict[tuple[int, int], float] = {}  # (chunk count, finer count) -> completion time refined from
+        self.refined: dict[tuple[int, int], float] = {}  # (chunk count, fine count) -> completion time refined from
         self.rules: list[StopRule] = [TimeLimit(self.context), GapReached(self.context)]
         if self.context.budget.steps is None:
             self.rules.append(NoImprovement(self.lean, self.params.memory_s))
@@ -84,6 +86,7 @@ class PortfolioSearch:
 
     def _round(self) -> list[tuple[Arm, int]]:
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
+        self.methods |= self.joining()
         names = [name for name in self.methods if not traits_of(name).runs_last or len(self.methods) == 1]
         if not self.arms:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
@@ -181,38 +184,38 @@ class PortfolioSearch:
                 bases[arm.count] = arm.best
         options = []
         for count, base in bases.items():
-            for finer in self._finer(count, base):
-                options.append((self._refined_limit_ps(count, base), finer, count))
+            for fine in self._refined_counts(count, base):
+                options.append((self._refined_limit_ps(count, base), fine, count))
         done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
-        for hope_ps, finer, count in sorted(options):
-            demand = self.counts.demand(finer)
+        for hope_ps, fine, count in sorted(options):
+            demand = self.counts.demand(fine)
             if hope_ps >= self.best_ps * (1 - self.params.worth) or demand is None:
                 continue
             work_s = step_work_s(REFINE, demand, first=True)
             if self.params.due * (done_s + work_s) <= self.work_s * _PLACES and self._has_time(_SAFETY * work_s):
-                self.refined[count, finer] = bases[count].finish_ps
+                self.refined[count, fine] = bases[count].finish_ps
                 return [
                     self._add(
-                        Arm(REFINE, finer, demand, refined(bases[count], demand, self.context), self.params.memory_s)
+                        Arm(REFINE, fine, demand, refined(bases[count], demand, self.context), self.params.memory_s)
                     )
                 ]
         return []
 
-    def _finer(self, count: int, base: Schedule) -> list[int]:
-        """The finer counts to try for a schedule: double, until it was tried from this completion time."""
+    def _refined_counts(self, count: int, base: Schedule) -> list[int]:
+        """The fine counts to try for a schedule: double, until it was tried from this completion time."""
         times = 2
         while True:
-            finer = count * times
-            if self.counts.demand(finer) is None:
+            fine = count * times
+            if self.counts.demand(fine) is None:
                 odd = [count * k for k in range(times - 1, times // 2, -1) if self.counts.demand(count * k) is not None]
                 return [odd[0]] if odd and self.refined.get((count, odd[0])) != base.finish_ps else []
-            if self.refined.get((count, finer)) != base.finish_ps:
-                return [finer]
+            if self.refined.get((count, fine)) != base.finish_ps:
+                return [fine]
             times *= 2
 
     def _refined_limit_ps(self, count: int, base: Schedule) -> float:
         """What refining a schedule may reach, by the law of pipelines from earlier refinements of this count."""
-        tried = sorted(finer for coarse, finer in self.refined if coarse == count)
+        tried = sorted(fine for coarse, fine in self.refined if coarse == count)
         if not tried:
             return base.finish_ps * 0.98
         arms = [arm for arm in self.arms if arm.name == REFINE and arm.count == tried[-1] and arm.best is not None]

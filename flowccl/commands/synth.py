@@ -88,6 +88,7 @@ def _synth_one(
             workers=options.workers,
             options=given,
             on_progress=progress.show,
+            on_phase=progress.phase,
             should_stop=stop.asked,
         )
     finally:

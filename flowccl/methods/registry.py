@@ -24,6 +24,7 @@ from flowccl.search.context import Method, SearchContext
 from flowccl.search.traits import Traits
 
 _DEFAULT = Traits()
+_EVERY = ("direct",)  # the loops that all methods run: left-shift, job shop
 Reduction = Literal["native", "halves", "weighted halves", "one-shot", "none"]
 
 
@@ -54,7 +55,7 @@ class MethodInfo:
     epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
     fluid        it starts from a fluid optimum: the result says what whole chunks and the pipeline lose against it
     baseline     it is one of the textbook algorithms that comparisons show
-    compiled     it runs compiled loops
+    loops        the units of compiled loops that it runs: names of methods that represent them
     chunks_for_gap  the number of chunks that a gap takes, where the method has a formula for it
     traits       how `auto` gives it turns
     in_auto      whether `auto` tries it on a problem; None: never
@@ -73,7 +74,7 @@ class MethodInfo:
     epochs: bool = False
     fluid: bool = False
     baseline: bool = False
-    compiled: bool = False
+    loops: tuple[str, ...] = _EVERY
     chunks_for_gap: Callable[[Problem, float, SearchContext], int] | None = None
     traits: Traits = _DEFAULT
     in_auto: Callable[[Problem], bool] | None = None
@@ -171,7 +172,7 @@ _METHODS = (
         summary="list scheduling in continuous time, with restarts",
         supports=_ALL,
         late=True,
-        compiled=True,
+        loops=(*_EVERY, "greedy"),
         traits=Traits(reports_after_round=True),
         in_auto=suitability.is_searchable,
     ),
@@ -182,14 +183,14 @@ _METHODS = (
         reductions="native",
         supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
         overheads=True,
-        compiled=True,
+        loops=(*_EVERY, "taccl"),
         in_auto=suitability.has_message_overheads,
     ),
     MethodInfo(
         name="reroute",
         load="flowccl.methods.reroute:reroute",
         summary="rip-up and reroute, then job-shop scheduling",
-        compiled=True,
+        loops=(*_EVERY, "reroute"),
         traits=Traits(reports_after_round=True, quick_start=True),
         in_auto=suitability.is_plain_search,
     ),
@@ -199,7 +200,7 @@ _METHODS = (
         summary="allreduce: one phase is planned alone, the other is inserted into its idle times",
         reductions="native",
         allreduce=True,
-        compiled=True,
+        loops=(*_EVERY, "lns"),
         traits=Traits(improves_slowly=True),
         in_auto=suitability.has_separate_phases,
     ),
@@ -209,7 +210,7 @@ _METHODS = (
         summary="spanning trees that reach the bottleneck-cut optimum",
         fluid=True,
         chunks_for_gap=_trees_for_gap,
-        compiled=True,
+        loops=(*_EVERY, "trees"),
         traits=Traits(prefers_many_chunks=True),
         in_auto=suitability.has_large_blocks_for_all,
     ),
@@ -217,7 +218,7 @@ _METHODS = (
         name="lns-quotient",
         load="flowccl.methods.lns:lns_quotient",
         summary="large-neighbourhood search on the quotient by a symmetry group",
-        compiled=True,
+        loops=(*_EVERY, "lns"),
         traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
         in_auto=suitability.has_free_symmetry,
     ),
@@ -225,7 +226,7 @@ _METHODS = (
         name="lns",
         load="flowccl.methods.lns:lns",
         summary="large-neighbourhood search: remove chunks from the timetable and insert them again",
-        compiled=True,
+        loops=(*_EVERY, "lns"),
         traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.has_small_blocks,
     ),
@@ -234,7 +235,7 @@ _METHODS = (
         load="flowccl.methods.symmetric:symmetric",
         summary="symmetric schedule from one source, on machines that look the same from every GPU",
         fluid=True,
-        compiled=True,
+        loops=(*_EVERY, "symmetric"),
         traits=_ONE_SCHEDULE,
         in_auto=suitability.is_large_and_regular,
     ),
@@ -284,7 +285,7 @@ _METHODS = (
         summary="allreduce: joint reduce and broadcast trees that share the links",
         reductions="native",
         allreduce=True,
-        compiled=True,
+        loops=(*_EVERY, "reroute"),
         in_auto=suitability.suits_joint_trees,
     ),
     MethodInfo(
@@ -304,7 +305,7 @@ _METHODS = (
         supports=_ALL,
         late=True,
         allreduce=True,
-        compiled=True,
+        loops=(*_EVERY, "greedy"),
         in_auto=suitability.suits_one_shot,
     ),
     MethodInfo(
@@ -321,7 +322,7 @@ _METHODS = (
         summary="allreduce by greedy, with more blocks reduced where there is more bandwidth",
         reductions="weighted halves",
         supports=_ALL,
-        compiled=True,
+        loops=(*_EVERY, "greedy"),
         in_auto=suitability.is_uneven_allreduce_with_limits,
     ),
     MethodInfo(
@@ -329,7 +330,7 @@ _METHODS = (
         load="flowccl.methods.reroute:reroute",
         summary="allreduce by reroute, with more blocks reduced where there is more bandwidth",
         reductions="weighted halves",
-        compiled=True,
+        loops=(*_EVERY, "reroute"),
     ),
     MethodInfo(
         name="lp-quick",
@@ -337,7 +338,7 @@ _METHODS = (
         summary="lp from nothing within 2.5 seconds",
         reductions="none",
         supports=_ALL,
-        compiled=True,
+        loops=(*_EVERY, "greedy", "reroute"),
         traits=Traits(runs_last=True, step_s=2.5),
         in_auto=suitability.suits_time_expanded_lp,
     ),
@@ -347,7 +348,7 @@ _METHODS = (
         summary="TE-CCL's mixed-integer program on epochs, with copies",
         supports=_ALL,
         epochs=True,
-        compiled=True,
+        loops=(*_EVERY, "greedy", "reroute"),
     ),
     MethodInfo(
         name="lp",
@@ -355,7 +356,7 @@ _METHODS = (
         summary="TE-CCL's linear program on epochs, for collectives without copies",
         supports=_ALL,
         epochs=True,
-        compiled=True,
+        loops=(*_EVERY, "greedy", "reroute"),
     ),
     MethodInfo(
         name="astar",
@@ -363,7 +364,7 @@ _METHODS = (
         summary="TE-CCL's A* rounds on epochs",
         supports=_ALL,
         epochs=True,
-        compiled=True,
+        loops=(*_EVERY, "greedy", "reroute"),
     ),
     MethodInfo(
         name="taccl",
@@ -372,7 +373,7 @@ _METHODS = (
         reductions="native",
         supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
         overheads=True,
-        compiled=True,
+        loops=(*_EVERY, "taccl"),
         traits=Traits(slow_second_step=True),
     ),
     MethodInfo(
@@ -381,7 +382,7 @@ _METHODS = (
         summary="whole chunks along the flow of the fluid optimum",
         supports=frozenset({Constraint.LIMITS}),
         fluid=True,
-        compiled=True,
+        loops=(*_EVERY, "fluid"),
         chunks_for_gap=_trees_for_gap,
     ),
 )

@@ -1,0 +1,55 @@
+"""Loading methods: those whose loops are compiled start at once, the others join when theirs are compiled."""
+
+import time
+from collections.abc import Callable
+
+from flowccl.compilation import compile_in_background, in_background, is_ready, units_of, warm_up
+from flowccl.methods.registry import load_method
+from flowccl.search.context import Method
+
+_POLL_S = 0.3  # how often the cache is looked at
+
+
+class MethodLoader:
+    """Loads methods, and compiles the loops of those that were never compiled on this computer.
+
+    Where the run must be `repeatable`, everything is compiled first. Else the methods that are ready start at once; if
+    none is, the one that takes least to compile is compiled and starts. The loops of all others are compiled by a
+    process in the background, and `more` returns their methods when that is done.
+    """
+
+    def __init__(self, names: list[str], *, repeatable: bool) -> None:
+        ready = [name for name in names if is_ready(name)]
+        if repeatable or not in_background():
+            ready = names
+        elif not ready:
+            fewest = min(len(units_of([name])) for name in names)
+            ready = [name for name in names if len(units_of([name])) == fewest]
+        self.ready, self.waiting = ready, [name for name in names if name not in ready]
+        self.notes: dict[str, object] = {}
+        self.polled_s = 0.0
+
+    def first(self, on_phase: Callable[[str], None]) -> dict[str, Method]:
+        """The methods to start with; `on_phase` is told what is compiled."""
+        missing = units_of(name for name in self.ready if not is_ready(name))
+        began = time.monotonic()
+        on_phase(f"compiling, once: {', '.join(missing)}" if missing else "loading")
+        warm_up(self.ready)
+        if missing:
+            self.notes["compile_s"] = round(time.monotonic() - began, 1)
+        if self.waiting:
+            units = compile_in_background(units_of(self.waiting))
+            self.notes["compiling_in_background"] = units
+        on_phase("searching")
+        return {name: load_method(name) for name in self.ready}
+
+    def more(self) -> dict[str, Method]:
+        """The methods whose loops were compiled since the last call."""
+        now_s = time.monotonic()
+        if not self.waiting or now_s - self.polled_s < _POLL_S:
+            return {}
+        self.polled_s = now_s
+        joining = [name for name in self.waiting if is_ready(name)]
+        self.waiting = [name for name in self.waiting if name not in joining]
+        warm_up(joining)
+        return {name: load_method(name) for name in joining}

@@ -1,0 +1,135 @@
+"""The cache of compiled loops, and compiling in the background."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowccl
+from flowccl import compilation, compile_cache
+
+LOOP = "from flowccl.compiled import compiled\n\n@compiled\ndef loop(x):\n    return x + {}\n"
+CALL = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from flowccl_loop import loop; "
+    "print(loop(40), sum(loop.stats.cache_hits.values()), loop._cache.cache_path)"
+)
+
+
+def _call(path: Path, **environment: str) -> list[str]:
+    """Result, cache hits and cache folder of the loop, in a process of its own."""
+    unset = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    command = [sys.executable, "-c", CALL, str(path)]
+    run = subprocess.run(command, env=unset | environment, capture_output=True, text=True, check=True)
+    return run.stdout.split()
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder with nothing in it."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_machine_code_lies_beside_the_module(tmp_path: Path):
+    (tmp_path / "flowccl_loop.py").write_text(LOOP.format(1))
+    assert _call(tmp_path) == ["41", "0", str(tmp_path / "__pycache__")]
+    assert _call(tmp_path) == ["41", "1", str(tmp_path / "__pycache__")]
+
+
+def test_machine_code_lies_in_the_users_folder_where_the_package_is_read_only(tmp_path: Path):
+    """A file in the place of `__pycache__` keeps even the superuser from writing there."""
+    package, user = tmp_path / "package", tmp_path / "user"
+    package.mkdir()
+    (package / "flowccl_loop.py").write_text(LOOP.format(1))
+    (package / "__pycache__").write_text("")
+    for hits in ("0", "1"):
+        found = _call(package, XDG_CACHE_HOME=str(user))
+        assert found[:2] == ["41", hits]
+        assert Path(found[2]).parent == user / "flowccl" / "numba"
+    given = tmp_path / "given"
+    assert Path(_call(package, NUMBA_CACHE_DIR=str(given))[2]).parent == given
+
+
+def test_loops_run_where_no_folder_is_writable(tmp_path: Path):
+    (tmp_path / "flowccl_loop.py").write_text(LOOP.format(1))
+    (tmp_path / "__pycache__").write_text("")
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    assert _call(tmp_path, XDG_CACHE_HOME=str(blocked), HOME=str(blocked)) == ["41", "0", "None"]
+
+
+def test_an_index_never_names_machine_code_of_other_source(tmp_path: Path):
+    """A process that is stopped between the two writes leaves an index that names files that are there."""
+    module = tmp_path / "flowccl_loop.py"
+    module.write_text(LOOP.format(1))
+    _call(tmp_path)
+    cache = tmp_path / "__pycache__"
+    old = {path.name: path.read_bytes() for path in cache.iterdir()}
+    module.write_text(LOOP.format(2))
+    assert _call(tmp_path)[:2] == ["42", "0"]
+    code = {path.name for path in cache.glob("*.nbc")}
+    assert len(code) == 1
+    assert not code & set(old)
+    index = next(path for path in cache.glob("*.nbi"))
+    index.write_bytes(old[index.name])  # the machine code was written, the index was not
+    assert _call(tmp_path)[:2] == ["42", "0"]
+    assert _call(tmp_path)[:2] == ["42", "1"]
+
+
+def test_a_method_counts_as_compiled_while_its_files_are_there(empty_cache: Path):
+    code = empty_cache / "code.nbc"
+    code.write_text("")
+    assert not compile_cache.is_compiled("greedy")
+    compile_cache.record_compiled("greedy", [str(code)])
+    assert compile_cache.is_compiled("greedy")
+    assert not compile_cache.is_compiled("lns")
+    code.unlink()
+    assert not compile_cache.is_compiled("greedy")
+
+
+def test_a_method_does_not_count_as_compiled_after_a_change_of_source(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    compile_cache.record_compiled("greedy", [])
+    monkeypatch.setattr(compile_cache, "_fingerprint", lambda: "other")
+    assert not compile_cache.is_compiled("greedy")
+
+
+def test_the_digest_follows_imports(tmp_path: Path):
+    shutil.copytree(Path(flowccl.__file__).parent, tmp_path / "flowccl", ignore=shutil.ignore_patterns("__pycache__"))
+    module = "flowccl.schedule.generation.generation_kernels"
+    before = compile_cache.source_digest(module, tmp_path)
+    assert before == compile_cache.source_digest(module)
+    with (tmp_path / "flowccl" / "whole_program.py").open("a") as file:
+        file.write("# changed\n")
+    assert compile_cache.source_digest(module, tmp_path) != before
+
+
+def test_one_process_at_a_time_holds_a_lock(empty_cache: Path):
+    with compile_cache.lock("greedy", wait=False) as first, compile_cache.lock("greedy", wait=False) as second:
+        assert first
+        assert not second
+    with compile_cache.lock("greedy", wait=False) as again:
+        assert again
+
+
+def test_what_another_process_compiles_is_skipped(empty_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    monkeypatch.setattr(compilation, "compile_now", asked.append)
+    monkeypatch.setattr(os, "nice", lambda more: more)
+    compile_cache.record_compiled("trees", [])
+    with compile_cache.lock("greedy", wait=False):
+        assert compilation.main(["greedy", "reroute", "trees"]) == 0
+    assert asked == ["reroute"]
+
+
+def test_only_what_is_missing_is_compiled_in_the_background(empty_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command[1:]))
+    compile_cache.record_compiled("greedy", [])
+    assert compilation.compile_in_background(["greedy", "reroute"]) == ["reroute"]
+    assert compilation.compile_in_background(["greedy"]) == []
+    assert started == [["-m", "flowccl.compilation", "reroute"]]
