@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 demo: $(READY)
 	@mkdir -p out
-	$(BIN)/flowccl synth ndv2:2 allgather --size 1MB --time-limit 5 --out out/ndv2x2-allgather-1MB.json
+	$(BIN)/flowccl synth ndv2:2 allgather --size 1MB --time-limit 20 --out out/ndv2x2-allgather-1MB.json
 	$(BIN)/flowccl plot out/ndv2x2-allgather-1MB.json --out out/ndv2x2-allgather-1MB.png
 
 test: check

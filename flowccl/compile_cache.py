@@ -36,8 +36,8 @@ def user_folder() -> Path:
 def folder() -> Path | None:
     """The folder with the records of compiled methods and the locks; None where no folder is writable."""
     given = os.environ.get("NUMBA_CACHE_DIR")
-    candidates = [Path(given)] if given else [_PACKAGE / "__pycache__", user_folder()]
-    return next(filter(is_writable, candidates), None)
+    places = [Path(given)] if given else [_PACKAGE / "__pycache__", user_folder()]
+    return next(filter(is_writable, places), None)
 
 
 def is_writable(path: Path) -> bool:

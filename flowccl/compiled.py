@@ -222,3 +222,12 @@ def lacks_space(queue: Queue, more: int) -> bool:
 def larger(queue: Queue) -> Queue:
     """The same events, and space for as many again."""
     return Queue(queue.size, grown(queue.time), grown(queue.what))
+
+
+@maker
+def exponential(x: Any) -> Any:
+    """As `portable.exponential`, for a number or an array."""
+    result = 1.0 + x * 2.0**-30
+    for _ in range(30):
+        result = result * result
+    return result

@@ -3,9 +3,12 @@
 import logging
 import resource
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flowccl.adapters.trunks import on_trunks
+from flowccl.auto.arm import step_work_s
 from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.loading import MethodLoader
 from flowccl.auto.params import AutoParams
@@ -13,7 +16,7 @@ from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch, leanest
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
-from flowccl.errors import DemandError, InputError, NothingFoundError
+from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
@@ -23,6 +26,8 @@ from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import split_trunks
+from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +68,8 @@ def synthesize(
 
     A new installation compiles the loops of the methods, once: those of the first method before the search, the others
     in the background; their methods join as soon as they are compiled. The time limit covers that too, but at least one
-    method is compiled and answers. With `steps` everything is compiled first. `on_phase` is told what is being done in
-    a few words, `on_progress` every improvement.
+    method is compiled and answers. With `steps` everything is compiled before the time limit starts. `on_phase` is told
+    in a few words what is being done, `on_progress` every improvement.
 
     `workers` threads run arms side by side; with `steps` the result does not depend on their number. `options` are
     those of the method: `TecclOptions` for milp, lp and astar, which use one chunk unless `chunks` is given;
@@ -79,20 +84,28 @@ def synthesize(
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
+    if chunks is not None and steps is None:
+        _check_chunks(chunks, first, limit_s)
     problem = Problem(topology, first)
+    lanes = split_trunks(topology)  # the search plans one transfer at a time on every link
+    searched = problem if lanes is None else Problem(lanes.topology, first)
     context = SearchContext(Budget(limit_s, steps, should_stop=should_stop), seed=seed, options=options or {})
-    loader = MethodLoader(_names(method, problem), repeatable=steps is not None)
+    loader = MethodLoader(_names(method, searched), repeatable=steps is not None)
     methods = loader.first(on_phase)
     context.notes |= loader.notes
+    if loader.all_first:
+        context.budget.started = time.monotonic()
     bounds = BoundSearch(problem, context, gap)
     params = AutoParams()
     trace: list[Progress] = []
     best: Schedule | None = None
     interrupted = False
     try:
-        useful = _useful_chunks(method, problem, gap, context) if chunks is None and isinstance(collective, str) else 1
+        useful = _useful_chunks(method, searched, gap, context) if chunks is None and isinstance(collective, str) else 1
         counts = ChunkCounts(demand_of, _least_chunk(min_chunk_bytes, first), params.max_deliveries)
-        search = PortfolioSearch(topology, counts, methods, context, workers, lean, useful, params, loader.more)
+        search = PortfolioSearch(
+            searched.topology, counts, methods, context, workers, lean, useful, params, loader.more
+        )
         for best in search.run():  # each verified
             found_s = context.budget.elapsed_s
             bounds.begin()
@@ -110,10 +123,20 @@ def synthesize(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
     best = leanest(search.found(), best, lean)
+    if lanes is not None:
+        best = _verified(on_trunks(best, lanes))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     return Result(best, bound, metrics, context.budget.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
+
+
+def _verified(schedule: Schedule) -> Schedule:
+    """The schedule; an error where it is invalid, which would be a mistake of ours."""
+    violations = verify(schedule)
+    if violations:
+        raise InvalidScheduleError(f"{schedule.method} made an invalid schedule: {violations[0]}")
+    return schedule
 
 
 def _least_chunk(min_chunk_bytes: int | None, demand: Demand) -> int:
@@ -191,6 +214,17 @@ def _checked_limit(time_limit_s: float) -> float:
     if not time_limit_s > 0:
         raise InputError(f"the time limit must be above 0 seconds, got {time_limit_s:g}")
     return time_limit_s
+
+
+def _check_chunks(chunks: int, demand: Demand, limit_s: float) -> None:
+    """Refuse a chunk count whose first schedule would take longer than the time limit."""
+    work_s = step_work_s("greedy", demand, first=True)
+    if chunks > 1 and work_s > limit_s:
+        deliveries = f"{len(demand.destination_rank):,} deliveries"
+        raise InputError(
+            f"{chunks} chunks per block are {deliveries}, whose first schedule takes about {work_s:.0f} s; "
+            "use fewer chunks, or a time limit above that"
+        )
 
 
 def _check_duration(topology: Topology, demand: Demand) -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
 from flowccl.schedule.schedule import Schedule
@@ -235,7 +236,7 @@ class _Concatenator:
         scheduler = ListScheduler(concatenated)
         best = scheduler.in_order_of(-scheduler.tail_ps)
         for _ in range(_NOISY if best is not None and self.concatenations > _ALONE else 0):
-            noise = 10 ** self.random.uniform(-2, -0.3) * self.random.uniform(-1, 1, len(concatenated))
+            noise = power_of_ten(float(self.random.uniform(-2, -0.3))) * self.random.uniform(-1, 1, len(concatenated))
             found = scheduler.in_order_of(-scheduler.tail_ps * (1 + noise))
             if found is not None and best is not None and found.finish_ps < best.finish_ps:
                 best = found

@@ -13,14 +13,15 @@ _POLL_S = 0.3  # how often the cache is looked at
 class MethodLoader:
     """Loads methods, and compiles the loops of those that were never compiled on this computer.
 
-    Where the run must be `repeatable`, everything is compiled first. Else the methods that are ready start at once; if
-    none is, the one that takes least to compile is compiled and starts. The loops of all others are compiled by a
-    process in the background, and `more` returns their methods when that is done.
+    Where the run must be `repeatable`, everything is compiled first, before the time limit starts. Else the methods
+    that are ready start at once; if none is, the one that takes least to compile is compiled and starts. The loops of
+    all others are compiled by a process in the background, and `more` returns their methods when that is done.
     """
 
     def __init__(self, names: list[str], *, repeatable: bool) -> None:
         ready = [name for name in names if is_ready(name)]
-        if repeatable or not in_background():
+        self.all_first = repeatable or not in_background()
+        if self.all_first:
             ready = names
         elif not ready:
             fewest = min(len(units_of([name])) for name in names)

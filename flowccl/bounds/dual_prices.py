@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.rounding import whole_ps
+from flowccl.portable import exponential
 from flowccl.topology.topology import Topology
 
 _ROUNDS = 300
@@ -46,9 +47,9 @@ def best_dual_prices(commodities: Commodities) -> DualPrices | None:
     best: DualPrices | None = None
     load = np.zeros(len(topology.links))
     for k in range(_ROUNDS):
-        steep = _STEEP * _exponential(np.array(_STEEPER * k / _ROUNDS))
+        steep = _STEEP * exponential(_STEEPER * k / _ROUNDS)
         full = np.where(usable, load / np.where(usable, capacity, 1.0), 0.0)
-        price = _exponential(steep * (full / max(full.max(), 1.0) - 1)) / np.where(usable, capacity, 1.0)
+        price = exponential(steep * (full / max(full.max(), 1.0) - 1)) / np.where(usable, capacity, 1.0)
         price = np.where(usable, price, np.inf)
         paid, taken = _cheapest_paths(topology, price, amount)
         earns = price[usable] * capacity[usable]
@@ -58,14 +59,6 @@ def best_dual_prices(commodities: Commodities) -> DualPrices | None:
             break
         load += (taken - load) * 2.0 / (k + 2)
     return best
-
-
-def _exponential(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return e^x as (1 + x / 2^30)^(2^30): additions and multiplications give the same bits on every CPU."""
-    result = 1.0 + x * 2.0**-30
-    for _ in range(30):
-        result = result * result
-    return np.asarray(result)
 
 
 def _away_ps(commodities: Commodities) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.reroute.steiner_kernels import RoutingGraph, rip_up_and_reroute
+from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.schedule.generation.job_shop import jobs_of
@@ -64,7 +65,7 @@ class JointTreesSearch:
         if fresh:
             runs = [self._run(self.scheduler, position_weight, 0.0) for position_weight in _POSITION_WEIGHTS]
         else:
-            noise = float(10 ** self.random.uniform(-2.5, -0.3))
+            noise = power_of_ten(float(self.random.uniform(-2.5, -0.3)))
             runs = [self._run(self.scheduler, float(self.random.choice(_POSITION_WEIGHTS)), noise)]
         found = min((run for run in runs if run is not None), key=lambda run: run.finish_ps, default=None)
         if found is None or found.finish_ps >= self.best_ps:

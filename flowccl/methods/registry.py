@@ -16,6 +16,7 @@ from flowccl.adapters.improvements import only_improvements
 from flowccl.adapters.message_overheads import with_message_overheads
 from flowccl.adapters.reduce_rate import with_reduce_rate
 from flowccl.adapters.reduction import one_shot, with_reductions
+from flowccl.adapters.trunks import with_trunks
 from flowccl.errors import DemandError, InputError
 from flowccl.methods import suitability
 from flowccl.problem import Problem
@@ -120,7 +121,7 @@ def load_method(name: str) -> Method:
     """The method of this name, adapted to everything that it does not support itself."""
     info = info_of(name)
     method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
-    adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
+    adapted = with_trunks(with_reduce_rate(method if info.overheads else with_message_overheads(method)))
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)

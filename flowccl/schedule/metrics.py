@@ -29,7 +29,9 @@ def measure(schedule: Schedule) -> Metrics:
     """Return the metrics of a schedule, computed from its timing."""
     timing, finish = schedule.timing, schedule.finish_ps
     busy = np.zeros(len(schedule.topology.links))
-    np.add.at(busy, timing.hop_link, timing.hop_to_ps - timing.hop_from_ps)
+    shared = timing.shared_links(schedule.topology)[timing.hop_link]
+    share = np.where(shared, timing.hop_GBps / schedule.topology.link_GBps[timing.hop_link], 1.0)
+    np.add.at(busy, timing.hop_link, (timing.hop_to_ps - timing.hop_from_ps) * share)
     algbw = schedule.demand.size_bytes * 1000 / finish if finish else 0.0
     factor = busbw_factor(schedule.demand.collective, schedule.demand.num_ranks)
     return Metrics(schedule.finish_us, algbw, algbw * factor, busy / max(finish, 1), _messages_per_gpu(schedule))

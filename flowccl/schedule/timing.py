@@ -36,6 +36,18 @@ class Timing:
     end_whole_ps: NDArray[np.int64]
     end_arrival_ps: NDArray[np.int64]
 
+    def shared_links(self, topology: Topology) -> NDArray[np.bool_]:
+        """The links that some transfer crosses at less than their bandwidth: they may carry several transfers at once.
+
+        A link with an overhead per message carries one message at a time, and so do links that change their bandwidth.
+        """
+        shared = np.zeros(len(topology.links), dtype=np.bool_)
+        if not topology.changes:
+            slower = self.hop_GBps < topology.link_GBps[self.hop_link] * (1 - 1e-9)
+            shared[self.hop_link[slower]] = True
+            shared &= topology.link_overhead_ps == 0
+        return shared
+
     @property
     def reducing(self) -> NDArray[np.int64]:
         """The ends that take time to reduce, from `end_whole_ps` to `end_arrival_ps`."""

@@ -52,6 +52,8 @@ class BoundSearch:
         return self._keep(lower_bound(self.problem.topology, self.problem.demand))
 
     def _tighter(self, bound: Bound, finish_ps: float) -> Bound:
+        if finish_ps == float("inf"):  # the first round is not over yet
+            return bound
         self.tried_tighter = True
         if finish_ps <= bound.ps * (1 + _WORTH_TIGHTENING):
             return bound

@@ -168,29 +168,40 @@ def _traffic(schedule: Schedule, node: int) -> dict[int, list[tuple[int, int, in
 
 
 def _links(schedule: Schedule) -> list[Violation]:
-    """A link carries one chunk or message at a time."""
-    timing = schedule.timing
+    """The rates on a link add up to at most its bandwidth, so that a link carries one transfer at its full rate."""
+    timing, topology = schedule.timing, schedule.topology
+    shared = timing.shared_links(topology)
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
+    order = order[~shared[timing.hop_link[order]]]
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
     clash = np.flatnonzero((link[1:] == link[:-1]) & (begin[1:] < end[:-1]))
     result = []
     for bad in np.unique(link[clash]).tolist():
-        rows = order[link == bad]
-        longest = rows[0]
-        for row in rows[1:]:
-            if timing.hop_from_ps[row] < timing.hop_to_ps[longest]:
-                pair = (int(timing.hop_transfer[longest]), int(timing.hop_transfer[row]))
-                result.append(
-                    Violation(
-                        "link",
-                        f"link {bad} ({schedule.topology.link_name(bad)}) carries transfer {pair[0]} until "
-                        f"{exact_us(int(timing.hop_to_ps[longest]))}, but transfer {pair[1]} starts on it at "
-                        f"{exact_us(int(timing.hop_from_ps[row]))}",
-                        pair,
-                    )
+        result += _clashes(schedule, bad, order[link == bad])
+    for index in np.flatnonzero(shared).tolist():
+        name = f"link {index} ({topology.link_name(index)}), {format_GBps(topology.link_GBps[index])},"
+        result += _excess(schedule, "link", name, np.flatnonzero(timing.hop_link == index), topology.link_GBps[index])
+    return result
+
+
+def _clashes(schedule: Schedule, link: int, rows: NDArray[np.int64]) -> list[Violation]:
+    """Transfers that start on a link while it carries another one; `rows` are its hops in order of time."""
+    timing, result = schedule.timing, []
+    longest = rows[0]
+    for row in rows[1:]:
+        if timing.hop_from_ps[row] < timing.hop_to_ps[longest]:
+            pair = (int(timing.hop_transfer[longest]), int(timing.hop_transfer[row]))
+            result.append(
+                Violation(
+                    "link",
+                    f"link {link} ({schedule.topology.link_name(link)}) carries transfer {pair[0]} until "
+                    f"{exact_us(int(timing.hop_to_ps[longest]))}, but transfer {pair[1]} starts on it at "
+                    f"{exact_us(int(timing.hop_from_ps[row]))}",
+                    pair,
                 )
-            if timing.hop_to_ps[row] > timing.hop_to_ps[longest]:
-                longest = row
+            )
+        if timing.hop_to_ps[row] > timing.hop_to_ps[longest]:
+            longest = row
     return result
 
 
@@ -220,26 +231,37 @@ def _reducing(schedule: Schedule) -> list[Violation]:
 
 def _limits(schedule: Schedule) -> list[Violation]:
     """The total rate on the links of a limit never exceeds it."""
-    timing, result = schedule.timing, []
+    result = []
     for limit in schedule.topology.limits:
-        rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
-        time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
-        step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
-        order = np.lexsort((np.arange(len(time)), time))  # at equal times, ends come before starts
-        use = np.cumsum(step[order])
-        over = np.flatnonzero((use > limit.bandwidth_GBps * (1 + 1e-9)) & (step[order] > 0))
-        for at in over.tolist():
-            now = int(time[order[at]])
-            active = rows[(timing.hop_from_ps[rows] <= now) & (timing.hop_to_ps[rows] > now)]
-            names = tuple(sorted(set(timing.hop_transfer[active].tolist())))
-            result.append(
-                Violation(
-                    "limit",
-                    f"limit {limit.name} ({format_GBps(limit.bandwidth_GBps)}) carries "
-                    f"{format_GBps(float(use[at]))} at {exact_us(now)}, by transfers {', '.join(map(str, names))}",
-                    names,
-                )
+        rows = np.flatnonzero(np.isin(schedule.timing.hop_link, limit.links))
+        name = f"limit {limit.name} ({format_GBps(limit.bandwidth_GBps)})"
+        result += _excess(schedule, "limit", name, rows, limit.bandwidth_GBps)
+    return result
+
+
+def _excess(
+    schedule: Schedule, kind: str, name: str, rows: NDArray[np.int64], bandwidth_GBps: float
+) -> list[Violation]:
+    """The instants at which the rates of some hops, given by their rows, add up to more than a bandwidth."""
+    timing, result = schedule.timing, []
+    time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
+    step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
+    order = np.lexsort((np.arange(len(time)), time))  # at equal times, ends come before starts
+    use = np.cumsum(step[order])
+    last = np.append(time[order][1:] != time[order][:-1], True)  # once per instant, when all have started
+    over = np.flatnonzero((use > bandwidth_GBps * (1 + 1e-9)) & (step[order] > 0) & last)
+    for at in over.tolist():
+        now = int(time[order[at]])
+        active = rows[(timing.hop_from_ps[rows] <= now) & (timing.hop_to_ps[rows] > now)]
+        names = tuple(sorted(set(timing.hop_transfer[active].tolist())))
+        result.append(
+            Violation(
+                kind,
+                f"{name} carries {format_GBps(float(use[at]))} at {exact_us(now)}, "
+                f"by transfers {', '.join(map(str, names))}",
+                names,
             )
+        )
     return result
 
 

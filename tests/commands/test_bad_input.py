@@ -160,3 +160,18 @@ def test_a_gz_file_that_is_not_compressed_or_damaged(capsys, command):
     Path("cut.json.gz").write_bytes(gzip.compress(b'{"format": "flowccl-topology"}' * 100)[:-20])
     for name in ("plain.json.gz", "cut.json.gz"):
         assert refused(capsys, *command, name, *more).startswith(f"{name}: ")
+
+
+def test_a_chunk_count_that_takes_longer_than_the_time_limit(capsys):
+    assert main(["synth", "dgx1", "allgather", "--size", "1GB", "--chunks", "100000", "--time-limit", "5"]) == 2
+    assert capsys.readouterr().err == (
+        "flowccl: error: 100000 chunks per block are 5,600,000 deliveries, whose first schedule takes about 112 s; "
+        "use fewer chunks, or a time limit above that\n"
+    )
+
+
+def test_a_least_chunk_above_the_block(capsys):
+    assert main(["synth", "dgx1", "allgather", "--size", "8KB", "--min-chunk", "2KB"]) == 2
+    assert capsys.readouterr().err == (
+        "flowccl: error: the smallest block has 1000 bytes, below the least chunk of 2000\n"
+    )

@@ -15,6 +15,7 @@ from flowccl.errors import InputError
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import split_trunks
 from flowccl.units import busy_ps
 
 
@@ -50,7 +51,9 @@ def estimate_ps(program: RuntimeProgram, topology: Topology, size_bytes: int) ->
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
-    return _Simulation(program, topology, -(-size_bytes // program.chunks)).run()
+    lanes = split_trunks(topology)  # a link of the simulation carries one step at a time
+    simulated = topology if lanes is None else lanes.topology
+    return _Simulation(program, simulated, -(-size_bytes // program.chunks)).run()
 
 
 class _Simulation:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.compiled import F64, I64, Bool, compiled
+from flowccl.compiled import F64, I64, Bool, compiled, maker
 
 _NOTHING = 1e-12
 
@@ -37,7 +37,7 @@ def narrow_sets(
     return weakest, found[:size]
 
 
-@compiled
+@maker
 def _max_flow(arc_ptr: I64, arc: I64, end: I64, residual_capacity: F64, source: int, sink: int) -> float:
     """The maximum flow from source to sink by shortest augmenting paths; `residual_capacity` is what is left."""
     total = 0.0
@@ -57,7 +57,7 @@ def _max_flow(arc_ptr: I64, arc: I64, end: I64, residual_capacity: F64, source: 
         total += amount
 
 
-@compiled
+@maker
 def _reached(arc_ptr: I64, arc: I64, end: I64, residual_capacity: F64, source: int) -> I64:
     """The arc by which each node is reached in the residual network; -1 if it is not."""
     count = len(arc_ptr) - 1
@@ -75,7 +75,7 @@ def _reached(arc_ptr: I64, arc: I64, end: I64, residual_capacity: F64, source: i
     return by
 
 
-@compiled
+@maker
 def _reaching(arc_ptr: I64, arc: I64, end: I64, residual_capacity: F64, sink: int) -> Bool:
     """The nodes from which the sink can be reached in the residual network."""
     count = len(arc_ptr) - 1

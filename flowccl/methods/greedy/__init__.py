@@ -15,6 +15,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.greedy.inputs import GreedyDemand, GreedyNetwork, GreedyParams
 from flowccl.methods.greedy.run_kernels import run_list_scheduler
+from flowccl.portable import exponential, power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
@@ -98,14 +99,14 @@ class GreedySearch:
             return GreedyParams(seed, 1.0, 1.0, 0.1, np.inf, _NEVER)
         random = self.random
         if random.random() < 0.5:
-            noise = float(np.clip(self.best_params.noise + 0.01, 0.01, 1.0) * np.exp(random.normal(0, 0.5)))
-            tail = self.best_params.tail_weight * float(np.exp(random.normal(0, 0.5)))
+            noise = float(np.clip(self.best_params.noise + 0.01, 0.01, 1.0) * exponential(float(random.normal(0, 0.5))))
+            tail = self.best_params.tail_weight * exponential(float(random.normal(0, 0.5)))
             return self.best_params._replace(seed=seed, noise=min(noise, 1.0), tail_weight=tail, cutoff_ps=cutoff)
         return GreedyParams(
             seed,
             1.0 if random.random() < 0.8 else 0.0,
-            float(10 ** random.uniform(-2, 2)),
-            float(10 ** random.uniform(-2.5, 0)),
+            power_of_ten(float(random.uniform(-2, 2))),
+            power_of_ten(float(random.uniform(-2.5, 0))),
             float(random.choice([1.5, 3.0, 6.0, np.inf])),
             cutoff,
         )

@@ -26,6 +26,7 @@ from flowccl.methods.lns.insertion_kernels import InsertedTrees, PlannedChunks
 from flowccl.methods.lns.quotient import Quotient
 from flowccl.methods.lns.search_kernels import book_all, build, improve, last_ps
 from flowccl.methods.lns.timetable_kernels import RouteNetwork, Timetable, new_timetable
+from flowccl.portable import exponential
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread as spread_rows
@@ -314,7 +315,7 @@ class LnsSearch:
         return last_ps(self.planned, self.state[1])
 
     def _random_weight(self) -> float:
-        return self.weight * float(np.exp(self.random.normal(0, 0.5)))
+        return self.weight * exponential(float(self.random.normal(0, 0.5)))
 
     def _schedule(self, trees: InsertedTrees) -> Schedule:
         chunk, node = np.nonzero(trees.route >= 0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, compiled, inner, maker
+from flowccl.compiled import F64, I32, I64, compiled, exponential, inner, maker
 from flowccl.methods.lns.insertion_kernels import (
     InsertedTrees,
     InsertionScratch,
@@ -197,7 +197,7 @@ def _insert_again(
 ) -> float:
     """Insert chunks in this order; return their total lateness. Stop early once it exceeds `enough`."""
     late = 0.0
-    scale = weight * np.exp(random.normal(0.0, 0.7))
+    scale = weight * exponential(random.normal(0.0, 0.7))
     salt = int(random.integers(0, 1 << 30))
     for chunk in order:
         if not insert_chunk(net, planned, table, trees, scratch, chunk, scale, salt + chunk):

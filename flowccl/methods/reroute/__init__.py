@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.reroute.steiner_kernels import RoutingGraph, rip_up_and_reroute
+from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.schedule.generation.job_shop import Jobs, jobs_from, jobs_of
@@ -85,7 +86,7 @@ class RerouteSearch:
             self.idle = 0
             if self.jobs is None:
                 return None
-        noise = 0.0 if self.idle == 0 else float(10 ** random.uniform(-2.5, -0.3))
+        noise = 0.0 if self.idle == 0 else power_of_ten(float(random.uniform(-2.5, -0.3)))
         schedule = self.jobs.schedule(random, noise, self.best_ps)
         if schedule is None or schedule.finish_ps >= self.best_ps:
             self.idle += 1

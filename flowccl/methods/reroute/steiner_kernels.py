@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, Bool, compiled, grown, heap_pop, heap_push
+from flowccl.compiled import F64, I32, I64, Bool, compiled, exponential, grown, heap_pop, heap_push, maker
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 
 
@@ -36,7 +36,7 @@ class SteinerScratch(NamedTuple):
     path: I64
 
 
-@compiled
+@maker
 def new_scratch(nodes: int, links: int) -> SteinerScratch:
     """New work space."""
     space = 4 * links + 4 * nodes + 16
@@ -53,7 +53,7 @@ def new_scratch(nodes: int, links: int) -> SteinerScratch:
     )
 
 
-@compiled
+@maker
 def _relax(graph: RoutingGraph, length: F64, scratch: SteinerScratch, size: int, node: int) -> int:
     """Relax the links that leave a node; return the size of the queue."""
     for k in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
@@ -68,7 +68,7 @@ def _relax(graph: RoutingGraph, length: F64, scratch: SteinerScratch, size: int,
     return size
 
 
-@compiled
+@maker
 def _graft(
     graph: RoutingGraph,
     scratch: SteinerScratch,
@@ -100,7 +100,7 @@ def _graft(
     return hops
 
 
-@compiled
+@maker
 def grow_tree(
     graph: RoutingGraph,
     length: F64,
@@ -168,7 +168,7 @@ def rip_up_and_reroute(
     """
     nodes, chunks = len(graph.stores), len(source)
     scratch = new_scratch(nodes, len(graph.link_src))
-    length = graph.latency + graph.busy * np.exp(steepness * load / full_ps)
+    length = graph.latency + graph.busy * exponential(steepness * load / full_ps)
     members = int((graph.stores | graph.copies).sum())
     space = members * (nodes - members + 1)  # of a tree: the path to every node may pass all plain switches
     link = np.empty(len(wanted) * 2 + space, dtype=np.int32)
@@ -188,17 +188,17 @@ def rip_up_and_reroute(
     return _in_order(first, count, link, parent)
 
 
-@compiled
+@maker
 def _put_load(
     graph: RoutingGraph, load: F64, length: F64, links: I32, size: int, steepness: float, full_ps: float
 ) -> None:
     """Add a chunk of `size` bytes to the load of links, and update their prices."""
     for a in links:
         load[a] += size * 1000.0 / graph.link_GBps[a]
-        length[a] = graph.latency[a] + graph.busy[a] * np.exp(steepness * load[a] / full_ps)
+        length[a] = graph.latency[a] + graph.busy[a] * exponential(steepness * load[a] / full_ps)
 
 
-@compiled
+@maker
 def _in_order(first: I64, count: I64, link: I32, parent: I32) -> ChunkTrees:
     """The trees in the order of their chunks."""
     ptr = np.zeros(len(count) + 1, dtype=np.int64)

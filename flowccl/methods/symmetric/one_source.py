@@ -9,6 +9,7 @@ from flowccl.demand.collectives import broadcast, scatter
 from flowccl.demand.demand import Demand
 from flowccl.methods.symmetric.routes import SourceRoutes
 from flowccl.methods.symmetric.spread_kernels import RouteKinds, schedule_broadcast, schedule_jobs
+from flowccl.portable import exponential
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread as spread_rows
 from flowccl.topology.routes import Routes
@@ -132,7 +133,7 @@ def _priced_paths(kinds: RouteKinds, random: np.random.Generator) -> I32:
     hop_kind = np.repeat(np.arange(len(kinds.busy)), np.diff(kinds.hop_ptr))
     result = np.full((_ROUNDS, count), -1, dtype=np.int32)
     for number in range(_ROUNDS):
-        price = np.exp(_STEEPNESS * (load / max(load.max(), 1.0) - 1.0))
+        price = exponential(_STEEPNESS * (load / max(load.max(), 1.0) - 1.0))
         kind_price = np.bincount(hop_kind, price[kinds.hop_orbit], len(kinds.busy)) * kinds.busy
         cost = np.asarray(kind_price[kinds.route_kind] * random.uniform(1.0, 1.02, routes), dtype=np.float64)
         cheapest = _cheapest(kinds.end, cost)

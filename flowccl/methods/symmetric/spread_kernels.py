@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, compiled, heap_pop, heap_push
+from flowccl.compiled import F64, I32, I64, compiled, heap_pop, heap_push, maker
 
 
 class RouteKinds(NamedTuple):
@@ -25,13 +25,13 @@ class RouteKinds(NamedTuple):
     orbits: int
 
 
-@compiled
+@maker
 def _random() -> float:
     """A random number from 0 to 1; `schedule_broadcast` sets the seed."""
     return np.random.random()  # noqa: NPY002
 
 
-@compiled
+@maker
 def _ready(kinds: RouteKinds, free: I64, kind: int) -> int:
     """The time at which all orbits of a kind are free for its next transfer."""
     at = np.int64(0)
@@ -40,7 +40,7 @@ def _ready(kinds: RouteKinds, free: I64, kind: int) -> int:
     return int(at)
 
 
-@compiled
+@maker
 def _count_neighbour(kinds: RouteKinds, near: F64, first: int, node: int) -> None:
     """Count a node that has the chunk at its neighbours."""
     for w in range(len(kinds.route_kind)):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flowccl.methods.trees.along import link_work_ps, rounds_of_chunks
 from flowccl.methods.trees.pacing_kernels import dispatch_balanced
 from flowccl.methods.trees.stagger import plan_stagger
+from flowccl.portable import power_of_ten
 from flowccl.schedule.generation.job_shop import Jobs
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
@@ -32,7 +33,7 @@ def dispatch_runs(jobs: Jobs, rounds: int, context: SearchContext) -> Iterator[S
     random = np.random.default_rng(context.seed)
     work, best_ps, runs = link_work_ps(jobs), _NEVER, 0
     while True:
-        noise = 0.0 if runs < 2 else float(10 ** random.uniform(-2.0, -0.3))
+        noise = 0.0 if runs < 2 else power_of_ten(float(random.uniform(-2.0, -0.3)))
         key = -jobs.tail * (1 + noise * random.uniform(-1, 1, len(jobs.tail)))
         found = jobs.in_order(key, best_ps) if runs % 2 else in_balanced_order(jobs, key, work, best_ps)
         if found is not None and jobs.topology.limits:  # the dispatcher ignores limits

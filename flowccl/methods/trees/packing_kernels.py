@@ -7,12 +7,12 @@ that start there. By Edmonds' theorem, trees pack exactly if such a flow exists 
 
 import numpy as np
 
-from flowccl.compiled import I64, Bool, compiled
+from flowccl.compiled import I64, Bool, compiled, maker
 
 _PARTS = 4  # parts in which the trees of each root are grown, in turn with those of the other roots
 
 
-@compiled
+@maker
 def push(capacity: I64, flow: I64, source: int, sink: int, most: int) -> int:
     """Augment a flow from source to sink by up to `most` units along shortest paths; return the amount."""
     count = len(capacity)
@@ -44,7 +44,7 @@ def push(capacity: I64, flow: I64, source: int, sink: int, most: int) -> int:
     return done
 
 
-@compiled
+@maker
 def _add(flow: I64, a: int, b: int, amount: int) -> None:
     back = min(amount, flow[b, a])
     flow[b, a] -= back
@@ -103,7 +103,7 @@ def split_off(capacity: I64, members: I64, total: int, removed: I64) -> tuple[bo
     return True, rows[:size]
 
 
-@compiled
+@maker
 def _split(capacity: I64, flows: I64, members: I64, u: int, w: int, t: int, most: int) -> int:
     """Split one pair of arcs as far as all flows persist; the amount that a flow lacks after a trial is undone."""
     source, amount = len(capacity) - 1, most
@@ -138,7 +138,7 @@ def _split(capacity: I64, flows: I64, members: I64, u: int, w: int, t: int, most
     return amount
 
 
-@compiled
+@maker
 def _move(capacity: I64, u: int, w: int, t: int, amount: int) -> None:
     capacity[u, w] -= amount
     capacity[w, t] -= amount
@@ -172,7 +172,7 @@ def pack(capacity: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
     return True, tree_root[:trees], tree_times[:trees], tree_edges[:trees]
 
 
-@compiled
+@maker
 def _grow(capacity: I64, left: I64, root: int, most: int, edges: I64) -> int:
     """Grow one tree, as often as its edges allow, by shallow edges first. Takes its capacity and roots; 0 if stuck.
 
@@ -198,7 +198,7 @@ def _grow(capacity: I64, left: I64, root: int, most: int, edges: I64) -> int:
     return int(times)
 
 
-@compiled
+@maker
 def _next_edge(capacity: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
     """Of the shallowest edges that may be taken, the one with most capacity, and for how many copies.
 
@@ -224,7 +224,7 @@ def _next_edge(capacity: I64, left: I64, depth: I64, times: int, full: Bool) -> 
     return 0, 0, 0
 
 
-@compiled
+@maker
 def _allowed(capacity: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
     """How many copies of a growing tree may take the edge from a to b, such that all sets with b stay reachable."""
     count = len(capacity)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.compiled import I64, compiled
+from flowccl.compiled import I64, compiled, maker
 
 
 @compiled
@@ -37,7 +37,7 @@ def edge_coloring(first: I64, second: I64, links: int, most: int) -> I64:
     return color
 
 
-@compiled
+@maker
 def _free(pairs: I64) -> int:
     for c in range(len(pairs)):
         if pairs[c] < 0:

@@ -63,9 +63,18 @@ def _hop_edges(schedule: Schedule, timing: Timing, x: I64, y: I64) -> Triples:
 
 
 def _order_on_links(schedule: Schedule, timing: Timing) -> Triples:
+    """Transfers on a link keep their order; on a shared link, those that do not overlap do, as with limits."""
+    shared = timing.shared_links(schedule.topology)
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
+    order = order[~shared[timing.hop_link[order]]]
     same = timing.hop_link[order[1:]] == timing.hop_link[order[:-1]]
-    return _hop_edges(schedule, timing, order[:-1][same], order[1:][same])
+    parts = [_hop_edges(schedule, timing, order[:-1][same], order[1:][same])]
+    for link in np.flatnonzero(shared):
+        rows = np.flatnonzero(timing.hop_link == link)
+        x, y = _disjoint_pairs(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
+        parts.append(_hop_edges(schedule, timing, rows[x], rows[y]))
+    before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return before, after, lag
 
 
 def _order_of_reducing(schedule: Schedule, timing: Timing) -> Triples:

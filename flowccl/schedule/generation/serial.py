@@ -59,9 +59,11 @@ def sequence(schedule: Schedule) -> NDArray[np.int64]:
 
 
 def fits(schedule: Schedule) -> bool:
-    """Whether links carry and GPUs reduce one chunk at a time, and all limits are satisfied."""
-    timing = schedule.timing
+    """Whether all links and limits are within their bandwidth, and GPUs reduce one chunk at a time."""
+    timing, topology = schedule.timing, schedule.topology
+    shared = timing.shared_links(topology)
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
+    order = order[~shared[timing.hop_link[order]]]
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
     if np.any((link[1:] == link[:-1]) & (begin[1:] < end[:-1])):
         return False
@@ -69,13 +71,16 @@ def fits(schedule: Schedule) -> bool:
     same = timing.end_node[busy[1:]] == timing.end_node[busy[:-1]]
     if np.any(same & (timing.end_whole_ps[busy[1:]] < timing.end_arrival_ps[busy[:-1]])):
         return False
-    for limit in schedule.topology.limits:
-        rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
-        time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
-        step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
-        if np.any(np.cumsum(step[np.argsort(time, kind="stable")]) > limit.bandwidth_GBps * (1 + 1e-9)):
-            return False
-    return True
+    groups = [(np.isin(timing.hop_link, limit.links), limit.bandwidth_GBps) for limit in topology.limits]
+    groups += [(timing.hop_link == link, topology.links[link].bandwidth_GBps) for link in np.flatnonzero(shared)]
+    return all(_within(timing, np.flatnonzero(members), bandwidth) for members, bandwidth in groups)
+
+
+def _within(timing: Timing, rows: NDArray[np.int64], bandwidth_GBps: float) -> bool:
+    """Whether the rates of some hops never add up to more than a bandwidth."""
+    time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))
+    step = np.concatenate((-timing.hop_GBps[rows], timing.hop_GBps[rows]))
+    return not np.any(np.cumsum(step[np.argsort(time, kind="stable")]) > bandwidth_GBps * (1 + 1e-9))
 
 
 def _reductions_in_order(schedule: Schedule, last: list[int]) -> NDArray[np.int64]:
