@@ -66,7 +66,7 @@ def slow_replay(schedule: Schedule) -> Replay:
     outside = set(demand.forbidden)
     if any(node in outside for j in transfers for node, _, _ in (*j.roots, *j.ends)):
         kinds.add("relay")
-    kinds |= _links(transfers) | _limits(topology, transfers) | _buffers(schedule, transfers)
+    kinds |= _links(topology, transfers) | _limits(topology, transfers) | _buffers(schedule, transfers)
     for chunk in range(len(demand)):
         kinds |= _follow(schedule, chunk, [j for j in transfers if j.chunk == chunk])
     last = max([whole for j in transfers for _, _, whole in j.ends] + demand.available_ps.tolist())
@@ -232,11 +232,19 @@ def _latency_offsets(topology: Topology, links: tuple[int, ...]) -> dict[int, in
 # -- capacities -------------------------------------------------------------------------------------------------------
 
 
-def _links(transfers: list[Replayed]) -> set[str]:
-    hops = [hop for replayed in transfers for hop in replayed.hops]
-    for i, a in enumerate(hops):
-        for b in hops[:i]:
-            if a.link == b.link and a.begin < b.end and b.begin < a.end:
+def _links(topology: Topology, transfers: list[Replayed]) -> set[str]:
+    """The rates on a link add up to at most its bandwidth; on some kinds of links there is one transfer at a time."""
+    changing = any(link.changes for link in topology.links)
+    for k in {hop.link for transfer in transfers for hop in transfer.hops}:
+        link = topology.links[k]
+        hops = [hop for transfer in transfers for hop in transfer.hops if hop.link == k]
+        direct = _stores(topology, link.src) and _stores(topology, link.dst)
+        for now in hops:
+            active = [hop for hop in hops if hop.begin <= now.begin < hop.end]
+            if direct or link.overhead_us or changing:
+                if len(active) > 1:
+                    return {"link"}
+            elif sum(hop.GBps for hop in active) > link.bandwidth_GBps * (1 + 1e-9):
                 return {"link"}
     return set()
 

@@ -39,13 +39,16 @@ class Timing:
     def shared_links(self, topology: Topology) -> NDArray[np.bool_]:
         """The links that some transfer crosses at less than their bandwidth: they may carry several transfers at once.
 
-        A link with an overhead per message carries one message at a time, and so do links that change their bandwidth.
+        A link between two storing nodes carries one transfer at a time, and so do links with an overhead per message
+        and links that change their bandwidth. Links that do not exist are ignored.
         """
         shared = np.zeros(len(topology.links), dtype=np.bool_)
         if not topology.changes:
-            slower = self.hop_GBps < topology.link_GBps[self.hop_link] * (1 - 1e-9)
-            shared[self.hop_link[slower]] = True
-            shared &= topology.link_overhead_ps == 0
+            known = np.flatnonzero(self.hop_link < len(topology.links))
+            slower = self.hop_GBps[known] < topology.link_GBps[self.hop_link[known]] * (1 - 1e-9)
+            shared[self.hop_link[known[slower]]] = True
+            direct = topology.stores[topology.link_src] & topology.stores[topology.link_dst]
+            shared &= ~direct & (topology.link_overhead_ps == 0)
         return shared
 
     @property

@@ -172,7 +172,7 @@ def _links(schedule: Schedule) -> list[Violation]:
     timing, topology = schedule.timing, schedule.topology
     shared = timing.shared_links(topology)
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
-    order = order[~shared[timing.hop_link[order]]]
+    order = order[~np.isin(timing.hop_link[order], np.flatnonzero(shared))]
     link, begin, end = timing.hop_link[order], timing.hop_from_ps[order], timing.hop_to_ps[order]
     clash = np.flatnonzero((link[1:] == link[:-1]) & (begin[1:] < end[:-1]))
     result = []
