@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = []
     heads = f"{'finish us':>14}{'bound us':>14}{'gap':>8}{'baseline us':>14}"
     print(f"{'collective':<15}{'machine':<12}{'size':>7}{heads}  method")
-    for row in table(options.collectives, options.machines, options.sizes, options.time_limit, options.seed):
+    for row in table(options.collectives, options.machines, options.sizes, _limits(options)):
         rows.append(row)
         baseline = "" if row["baseline_us"] is None else f"{row['baseline_us']:.6g}"
         size = format_bytes(row["size_bytes"]).replace(" ", "")
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def table(
-    collectives: Sequence[str], machines: Sequence[str], sizes: Sequence[str], time_limit_s: float, seed: int
+    collectives: Sequence[str], machines: Sequence[str], sizes: Sequence[str], limits: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """One row per machine, collective and size."""
     for machine in machines:
         topology = random_machine(0) if machine == "random" else read_machine(machine)
         for name in collectives:
             for size in sizes:
-                yield _row(topology, machine, name, parse_bytes(size), time_limit_s, seed)
+                yield _row(topology, machine, name, parse_bytes(size), limits)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
@@ -113,11 +113,9 @@ def zipf_matrix(gpus: int, size_bytes: int, seed: int = 0) -> list[list[int]]:
     return [row.tolist() for row in rows]
 
 
-def _row(topology: Topology, machine: str, name: str, size_bytes: int, limit_s: float, seed: int) -> dict[str, Any]:
+def _row(topology: Topology, machine: str, name: str, size_bytes: int, limits: dict[str, Any]) -> dict[str, Any]:
     gpus = topology.num_gpus
-    result = synthesize(
-        topology, lambda count: demand_of(name, gpus, size_bytes, count), time_limit_s=limit_s, seed=seed
-    )
+    result = synthesize(topology, lambda count: demand_of(name, gpus, size_bytes, count), **limits)
     return result.to_json() | {
         "collective": name,
         "machine": machine,
@@ -139,11 +137,21 @@ def _best_baseline_us(topology: Topology, demand: Demand) -> float | None:
     return min(finishes, default=None)
 
 
+def _limits(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the search, as `synthesize` takes them."""
+    least = None if options.min_chunk is None else parse_bytes(options.min_chunk)
+    kept = {"gap": options.gap, "lean": options.lean, "min_chunk_bytes": least, "seed": options.seed}
+    return {"time_limit_s": options.time_limit, **kept}
+
+
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks collectives", description=__doc__)
     for name, values in (("collectives", COLLECTIVES), ("machines", MACHINES), ("sizes", SIZES)):
         parser.add_argument(f"--{name}", type=lambda text: tuple(text.split(",")), default=values, metavar="A,B")
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--gap", type=float, default=0.005)
+    parser.add_argument("--lean", type=float, default=0.005)
+    parser.add_argument("--min-chunk", metavar="SIZE", help="least chunk, e.g. 1B (default: 4KB)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", metavar="FILE", help="also write the rows as JSON")
     return parser.parse_args(arguments)

@@ -44,8 +44,8 @@ def add_synth(commands: Commands) -> Parser:
         usage="flowccl synth MACHINE COLLECTIVE --size SIZE [options]",
         description=(
             "Synthesize a schedule for a collective on a machine, verify it, and print its completion time, a proved\n"
-            "lower bound and the gap between the two. The first run after an installation compiles the methods (about\n"
-            "a minute). Ctrl-C stops the search and keeps the best schedule so far."
+            "lower bound and the gap between the two. The first run after an installation compiles one method (some\n"
+            "ten seconds) and the others in the background. Ctrl-C stops the search and keeps the best schedule so far."
         ),
         epilog=_EXAMPLES,
     )
