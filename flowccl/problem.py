@@ -60,6 +60,13 @@ class Problem:
         return free_groups(self.topology)
 
     @cached_property
+    def hosts(self) -> list[list[int]] | None:
+        """The ranks of each host, where there are at least two hosts with at least two GPUs each; else None."""
+        names = [node.host for node in self.topology.nodes[: self.demand.num_gpus]]
+        members = [[rank for rank, host in enumerate(names) if host == name] for name in dict.fromkeys(names)]
+        return members if len(members) > 1 and min(map(len, members)) > 1 else None
+
+    @cached_property
     def is_regular(self) -> bool:
         """Whether a symmetry group acts regularly on the GPUs: the machine looks the same from each of them."""
         from flowccl.topology.symmetry.regular_groups import regular_group

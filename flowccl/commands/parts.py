@@ -5,6 +5,7 @@ import math
 import re
 import signal
 import threading
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -23,7 +24,14 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _layout} | options)
+        self.late_epilog: Callable[[], str] | None = None
         self._negative_number_matcher = re.compile(r"-\.?\d")  # "-1MB" is a value, which its option then refuses
+
+    def format_help(self) -> str:
+        """The help text, with the epilog of `late_epilog`, which is called only where help is asked for."""
+        if self.late_epilog is not None:
+            self.epilog = self.late_epilog()
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print the message and the command that shows the help, then exit with code 2."""

@@ -15,25 +15,19 @@ _EXAMPLES = """examples:
   flowccl synth torus:4x4 --tenants tenants.json
   flowccl synth torus:200x200 allgather --size 1GB --out compact.json.gz
 
-methods:
-  auto                      portfolio of the methods below and several chunk counts (default)
-  greedy                    list scheduling
-  reroute                   rip-up and reroute, then job-shop scheduling
-  lns, lns-quotient         large-neighbourhood search; on the quotient by a symmetry group
-  symmetric                 symmetric schedule from the transfers of one source
-  trees, fluid              spanning trees or paths from the optimal fluid flow
-  joint-trees               joint reduce and broadcast trees, for allreduce
-  phase-insertion           broadcast phase inserted into the reduce phase, for allreduce
-  staged-exchange           staged exchange (generalized recursive doubling), for reductions
-  one-shot                  every GPU reduces its own block from the inputs of all others
-  in-network                reduction and multicast in switches (NVLS, SHARP)
-  milp, lp, astar           TE-CCL's programs on a time grid
-  taccl                     TACCL's three stages with a sketch
-  ring, tree, recursive-doubling, direct
-                            baselines
+{methods}
 
 exit codes:
   0: success; 1: the schedule is invalid; 2: bad input; 3: nothing found in time"""
+
+
+def _epilog() -> str:
+    """Examples, the methods of the registry, and the exit codes; the registry is imported when help is asked for."""
+    from flowccl.methods.registry import REGISTRY
+
+    rows = {"auto": "portfolio of the methods below, with several chunk counts (default)"}
+    rows |= {name: info.summary for name, info in REGISTRY.items()}
+    return _EXAMPLES.format(methods="\n".join(["methods:", *(f"  {name:<19} {text}" for name, text in rows.items())]))
 
 
 def add_synth(commands: Commands) -> Parser:
@@ -47,8 +41,8 @@ def add_synth(commands: Commands) -> Parser:
             "lower bound and the gap between the two. The first run after an installation compiles one method (some\n"
             "ten seconds) and the others in the background. Ctrl-C stops the search and keeps the best schedule so far."
         ),
-        epilog=_EXAMPLES,
     )
+    synth.late_epilog = _epilog
     synth.add_argument(
         "machine", metavar="MACHINE", nargs="?", help="a name (see `flowccl machines`) or a topology file (.json)"
     )

@@ -46,7 +46,7 @@ def direct(topology: Topology, demand: Demand) -> Schedule:
     source, n = demand.source[demand.destination_chunk].astype(np.int64), demand.num_gpus
     step = (demand.destination_rank - source) % n
     rows = np.stack((step, demand.destination_chunk, source, demand.destination_rank), axis=1)
-    return _lay_out(topology, demand, [tuple(row) for row in rows.tolist()], "direct")
+    return lay_out(topology, demand, [tuple(row) for row in rows.tolist()], "direct")
 
 
 @_once
@@ -66,7 +66,7 @@ def ring(topology: Topology, demand: Demand) -> Schedule:
                 left.discard(after)
                 at, step = after, step + 1
 
-    return _lay_out(topology, demand, list(sends()), "ring")
+    return lay_out(topology, demand, list(sends()), "ring")
 
 
 @_once
@@ -88,7 +88,7 @@ def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
                         yield bit, chunk, rank, partner
                         have.append(partner)
 
-    return _lay_out(topology, demand, list(sends()), "recursive-doubling")
+    return lay_out(topology, demand, list(sends()), "recursive-doubling")
 
 
 @_once
@@ -109,10 +109,10 @@ def tree(topology: Topology, demand: Demand) -> Schedule:
                 parent = (place - 1) // 2
                 yield (place + 1).bit_length(), chunk, (source + parent) % n, (source + place) % n
 
-    return _lay_out(topology, demand, list(sends()), "tree")
+    return lay_out(topology, demand, list(sends()), "tree")
 
 
-def _lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
+def lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
     """Turn sends between ranks into transfers, serially in the order of the steps, and left-shift them.
 
     Where bandwidths change over time, the order is determined with the lowest bandwidth of every link.

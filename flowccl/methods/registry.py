@@ -281,6 +281,16 @@ _METHODS = (
         in_auto=suitability.suits_baselines,
     ),
     MethodInfo(
+        name="hierarchical",
+        load="flowccl.methods.hierarchical:hierarchical",
+        summary="between hosts along rails, inside hosts over their own links",
+        reductions="native",
+        supports=_ALL,
+        groups=False,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_hierarchy,
+    ),
+    MethodInfo(
         name="joint-trees",
         load="flowccl.methods.joint_trees:joint_trees",
         summary="allreduce: joint reduce and broadcast trees that share the links",

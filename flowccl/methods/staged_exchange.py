@@ -44,7 +44,7 @@ def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedu
         )
     near = neighbours(topology, 1)
     cost = _costs(near, float(demand.chunk_bytes.mean()))
-    placement = _SerialPlacement(topology, demand, near)
+    placement = SerialPlacement(topology, demand, near)
     random = np.random.default_rng(context.seed)
     best_ps = None
     near_ps = float(near.distance_ps(float(demand.chunk_bytes.mean()))[np.ix_(ranks, ranks)].max())
@@ -73,7 +73,7 @@ def _rotated(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int],
     return order, [sizes[stage] for stage in stages]
 
 
-def _placed(placement: "_SerialPlacement", cost: Cost, plans: list[list[Groups]]) -> Schedule | None:
+def _placed(placement: "SerialPlacement", cost: Cost, plans: list[list[Groups]]) -> Schedule | None:
     """The schedule in which the chunks use the plans in turn; None if a plan is infeasible or too large."""
     steps: list[list[list[list[Send]]]] = []
     for stages in plans:
@@ -178,7 +178,7 @@ def _spread(cost: Cost, full: dict[int, float], ranks: list[int]) -> list[Send] 
 
 
 @dataclass
-class _SerialPlacement:
+class SerialPlacement:
     """Serial generation: each transfer in turn is placed as early as its links and its data allow."""
 
     topology: Topology
@@ -210,7 +210,7 @@ class _SerialPlacement:
                 first_in: dict[int, int] = {}
                 for sends in rounds:
                     for a, b, reduce in sends:
-                        begin, arrival = self._place_transfer(
+                        begin, arrival = self.place_transfer(
                             chunk, a, b, reduce, ready[chunk, a] if reduce else later[chunk, a]
                         )
                         if reduce and begin >= first_in.get(a, begin + 1):
@@ -224,7 +224,7 @@ class _SerialPlacement:
                     self.over[sender] = max(self.over[sender], start)
             self.over = {key: max(at, later[key]) for key, at in self.over.items()}
             ready = later
-        return self._schedule()
+        return self.schedule("staged-exchange")
 
     def _too_early(self, chunk: int, rounds: list[list[Send]], first_in: dict[int, int]) -> bool:
         """Whether a contribution arrives at a rank before the rank has sent its own in this stage."""
@@ -236,10 +236,11 @@ class _SerialPlacement:
             if c == chunk
         )
 
-    def _place_transfer(self, chunk: int, a: int, b: int, reduce: bool, ready: int) -> tuple[int, int]:
+    def place_transfer(self, chunk: int, a: int, b: int, reduce: bool, ready: int) -> tuple[int, int]:
+        """Place a send of a chunk from one rank to another, from `ready` on; return its start and its arrival."""
         pair = self.pair[a, b]
         hops, whole = self._times(pair, int(self.size_of[chunk]))
-        after = self.over[chunk, b] + 1 - whole
+        after = self.over.get((chunk, b), -1) + 1 - whole
         start = max([ready, after, *(self.free_at.get(link, 0) - begin for link, begin, _ in hops)])
         for link, _, end in hops:
             self.free_at[link] = start + end
@@ -257,11 +258,10 @@ class _SerialPlacement:
             self.known[pair, size] = hops, int(timing.end_arrival_ps[0])
         return self.known[pair, size]
 
-    def _schedule(self) -> Schedule:
+    def schedule(self, method: str) -> Schedule:
+        """The transfers placed so far, left-shifted."""
         chunk, pair, start, reduce = (np.array(column) for column in zip(*self.rows, strict=True))
         route = self.near.pair_ptr[:-1][pair].astype(np.int32)
         return left_shift(
-            Schedule(
-                self.topology, self.demand, self.near.routes, chunk, route, start, reduce, method="staged-exchange"
-            )
+            Schedule(self.topology, self.demand, self.near.routes, chunk, route, start, reduce, method=method)
         )

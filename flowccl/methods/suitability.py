@@ -84,6 +84,11 @@ def suits_recursive_doubling(problem: Problem) -> bool:
     return suits_baselines(problem) and gpus & (gpus - 1) == 0
 
 
+def suits_hierarchy(problem: Problem) -> bool:
+    """As `suits_baselines`, on several hosts with several GPUs each."""
+    return suits_baselines(problem) and problem.hosts is not None
+
+
 def suits_joint_trees(problem: Problem) -> bool:
     """An allreduce over dedicated links."""
     return is_plain_search(problem) and problem.is_allreduce

@@ -1,0 +1,96 @@
+"""Hierarchical collectives on hosts joined by rails."""
+
+from itertools import islice
+
+import pytest
+
+from flowccl import synthesize
+from flowccl.demand.collectives import collective
+from flowccl.errors import DemandError
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
+
+
+def rails(hosts: int, gpus: int) -> Topology:
+    """Hosts of GPUs on a switch of 450 GB/s, and one 50 GB/s network card per GPU on the rail of its index."""
+    count = hosts * gpus
+    nodes = [Node(name=f"gpu{rank}", host=f"host{rank // gpus}") for rank in range(count)]
+    nodes += [Node(name=f"nvswitch{host}", kind="switch", host=f"host{host}") for host in range(hosts)]
+    nodes += [Node(name=f"rail{rail}", kind="switch") for rail in range(gpus)]
+    links = []
+    for rank in range(count):
+        for switch, GBps, us in ((count + rank // gpus, 450.0, 0.5), (count + hosts + rank % gpus, 50.0, 2.0)):
+            ends = ((rank, switch), (switch, rank))
+            links += [Link(src=a, dst=b, bandwidth_GBps=GBps, latency_us=us) for a, b in ends]
+    return Topology(f"rails:{hosts}x{gpus}", tuple(nodes), tuple(links))
+
+
+def best(topology: Topology, name: str, size_bytes: int, chunks: int = 1) -> Schedule:
+    problem = Problem(topology, collective(name, topology.num_gpus, size_bytes, chunks))
+    found = [one for one in islice(load_method("hierarchical")(problem, SearchContext.with_limit(60.0)), 3) if one]
+    assert all(verify(one) == [] for one in found)
+    return found[-1]
+
+
+@pytest.mark.parametrize(("chunks", "finish_us"), [(1, 10.444), (2, 9.472), (4, 8.986), (8, 8.743)])
+def test_the_two_level_pipeline_of_an_allreduce(chunks, finish_us):
+    assert best(rails(2, 8), "allreduce", 1_000_000, chunks).finish_us == pytest.approx(finish_us, abs=0.001)
+
+
+def test_the_smallest_machine_by_hand():
+    """Two hosts of two GPUs, 4 blocks of 45 KB: 0.1 us inside a host, 0.9 us on a rail, latencies of 1 and 4 us.
+
+    A GPU sends the two blocks of the other rail to its neighbour (the first arrives at 1.1 us), exchanges its own two
+    along the rail (until 1.1 + 1.8 + 4 = 6.9 us), and forwards the second one (0.1 + 1 us): 8 us.
+    """
+    assert best(rails(2, 2), "allreduce", 180_000).finish_us == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["allgather", "reduce_scatter", "alltoall", "broadcast", "reduce", "gather", "scatter"]
+)
+@pytest.mark.parametrize("shape", [(2, 2), (3, 4)])
+def test_every_collective(name, shape):
+    assert best(rails(*shape), name, 960_000).method == "hierarchical"
+
+
+def test_an_alltoall_between_hosts_uses_all_rails_fully():
+    """Each of 8 network cards sends 8 blocks of 62.5 KB: 10 us, and the latencies of one hop inside and one between."""
+    assert best(rails(2, 8), "alltoall", 1_000_000).finish_us <= 10 + 5.2
+
+
+@pytest.mark.parametrize("name", ["dgx1", "torus:4x4", "ring:4"])
+def test_a_machine_with_one_level_is_refused(name):
+    topology = machine(name)
+    problem = Problem(topology, collective("allgather", topology.num_gpus, 10**6))
+    with pytest.raises(DemandError, match=f"needs several hosts with several GPUs each; {name} has one level"):
+        next(load_method("hierarchical")(problem, SearchContext.with_limit(1.0)))
+
+
+def test_hosts_of_different_sizes():
+    whole = rails(2, 4)
+    nodes = (*whole.nodes[:7], *whole.nodes[8:])  # gpu7 is gone
+    kept = [link for link in whole.links if 7 not in (link.src, link.dst)]
+    links = [
+        Link(
+            src=link.src - (link.src > 7),
+            dst=link.dst - (link.dst > 7),
+            bandwidth_GBps=link.bandwidth_GBps,
+            latency_us=link.latency_us,
+        )
+        for link in kept
+    ]
+    uneven = Topology("uneven", nodes, tuple(links))
+    for name in ("allgather", "allreduce", "alltoall"):
+        assert len(best(uneven, name, 840_000))
+
+
+def test_auto_is_not_later_than_the_two_level_pipeline():
+    result = synthesize(rails(2, 8), "allreduce", 1_000_000, steps=150)
+    assert result.schedule.finish_us <= 8.75
+    assert result.schedule.demand.chunk_bytes.min() >= 4000
