@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             limits |= {"gap": options.gap, "lean": options.lean, "min_chunk_bytes": least}
 
             def add_row(row: Comparison, where: tuple[str, str] = (name, collective)) -> None:
-                rows.append(_row(*where, row, stored.get((*where, row.size_bytes), {})))
+                rows.append(_row(*where, row, stored.get((*where, row.size_bytes), {}), options.lean))
                 _show(rows[-1])
 
             compare(problem(name), collective, sizes, methods, **limits, on_row=add_row)
@@ -111,12 +111,13 @@ def _stored(path: str | None) -> dict[tuple[str, str, int], dict[str, Any]]:
     return {(row["machine"], row["collective"], row["size_bytes"]): row for row in rows}
 
 
-def _row(name: str, collective: str, row: Comparison, stored: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, collective: str, row: Comparison, stored: dict[str, Any], lean: float) -> dict[str, Any]:
     here = row.to_json()
     auto = stored.get("auto_us") or row.finish_us["auto"] or math.inf
     bound = max(row.lower_bound_us, stored.get("lower_bound_us", 0.0))
     others = {method: us for method, us in row.finish_us.items() if method != "auto" and us is not None}
-    beaten = [method for method, us in others.items() if auto > us * (1.0 if method in REGISTRY else _PRINTED)]
+    tolerance = {method: (1 + lean) * (1.0 if method in REGISTRY else _PRINTED) for method in others}
+    beaten = [method for method, us in others.items() if auto > us * tolerance[method]]
     kept = {"machine": name, "collective": collective, "auto_us": auto, "gap": auto / bound - 1, "beaten_by": beaten}
     return {**here, **kept, "lower_bound_us": bound}
 

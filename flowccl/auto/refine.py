@@ -9,6 +9,7 @@ from flowccl.schedule.generation.list_scheduling import can_list_schedule, list_
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
 from flowccl.search.context import SearchContext
+from flowccl.verifier.verify import verify
 
 SUFFIX = ", refined"  # after the name of the method that found the routes
 _MOST_REORDERED = 100_000  # transfers, up to which another order is tried as well
@@ -22,7 +23,8 @@ def refined(schedule: Schedule, demand: Demand, context: SearchContext) -> Itera
     if fine is not None and len(fine) <= _MOST_REORDERED:
         orders = (fine, _reordered(fine))
         fine = min((one for one in orders if one is not None), key=lambda one: one.finish_ps)
-        context.incumbents.report(fine)
+        if not verify(fine):  # others continue from it
+            context.incumbents.report(fine)
     yield fine
 
 

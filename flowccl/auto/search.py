@@ -64,9 +64,9 @@ class PortfolioSearch:
         try:
             while turns := self._within_steps(self._round()):
                 turns.sort(key=lambda turn: -turn[0].next_work_s * turn[1])  # longest first
-                futures = [pool.submit(self._advance, arm, steps) for arm, steps in turns]
-                for found in self._results(futures):
-                    if found.finish_ps < self.best_ps and self._is_valid(found):
+                futures = {pool.submit(self._advance, arm, steps): arm for arm, steps in turns}
+                for arm, found in self._results(futures):
+                    if found.finish_ps < self.best_ps and self._is_valid(arm, found):
                         self.best, self.best_ps = found, found.finish_ps
                         yield found
                 self.work_s = sum(arm.work_s for arm in self.arms) / _PLACES
@@ -283,26 +283,28 @@ class PortfolioSearch:
             began = self.context.budget.elapsed_s
             try:
                 best = arm.step() or best
-            except DemandError as error:
+            except Exception as error:  # an error of one method does not end the search of the others
                 if len(self.methods) == 1:
                     raise
-                log.debug("%s is dropped: %s", arm.name, error)
+                expected = isinstance(error, DemandError)
+                log.log(logging.DEBUG if expected else logging.WARNING, "%s is dropped: %r", arm.name, error)
                 self.dropped.add(arm.name)
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began
         return best
 
-    def _results(self, futures: list[Future[Schedule | None]]) -> Iterator[Schedule]:
+    def _results(self, futures: dict[Future[Schedule | None], Arm]) -> Iterator[tuple[Arm, Schedule]]:
         """What the arms of a round found: as soon as they do, or in order where steps are counted."""
         for future in as_completed(futures) if self.context.budget.steps is None else futures:
             if (found := future.result()) is not None:
-                yield found
+                yield futures[future], found
 
-    def _is_valid(self, found: Schedule) -> bool:
-        """Whether the verifier accepts it; an error of one method does not hide what another one found."""
+    def _is_valid(self, arm: Arm, found: Schedule) -> bool:
+        """Whether the verifier accepts it; else the arm is given up, and what other arms found still counts."""
         violations = verify(found)
         if violations:
             log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])
+            arm.over, arm.best, arm.best_ps = True, None, float("inf")
         return not violations
 
 

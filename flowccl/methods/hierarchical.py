@@ -75,8 +75,8 @@ def _to_one(chunk: int, source: int, rank: int, hosts: Hosts, place: dict[int, t
     turn = (host - home) % len(hosts) * len(hosts[home]) + (index - own) % len(hosts[home])
     gateway = source if host == home else hosts[home][index % len(hosts[home])]
     if gateway != source:
-        yield turn, chunk, source, gateway
-    yield turn, chunk, gateway, rank
+        yield 2 * turn, chunk, source, gateway
+    yield 2 * turn + 1, chunk, gateway, rank
 
 
 def _exchanged(problem: Problem, hosts: Hosts) -> Schedule | None:

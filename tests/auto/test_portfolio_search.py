@@ -54,6 +54,15 @@ def test_a_method_that_refuses_the_problem_is_dropped():
     assert all(one.method.startswith("direct") for one in found)
 
 
+def test_a_method_that_crashes_is_dropped_and_said(caplog):
+    def crashes(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        raise ValueError("low is greater than high")
+        yield None
+
+    assert list(search({"crashes": crashes, "direct": load_method("direct")}).run())
+    assert "crashes is dropped: ValueError('low is greater than high')" in caplog.text
+
+
 def test_a_method_alone_raises_its_error():
     with pytest.raises(DemandError, match="not for this machine"):
         list(search({"refuses": refuses}).run())

@@ -72,6 +72,13 @@ def test_a_machine_with_one_level_is_refused(name):
         next(load_method("hierarchical")(problem, SearchContext.with_limit(1.0)))
 
 
+@pytest.mark.parametrize("name", ["allgather", "alltoall", "gather", "allreduce", "reduce_scatter"])
+@pytest.mark.parametrize("hosts", ["ndv2:2", "dgx2:2", "dgx_a100:2", "mi250:2", "dgx_h100:2"])
+def test_hosts_without_a_rail_for_every_gpu(hosts, name):
+    """Where a GPU has no network card, its chunks go over GPUs that have one."""
+    assert len(best(machine(hosts), name, 960_000))
+
+
 def test_hosts_of_different_sizes():
     whole = rails(2, 4)
     nodes = (*whole.nodes[:7], *whole.nodes[8:])  # gpu7 is gone
