@@ -119,27 +119,27 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
 
 
 def inner(function: _Function) -> _Function:
-    """A part of compiled functions that makes no arrays; those that it gets stay with its callers.
+    """A part of an entry point that creates no arrays; its callers own the arrays that it receives.
 
-    So nobody has to count references to them, which takes longer than the work where tuples of many arrays are handed
-    on (`_nrt` is numba's own name for that). Compiled anew with everything that is made from it.
+    References to them are therefore not counted (numba's internal option `_nrt`). Counting takes longer than the work
+    itself where tuples of many arrays are passed on. It is compiled together with every entry point that calls it.
     """
     return njit(**_INNER)(function)  # type: ignore[no-any-return]
 
 
 def inlined(function: _Function) -> _Function:
-    """As `inner`, but put in at the place of the call: for what is small, or called in one place and often."""
+    """As `inner`, but inlined at every call: for functions that are small, or that are called often in one place."""
     return njit(inline="always", **_INNER)(function)  # type: ignore[no-any-return]
 
 
 def maker(function: _Function) -> _Function:
-    """A part of compiled functions that makes arrays."""
+    """A part of an entry point that creates arrays."""
     return njit(**_PART)(function)  # type: ignore[no-any-return]
 
 
 @cache
 def _digest(module: str) -> str:
-    """Of the source of a module of ours, and of all that it imports of ours."""
+    """A digest of the source of a module and of all modules of flowccl that it imports, directly or not."""
     source = inspect.getsource(sys.modules[module])
     imported = re.findall(r"^from (flowccl[\w.]*) import", source, re.MULTILINE)
     return sha256("".join((source, *map(_digest, imported))).encode()).hexdigest()
@@ -147,7 +147,7 @@ def _digest(module: str) -> str:
 
 @inner
 def heap_push(key: NDArray[Any], what: NDArray[Any], size: int, value: float, code: int) -> None:
-    """Add to a binary heap with so many entries, the least key first; the arrays must have space."""
+    """Add an entry to a binary heap with `size` entries, the least key first; the arrays must have space for it."""
     i = size
     while i > 0 and key[(i - 1) >> 1] > value:
         key[i], what[i] = key[(i - 1) >> 1], what[(i - 1) >> 1]
@@ -157,7 +157,7 @@ def heap_push(key: NDArray[Any], what: NDArray[Any], size: int, value: float, co
 
 @inner
 def heap_pop(key: NDArray[Any], what: NDArray[Any], size: int) -> int:
-    """Take the first of so many entries off a binary heap; returns what it is."""
+    """Remove the first of `size` entries from a binary heap; return its code."""
     code: int = what[0]
     value, last = key[size - 1], what[size - 1]
     i, size = 0, size - 1
@@ -177,7 +177,7 @@ def heap_pop(key: NDArray[Any], what: NDArray[Any], size: int) -> int:
 
 @maker
 def grown(array: NDArray[Any]) -> NDArray[Any]:
-    """The same entries, in an array twice as long."""
+    """Return the same entries in an array of twice the length."""
     longer = np.empty(2 * len(array), dtype=array.dtype)
     for i in range(len(array)):
         longer[i] = array[i]
@@ -185,7 +185,7 @@ def grown(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class Queue(NamedTuple):
-    """Events, the earliest first: a binary heap."""
+    """A queue of events, the earliest first, as a binary heap."""
 
     size: I64  # one number
     time: I64
@@ -194,7 +194,7 @@ class Queue(NamedTuple):
 
 @maker
 def new_queue(space: int) -> Queue:
-    """No events yet, and space for so many."""
+    """An empty queue with space for a number of events."""
     return Queue(np.zeros(1, dtype=np.int64), np.empty(space, dtype=np.int64), np.empty(space, dtype=np.int64))
 
 
@@ -207,20 +207,20 @@ def put(queue: Queue, time: int, what: int) -> None:
 
 @inner
 def take(queue: Queue) -> int:
-    """Remove the first event; returns what it is."""
+    """Remove the first event; return its code."""
     queue.size[0] -= 1
     return heap_pop(queue.time, queue.what, queue.size[0] + 1)
 
 
 @inner
 def lacks_space(queue: Queue, more: int) -> bool:
-    """Whether so many more events do not fit."""
+    """Whether `more` further events do not fit."""
     return bool(queue.size[0] + more > len(queue.time))
 
 
 @maker
 def larger(queue: Queue) -> Queue:
-    """The same events, and space for as many again."""
+    """Return the same events in a queue of twice the space."""
     return Queue(queue.size, grown(queue.time), grown(queue.what))
 
 

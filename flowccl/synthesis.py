@@ -206,7 +206,7 @@ def _demand_of(
 
 
 def _multiples(demand_of: Callable[[int], Demand], least: int) -> Callable[[int], Demand]:
-    """The same, for so many times the number of chunks."""
+    """The same, with the number of chunks multiplied by `least`."""
     return lambda count: demand_of(count * least)
 
 
