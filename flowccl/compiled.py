@@ -36,7 +36,7 @@ Bool = NDArray[np.bool_]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-_PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # no door for Python to come in by
+_PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # Python does not call it
 _INNER: dict[str, Any] = {"_nrt": False, **_PART}
 _ENTRY_POINTS: list[Any] = []
 
