@@ -149,9 +149,11 @@ class PortfolioSearch:
         if traits_of(name).continues_others and len(self.methods) > 1:
             leaders = sorted((arm for arm in self.arms if arm.best is not None), key=lambda arm: arm.best_ps)
             few = min(arm.count for arm in leaders if arm.best_ps <= 1.01 * leaders[0].best_ps)
-            return [
-                count for count in dict.fromkeys((few, leaders[0].count)) if all(arm.count != count for arm in mine)
-            ]
+            wanted = [few, leaders[0].count]
+            if leaders[0] is mine[-1]:  # it leads, so it raises the count itself
+                wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
+            known = {arm.count for arm in mine}
+            return [count for count in dict.fromkeys(wanted) if count not in known]
         if self.useful_chunks > 1 and mine[-1].count < self.useful_chunks:
             return [self.useful_chunks] if self.counts.demand(self.useful_chunks) is not None else []
         count = self.counts.above(mine[-1].count, powers=mine[-1].traits.powers_of_two)
@@ -164,10 +166,12 @@ class PortfolioSearch:
             return False
         if mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > self.best_ps:
             return False
-        if len(mine) == 1 or best is not mine[-1]:
-            return len(mine) <= 2 or best.best_ps <= (1 + self.params.close) * self.best_ps
+        if len(mine) == 1 or best is not mine[-1]:  # compared with what others found with no more chunks
+            peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= mine[-1].count)
+            return len(mine) <= 2 or best.best_ps <= (1 + self.params.close) * peers_ps
         before = min(mine[:-1], key=lambda arm: arm.best_ps)
-        return limit_ps(before.count, before.best_ps, best.count, best.best_ps) < self.best_ps * (1 - self.params.worth)
+        limit = limit_ps(before.count, before.best_ps, best.count, best.best_ps)
+        return limit < self.best_ps * (1 + self.params.close)  # searches are noisy: what is close may become better
 
     def _is_due(self, name: str, count: int) -> bool:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
