@@ -25,7 +25,7 @@ from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 from tests.strategies import demands, topologies
 
-EACH = settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+EACH = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -68,7 +68,7 @@ def check_baseline(method: str, problem: tuple[Topology, Demand]) -> None:
 
 @EACH
 @given(problems())
-def test_greedy_on_400_machines(problem):
+def test_greedy_on_random_machines(problem):
     found = [schedule for schedule in islice(steps("greedy", problem), 2) if schedule is not None]
     if not found:  # a buffer may be too small, and a memory cannot add
         assert has_buffers(problem[0]) or (problem[1].reduces and any(n.kind == "memory" for n in problem[0].nodes))
@@ -78,25 +78,25 @@ def test_greedy_on_400_machines(problem):
 
 @EACH
 @given(problems())
-def test_ring_on_400_machines(problem):
+def test_ring_on_random_machines(problem):
     check_baseline("ring", problem)
 
 
 @EACH
 @given(problems(2, 2) | problems(4, 4))
-def test_recursive_doubling_on_400_machines(problem):
+def test_recursive_doubling_on_random_machines(problem):
     check_baseline("recursive-doubling", problem)
 
 
 @EACH
 @given(problems())
-def test_direct_on_400_machines(problem):
+def test_direct_on_random_machines(problem):
     check_baseline("direct", problem)
 
 
 @EACH
 @given(problems())
-def test_tree_on_400_machines(problem):
+def test_tree_on_random_machines(problem):
     check_baseline("tree", problem)
 
 
