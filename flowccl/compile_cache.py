@@ -50,10 +50,10 @@ def is_writable(path: Path) -> bool:
     return True
 
 
-def source_digest(module: str, root: Path = _PACKAGE.parent) -> str:
-    """A digest of the source of a module of flowccl and of everything of flowccl that it imports, directly or not."""
+def source_digest(modules: Iterable[str], root: Path = _PACKAGE.parent) -> str:
+    """A digest of the source of modules of flowccl and of everything of flowccl that they import, directly or not."""
     seen: dict[str, bytes] = {}
-    waiting = [module]
+    waiting = list(modules)
     while waiting:
         name = waiting.pop()
         if name not in seen:
@@ -123,7 +123,8 @@ def _fingerprint() -> str:
     """Everything that the machine code depends on: the source of the loops, the compiler, and the processor."""
     import llvmlite.binding as llvm
 
-    loops = sorted(path for path in _PACKAGE.rglob("*.py") if "from flowccl.compiled import" in path.read_text())
-    names = (".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts) for path in loops)
-    facts = [version("numba"), version("llvmlite"), llvm.get_host_cpu_name(), llvm.get_process_triple(), sys.version]
-    return hashlib.sha256("\n".join([*facts, *map(source_digest, names)]).encode()).hexdigest()
+    paths = _PACKAGE.rglob("*kernels.py")
+    names = (".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts) for path in paths)
+    processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    facts = [version("numba"), version("llvmlite"), processor, llvm.get_process_triple(), sys.version]
+    return hashlib.sha256("\n".join([*facts, source_digest(names)]).encode()).hexdigest()
