@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from glob import escape as glob_escape
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -87,7 +86,8 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
     """Writes the machine code before the index that names it, and treats an index that cannot be read as empty.
 
     numba writes the index first, and gives the machine code of new source the file name of the old one: another process
-    that reads between the two writes runs the old code. Here the names differ, by the digest of the source. An index
+    that reads between the two writes runs the old code. It also numbers the files, so that two processes that compile
+    two signatures at once choose the same name. Here names contain digests of the source and of the signature. An index
     of an older version may name classes that no longer exist.
     """
 
@@ -95,7 +95,7 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         """Add an entry."""
         names = self._load_index()
         stem = f"{Path(self._index_name).stem}.{self._source_stamp[:12]}"
-        name = names.get(key) or next(n for i in count(1) if (n := f"{stem}.{i}.nbc") not in names.values())
+        name = f"{stem}.{sha256(repr(key).encode()).hexdigest()[:12]}.nbc"  # two processes never choose the same one
         self._save_data(name, data)
         self._save_index({**self._load_index(), key: name})
         if not names:

@@ -133,3 +133,15 @@ def test_only_what_is_missing_is_compiled_in_the_background(empty_cache: Path, m
     assert compilation.compile_in_background(["greedy", "reroute"]) == ["reroute"]
     assert compilation.compile_in_background(["greedy"]) == []
     assert started == [["-m", "flowccl.compilation", "reroute"]]
+
+
+def test_two_signatures_never_share_a_file(tmp_path: Path):
+    """Processes that compile at the same time do not see each other's entries of the index."""
+    (tmp_path / "flowccl_loop.py").write_text(LOOP.format(1))
+    _call(tmp_path)
+    index = next((tmp_path / "__pycache__").glob("*.nbi"))
+    index.unlink()
+    floats = CALL.replace("loop(40)", "loop(40.0)")
+    run = subprocess.run([sys.executable, "-c", floats, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert run.stdout.split()[0] == "41.0"
+    assert len(list((tmp_path / "__pycache__").glob("*.nbc"))) == 2

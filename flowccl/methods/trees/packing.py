@@ -114,7 +114,7 @@ def choose_rounds(topology: Topology, roots: I64, members: I64, per_us: F64) -> 
 
 def _chunks_that_fit(per_us: F64, time_us: float) -> I64:
     """Number of chunks that each link can carry in a time."""
-    return np.floor(time_us * per_us * (1 + _SLACK)).astype(np.int64)
+    return np.floor(np.minimum(time_us * per_us * (1 + _SLACK), 2.0**60)).astype(np.int64)
 
 
 def _network(topology: Topology, roots: I64, fits: I64) -> I64:
