@@ -181,7 +181,7 @@ def _compile_rows(result: Result) -> list[tuple[str, str]]:
     """What was compiled in this run, which happens once per installation."""
     rows = []
     if "compile_s" in result.details:
-        rows.append(("compiling", f"{result.details['compile_s']} s of the time above, once per installation"))
+        rows.append(("compiling", f"{result.details['compile_s']} s, once per installation"))
     units = result.details.get("compiling_in_background")
     if isinstance(units, list) and units:
         rows.append(("background", f"compiling {', '.join(units)}; the next run will use them"))
