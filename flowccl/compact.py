@@ -15,7 +15,6 @@ from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.topology.topology import Topology
-from flowccl.units import format_bytes, format_GBps, format_us
 from flowccl.verifier.compact import symmetric_bound, verify_whole
 
 if TYPE_CHECKING:
@@ -68,26 +67,6 @@ class CompactResult:
             "verified": True,
             "seed": self.seed,
         }
-
-    def describe(self, out: str | None = None) -> str:
-        """Return the table that `synth` prints."""
-        facts, whole = self.to_json(), self.compact
-        turns = " x ".join(map(str, whole.group.order))
-        rows = [
-            ("machine", f"{facts['machine']}, {facts['gpus']} gpus; symmetry group: rotations of {turns}"),
-            ("collective", f"{whole.collective}, {format_bytes(whole.size_bytes)}, {whole.pieces} chunks per block"),
-            ("method", f"symmetric, compact form, seed {self.seed}"),
-            ("finish", f"{format_us(whole.finish_us)} ({whole.finish_us:.6g} us)"),
-            ("lower bound", f"{format_us(self.bound.us)} ({self.bound.us:.6g} us)"),
-            ("gap", f"{self.gap:.2%} above the lower bound"),
-            ("why", self.bound.witness),
-            ("algbw", format_GBps(facts["algbw_GBps"])),
-            ("busbw", format_GBps(facts["busbw_GBps"])),
-            ("transfers", f"{len(whole.one)} of gpu0's data, {len(whole)} in all, verified"),
-            ("synthesis", f"{self.synthesis_s:.2f} s, {self.peak_memory_MB:.0f} MB"),
-            *([] if out is None else [("written", out)]),
-        ]
-        return "\n".join(f"{name:<12} {value}" for name, value in rows)
 
 
 def too_large(topology: Topology, name: str) -> bool:
