@@ -7,12 +7,13 @@ order in which the docstring names them. GPUs are gpu0, gpu1, ...; switches come
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from math import prod
 from typing import Any
 
 from flowccl.errors import TopologyError
-from flowccl.topology.topology import Crossing, Link, Node, Topology
+from flowccl.topology.topology import Crossing, Link, LinkKind, Node, Topology
 
 MAX_GPUS = 1_000_000
 MAX_LINKS = 10_000_000
@@ -211,6 +212,7 @@ def rail_cluster(
     switches: Sequence[Node],
     inside: tuple[float, ...],
     network: tuple[float, ...],
+    model: str = "",
 ) -> Topology:
     """Return a `rail` cluster with given in-host switches; `inside`, `network` are (bandwidth, latency[, overhead])."""
     total = hosts * gpus
@@ -219,21 +221,27 @@ def rail_cluster(
     first = total + len(switches)
     for index in range(len(rails)):
         links += [k for host in range(hosts) for k in both(host * gpus + index, first + index, *network)]
-    return Topology(name, (*gpu_nodes(total, gpus), *switches, *rails), tuple(links))
+    return Topology(name, (*gpu_nodes(total, gpus, model), *switches, *rails), tuple(links))
 
 
-def both(a: int, b: int, bandwidth_GBps: float, latency_us: float, overhead_us: float = 0.0) -> tuple[Link, Link]:
+def both(
+    a: int,
+    b: int,
+    bandwidth_GBps: float,
+    latency_us: float,
+    overhead_us: float = 0.0,
+    *,
+    kind: LinkKind | None = None,
+) -> tuple[Link, Link]:
     """Return the two links between nodes `a` and `b`: a -> b, then b -> a."""
-    bandwidth, latency, overhead = float(bandwidth_GBps), float(latency_us), float(overhead_us)
-    return (
-        Link(src=a, dst=b, bandwidth_GBps=bandwidth, latency_us=latency, overhead_us=overhead),
-        Link(src=b, dst=a, bandwidth_GBps=bandwidth, latency_us=latency, overhead_us=overhead),
-    )
+    there = Link(src=a, dst=b, bandwidth_GBps=bandwidth_GBps, latency_us=latency_us, overhead_us=overhead_us, kind=kind)
+    return there, replace(there, src=b, dst=a)
 
 
-def gpu_nodes(count: int, per_host: int = 0) -> list[Node]:
+def gpu_nodes(count: int, per_host: int = 0, model: str = "") -> list[Node]:
     """Return GPUs gpu0, gpu1, ...; if `per_host` is given, that many in host0, the next in host1 and so on."""
-    return [Node(name=f"gpu{i}", host=f"host{i // per_host}" if per_host else "") for i in range(count)]
+    hosts = [f"host{i // per_host}" if per_host else "" for i in range(count)]
+    return [Node(name=f"gpu{i}", host=host, model=model) for i, host in enumerate(hosts)]
 
 
 def rail_nodes(count: int) -> list[Node]:

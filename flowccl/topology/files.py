@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from flowccl.errors import FileError, InputError, TopologyError
 from flowccl.files import read_json, write_json
@@ -18,7 +18,7 @@ from flowccl.topology.fields import (
     text_field,
 )
 from flowccl.topology.machines import MACHINES, machine, nearest
-from flowccl.topology.topology import Limit, Link, Node, Topology
+from flowccl.topology.topology import Limit, Link, LinkKind, Node, Topology
 from flowccl.units import parse_GBps, parse_us, us_to_ps
 
 FORMAT = "flowccl-topology"
@@ -28,8 +28,8 @@ MAX_LINKS = 10_000_000
 MAX_FILE_BYTES = 256_000_000
 
 _TOP = ("format", "version", "name", "nodes", "links", "limits", "$schema")
-_NODE = ("name", "kind", "host", "stores", "copies", "reduces", "crossing", "buffer", "reduce", "count")
-_LINK = ("src", "dst", "bandwidth", "latency", "overhead", "both", "changes", "name", "count")
+_NODE = ("name", "kind", "host", "stores", "copies", "reduces", "crossing", "buffer", "reduce", "model", "count")
+_LINK = ("src", "dst", "bandwidth", "latency", "overhead", "both", "changes", "kind", "name", "count")
 _CHANGE = ("at", "bandwidth")
 _LIMIT = ("name", "bandwidth", "links")
 
@@ -95,7 +95,7 @@ def topology_to_json(topology: Topology) -> dict[str, Any]:
 def _node_to_json(node: Node) -> dict[str, Any]:
     usual = Node(name=node.name, kind=node.kind)
     result: dict[str, Any] = {"name": node.name, "kind": node.kind}
-    for key in ("host", "stores", "copies", "reduces", "crossing"):
+    for key in ("host", "stores", "copies", "reduces", "crossing", "model"):
         if getattr(node, key) != getattr(usual, key):
             result[key] = getattr(node, key)
     if node.buffer_bytes is not None:
@@ -114,6 +114,8 @@ def _link_to_json(link: Link, names: list[str]) -> dict[str, Any]:
     }
     if link.overhead_us:
         result["overhead"] = float(link.overhead_us)
+    if link.kind:
+        result["kind"] = link.kind
     if link.changes:
         result["changes"] = [{"at": float(at), "bandwidth": float(bandwidth)} for at, bandwidth in link.changes]
     return result
@@ -174,7 +176,7 @@ def _read_nodes(entries: list[Any]) -> list[Node]:
 
 def _read_node(fields: dict[str, Any], place: str, number: str | None) -> Node:
     given: dict[str, Any] = {}
-    for key in ("name", "kind", "host", "crossing"):
+    for key in ("name", "kind", "host", "crossing", "model"):
         if key in fields:
             given[key] = text_field(fields[key], place, key)
     for key in ("stores", "copies", "reduces"):
@@ -222,7 +224,7 @@ def _read_links(entries: list[Any], index: dict[str, int]) -> tuple[list[Link], 
 
 
 def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return bandwidth, latency, overhead and changes of a link, as keyword arguments."""
+    """Return bandwidth, latency, overhead, changes and kind of a link, as keyword arguments."""
     check_keys(entry, place, _LINK, {"bandwidth": '"25GB/s"'})
     bandwidth = quantity_field(parse_GBps, entry["bandwidth"], place, "bandwidth")
     latency, overhead = (quantity_field(parse_us, entry.get(key, 0.0), place, key) for key in ("latency", "overhead"))
@@ -238,7 +240,15 @@ def _read_rates(entry: dict[str, Any], place: str) -> dict[str, Any]:
         if us_to_ps(at) <= us_to_ps(before):
             raise TopologyError(f"{where}: times must be above 0 and increase, got {at:g} us after {before:g} us")
         changes.append((at, quantity_field(parse_GBps, change["bandwidth"], where, "bandwidth")))
-    return {"bandwidth_GBps": bandwidth, "latency_us": latency, "overhead_us": overhead, "changes": tuple(changes)}
+    rates = {"bandwidth_GBps": bandwidth, "latency_us": latency, "overhead_us": overhead, "changes": tuple(changes)}
+    return rates | ({"kind": _read_kind(entry["kind"], place)} if "kind" in entry else {})
+
+
+def _read_kind(value: Any, place: str) -> str:
+    kind = text_field(value, place, "kind")
+    if kind not in get_args(LinkKind):
+        raise TopologyError(f"{place}: kind must be nvlink, pcie or nic, got {show(value)}")
+    return kind
 
 
 def _read_limits(

@@ -42,7 +42,7 @@ _MI250_UNITS = {
 
 def dgx1() -> Topology:
     """Return DGX1: 8 GPUs, NVLink hypercube mesh of 50 and 25 GB/s. Links are sorted by src, then dst."""
-    return Topology("dgx1", tuple(gpu_nodes(8, 8)), tuple(_dgx1_links(0)))
+    return Topology("dgx1", tuple(gpu_nodes(8, 8, "V100")), tuple(_dgx1_links(0)))
 
 
 def ndv2(hosts: int) -> Topology:
@@ -56,7 +56,7 @@ def ndv2(hosts: int) -> Topology:
     senders, receivers = range(0, 8 * hosts, 8), range(1, 8 * hosts, 8)
     # 12.5 GB/s and 1.3 us for each link, with and without the switch: TE-CCL figure 14.
     extra, network = _network("network", senders, receivers, 8 * hosts, 12.5, 1.3)
-    return Topology(f"ndv2:{hosts}", (*gpu_nodes(8 * hosts, 8), *extra), (*links, *network))
+    return Topology(f"ndv2:{hosts}", (*gpu_nodes(8 * hosts, 8, "V100"), *extra), (*links, *network))
 
 
 def dgx2(hosts: int) -> Topology:
@@ -67,7 +67,7 @@ def dgx2(hosts: int) -> Topology:
     """
     check_hosts("dgx2", "hosts", hosts, 16)
     gpus = 16 * hosts
-    nodes = [*gpu_nodes(gpus, 16), *_nvswitches(hosts, copies=True)]
+    nodes = [*gpu_nodes(gpus, 16, "V100"), *_nvswitches(hosts, copies=True)]
     # 125 GB/s and 0.35 us: TE-CCL figure 13. The switch copies: TE-CCL section 3.1.
     links = [k for rank in range(gpus) for k in both(rank, gpus + rank // 16, 125.0, 0.35)]
     for pair in range(8):
@@ -91,7 +91,7 @@ def mi250(hosts: int) -> Topology:
         for (a, b), units in _MI250_UNITS.items():
             links += both(first + a, first + b, 50.0 * units, 0.6)  # 50 GB/s: figure 15; 0.6 us: table 2
     if hosts == 1:
-        return Topology("mi250:1", tuple(gpu_nodes(16, 16)), tuple(links))
+        return Topology("mi250:1", tuple(gpu_nodes(16, 16, "MI250")), tuple(links))
     gpus, leaves = 16 * hosts, 8 * hosts
     switches = [Node(name=f"leaf{i}", kind="switch", host=f"host{i // 8}") for i in range(leaves)]
     switches.append(Node(name="spine", kind="switch"))
@@ -99,7 +99,7 @@ def mi250(hosts: int) -> Topology:
     pairs += [(gpus + leaf, gpus + leaves) for leaf in range(leaves)]
     for a, b in pairs:
         links += both(a, b, 25.0, 0.75)  # 25 GB/s: TE-CCL figure 15; 0.75 us: table 2
-    return Topology(f"mi250:{hosts}", (*gpu_nodes(gpus, 16), *switches), tuple(links))
+    return Topology(f"mi250:{hosts}", (*gpu_nodes(gpus, 16, "MI250"), *switches), tuple(links))
 
 
 def dgx_a100(
@@ -132,7 +132,7 @@ def dgx_a100(
     name = machine_name(dgx_a100, f"dgx_a100:{hosts}" + (f":{links}" if links != "nvlink" else ""), locals())
     nvswitches = _nvswitches(hosts) if links != "no-nvlink" else []
     if links == "nvlink":
-        return rail_cluster(name, hosts, 8, nvswitches, nvlink, nic)
+        return rail_cluster(name, hosts, 8, nvswitches, nvlink, nic, "A100")
     return _pcie_cluster(name, hosts, nvswitches, nvlink, pcie, nic)
 
 
@@ -153,7 +153,7 @@ def dgx_h100(
     check_hosts("dgx_h100", "hosts", hosts, 8)
     name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
     nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
-    return rail_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, nic)
+    return rail_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, nic, "H100")
 
 
 def gb200_nvl72(
@@ -172,7 +172,7 @@ def gb200_nvl72(
     check_hosts("gb200_nvl72", "racks", racks, 72)
     name = machine_name(gb200_nvl72, f"gb200_nvl72:{racks}", locals())
     nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
-    return rail_cluster(name, racks, 72, _nvswitches(racks, copies=nvls, reduces=nvls), nvlink, nic)
+    return rail_cluster(name, racks, 72, _nvswitches(racks, copies=nvls, reduces=nvls), nvlink, nic, "GB200")
 
 
 def internal1(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:
@@ -249,12 +249,12 @@ def _pcie_cluster(
     first_pcie = gpus + len(nvswitches)
     first_memory = first_pcie + 4 * hosts
     first_rail = first_memory + hosts
-    nodes = [*gpu_nodes(gpus, 8), *nvswitches]
+    nodes = [*gpu_nodes(gpus, 8, "A100"), *nvswitches]
     nodes += [Node(name=f"pcie{i // 4}.{i % 4}", kind="switch", host=f"host{i // 4}") for i in range(4 * hosts)]
     nodes += [Node(name=f"memory{h}", kind="memory", host=f"host{h}") for h in range(hosts)]
     links = [k for rank in range(gpus) for k in both(rank, gpus + rank // 8, *nvlink)] if nvswitches else []
-    links += [k for rank in range(gpus) for k in both(rank, first_pcie + rank // 2, *pcie)]
-    links += [k for i in range(4 * hosts) for k in both(first_pcie + i, first_memory + i // 4, *pcie)]
+    links += [k for rank in range(gpus) for k in both(rank, first_pcie + rank // 2, *pcie, kind="pcie")]
+    links += [k for i in range(4 * hosts) for k in both(first_pcie + i, first_memory + i // 4, *pcie, kind="pcie")]
     if hosts > 1:
         nodes += rail_nodes(8)
         for index in range(8):

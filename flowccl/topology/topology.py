@@ -15,6 +15,7 @@ from flowccl.errors import TopologyError
 from flowccl.units import us_to_ps
 
 Kind = Literal["gpu", "switch", "memory"]
+LinkKind = Literal["nvlink", "pcie", "nic"]
 Crossing = Literal["cut-through", "store-and-forward"]
 
 _ABILITIES = {  # kind: stores, copies, reduces
@@ -31,7 +32,8 @@ class Node:
     `stores`, `copies` and `reduces` say what the node can do; None means the default of the kind (a GPU can do all
     three, a memory stores and copies, a plain switch only forwards). Only GPUs own data. `crossing` says how data
     crosses a switch. `buffer_bytes` limits the forwarded data that a storing node can keep. `reduce_GBps` is the rate
-    at which the node reduces arriving data, one transfer after the other; None means instantly.
+    at which the node reduces arriving data, one transfer after the other; None means instantly. `model` is the model
+    of a GPU, such as "H100"; `gpu_models.py` lists the models whose SMs are known.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Node:
     crossing: Crossing = "cut-through"
     buffer_bytes: int | None = None
     reduce_GBps: float | None = None
+    model: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -62,6 +65,8 @@ class Node:
             raise TopologyError(f"node {self.name}: buffer_bytes must be >= 0, got {self.buffer_bytes}")
         if self.buffer_bytes is not None and not self.stores:
             raise TopologyError(f"node {self.name}: buffer_bytes needs a node that stores; a switch does not")
+        if self.model and self.kind != "gpu":
+            raise TopologyError(f"node {self.name}: only a gpu has a model, not a {self.kind}")
         if self.reduce_GBps is not None:
             _check_rate(f"node {self.name}", "reduce_GBps", self.reduce_GBps)
             object.__setattr__(self, "reduce_GBps", float(self.reduce_GBps))
@@ -72,7 +77,9 @@ class Link:
     """A directed link between two nodes, given by their indices in `Topology.nodes`.
 
     Every message occupies the link for `overhead_us` before its bytes flow; the latency does not occupy the link.
-    `changes` are pairs (from_us, bandwidth_GBps), sorted by time, for a bandwidth that changes over time.
+    `changes` are pairs (from_us, bandwidth_GBps), sorted by time, for a bandwidth that changes over time. `kind` says
+    what a runtime needs to send on the link: nvlink (any link between GPUs of a host), pcie or nic; None means a NIC
+    between hosts and NVLink inside a host.
     """
 
     src: int
@@ -81,6 +88,7 @@ class Link:
     latency_us: float = 0.0
     changes: tuple[tuple[float, float], ...] = ()
     overhead_us: float = 0.0
+    kind: LinkKind | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bandwidth_GBps", float(self.bandwidth_GBps))
@@ -183,6 +191,12 @@ class Topology:
     def has_overheads(self) -> bool:
         """Whether any link has an overhead per message."""
         return bool(self.link_overhead_ps.any())
+
+    @cached_property
+    def link_kinds(self) -> tuple[LinkKind, ...]:
+        """Kind of each link: as given, else nic between hosts and nvlink inside a host."""
+        host = [node.host for node in self.nodes]
+        return tuple(link.kind or ("nvlink" if host[link.src] == host[link.dst] else "nic") for link in self.links)
 
     @cached_property
     def link_delay_ps(self) -> NDArray[np.int64]:
@@ -309,8 +323,9 @@ def _group(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def _fields_of(node: Node) -> tuple[str, ...]:
-    """Return the fields in the fingerprint; an absent `reduce_GBps` is omitted so that old fingerprints stay valid."""
-    return tuple(name for name in Node.__slots__ if name != "reduce_GBps" or node.reduce_GBps is not None)
+    """Return the fields in the fingerprint: those that affect the times of a schedule."""
+    given = {"reduce_GBps": node.reduce_GBps is not None, "model": False}
+    return tuple(name for name in Node.__slots__ if given.get(name, True))
 
 
 def _check_nodes(topology: Topology) -> None:
@@ -336,6 +351,8 @@ def _check_link(topology: Topology, index: int, link: Link) -> None:
     if link.src == link.dst:
         raise TopologyError(f"{where}: a link must connect two different nodes")
     _check_bandwidth(where, link.bandwidth_GBps)
+    if link.kind not in (None, *get_args(LinkKind)):
+        raise TopologyError(f"{where}: kind must be nvlink, pcie or nic, got {link.kind!r}")
     for name in ("latency_us", "overhead_us"):
         if not 0 <= getattr(link, name) <= 1e9:
             raise TopologyError(f"{where}: {name} must be >= 0 and at most 1e9, got {getattr(link, name):g}")

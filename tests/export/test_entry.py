@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from flowccl.export.limits import LIMITS
 from flowccl.export.lowering.plan import make_plan
+from flowccl.runtimes.limits import LIMITS
 from tests.export.cases import findings, plan_value, schedule_of
 
 

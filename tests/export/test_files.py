@@ -13,9 +13,9 @@ from flowccl.demand.collectives import COLLECTIVES_BY_NAME, allgather
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
 from flowccl.export import ExportOptions, check, export, export_directory
-from flowccl.export.limits import LIMITS, XML_LIMITS, RuntimeLimits
 from flowccl.export.lowering.plan import make_plan, num_steps
 from flowccl.export.proof.estimate import estimate_ps
+from flowccl.runtimes.limits import LIMITS, XML_LIMITS, RuntimeLimits
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine

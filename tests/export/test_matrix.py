@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flowccl.errors import InputError
-from flowccl.export.limits import LIMITS
 from flowccl.export.proof.estimate import estimate_ps
+from flowccl.runtimes.limits import LIMITS
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from tests.export.cases import PROVABLE, findings, made, random_schedule, read, schedule_of

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from flowccl.cli import main
-from flowccl.export.limits import LIMITS
 from flowccl.export.lowering.plan import make_plan
 from flowccl.export.lowering.plan_program import program_of
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.run.replay import execute_program, replay
+from flowccl.runtimes.limits import LIMITS
 from tests.export.cases import PROVABLE, made, plan_value, random_schedule, read, schedule_of
 from tests.export.test_interpreter import all_sends_first, pair_schedule
 

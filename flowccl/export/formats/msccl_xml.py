@@ -6,9 +6,9 @@ The loaders read a small subset of XML: one tag per line, double quotes, spaces 
 from collections.abc import Mapping
 
 from flowccl.errors import InputError
-from flowccl.export.limits import XML_LIMITS, check_collective
 from flowccl.export.lowering.plan import GpuPlan, make_plan
 from flowccl.export.lowering.threadblocks import Step, Threadblock
+from flowccl.runtimes.limits import XML_LIMITS, check_collective
 from flowccl.schedule.schedule import Schedule
 
 MSCCL_MAX_BYTES = 2**27  # msccl's default of maxBytes, by which it sizes its scratch at start

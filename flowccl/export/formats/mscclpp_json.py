@@ -9,9 +9,9 @@ from typing import Any
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import OperationWriter, waits_of
-from flowccl.export.limits import MSCCLPP_LIMITS, check_collective
 from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, make_plan
 from flowccl.export.lowering.threadblocks import Threadblock
+from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
 from flowccl.schedule.schedule import Schedule
 
 ALIGNMENT = 16  # bytes; sizes must be multiples of this times the chunks

@@ -7,9 +7,9 @@ operations that depend on it, and data from the signal that announces it.
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowccl.export.limits import SEMAPHORES_PER_STEP
 from flowccl.export.lowering.buffers import BufferSlot
 from flowccl.export.lowering.threadblocks import Step, Threadblock
+from flowccl.runtimes.limits import SEMAPHORES_PER_STEP
 
 
 def count_operations(block: Threadblock) -> int:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError
-from flowccl.export.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
 from flowccl.export.proof.program import Cell, Operation, RuntimeProgram
 from flowccl.files import parse_json, read_bytes
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
 
 MAX_PLAN_BYTES = 256_000_000
 

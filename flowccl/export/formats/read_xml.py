@@ -6,9 +6,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from flowccl.errors import FileError
-from flowccl.export.limits import FIFO, PROTOCOLS, XML_LIMITS, RuntimeLimits
 from flowccl.export.proof.program import Cell, Operand, Operation, RuntimeProgram
 from flowccl.files import read_bytes
+from flowccl.runtimes.limits import FIFO, PROTOCOLS, XML_LIMITS, RuntimeLimits
 
 MAX_XML_BYTES = 64_000_000
 

@@ -3,12 +3,12 @@
 from collections import defaultdict
 
 from flowccl.errors import InputError
-from flowccl.export.limits import RuntimeLimits
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
 from flowccl.export.lowering.causes import Causes
 from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
 from flowccl.export.lowering.merge import merge_contiguous
 from flowccl.export.lowering.moves import Event, Move
+from flowccl.runtimes.limits import RuntimeLimits
 
 EARLY_SEND_DIVISOR = 50  # send early if the latency of a signal is more than 1/50 of the finish
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
-from flowccl.export.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, channels_needed, moves_of, order_events
 from flowccl.export.lowering.threadblocks import LoweringStrategy, Threadblock, assign_channels, make_blocks
+from flowccl.runtimes.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64

@@ -1,11 +1,11 @@
 """Conversion of an execution plan to the program that its target would run, without writing and reading a file."""
 
 from flowccl.export.formats.mscclpp_operations import waits_of
-from flowccl.export.limits import FIFO, RuntimeLimits
 from flowccl.export.lowering.buffers import BufferSlot
 from flowccl.export.lowering.plan import ExecutionPlan
 from flowccl.export.lowering.threadblocks import Step, Threadblock
 from flowccl.export.proof.program import Cell, Operand, Operation, RuntimeProgram
+from flowccl.runtimes.limits import FIFO, RuntimeLimits
 
 _RECEIVES = ("r", "rcs", "rrc", "rrcs")
 _SENDS = ("s", "rcs", "rrcs")

@@ -1,0 +1,59 @@
+"""What a message costs on a runtime, by kind of link."""
+
+from dataclasses import dataclass, fields
+
+from flowccl.errors import InputError
+from flowccl.topology.topology import LinkKind
+from flowccl.units import us_to_ps
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCost:
+    """The cost of one message.
+
+    `overhead_us` is the time for which a message occupies its sender and the link before its bytes flow. The sender is
+    a threadblock, or with `proxy` the one CPU thread that sends all messages of a GPU. `signal_us` is the time from the
+    arrival of the last byte until the receiver may use the data; it overlaps with other messages.
+    """
+
+    overhead_us: float
+    signal_us: float = 0.0
+    proxy: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("overhead_us", "signal_us"):
+            if not 0 <= getattr(self, name) < 1e6:
+                raise InputError(f"{name} must be at least 0 and below 1e6 us, got {getattr(self, name):g}")
+
+    @property
+    def overhead_ps(self) -> int:
+        """`overhead_us` in picoseconds."""
+        return us_to_ps(self.overhead_us)
+
+    @property
+    def signal_ps(self) -> int:
+        """`signal_us` in picoseconds."""
+        return us_to_ps(self.signal_us)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCosts:
+    """The cost of a message on each kind of link."""
+
+    nvlink: MessageCost
+    pcie: MessageCost
+    nic: MessageCost
+
+    def of(self, kind: LinkKind) -> MessageCost:
+        """The cost on a kind of link."""
+        cost: MessageCost = getattr(self, kind)
+        return cost
+
+    @property
+    def are_free(self) -> bool:
+        """Whether messages cost nothing."""
+        return all(self.of(field.name) == MessageCost(0.0) for field in fields(self))  # type: ignore[arg-type]
+
+
+FREE = MessageCosts(MessageCost(0.0), MessageCost(0.0), MessageCost(0.0))
+"""The model of the papers: only bytes and latencies take time."""

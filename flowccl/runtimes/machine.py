@@ -1,0 +1,43 @@
+"""A machine as a runtime sees it: message costs on the links, and only those in-network operations that it has."""
+
+from dataclasses import replace
+
+from flowccl.errors import InputError
+from flowccl.runtimes.profiles import RuntimeProfile
+from flowccl.topology.gpu_models import GPU_MODELS
+from flowccl.topology.topology import Topology
+
+
+def on_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
+    """Return the machine with the profile's costs: they replace the overheads of its links.
+
+    The overhead is paid on the link that leaves the sender, and the signal arrives with the link that enters the
+    receiver. Switches only forward: in-network operations are lowered from whole collectives, not from single routes.
+    """
+    if profile.is_ideal:
+        return topology
+    stores, links = topology.stores, []
+    for link, kind in zip(topology.links, topology.link_kinds, strict=True):
+        cost = profile.costs.of(kind)
+        overhead_us = cost.overhead_us if stores[link.src] else 0.0
+        latency_us = link.latency_us + (cost.signal_us if stores[link.dst] else 0.0)
+        links.append(replace(link, overhead_us=overhead_us, latency_us=latency_us))
+    nodes = [replace(node, copies=False, reduces=False) if node.kind == "switch" else node for node in topology.nodes]
+    return replace(topology, nodes=tuple(nodes), links=tuple(links))
+
+
+def sms_of(topology: Topology, given: int | None = None) -> int:
+    """Return the SMs of the GPUs, the fewest where they differ; `given` says it where the machine does not."""
+    if given is not None:
+        if given < 1:
+            raise InputError(f"a GPU has at least 1 SM, got {given}")
+        return given
+    models = {node.model for node in topology.nodes[: topology.num_gpus]}
+    unknown = sorted(models - GPU_MODELS.keys())
+    if unknown:
+        what = f"GPU model {unknown[0]!r} is not known" if unknown[0] else "the machine does not name its GPU model"
+        raise InputError(
+            f"{what}, so the number of SMs is not known; give it with --sms, or write a model in the topology file "
+            f"({', '.join(GPU_MODELS)})"
+        )
+    return min(GPU_MODELS[model].sms for model in models)

@@ -1,0 +1,89 @@
+"""Runtime profiles: their costs on a machine, files that override them, and bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowccl.errors import InputError
+from flowccl.runtimes.machine import on_runtime, sms_of
+from flowccl.runtimes.profiles import PROFILES, load_profile, profile_to_json, runtime_profile
+from flowccl.topology.machines import machine
+from flowccl.topology.topology import Link, Node, Topology
+
+
+def test_costs_replace_the_overheads_of_the_links() -> None:
+    topology = on_runtime(machine("dgx_h100:2"), PROFILES["mscclpp"])
+    cost = {
+        (kind, topology.stores[link.src]): link for link, kind in zip(topology.links, topology.link_kinds, strict=True)
+    }
+    assert cost["nvlink", True].overhead_us == 0.6
+    assert cost["nvlink", False].overhead_us == 0.0
+    assert cost["nvlink", False].latency_us == pytest.approx(0.35 + 0.5)  # the signal arrives with the last link
+    assert cost["nic", True].overhead_us == 2.0
+    assert not topology.copies[topology.num_gpus :].any()
+
+
+def test_a_given_overhead_is_replaced_and_not_added() -> None:
+    nodes = (Node(name="a"), Node(name="b"))
+    topology = Topology("two", nodes, (Link(src=0, dst=1, bandwidth_GBps=10, overhead_us=9.0, kind="pcie"),))
+    assert on_runtime(topology, PROFILES["mscclpp"]).links[0].overhead_us == 0.6
+
+
+def test_ideal_changes_nothing() -> None:
+    topology = machine("dgx2:2")
+    assert on_runtime(topology, PROFILES["ideal"]) is topology
+
+
+def test_links_between_hosts_are_nics() -> None:
+    topology = machine("dgx_a100:2:all")
+    kinds = dict(zip(map(topology.link_name, range(len(topology.links))), topology.link_kinds, strict=True))
+    assert kinds["gpu0 -> nvswitch0"] == "nvlink"
+    assert kinds["gpu0 -> pcie0.0"] == "pcie"
+    assert kinds["pcie0.0 -> rail0"] == "nic"
+
+
+@pytest.mark.parametrize(("name", "sms"), [("dgx1", 80), ("dgx_a100:2", 108), ("dgx_h100:1", 132), ("mi250:1", 104)])
+def test_sms_of_real_machines(name: str, sms: int) -> None:
+    assert sms_of(machine(name)) == sms
+
+
+def test_sms_must_be_given_where_the_machine_names_no_model() -> None:
+    assert sms_of(machine("torus:4x4"), 108) == 108
+    with pytest.raises(
+        InputError, match="the machine does not name its GPU model, so the number of SMs is not known; "
+    ):
+        sms_of(machine("torus:4x4"))
+
+
+def test_a_profile_file_overrides_the_costs(tmp_path: Path) -> None:
+    value = profile_to_json(PROFILES["mscclpp"])
+    value["costs"]["nic"]["overhead_us"] = 3.6
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(value))
+    profile = runtime_profile(str(path))
+    assert (profile.name, profile.costs.nic.overhead_us) == ("mscclpp", 3.6)
+    assert profile.costs.nvlink == PROFILES["mscclpp"].costs.nvlink
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"overhead_us": -1}, "costs.nic: overhead_us must be at least 0, got -1"),
+        ({}, 'costs.nic: "overhead_us" is missing; write for example "overhead_us": 0.6'),
+    ],
+)
+def test_bad_profile_files(tmp_path: Path, change: dict[str, float], message: str) -> None:
+    value = profile_to_json(PROFILES["mscclpp"])
+    value["costs"]["nic"] = change
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(InputError) as error:
+        load_profile(path)
+    assert str(error.value) == f"{path}: {message}"
+
+
+def test_an_unknown_runtime_names_the_known_ones() -> None:
+    with pytest.raises(InputError) as error:
+        runtime_profile("msccl++")
+    assert str(error.value).endswith("known runtimes: ideal, mscclpp, msccl, executor, rccl")
