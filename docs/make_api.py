@@ -20,6 +20,7 @@ SECTIONS = {  # heading: module: names
     "Verification, lower bounds, metrics": {"flowccl": "verify Violation lower_bound Bound measure Metrics"},
     "Errors": {"flowccl": "FlowcclError"},
     "Import of machines": {"flowccl.topology.importers": "import_machine ImportOptions Imported"},
+    "Explanation": {"flowccl.explain": "explain Explanation PathStep LinkOnPath Gain finish_if_faster describe"},
     "Export": {
         "flowccl.export": "export export_directory ExportOptions check RuntimeProgram Finding check_listing",
     },

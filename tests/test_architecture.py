@@ -53,6 +53,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "published": BASE,
     "compare": BASE | {"topology", "published", "synthesis", "result"},
     "advise": METHODS,
+    "explain": CHECKS,
     "run": SCHEDULE | {"export"},
     "torch": SCHEDULE | {"run"},
     "profile": SCHEDULE | {"run"},

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
-from flowccl.schedule.generation.precedence import deliveries, feeding, precedences, soonest_starts
+from flowccl.schedule.generation.precedence import between_messages, deliveries, feeding, precedences, soonest_starts
 from flowccl.schedule.generation.serial import fits, generate_serial, sequence
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.timing import Timing, spread
@@ -124,13 +124,9 @@ def left_shift(schedule: Schedule) -> Schedule:
 
     if schedule.topology.changes or not len(schedule):
         return schedule
-    before, after, lag = precedences(schedule)
+    before, after, lag = between_messages(schedule, precedences(schedule))
     soonest, leader = soonest_starts(schedule), schedule.leader
-    if schedule.has_messages:  # all transfers of a message start with its leader
-        np.maximum.at(soonest, leader, soonest.copy())
-        before, after = leader[before], leader[after]
-        other = before != after
-        before, after, lag = before[other], after[other], lag[other]
+    np.maximum.at(soonest, leader, soonest.copy())  # all transfers of a message start with its leader
     by_after = np.argsort(after, kind="stable")
     ptr = np.searchsorted(after[by_after], np.arange(len(schedule) + 1)).astype(np.int64)
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)

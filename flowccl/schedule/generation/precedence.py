@@ -3,6 +3,8 @@
 A triple of arrays (before, after, lag) means start[after] >= start[before] + lag.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,65 +32,107 @@ def soonest_starts(schedule: Schedule) -> I64:
     return soonest
 
 
+@dataclass(frozen=True, eq=False)
+class RowPairs:
+    """Constraints of one kind between rows of a timing: column `later` of row y >= column `sooner` of row x + `extra`.
+
+    The columns are those of `Timing`, such as "hop_from_ps" and "hop_to_ps". The pairs say only what comes first: with
+    the timing of other bandwidths, the same pairs give other lags.
+    """
+
+    kind: str
+    sooner: str
+    x: I64
+    later: str
+    y: I64
+    extra: I64 | int = 0
+
+    def triples(self, start_ps: I64, timing: Timing) -> Triples:
+        """Return (before, after, lag) for a timing of the same transfers from these starts."""
+        before, after = (
+            getattr(timing, f"{column.split('_')[0]}_transfer")[rows]
+            for column, rows in ((self.sooner, self.x), (self.later, self.y))
+        )
+        first, second = getattr(timing, self.sooner)[self.x], getattr(timing, self.later)[self.y]
+        lag = first - start_ps[before] - (second - start_ps[after]) + self.extra
+        other = before != after
+        return before[other], after[other], lag[other]
+
+
 def precedences(schedule: Schedule) -> Triples:
     """Return all constraints (before, after, lag)."""
+    return stacked(schedule, precedence_pairs(schedule))
+
+
+def precedence_pairs(schedule: Schedule) -> list[RowPairs]:
+    """Return all constraints by kind: "link", "reduce rate", "limit", "buffer", "data" and "reduction order"."""
     timing = schedule.timing
-    parts = [
-        _order_on_links(schedule, timing),
-        _order_of_reducing(schedule, timing),
+    return [
+        *_order_on_links(schedule, timing),
+        _order_of_reducing(timing),
         *_order_on_limits(schedule, timing),
         *_order_in_buffers(schedule, timing),
-        data_order(schedule),
+        *_data_pairs(schedule),
     ]
+
+
+def stacked(schedule: Schedule, pairs: list[RowPairs], timing: Timing | None = None) -> Triples:
+    """Return the constraints (before, after, lag) of several kinds as one; by default, with the schedule's timing."""
+    parts = [part.triples(schedule.start_ps, timing or schedule.timing) for part in pairs]
     before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return before, after, lag
 
 
-def data_order(schedule: Schedule) -> Triples:
-    """Return the data dependencies (before, after, lag): nodes send what they have, and reductions stay complete."""
-    timing = schedule.timing
-    parts = [_arrival_before_send(schedule, timing)]
-    if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
-        parts.append(_send_before_next_arrival(schedule, timing))
-    before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return before, after, lag
-
-
-def _hop_edges(schedule: Schedule, timing: Timing, x: I64, y: I64) -> Triples:
-    """Hop y starts after hop x has ended."""
-    before, after = timing.hop_transfer[x], timing.hop_transfer[y]
-    lag = timing.hop_to_ps[x] - schedule.start_ps[before] - (timing.hop_from_ps[y] - schedule.start_ps[after])
+def between_messages(schedule: Schedule, triples: Triples) -> Triples:
+    """Return the constraints between the first transfers of messages, which start together."""
+    if not schedule.has_messages:
+        return triples
+    before, after, lag = schedule.leader[triples[0]], schedule.leader[triples[1]], triples[2]
     other = before != after
     return before[other], after[other], lag[other]
 
 
-def _order_on_links(schedule: Schedule, timing: Timing) -> Triples:
+def data_order(schedule: Schedule) -> Triples:
+    """Return the data dependencies (before, after, lag): nodes send what they have, and reductions stay complete."""
+    return stacked(schedule, _data_pairs(schedule))
+
+
+def _data_pairs(schedule: Schedule) -> list[RowPairs]:
+    root, end = feeding(schedule)
+    parts = [RowPairs("data", "end_arrival_ps", end, "root_from_ps", root)]
+    if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
+        parts += _send_before_next_arrival(schedule, schedule.timing)
+    return parts
+
+
+def _hop_pairs(kind: str, x: I64, y: I64) -> RowPairs:
+    """Hop y starts after hop x has ended."""
+    return RowPairs(kind, "hop_to_ps", x, "hop_from_ps", y)
+
+
+def _order_on_links(schedule: Schedule, timing: Timing) -> list[RowPairs]:
     """Transfers on a link keep their order; on a shared link, those that do not overlap do, as with limits."""
     shared = timing.shared_links(schedule.topology)
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))
     order = order[~shared[timing.hop_link[order]]]
     same = timing.hop_link[order[1:]] == timing.hop_link[order[:-1]]
-    parts = [_hop_edges(schedule, timing, order[:-1][same], order[1:][same])]
+    parts = [_hop_pairs("link", order[:-1][same], order[1:][same])]
     for link in np.flatnonzero(shared):
         rows = np.flatnonzero(timing.hop_link == link)
         x, y = _disjoint_pairs(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
-        parts.append(_hop_edges(schedule, timing, rows[x], rows[y]))
-    before, after, lag = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return before, after, lag
+        parts.append(_hop_pairs("link", rows[x], rows[y]))
+    return parts
 
 
-def _order_of_reducing(schedule: Schedule, timing: Timing) -> Triples:
+def _order_of_reducing(timing: Timing) -> RowPairs:
     """A node that takes time to reduce processes one chunk after the other, in the same order."""
     rows = timing.reducing
     rows = rows[np.lexsort((timing.end_whole_ps[rows], timing.end_node[rows]))]
     same = timing.end_node[rows[1:]] == timing.end_node[rows[:-1]]
-    x, y = rows[:-1][same], rows[1:][same]
-    before, after = timing.end_transfer[x], timing.end_transfer[y]
-    lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_whole_ps[y] - schedule.start_ps[after])
-    return before, after, lag
+    return RowPairs("reduce rate", "end_arrival_ps", rows[:-1][same], "end_whole_ps", rows[1:][same])
 
 
-def _order_on_limits(schedule: Schedule, timing: Timing) -> list[Triples]:
+def _order_on_limits(schedule: Schedule, timing: Timing) -> list[RowPairs]:
     """Two transfers that do not overlap on a limit keep their order.
 
     Then any set of transfers that overlap afterwards overlapped pairwise before, and intervals that overlap pairwise
@@ -98,7 +142,7 @@ def _order_on_limits(schedule: Schedule, timing: Timing) -> list[Triples]:
     for limit in schedule.topology.limits:
         rows = np.flatnonzero(np.isin(timing.hop_link, limit.links))
         x, y = _disjoint_pairs(timing.hop_from_ps[rows], timing.hop_to_ps[rows])
-        result.append(_hop_edges(schedule, timing, rows[x], rows[y]))
+        result.append(_hop_pairs("limit", rows[x], rows[y]))
     return result
 
 
@@ -116,7 +160,7 @@ def _disjoint_pairs(begin: I64, end: I64) -> tuple[I64, I64]:
     return rows[low[owner] + inside], rows[owner]
 
 
-def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
+def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[RowPairs]:
     """Two relayed chunks that are not in a node's buffer at the same time keep their order, as with limits."""
     demand, nodes, result = schedule.demand, len(schedule.topology.nodes), []
     own = np.concatenate((demand.source_chunk, demand.destination_chunk)).astype(np.int64) * nodes
@@ -124,9 +168,9 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
     for node in [n for n, what in enumerate(schedule.topology.nodes) if what.buffer_bytes is not None]:
         came, left = np.flatnonzero(timing.end_node == node), np.flatnonzero(timing.root_node == node)
         chunk = np.concatenate((schedule.chunk[timing.end_transfer[came]], schedule.chunk[timing.root_transfer[left]]))
-        transfer = np.concatenate((timing.end_transfer[came], timing.root_transfer[left]))
         since = np.concatenate((timing.end_first_ps[came], timing.root_from_ps[left]))
         until = np.concatenate((timing.end_arrival_ps[came], timing.root_to_ps[left]))
+        row = np.concatenate((came, left))
         kept, stay = np.unique(chunk, return_inverse=True)
         first, last = np.full(len(kept), np.iinfo(np.int64).max), np.zeros(len(kept), dtype=np.int64)
         np.minimum.at(first, stay, since)
@@ -135,23 +179,21 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[Triples]:
             if not np.isin([kept[x] * nodes + node, kept[y] * nodes + node], own).any():
                 a = np.repeat(np.flatnonzero(stay == x), np.sum(stay == y))
                 b = np.tile(np.flatnonzero(stay == y), np.sum(stay == x))
-                lag = until[a] - schedule.start_ps[transfer[a]] - (since[b] - schedule.start_ps[transfer[b]])
-                other = transfer[a] != transfer[b]
-                result.append((transfer[a][other], transfer[b][other], lag[other]))
+                result += _buffer_pairs(row, len(came), a, b)
     return result
 
 
-def _arrival_before_send(schedule: Schedule, timing: Timing) -> Triples:
-    """A root sends after the data it sends has arrived."""
-    root, end = feeding(schedule)
-    before, after = timing.end_transfer[end], timing.root_transfer[root]
-    lag = (
-        timing.end_arrival_ps[end] - schedule.start_ps[before] - (timing.root_from_ps[root] - schedule.start_ps[after])
-    )
-    return before, after, lag
+def _buffer_pairs(row: I64, came: int, a: I64, b: I64) -> list[RowPairs]:
+    """Pairs of arrivals, the first `came` entries of `row`, and of sends, the other entries."""
+    result = []
+    for x_came, sooner in ((True, "end_arrival_ps"), (False, "root_to_ps")):
+        for y_came, later in ((True, "end_first_ps"), (False, "root_from_ps")):
+            both = ((a < came) == x_came) & ((b < came) == y_came)
+            result.append(RowPairs("buffer", sooner, row[a[both]], later, row[b[both]]))
+    return result
 
 
-def _send_before_next_arrival(schedule: Schedule, timing: Timing) -> Triples:
+def _send_before_next_arrival(schedule: Schedule, timing: Timing) -> list[RowPairs]:
     """Data that arrives after a partial reduction or the only copy was sent still does; arrivals keep their order."""
     order, end_key, root_key = deliveries(schedule)
     low, high = _range(end_key, root_key)
@@ -160,23 +202,14 @@ def _send_before_next_arrival(schedule: Schedule, timing: Timing) -> Triples:
     root = np.repeat(np.arange(len(root_key)), size)
     end = order[np.repeat(low, size) + np.arange(len(root)) - np.repeat(np.cumsum(size) - size, size)]
     later = timing.end_arrival_ps[end] > timing.root_from_ps[root]
-    root, end = root[later], end[later]
-    before, after = timing.root_transfer[root], timing.end_transfer[end]
-    sent, came = (
-        timing.root_from_ps[root] - schedule.start_ps[before],
-        timing.end_arrival_ps[end] - schedule.start_ps[after],
-    )
-    parts = [(before, after, sent + 1 - came)]
+    kind = "reduction order"
+    sends = RowPairs(kind, "root_from_ps", root[later], "end_arrival_ps", end[later], 1)
     chain = np.flatnonzero(end_key[1:] == end_key[:-1])  # consecutive deliveries at one node
     x, y = order[chain], order[chain + 1]
     mixed = ~(schedule.reduce[timing.end_transfer[x]] & schedule.reduce[timing.end_transfer[y]])
     x, y = x[mixed], y[mixed]
-    before, after = timing.end_transfer[x], timing.end_transfer[y]
-    lag = timing.end_arrival_ps[x] - schedule.start_ps[before] - (timing.end_arrival_ps[y] - schedule.start_ps[after])
-    parts.append((before, after, lag + (x > y)))  # at equal times, the first row comes first
-    first, second, third = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    other = first != second
-    return first[other], second[other], third[other]
+    at_equal_times = (x > y).astype(np.int64)  # the first row comes first
+    return [sends, RowPairs(kind, "end_arrival_ps", x, "end_arrival_ps", y, at_equal_times)]
 
 
 def feeding(schedule: Schedule) -> tuple[I64, I64]:
