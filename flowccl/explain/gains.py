@@ -59,7 +59,7 @@ def finish_if_faster(
     machine = _faster(schedule.topology, links, limits, factor) if links or limits else schedule.topology
     pairs, timing = _pairs(schedule), _timing_on(schedule, machine)
     start = _earliest(schedule, pairs, timing)
-    sharing = _shares_capacity(schedule)
+    sharing = _beside_others(schedule)
     if (links or limits) and sharing.any() and not fits(replace(schedule, topology=machine, start_ps=start)):
         timing = _partly(schedule.timing, timing, sharing)
         start = _earliest(schedule, pairs, timing)
@@ -110,7 +110,7 @@ def _earliest(schedule: Schedule, pairs: list[RowPairs], timing: Timing) -> NDAr
     return np.asarray(start[leader])
 
 
-def _shares_capacity(schedule: Schedule) -> NDArray[np.bool_]:
+def _beside_others(schedule: Schedule) -> NDArray[np.bool_]:
     """The transfers that cross a limit or a link that carries several transfers at once."""
     timing, topology = schedule.timing, schedule.topology
     link = timing.shared_links(topology)
