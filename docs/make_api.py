@@ -14,7 +14,7 @@ import flowccl
 PAGE = Path(__file__).with_name("api.md")
 SECTIONS = {  # heading: module: names
     "Synthesis": {"flowccl": "synthesize Result Progress"},
-    "Machines": {"flowccl": "machine read_machine load_topology save_topology Topology Node Link Limit"},
+    "Machines": {"flowccl": "machine read_machine with_faults load_topology save_topology Topology Node Link Limit"},
     "Demands": {"flowccl": "collective load_demand Demand Chunk"},
     "Schedules": {"flowccl": "Schedule load_schedule save_schedule left_shift prune reverse concatenate"},
     "Verification, lower bounds, metrics": {"flowccl": "verify Violation lower_bound Bound measure Metrics"},

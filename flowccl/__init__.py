@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowccl.schedule.schedule import Schedule
     from flowccl.schedule.transform import concatenate, left_shift, prune, reverse
     from flowccl.synthesis import synthesize
+    from flowccl.topology.faults import with_faults
     from flowccl.topology.files import load_topology, read_machine, save_topology
     from flowccl.topology.machines import machine
     from flowccl.topology.topology import Limit, Link, Node, Topology
@@ -44,6 +45,7 @@ _MODULES = {
     "schedule.schedule": "Schedule",
     "schedule.transform": "concatenate left_shift prune reverse",
     "synthesis": "synthesize",
+    "topology.faults": "with_faults",
     "topology.files": "load_topology read_machine save_topology",
     "topology.machines": "machine",
     "topology.topology": "Limit Link Node Topology",
@@ -82,6 +84,7 @@ __all__ = [
     "save_topology",
     "synthesize",
     "verify",
+    "with_faults",
 ]
 
 

@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.collectives import collective_name
-from flowccl.errors import InputError
 from flowccl.methods.fluid import FluidOptimum, fluid_optimum
+from flowccl.topology.faults import links_named
 from flowccl.topology.symmetry.automorphisms import known_symmetry
 from flowccl.topology.symmetry.permutations import Symmetry
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
-from flowccl.wording import listed
 
 _WHOLE = ("broadcast", "reduce", "allreduce")  # each block is the whole buffer
 _BINDS = 1 - 1e-6  # utilization from which a link or limit counts as a bottleneck
@@ -75,7 +73,7 @@ def advise(
     link_class = _link_classes(topology, group)
     sweep = []
     if link is not None:
-        alike = link_class == link_class[_link(topology, link)]
+        alike = np.isin(link_class, link_class[list(links_named(topology, link, "--link")[1])])
         for GBps in bandwidths_GBps:
             other = fluid_optimum(_with(topology, alike, GBps), name, root=root)
             sweep.append((float(GBps), other.bound_s_per_GB * GB * 1e6))
@@ -90,38 +88,6 @@ def advise(
         optimum.proof,
         tuple(_bottlenecks(optimum, link_class, root, us)),
         tuple(sweep),
-    )
-
-
-def _link(topology: Topology, name: str) -> int:
-    """The index of the link with a name such as "gpu0 -> rail0"; spaces do not matter."""
-    wanted = _squeezed(name)
-    for index in range(len(topology.links)):
-        if _squeezed(topology.link_name(index)) == wanted:
-            return index
-    raise InputError(f"--link {name!r}: {_why_no_link(topology, wanted)}")
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
-
-
-def _why_no_link(topology: Topology, wanted: str) -> str:
-    """The reason why a link does not exist, and the nearest names."""
-    src, arrow, dst = wanted.partition("->")
-    if not (arrow and src and dst):
-        example = topology.link_name(0) if topology.links else "gpu0 -> gpu1"
-        return f"write the two ends of a link, for example '{example}'"
-    names = [node.name for node in topology.nodes]
-    for end in (src, dst):
-        if end not in map(_squeezed, names):
-            near = get_close_matches(end, names, 3, 0.6)
-            return f"{topology.name} has no node {end!r}; " + (
-                f"did you mean {' or '.join(near)}?" if near else f"its nodes are {listed(names)}"
-            )
-    others = [names[link.dst] for link in topology.links if _squeezed(names[link.src]) == src]
-    return f"{topology.name} has no link from {src} to {dst}; " + (
-        f"the links of {src} go to {listed(dict.fromkeys(others))}" if others else f"no link starts at {src}"
     )
 
 

@@ -1,7 +1,7 @@
 """Machines, schedules and results as text for people."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from flowccl.result import Result
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
+from flowccl.topology.faults import Fault, apply_faults
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
 from flowccl.wording import counted, percent
@@ -27,8 +28,9 @@ _NAMES = {  # kind of node -> singular and plural
 }
 
 
-def describe_topology(topology: Topology) -> str:
-    """The nodes, the links grouped by kind and bandwidth, and the limits of a machine."""
+def describe_topology(whole: Topology, faults: Sequence[Fault] = ()) -> str:
+    """The nodes, the links grouped by kind and bandwidth, and the limits of a machine with these faults."""
+    topology = apply_faults(whole, faults)
     kinds = Counter(node.kind for node in topology.nodes)
     lines = [
         f"machine      {topology.name}",
@@ -61,8 +63,20 @@ def describe_topology(topology: Topology) -> str:
     ]
     if len(topology.limits) > _MOST_LISTED:
         lines.append(f"             ... {len(topology.limits)} limits in total")
+    lines += _fault_rows(whole, faults)
     lines.append(f"fingerprint  {topology.fingerprint}")
     return "\n".join(lines)
+
+
+def _fault_rows(whole: Topology, faults: Sequence[Fault]) -> list[str]:
+    """One row per link with a fault, with the bandwidth of the whole machine."""
+    rows = []
+    for fault in faults:
+        for link in fault.links:
+            before, now = format_GBps(float(whole.link_GBps[link])), fault.bandwidth_GBps
+            rate = f"slow, {format_GBps(now)} instead of {before}" if now is not None else f"lost, {before}"
+            rows.append(f"{'fault':<12} {whole.link_name(link)}: {rate}")
+    return rows
 
 
 def describe_schedule(schedule: Schedule) -> str:

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from flowccl.commands.parts import Commands, natural
+from flowccl.commands.parts import Commands, add_faults, machine_with_faults, natural
 from flowccl.commands.terminal import print_text
 from flowccl.errors import InputError
 
@@ -22,7 +22,8 @@ def add(commands: Commands) -> None:
         epilog=(
             "examples:\n"
             "  flowccl advise dgx_a100:4 allgather --size 1GB\n"
-            "  flowccl advise dgx_a100:4 alltoall --size 1GB --link 'gpu0 -> rail0' --bandwidths 25,50,100"
+            "  flowccl advise dgx_a100:4 alltoall --size 1GB --link 'gpu0 -> rail0' --bandwidths 25,50,100\n"
+            "  flowccl advise dgx_a100:4 allgather --size 1GB --without 'gpu3 <-> rail3'"
         ),
     )
     advise.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a topology file")
@@ -36,19 +37,19 @@ def add(commands: Commands) -> None:
     advise.add_argument("--link", metavar="LINK", help="the link whose bandwidth is varied, e.g. 'gpu0 -> rail0'")
     advise.add_argument("--bandwidths", metavar="LIST", default="", help="its bandwidths in GB/s, e.g. 25,50,100")
     advise.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    add_faults(advise)
     advise.set_defaults(run=_advise)
 
 
 def _advise(options: argparse.Namespace) -> int:
     from flowccl.advise import advise, describe
-    from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes, parse_GBps
 
     if bool(options.link) != bool(options.bandwidths):
         raise InputError("give --link and --bandwidths together: --link 'gpu0 -> rail0' --bandwidths 25,50,100")
     bandwidths = [parse_GBps(text, "--bandwidths") for text in options.bandwidths.split(",") if text]
     advice = advise(
-        read_machine(options.machine),
+        machine_with_faults(options.machine, options),
         options.collective,
         parse_bytes(options.size),
         root=options.root,

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, StopSignal, natural, seconds
+from flowccl.commands.parts import Commands, StopSignal, add_faults, machine_with_faults, natural, seconds
 from flowccl.commands.terminal import LiveLine
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def add(commands: Commands) -> None:
         epilog=(
             "examples:\n"
             "  flowccl compare ndv2:2 allgather --sizes 1KB:1GB --time-limit 5 --out ndv2x2.png\n"
-            "  flowccl compare dgx1 allreduce --sizes 1MB,64MB --methods auto,ring,tree --json"
+            "  flowccl compare dgx1 allreduce --sizes 1MB,64MB --methods auto,ring,tree --json\n"
+            "  flowccl compare dgx_h100:2 allreduce --sizes 1MB --slow 'gpu3 <-> rail3=100Gb/s'"
         ),
     )
     compare.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a topology file")
@@ -49,6 +50,7 @@ def add(commands: Commands) -> None:
     compare.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")
     compare.add_argument("--json", action="store_true", help="print one JSON list instead of the table")
     compare.add_argument("--quiet", action="store_true", help="do not show the progress line")
+    add_faults(compare)
     compare.set_defaults(run=_compare)
 
 
@@ -56,10 +58,10 @@ def _compare(options: argparse.Namespace) -> int:
     from flowccl.compare import compare, header, line, parse_sizes
     from flowccl.plot.comparison import plot_comparison
     from flowccl.plot.picture import check_suffix
-    from flowccl.topology.files import read_machine
     from flowccl.units import format_bytes
 
-    topology, sizes, methods = read_machine(options.machine), parse_sizes(options.sizes), options.methods.split(",")
+    topology = machine_with_faults(options.machine, options)
+    sizes, methods = parse_sizes(options.sizes), options.methods.split(",")
     if options.out is not None:
         check_suffix(options.out)
     shown: list[str] = []

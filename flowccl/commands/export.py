@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, natural, positive
+from flowccl.commands.parts import Commands, add_faults, check_no_faults, machine_with_faults, natural, positive
 from flowccl.commands.terminal import print_text
 from flowccl.errors import InputError, InvalidScheduleError
 
@@ -83,6 +83,7 @@ def add(commands: Commands) -> None:
     check.add_argument("--size", metavar="SIZE", help="buffer size of the estimate, e.g. 1MB")
     check.add_argument("--numbers", action="store_true", help="also run the file on numpy arrays and check the results")
     check.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    add_faults(check)
     export.set_defaults(run=_export)
     check.set_defaults(run=_check_export)
 
@@ -121,12 +122,13 @@ def _message_note(target: str) -> str:
 def _check_export(options: argparse.Namespace) -> int:
     from flowccl.export import LISTINGS, check
     from flowccl.export.proof.estimate import estimate_ps
-    from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes, ps_to_us
     from flowccl.wording import counted
 
     if (options.machine is None) != (options.size is None):
         raise InputError("the estimate needs both --machine and --size")
+    if options.machine is None:
+        check_no_faults(options, "needs --machine, the machine with the fault, and --size")
     if options.to in LISTINGS:
         return _check_listing(options)
     program, findings = check(options.file, options.to, options.root)
@@ -136,7 +138,9 @@ def _check_export(options: argparse.Namespace) -> int:
         findings += _numbers(program)
     finish_us = None
     if options.machine is not None and not findings:
-        finish_us = ps_to_us(estimate_ps(program, read_machine(options.machine), parse_bytes(options.size)))
+        finish_us = ps_to_us(
+            estimate_ps(program, machine_with_faults(options.machine, options), parse_bytes(options.size))
+        )
     steps = counted(len(program.operations), "step")
     _print_findings(findings, options.json, finish_us, steps)
     if findings or options.json:

@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, schedule_file
+from flowccl.commands.parts import Commands, add_faults, check_no_faults, machine_with_faults, schedule_file
 from flowccl.commands.terminal import print_text
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def add(commands: Commands) -> None:
             "Print the nodes, links and limits of a machine, or the completion time, the bandwidth and the busiest\n"
             "links of a schedule."
         ),
-        epilog="examples:\n  flowccl show ndv2:2\n  flowccl show ag.json",
+        epilog=(
+            "examples:\n  flowccl show ndv2:2\n  flowccl show ag.json\n"
+            "  flowccl show dgx_h100:2 --without 'gpu3 <-> rail3' --slow 'gpu4 <-> rail4=100Gb/s'"
+        ),
     )
     show.add_argument("what", metavar="MACHINE|FILE", help="a machine name, a topology file or a schedule file")
     machines = commands.add_parser(
@@ -54,6 +58,8 @@ def add(commands: Commands) -> None:
     )
     plot.add_argument("what", metavar="MACHINE|FILE", help="a machine name, a topology file or a schedule file")
     plot.add_argument("--out", metavar="FILE", help=".png, .svg or .pdf file (default: a .png named after the input)")
+    for parser in (verify, show, plot):
+        add_faults(parser)
     verify.set_defaults(run=_verify)
     show.set_defaults(run=_show)
     machines.set_defaults(run=_machines)
@@ -64,11 +70,12 @@ def _verify(options: argparse.Namespace) -> int:
     from flowccl.bounds.lower_bound import lower_bound
     from flowccl.files import json_format
     from flowccl.schedule.files import COMPACT_FORMAT, load_compact, load_schedule
-    from flowccl.topology.files import read_machine
     from flowccl.verifier.verify import verify
     from flowccl.wording import counted
 
-    wanted = read_machine(options.machine) if options.machine else None
+    if not options.machine:
+        check_no_faults(options, "needs --machine, the machine with the fault")
+    wanted = machine_with_faults(options.machine, options) if options.machine else None
     if json_format(options.schedule) == COMPACT_FORMAT:
         return _verify_compact(load_compact(options.schedule, wanted), options.json)
     schedule = load_schedule(options.schedule, wanted)
@@ -120,10 +127,17 @@ def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from flowccl.show import describe_schedule, describe_topology
+    from flowccl.topology.faults import find_faults
     from flowccl.topology.files import read_machine
 
     schedule = schedule_file(options.what)
-    print_text(describe_topology(read_machine(options.what)) if schedule is None else describe_schedule(schedule))
+    if schedule is not None:
+        check_no_faults(options, f"{options.what} is a schedule; faults need a machine")
+        print_text(describe_schedule(schedule))
+        return 0
+    whole = read_machine(options.what)
+    faults = find_faults(whole, without=options.without, slow=options.slow)
+    print_text(describe_topology(whole, faults))
     return 0
 
 
@@ -150,15 +164,19 @@ def _plot(options: argparse.Namespace) -> int:
     from flowccl.bounds.lower_bound import lower_bound
     from flowccl.plot.machine import plot_topology
     from flowccl.plot.timeline import plot_timeline
+    from flowccl.topology.faults import find_faults
     from flowccl.topology.files import read_machine
 
     schedule = schedule_file(options.what)
     if schedule is not None:
+        check_no_faults(options, f"{options.what} is a schedule; faults need a machine")
         out = options.out or str(Path(options.what).with_suffix("").with_suffix(".png"))
         plot_timeline(schedule, out, lower_bound_us=lower_bound(schedule.topology, schedule.demand).us)
     else:
-        topology = read_machine(options.what)
-        out = options.out or topology.name.replace(":", "-").replace("/", "-") + ".png"
-        plot_topology(topology, out)
+        whole = read_machine(options.what)
+        faults = find_faults(whole, without=options.without, slow=options.slow)
+        name = ", ".join([whole.name, *map(str, faults)])
+        out = options.out or re.sub(r"[^\w.]+", "-", name) + ".png"
+        plot_topology(whole, out, faults)
     print(out)
     return 0

@@ -15,6 +15,7 @@ from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.schedule.schedule import Schedule
+    from flowccl.topology.topology import Topology
 
 _LONGEST_S = 1e9  # about 30 years; larger values overflow the timers of the operating system
 
@@ -48,7 +49,9 @@ class Parser(argparse.ArgumentParser):
         known = list(self._option_string_actions)
         option = next((word.partition("=")[0] for word in words if word.startswith("-") and word != "-"), None)
         if option is None:
-            hint = "; quote a link: --link 'gpu0 -> rail0'" if "-" in words and "--link" in known else ""
+            linked = [flag for flag in ("--link", "--without", "--slow") if flag in known]
+            split = "-" in words or "->" in words or "<->" in words  # what a shell makes of an unquoted link
+            hint = f"; quote a link: {linked[0]} 'gpu0 -> rail0'" if split and linked else ""
             self.error(f"unexpected argument {words[0]!r}{hint}")
         near = get_close_matches(option, known, 1, 0.6)
         self.error(f"unknown option {option}" + (f"; did you mean {near[0]}?" if near else ""))
@@ -129,6 +132,39 @@ class StopSignal:
     def asked(self) -> bool:
         """Whether Ctrl-C was pressed."""
         return self.stopping
+
+
+def add_faults(parser: argparse.ArgumentParser) -> None:
+    """Add the options for faults of the machine, --without and --slow."""
+    group = parser.add_argument_group("faults of the machine")
+    group.add_argument(
+        "--without",
+        metavar="LINK",
+        action="append",
+        default=[],
+        help="this link is lost: 'gpu3 -> rail3', or 'gpu3 <-> rail3' for both directions; repeat for several links",
+    )
+    group.add_argument(
+        "--slow",
+        metavar="LINK=RATE",
+        action="append",
+        default=[],
+        help="this link is slow, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat for several links",
+    )
+
+
+def machine_with_faults(text: str, options: argparse.Namespace) -> "Topology":
+    """The machine with this name or in this file, with the faults of --without and --slow."""
+    from flowccl.topology.faults import with_faults
+    from flowccl.topology.files import read_machine
+
+    return with_faults(read_machine(text), without=options.without, slow=options.slow)
+
+
+def check_no_faults(options: argparse.Namespace, reason: str) -> None:
+    """Refuse --without and --slow where no machine is given; `reason` says why, and what to do."""
+    if options.without or options.slow:
+        raise InputError(f"{'--without' if options.without else '--slow'}: {reason}")
 
 
 def check_writable(path: Path) -> None:

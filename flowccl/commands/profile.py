@@ -5,7 +5,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, check_writable, natural, positive
+from flowccl.commands.parts import (
+    Commands,
+    add_faults,
+    check_no_faults,
+    check_writable,
+    machine_with_faults,
+    natural,
+    positive,
+)
 from flowccl.commands.terminal import RoundsLine, print_text
 from flowccl.errors import InputError
 
@@ -60,12 +68,14 @@ def add(commands: Commands) -> None:
     )
     profile.add_argument("--json", action="store_true", help="print JSON instead of text")
     profile.add_argument("--quiet", action="store_true", help="do not show the progress line")
+    add_faults(profile)
     profile.set_defaults(run=_profile)
 
 
 def _profile(options: argparse.Namespace) -> int:
     if options.check is not None:
         return _check(options)
+    check_no_faults(options, "only --check takes a machine; a measured machine has its faults already")
     if options.out is None:
         raise InputError("profile needs --out: flowccl profile --on mpi --out machine.json")
     check_writable(Path(options.out))
@@ -125,7 +135,6 @@ def _check(options: argparse.Namespace) -> int:
     from flowccl.errors import InvalidScheduleError
     from flowccl.profile.check import check_profile, table
     from flowccl.schedule.files import load_schedule
-    from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
     from flowccl.verifier.verify import verify
 
@@ -135,7 +144,9 @@ def _check(options: argparse.Namespace) -> int:
     if violations:
         raise InvalidScheduleError(f"{name} is invalid and is not run: {violations[0]}")
     sizes = [parse_bytes(size) for size in options.size or ("1MB", "4MB", "16MB")]
-    rows = check_profile(read_machine(machine), schedule, sizes, options.on or "mpi", options.iterations)
+    rows = check_profile(
+        machine_with_faults(machine, options), schedule, sizes, options.on or "mpi", options.iterations
+    )
     if rows is None:  # another process prints the table
         return 0
     print(json.dumps([row.to_json() for row in rows]) if options.json else table(rows))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowccl.commands.parts import Commands, StopSignal, check_writable
+from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_writable, machine_with_faults
 from flowccl.commands.synth_options import add_synth, epoch_options, taccl_options
 from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError
@@ -25,7 +25,6 @@ def add(commands: Commands) -> None:
 
 
 def _synth(options: argparse.Namespace) -> int:
-    from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
 
     given = epoch_options(options)
@@ -36,7 +35,7 @@ def _synth(options: argparse.Namespace) -> int:
         return _synth_one(options, topology, demand, None, given)
     if options.machine is None or options.collective is None:
         raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
-    topology = read_machine(options.machine)
+    topology = machine_with_faults(options.machine, options)
     size = None if options.size is None else parse_bytes(options.size)
     wanted = _demand_file(options.collective, size)
     if wanted is None and _is_compact(options, topology):
@@ -202,6 +201,7 @@ def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[To
 
     if options.machine is not None:
         raise InputError(f"{options.from_teccl} contains the machine and the collective; leave {options.machine} out")
+    check_no_faults(options, f"{options.from_teccl} contains the machine; remove the links there")
     found = read_teccl_input(options.from_teccl)
     for note in found.notes if not options.quiet else ():
         print(f"flowccl: note: {note}", file=sys.stderr)
@@ -217,7 +217,6 @@ def _synth_tenants(options: argparse.Namespace) -> int:
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_tenants
     from flowccl.tenants import synthesize_tenants
-    from flowccl.topology.files import read_machine
 
     extra = [name for name in ("collective", "size", "group", "relay", "matrix") if getattr(options, name) is not None]
     if extra or options.late:
@@ -225,7 +224,7 @@ def _synth_tenants(options: argparse.Namespace) -> int:
         raise InputError(f"--tenants: the file contains each tenant's collective; leave {flag} out")
     if options.machine is None:
         raise InputError("synth needs MACHINE: flowccl synth torus:4x4 --tenants tenants.json")
-    topology = _with_reduce_rate(read_machine(options.machine), options)
+    topology = _with_reduce_rate(machine_with_faults(options.machine, options), options)
     load_tenants(options.tenants, topology.num_gpus)  # report errors in the file before the search
     if options.out is not None:
         check_writable(Path(options.out))

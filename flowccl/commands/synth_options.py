@@ -3,12 +3,13 @@
 import argparse
 from typing import Any
 
-from flowccl.commands.parts import Commands, Parser, fraction, natural, positive, seconds
+from flowccl.commands.parts import Commands, Parser, add_faults, fraction, natural, positive, seconds
 
 _EXAMPLES = """examples:
   flowccl synth ndv2:2 allgather --size 1MB
   flowccl synth torus:8x8:bandwidth=50GB/s alltoall --size 16MB --time-limit 30 --out a2a.json.gz
   flowccl synth dgx1 my-demand.json --json
+  flowccl synth dgx_h100:4 allreduce --size 64MB --without 'gpu3 <-> rail3'
   flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json
   flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us
   flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv
@@ -77,6 +78,7 @@ def add_synth(commands: Commands) -> Parser:
     )
     synth.add_argument("--quiet", action="store_true", help="do not show the progress line")
     _add_search(synth)
+    add_faults(synth)
     _add_groups(synth)
     synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth))
     return synth

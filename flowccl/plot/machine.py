@@ -1,5 +1,6 @@
 """Draw a machine: GPUs, switches and memories, grouped by host, and the links between them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from flowccl.plot.node_positions import NodePositions, position_nodes
 from flowccl.plot.picture import INK, SOFT, check_suffix, missing_glyphs_ignored, new_figure, save_figure
+from flowccl.topology.faults import Fault, apply_faults
 from flowccl.topology.topology import Kind, Topology
 from flowccl.units import format_GBps
 
@@ -18,14 +20,17 @@ _KINDS: dict[Kind, tuple[str, str, str]] = {  # marker, colour, words
     "switch": ("s", "#d9822b", "switch"),
     "memory": ("D", "#3a9a6e", "memory"),
 }
+_FAULT_COLOUR = "#d62728"
+_FAULTS: Any = (("lost link", ":", True), ("slow link", "-", False))  # words, line style, whether the link is lost
 _MAX_ARROWS = 3000
 _MAX_HOST_NAMES = 48  # more names would overlap
 
 
-def plot_topology(topology: Topology, path: str | Path) -> None:
-    """Draw a machine into a PNG, SVG or PDF file; faster links are drawn with thicker lines."""
+def plot_topology(whole: Topology, path: str | Path, faults: Sequence[Fault] = ()) -> None:
+    """Draw a machine into a PNG, SVG or PDF file; faster links have thicker lines, links with a fault red ones."""
     check_suffix(path)
-    plan = position_nodes(topology)
+    topology = apply_faults(whole, faults)
+    plan = position_nodes(whole)
     corners = np.concatenate([plan.place, *plan.outlines.values(), *(label[:1] for label in plan.labels.values())])
     low, high = corners.min(axis=0) - 0.7, corners.max(axis=0) + 0.7
     width, height = (high - low).tolist()
@@ -37,10 +42,14 @@ def plot_topology(topology: Topology, path: str | Path) -> None:
     _draw_hosts(axes, topology, plan, inches)
     lines = _lines(topology)
     classes = _classes(lines.GBps)
-    _draw_links(axes, topology, plan.place, lines, classes, inches)
+    colours = np.where(
+        _slow_lines(whole, lines, faults), _FAULT_COLOUR, np.array(_COLOURS)[_class_of(lines.GBps, classes)]
+    )
+    _draw_links(axes, topology, plan.place, lines, classes, colours, inches)
+    _draw_faults(axes, whole, plan.place, faults)
     _draw_nodes(axes, topology, plan.place, inches)
     axes.set_title(_title(topology), fontsize=10, color=INK, linespacing=1.4, pad=12, parse_math=False)
-    _draw_key(axes, topology, lines, classes, inches)
+    _draw_key(axes, topology, lines, classes, inches, faults)
     save_figure(figure, path)
 
 
@@ -87,7 +96,13 @@ def _widths(classes: list[tuple[float, float]], inches: float) -> list[float]:
 
 
 def _draw_links(
-    axes: Any, topology: Topology, place: NDArray[np.float64], lines: _Lines, classes: Any, inches: float
+    axes: Any,
+    topology: Topology,
+    place: NDArray[np.float64],
+    lines: _Lines,
+    classes: Any,
+    colours: NDArray[np.str_],
+    inches: float,
 ) -> None:
     from matplotlib.collections import PathCollection
 
@@ -97,7 +112,6 @@ def _draw_links(
     paths = _paths(topology, place, lines)
     arrows = ~lines.both if np.sum(~lines.both) <= _MAX_ARROWS else np.zeros(crowd, dtype=np.bool_)
     plain = np.flatnonzero(~arrows)
-    colours = np.array(_COLOURS)[kind]
     axes.add_collection(
         PathCollection(
             [paths[i] for i in plain],
@@ -110,6 +124,26 @@ def _draw_links(
     )
     for i in np.flatnonzero(arrows).tolist():
         _draw_arrow(axes, paths[i], colours[i], float(widths[kind[i]]), alpha, inches)
+
+
+def _draw_faults(axes: Any, whole: Topology, place: NDArray[np.float64], faults: Sequence[Fault]) -> None:
+    """Draw lost links as dotted lines, crossed out; an arrow if only one direction is lost."""
+    from matplotlib.patches import FancyArrowPatch
+
+    lost = {(whole.links[k].src, whole.links[k].dst) for f in faults if f.bandwidth_GBps is None for k in f.links}
+    for a, b in sorted(lost):
+        if (b, a) in lost and b < a:
+            continue
+        head = "-" if (b, a) in lost else "-|>"
+        style: dict[str, Any] = {"arrowstyle": head, "mutation_scale": 10, "linestyle": ":", "linewidth": 1.6}
+        axes.add_patch(FancyArrowPatch(place[a], place[b], color=_FAULT_COLOUR, shrinkB=9, zorder=3, **style))
+        axes.scatter(*((place[a] + place[b]) / 2), s=60, marker="x", color=_FAULT_COLOUR, zorder=3)
+
+
+def _slow_lines(whole: Topology, lines: _Lines, faults: Sequence[Fault]) -> NDArray[np.bool_]:
+    """Which lines stand for a slow link."""
+    slow = {(whole.links[k].src, whole.links[k].dst) for f in faults if f.bandwidth_GBps is not None for k in f.links}
+    return np.array([ends in slow for ends in zip(lines.src.tolist(), lines.dst.tolist(), strict=True)], dtype=np.bool_)
 
 
 def _draw_arrow(axes: Any, path: Any, colour: str, width: float, alpha: float, inches: float) -> None:
@@ -246,7 +280,9 @@ def _draw_name(axes: Any, topology: Topology, place: NDArray[np.float64], node: 
     )
 
 
-def _draw_key(axes: Any, topology: Topology, lines: _Lines, classes: Any, inches: float) -> None:
+def _draw_key(
+    axes: Any, topology: Topology, lines: _Lines, classes: Any, inches: float, faults: Sequence[Fault]
+) -> None:
     from matplotlib.lines import Line2D
 
     present = {node.kind for node in topology.nodes}
@@ -267,6 +303,9 @@ def _draw_key(axes: Any, topology: Topology, lines: _Lines, classes: Any, inches
     if len(lines.src):
         words = "line: both directions" + (", arrow: one direction" if np.any(~lines.both) else "")
         rows.append(Line2D([], [], linestyle="", label=words))
+    for words, style, lost in _FAULTS:
+        if any((fault.bandwidth_GBps is None) == lost for fault in faults):
+            rows.append(Line2D([], [], color=_FAULT_COLOUR, linewidth=2, linestyle=style, label=words))
     with missing_glyphs_ignored():
         axes.figure.draw_without_rendering()  # computes the text positions
         right = axes.get_tightbbox().transformed(axes.transAxes.inverted()).x1
