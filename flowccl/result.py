@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowccl.bounds.lower_bound import Bound
+from flowccl.lowered import Lowered
 from flowccl.schedule.metrics import Metrics
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_us
@@ -30,7 +31,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """A verified schedule with its lower bound. `trace` lists the improvements in order of time."""
+    """A verified schedule with its lower bound. `trace` lists the improvements in order of time.
+
+    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime.
+    """
 
     schedule: Schedule
     bound: Bound
@@ -41,6 +45,12 @@ class Result:
     trace: tuple[Progress, ...]
     interrupted: bool = False
     details: Mapping[str, object] = field(default_factory=dict)
+    lowered: Lowered | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """What lowering costs: time of the program / completion time of the schedule - 1; None without a runtime."""
+        return None if self.lowered is None else self.lowered.program_ps / max(self.schedule.finish_ps, 1) - 1
 
     @property
     def gap(self) -> float:
@@ -88,6 +98,7 @@ class Result:
             "transfers": len(self.schedule),
             "chunk_bytes": int(demand.chunk_bytes.min()),
             "messages_per_gpu": self.metrics.messages_per_gpu,
+            **self._program_json(),
             "synthesis_s": round(self.synthesis_s, 3),
             "peak_memory_MB": round(self.peak_memory_MB, 1),
             "verified": True,
@@ -95,4 +106,18 @@ class Result:
             "seed": self.seed,
             "details": dict(self.details),
             "version": VERSION,
+        }
+
+    def _program_json(self) -> dict[str, Any]:
+        """The program on the runtime, where there is one."""
+        if self.lowered is None:
+            return {"runtime": "ideal"}
+        program = self.lowered
+        return {
+            "runtime": program.runtime,
+            "program_us": program.program_us,
+            "loss": self.loss,
+            "threadblocks": program.threadblocks,
+            "operations": program.operations,
+            "scratch_bytes": program.scratch_bytes,
         }

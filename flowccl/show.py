@@ -172,6 +172,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
         ("lower bound", _exact_us(result.bound.us)),
         ("gap", describe_gap(result.gap, result.status == "optimal")),
         ("bound proof", result.bound.witness),
+        *_runtime_rows(result),
         *_epoch_rows(result),
         *_flow_rows(result),
         *_sketch_rows(result),
@@ -189,6 +190,16 @@ def describe_result(result: Result, out: str | None = None) -> str:
     if out is not None:
         rows.append(("written to", out))
     return _table(rows)
+
+
+def _runtime_rows(result: Result) -> list[tuple[str, str]]:
+    """The program on the runtime that the schedule was made for."""
+    if result.lowered is None:
+        return []
+    program, loss = result.lowered, result.loss or 0.0
+    later = f"{percent(loss)} later than the schedule" if loss > 0 else "as early as the schedule"
+    needs = f"{counted(program.threadblocks, 'threadblock')} per GPU, {format_bytes(program.scratch_bytes)} of scratch"
+    return [(f"on {program.runtime}", f"{format_us(program.program_us)}, {later}; {needs}")]
 
 
 def _compile_rows(result: Result) -> list[tuple[str, str]]:

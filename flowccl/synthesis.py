@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flowccl.adapters.trunks import on_trunks
@@ -17,9 +18,13 @@ from flowccl.auto.search import PortfolioSearch, leanest
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
+from flowccl.lowered import best_program
 from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
+from flowccl.runtimes.limits import check_collective
+from flowccl.runtimes.machine import on_runtime, sms_of
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile, runtime_profile
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
@@ -31,6 +36,7 @@ from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
+_SEARCH_SHARE = 0.8  # of the time limit, where programs for a runtime are compared in the rest
 MIN_CHUNK_BYTES = 4_000
 """Chunks below this size are mostly overhead on every runtime."""
 
@@ -47,6 +53,8 @@ def synthesize(
     gap: float = 0.005,
     lean: float = 0.005,
     min_chunk_bytes: int | None = None,
+    runtime: str | RuntimeProfile = "ideal",
+    sms: int | None = None,
     seed: int = 0,
     steps: int | None = None,
     workers: int = 2,
@@ -66,6 +74,11 @@ def synthesize(
     chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block itself is. `lean=0, gap=0,
     min_chunk_bytes=1` gives the best that can be found, however small its chunks.
 
+    `runtime` is the runtime that is to run the schedule: a name such as "mscclpp", or a profile. Its message costs are
+    then part of the timing, its limits are constraints, chunks are multiples of 16 bytes (the size is raised where no
+    plan could serve it), and schedules are compared by the time of the program that `export` would write. `sms` is the
+    number of SMs of a GPU where the machine does not name a GPU model.
+
     A new installation compiles the loops of the methods, once: those of the first method before the search, the others
     in the background; their methods join as soon as they are compiled. The time limit covers that too, but at least one
     method is compiled and answers. With `steps` everything is compiled before the time limit starts. `on_phase` is told
@@ -76,6 +89,10 @@ def synthesize(
     `TacclOptions` for taccl, which tries multiples of the chunk count of its sketch.
     """
     limit_s = _checked_limit(time_limit_s)
+    target = runtime_profile(runtime) if isinstance(runtime, str) else runtime
+    if not target.is_ideal:
+        sms = _check_runtime(target, topology, collective, sms)
+        topology, size_bytes = on_runtime(topology, target), _served_size(topology, collective, size_bytes)
     if chunks is None and method != "auto" and info_of(method).epochs:
         chunks = 1
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
@@ -89,7 +106,8 @@ def synthesize(
     problem = Problem(topology, first)
     lanes = split_trunks(topology)  # the search plans one transfer at a time on every link
     searched = problem if lanes is None else Problem(lanes.topology, first)
-    context = SearchContext(Budget(limit_s, steps, should_stop=should_stop), seed=seed, options=options or {})
+    search_s = limit_s if target.is_ideal else limit_s * _SEARCH_SHARE
+    context = SearchContext(Budget(search_s, steps, should_stop=should_stop), seed=seed, options=options or {})
     loader = MethodLoader(_names(method, searched), repeatable=steps is not None)
     methods = loader.first(on_phase)
     context.notes |= loader.notes
@@ -102,7 +120,8 @@ def synthesize(
     interrupted = False
     try:
         useful = _useful_chunks(method, searched, gap, context) if chunks is None and isinstance(collective, str) else 1
-        counts = ChunkCounts(demand_of, _least_chunk(min_chunk_bytes, first), params.max_deliveries)
+        least = _least_chunk(min_chunk_bytes, first)
+        counts = ChunkCounts(demand_of, least, params.max_deliveries, for_runtime=not target.is_ideal)
         search = PortfolioSearch(
             searched.topology, counts, methods, context, workers, lean, useful, params, loader.more
         )
@@ -122,13 +141,41 @@ def synthesize(
         raise NothingFoundError(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
-    best = leanest(search.found(), best, lean)
-    if lanes is not None:
-        best = _verified(on_trunks(best, lanes))
+    lowered = None
+    if target.is_ideal:
+        best = leanest(search.found(), best, lean)
+        best = best if lanes is None else _verified(on_trunks(best, lanes))
+    else:
+        found = [one if lanes is None else on_trunks(one, lanes) for one in search.found()]
+        found = [replace(one, runtime=target) for one in found if not verify(one)]
+        best, lowered = best_program(found, target, sms, lean, lambda: context.budget.elapsed_s > limit_s)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
-    return Result(best, bound, metrics, context.budget.elapsed_s, memory, seed, tuple(trace), interrupted, notes)
+    seconds = context.budget.elapsed_s
+    return Result(best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered)
+
+
+def _check_runtime(
+    target: RuntimeProfile,
+    topology: Topology,
+    collective: str | Demand | Callable[[int], Demand],
+    sms: int | None,
+) -> int:
+    """Refuse a collective that the runtime does not have; return the most threadblocks that a GPU can run at once."""
+    assert target.limits is not None
+    name = collective if isinstance(collective, str) else getattr(collective, "collective", "")
+    if name:
+        check_collective(target.limits, name)
+    return min(target.limits.blocks, sms_of(topology, sms))
+
+
+def _served_size(topology: Topology, collective: object, size_bytes: int | None) -> int | None:
+    """The size that is planned: the next one of which every GPU's block is a multiple of 16 bytes."""
+    if not isinstance(collective, str) or size_bytes is None:
+        return size_bytes
+    unit = ALIGNMENT_BYTES * topology.num_gpus
+    return -(-size_bytes // unit) * unit
 
 
 def _verified(schedule: Schedule) -> Schedule:

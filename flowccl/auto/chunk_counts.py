@@ -16,12 +16,14 @@ class ChunkCounts:
     """The demand for each allowed chunk count.
 
     A count is allowed where every chunk has at least `min_chunk_bytes` (or is its whole block), and where it is a power
-    of two or divides the blocks into multiples of 16 bytes. Alignment is not asked for where chunks below 16 bytes are.
+    of two or divides the blocks into multiples of 16 bytes. Alignment is not asked for where chunks below 16 bytes are;
+    where a runtime is to load the schedule (`for_runtime`), it is asked for always.
     """
 
     demand_of: Callable[[int], Demand]
     min_chunk_bytes: int
     max_deliveries: int
+    for_runtime: bool = False
     known: dict[int, Demand | None] = field(default_factory=dict)
 
     def demand(self, count: int) -> Demand | None:
@@ -45,8 +47,9 @@ class ChunkCounts:
             )
         if len(demand.destination_rank) > self.max_deliveries or demand.chunk_bytes.min() < self.min_chunk_bytes:
             return None
-        aligned = self.min_chunk_bytes < ALIGNMENT or not np.any(demand.chunk_bytes % ALIGNMENT)
-        return demand if aligned or count & (count - 1) == 0 else None
+        aligned = not np.any(demand.chunk_bytes % ALIGNMENT)
+        other = self.min_chunk_bytes < ALIGNMENT or count & (count - 1) == 0
+        return demand if aligned or (other and not self.for_runtime) else None
 
     def above(self, count: int, *, powers: bool) -> int | None:
         """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end."""

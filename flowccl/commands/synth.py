@@ -14,6 +14,7 @@ from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
+    from flowccl.schedule.schedule import Schedule
     from flowccl.topology.topology import Topology
 
 _LOADING = "loading compiled code (the first run compiles it)"
@@ -82,6 +83,8 @@ def _synth_one(
             gap=options.gap,
             lean=options.lean,
             min_chunk_bytes=_min_chunk(options),
+            runtime=options.runtime,
+            sms=options.sms,
             seed=options.seed,
             steps=options.steps,
             workers=options.workers,
@@ -94,11 +97,27 @@ def _synth_one(
         progress.clear()
     if options.out is not None:
         save_schedule(result.schedule, options.out)
+    planned = result.schedule.demand.size_bytes
+    if size is not None and planned != size and not options.quiet:
+        note = f"no plan of {options.runtime} serves {size:,} B, since every block must be a multiple of 16 B"
+        print(f"flowccl: note: {note}; planned for {planned:,} B", file=sys.stderr)
     if options.json:
-        print(json.dumps(result.to_json()))
+        print(json.dumps(result.to_json() | {"runtimes": _runtimes(result.schedule, options.sms)}))
     else:
         print_text(describe_result(result, options.out))
     return 0
+
+
+def _runtimes(schedule: "Schedule", sms: int | None) -> "dict[str, Any]":
+    """The runtimes that can load the schedule as it is, each with its time and the scratch bytes of a GPU."""
+    from flowccl.lowered import loadable
+    from flowccl.runtimes.machine import known_sms
+
+    programs = loadable(schedule, known_sms(schedule.topology, sms))
+    return {
+        name: {"program_us": program.program_us, "scratch_bytes": program.scratch_bytes}
+        for name, program in programs.items()
+    }
 
 
 def _min_chunk(options: argparse.Namespace) -> int | None:

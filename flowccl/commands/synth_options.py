@@ -8,6 +8,7 @@ from flowccl.commands.parts import Commands, Parser, add_faults, fraction, natur
 _EXAMPLES = """examples:
   flowccl synth ndv2:2 allgather --size 1MB
   flowccl synth torus:8x8:bandwidth=50GB/s alltoall --size 16MB --time-limit 30 --out a2a.json.gz
+  flowccl synth dgx_h100:2 allreduce --size 1MiB --for mscclpp --out plan.json
   flowccl synth dgx1 my-demand.json --json
   flowccl synth dgx_h100:4 allreduce --size 64MB --without 'gpu3 <-> rail3'
   flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json
@@ -75,6 +76,17 @@ def add_synth(commands: Commands) -> Parser:
         action="store_true",
         help="write only the transfers of one source and the symmetry group "
         "(default for allgather and alltoall on more than 2,000 GPUs)",
+    )
+    synth.add_argument(
+        "--for",
+        dest="runtime",
+        metavar="RUNTIME",
+        default="ideal",
+        help="make it for a runtime: mscclpp, msccl, executor, rccl, or a profile file (.json); its message costs and "
+        "limits count, and programs are compared (default: ideal, the papers' model in which messages are free)",
+    )
+    synth.add_argument(
+        "--sms", metavar="N", type=positive, help="with --for: SMs of a GPU, where the machine names no GPU model"
     )
     synth.add_argument("--quiet", action="store_true", help="do not show the progress line")
     _add_search(synth)

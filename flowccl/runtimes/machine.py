@@ -41,3 +41,9 @@ def sms_of(topology: Topology, given: int | None = None) -> int:
             f"({', '.join(GPU_MODELS)})"
         )
     return min(GPU_MODELS[model].sms for model in models)
+
+
+def known_sms(topology: Topology, given: int | None = None) -> int | None:
+    """Return the SMs of the GPUs, None where neither the machine nor `given` says it."""
+    models = {node.model for node in topology.nodes[: topology.num_gpus]}
+    return sms_of(topology, given) if given is not None or models <= GPU_MODELS.keys() else None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column
 from flowccl.errors import InputError, ScheduleError
 from flowccl.files import json_format, read_json, write_json
+from flowccl.runtimes.profiles import profile_from_json, profile_to_json
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
@@ -27,7 +28,7 @@ VERSION = 1
 _MAX_FILE_BYTES = 2_000_000_000  # uncompressed
 
 _NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": "[[0], [1, 2]]"}
-_KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", *_NEEDED)
+_KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "runtime", *_NEEDED)
 _COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
 _MAX_PS = 2**60  # about 13 days; the total of a few such times still fits in 64 bits
@@ -98,6 +99,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "version": VERSION,
         "flowccl": _flowccl_version(),
         "method": schedule.method,
+        **({} if schedule.runtime is None else {"runtime": profile_to_json(schedule.runtime)}),
         "fingerprint": schedule.topology.fingerprint,
         "topology": topology_to_json(schedule.topology),
         "demand": demand_to_json(schedule.demand),
@@ -117,7 +119,8 @@ def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | 
         demand = demand_from_json(value["demand"], "demand")
         routes = _routes(value["routes"], len(machine.links))
         columns = _transfers(value["transfers"], len(demand), len(routes))
-        return Schedule(machine, demand, routes, **columns, method=method)
+        runtime = profile_from_json(value["runtime"]) if "runtime" in value else None
+        return Schedule(machine, demand, routes, **columns, method=method, runtime=runtime)
     except InputError as error:
         raise ScheduleError(f"{name}: {error}") from None
 

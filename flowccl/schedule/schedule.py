@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
+from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.timing import Timing, replay
 from flowccl.topology.routes import Routes, RouteShape, shape_on
 from flowccl.topology.topology import Topology
@@ -26,7 +27,8 @@ class Schedule:
     destination reduces the data into what it has, otherwise it stores the data. Transfers with the same `message`
     number are one send on one route from one start: the overhead is paid once, and all chunks are complete when the
     last byte has arrived. A message number of -1 means that the transfer is a send of its own. `method` is the name of
-    the method that made the schedule.
+    the method that made the schedule. `runtime` is the profile whose message costs are those of the machine's links;
+    None: the machine's own.
     """
 
     topology: Topology
@@ -38,6 +40,7 @@ class Schedule:
     reduce: NDArray[np.bool_]
     method: str = ""
     message: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    runtime: RuntimeProfile | None = None
 
     def __post_init__(self) -> None:
         if self.message.max(initial=-1) < 0:  # also after `replace` changed the number of rows
@@ -107,6 +110,7 @@ class Schedule:
             self.routes.link, other.routes.link
         )
         same = self.topology == other.topology and self.demand == other.demand and self.method == other.method
+        same = same and self.runtime == other.runtime
         return columns and routes and same
 
     def __hash__(self) -> int:

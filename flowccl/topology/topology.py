@@ -200,9 +200,11 @@ class Topology:
 
     @cached_property
     def link_delay_ps(self) -> NDArray[np.int64]:
-        """Time that each link adds to a path: its latency, and its overhead unless a switch lets overheads overlap."""
-        alone = self.stores[self.link_src] & self.stores[self.link_dst]
-        return np.where(alone, self.link_latency_ps + self.link_overhead_ps, self.link_latency_ps)
+        """Time that each link adds to a path: its latency, and its overhead where the link leaves a storing node.
+
+        Overheads of links behind a switch overlap with that of the first link.
+        """
+        return np.where(self.stores[self.link_src], self.link_latency_ps + self.link_overhead_ps, self.link_latency_ps)
 
     @cached_property
     def link_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:

@@ -1,0 +1,95 @@
+"""A schedule as a program of a runtime: how long it takes there, and what it needs."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flowccl.errors import FlowcclError, InputError, NothingFoundError
+from flowccl.export.exporting import TARGETS, ExportOptions, parse
+from flowccl.export.proof.estimate import estimate_ps
+from flowccl.export.proof.program import RuntimeProgram
+from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
+from flowccl.schedule.schedule import Schedule
+from flowccl.units import ps_to_us
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The program of a schedule on a runtime: its time by the estimator, and the most that any GPU needs."""
+
+    runtime: str
+    program_ps: int
+    threadblocks: int
+    operations: int
+    scratch_bytes: int
+
+    @property
+    def program_us(self) -> float:
+        """The time of the program in microseconds."""
+        return ps_to_us(self.program_ps)
+
+
+def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = None) -> Lowered:
+    """Return the program of a schedule on a runtime; raise an error where the runtime cannot run it.
+
+    `sms` is the number of SMs of a GPU: threadblocks beyond it would never be resident together.
+    """
+    program = parse(TARGETS[profile.name](schedule, ExportOptions()), profile.name, f"the program for {profile.name}")
+    lowered = _measured(program, schedule, profile)
+    if sms is not None and lowered.threadblocks > sms:
+        raise InputError(f"{profile.name}: {lowered.threadblocks} threadblocks on one GPU, which has {sms} SMs")
+    return lowered
+
+
+def best_program(
+    found: Sequence[Schedule],
+    profile: RuntimeProfile,
+    sms: int | None,
+    lean: float,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> tuple[Schedule, Lowered]:
+    """Return the schedule whose program is earliest on a runtime, and the program.
+
+    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned. Schedules
+    are lowered in the order of their completion times, until one would finish later than the best program.
+    """
+    programs: list[tuple[Schedule, Lowered]] = []
+    best_ps, problem = float("inf"), ""
+    for schedule in sorted(found, key=lambda one: (one.finish_ps, len(one))):
+        if schedule.finish_ps > best_ps * (1 + lean) or (programs and out_of_time()):
+            break
+        try:
+            lowered = lower_for(schedule, profile, sms)
+        except InputError as error:
+            problem = problem or str(error)
+            continue
+        programs.append((schedule, lowered))
+        best_ps = min(best_ps, lowered.program_ps)
+    if not programs:
+        raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problem}")
+    near = [row for row in programs if row[1].program_ps <= best_ps * (1 + lean)]
+    return min(near, key=lambda row: (len(row[0]), row[1].program_ps))
+
+
+def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:
+    """Return, for every runtime that can load the schedule as it is, its program."""
+    found = {}
+    for name, profile in PROFILES.items():
+        if not profile.is_ideal:
+            try:
+                found[name] = lower_for(schedule, profile, sms)
+            except FlowcclError:
+                continue
+    return found
+
+
+def _measured(program: RuntimeProgram, schedule: Schedule, profile: RuntimeProfile) -> Lowered:
+    size = schedule.demand.size_bytes
+    blocks = {(operation.rank, operation.block) for operation in program.operations}
+    return Lowered(
+        profile.name,
+        estimate_ps(program, schedule.topology, size),
+        max(Counter(rank for rank, _ in blocks).values(), default=0),
+        max(Counter((operation.rank, operation.block) for operation in program.operations).values(), default=0),
+        max((scratch for _, _, scratch in program.counts), default=0) * -(-size // program.chunks),
+    )

@@ -1,0 +1,97 @@
+"""Synthesis for a runtime: message costs in the timing, limits as constraints, programs compared."""
+
+import json
+
+import pytest
+
+from flowccl import load_schedule, save_schedule, synthesize, verify
+from flowccl.cli import main
+from flowccl.errors import InputError, NothingFoundError
+from flowccl.lowered import best_program, loadable, lower_for
+from flowccl.runtimes.profiles import PROFILES
+from flowccl.topology.machines import machine
+
+MSCCLPP = PROFILES["mscclpp"]
+
+
+def test_two_gpus_by_hand():
+    """1 MiB halves over a link of 25 GB/s: overhead 0.6 us, bytes 20.97 us, latency 0.7 us, signal 0.5 us."""
+    result = synthesize(machine("ring:2"), "allgather", 2**20, chunks=1, runtime="mscclpp", sms=108, time_limit_s=2)
+    assert result.schedule.finish_us == pytest.approx(0.6 + 2**19 / 25_000 + 0.7 + 0.5, abs=1e-3)
+    assert result.bound.us == pytest.approx(result.schedule.finish_us, abs=1e-3)
+    assert result.lowered is not None
+    assert result.lowered.program_us >= result.schedule.finish_us - 1e-6
+
+
+def test_more_chunks_pay_less_where_messages_cost():
+    ideal = synthesize(machine("dgx1"), "allgather", 2**18, gap=0, lean=0, steps=60)
+    real = synthesize(machine("dgx1"), "allgather", 2**18, runtime="mscclpp", steps=20)
+    assert len(real.schedule) < len(ideal.schedule)
+    assert real.lowered is not None
+    costly = synthesize(machine("dgx1"), "allgather", 2**18, runtime="msccl", steps=20)
+    assert costly.schedule.finish_us > real.schedule.finish_us
+
+
+def test_chunks_are_multiples_of_16_bytes_and_the_size_is_raised():
+    result = synthesize(machine("torus:4x4"), "allgather", 1_000_000, runtime="mscclpp", sms=108, steps=10)
+    assert result.schedule.demand.size_bytes == 1_000_192
+    assert not (result.schedule.demand.chunk_bytes % 16).any()
+
+
+def test_the_file_names_the_profile_and_verifies_with_its_costs(tmp_path):
+    result = synthesize(machine("dgx1"), "allgather", 2**18, runtime="mscclpp", steps=5)
+    path = tmp_path / "one.json"
+    save_schedule(result.schedule, path)
+    again = load_schedule(path)
+    assert again.runtime == MSCCLPP
+    assert again == result.schedule
+    assert not verify(again)
+    assert json.loads(path.read_text())["runtime"]["costs"]["nvlink"]["overhead_us"] == 0.6
+
+
+def test_switches_forward_only_on_a_runtime():
+    result = synthesize(machine("dgx2:1"), "allgather", 2**18, runtime="msccl", steps=5)
+    assert not result.schedule.topology.copies[16:].any()
+    assert "msccl" in loadable(result.schedule, 80)
+
+
+def test_threadblocks_beyond_the_sms_are_refused():
+    schedule = synthesize(machine("dgx1"), "allgather", 2**18, runtime="mscclpp", steps=5).schedule
+    with pytest.raises(InputError, match=r"mscclpp: \d+ threadblocks on one GPU, which has 1 SMs"):
+        lower_for(schedule, MSCCLPP, 1)
+    with pytest.raises(NothingFoundError, match="mscclpp can run none of the schedules that were found: mscclpp: "):
+        best_program([schedule], MSCCLPP, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "dgx1 allgather --size 1MB --for nccl",
+            "flowccl: error: unknown runtime 'nccl'; nearest is \"rccl\"; "
+            "known runtimes: ideal, mscclpp, msccl, executor, rccl",
+        ),
+        (
+            "dgx1 gather --size 1MB --for mscclpp",
+            "flowccl: error: mscclpp does not support gather; "
+            "it supports allgather, alltoall, allreduce, broadcast, reduce_scatter",
+        ),
+        (
+            "ring:4 allgather --size 1MB --for mscclpp",
+            "flowccl: error: the machine does not name its GPU model, so the number of SMs is not known; give it with "
+            "--sms, or write a model in the topology file (V100, A100, H100, H200, B200, GB200, MI250, MI300X)",
+        ),
+    ],
+)
+def test_bad_input(arguments, message, capsys):
+    assert main(["synth", *arguments.split()]) == 2
+    assert capsys.readouterr().err.strip() == message
+
+
+def test_json_names_the_runtimes(capsys):
+    assert main("synth dgx1 allgather --size 256KiB --for mscclpp --steps 5 --json --quiet".split()) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["runtime"] == "mscclpp"
+    assert value["program_us"] >= value["finish_us"] * 0.999
+    assert value["loss"] == pytest.approx(value["program_us"] / value["finish_us"] - 1)
+    assert set(value["runtimes"]) >= {"mscclpp", "msccl"}
