@@ -198,8 +198,8 @@ def _runtime_rows(result: Result) -> list[tuple[str, str]]:
         return []
     program, loss = result.lowered, result.loss or 0.0
     later = f"{percent(loss)} later than the schedule" if loss > 0 else "as early as the schedule"
-    needs = f"{counted(program.threadblocks, 'threadblock')} per GPU, {format_bytes(program.scratch_bytes)} of scratch"
-    return [(f"on {program.runtime}", f"{format_us(program.program_us)}, {later}; {needs}")]
+    blocks = f"{counted(program.threadblocks, 'threadblock')} per GPU, {format_bytes(program.scratch_bytes)} of scratch"
+    return [(f"on {program.runtime}", f"{format_us(program.program_us)}, {later}; {blocks}")]
 
 
 def _compile_rows(result: Result) -> list[tuple[str, str]]:
