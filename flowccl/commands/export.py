@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import Commands, add_faults, check_no_faults, machine_with_faults, natural, positive
 from flowccl.commands.terminal import print_text
+from flowccl.commands.trace import trace_of_program
 from flowccl.errors import InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
@@ -30,18 +31,21 @@ def add(commands: Commands) -> None:
             "  msccl       MSCCL (XML)                  executor    msccl-executor-nccl (XML)\n"
             "  rccl        RCCL (XML)                   mscclpp     MSCCL++ execution plan (JSON)\n"
             "  chakra      Chakra traces (ASTRA-sim)    teccl       TE-CCL schedule (JSON)\n"
-            "  msccl-json  msccl-tools schedule (JSON)"
+            "  msccl-json  msccl-tools schedule (JSON)  perfetto    trace for Perfetto and chrome://tracing"
         ),
         epilog=(
             "examples:\n"
             "  flowccl export ag.json --to msccl --out ag.xml\n"
             "  flowccl export ar.json --to mscclpp --inplace --instances 2 --out ar-plan.json\n"
             "  flowccl export ag-1MB.json ag-64MB.json --to executor --out msccl-algorithms\n"
+            "  flowccl export ag.json --to perfetto --out ag-trace.json\n"
+            "  flowccl export ag.xml --to perfetto --machine ndv2:2 --size 1MB --out program-trace.json\n"
             "\nSeveral schedules are written to a folder, with disjoint size ranges, for use as MSCCL_ALGO_DIR."
         ),
     )
     export.add_argument("schedule", metavar="SCHEDULE", nargs="+", help="a schedule file written by `flowccl synth`")
-    export.add_argument("--to", metavar="TARGET", required=True, choices=EXPORT_TARGETS, help="see the targets above")
+    known = (*EXPORT_TARGETS, "perfetto")
+    export.add_argument("--to", metavar="TARGET", required=True, choices=known, help="see the targets above")
     export.add_argument(
         "--out", metavar="PATH", required=True, help="the file (chakra: the prefix of the file names) or the folder"
     )
@@ -56,6 +60,8 @@ def add(commands: Commands) -> None:
         "--min-bytes", metavar="SIZE", default="0", help="smallest buffer for which it is used (default: 0)"
     )
     export.add_argument("--max-bytes", metavar="SIZE", default="0", help="largest buffer; 0: no limit (default: 0)")
+    export.add_argument("--machine", metavar="MACHINE", help="perfetto, for an exported file: the machine")
+    export.add_argument("--size", metavar="SIZE", help="perfetto, for an exported file: the buffer size, e.g. 1MB")
     check = commands.add_parser(
         "check-export",
         help="prove that an exported file is correct",
@@ -94,6 +100,10 @@ def _export(options: argparse.Namespace) -> int:
     from flowccl.units import parse_bytes
     from flowccl.verifier.verify import verify
 
+    if options.to == "perfetto" and trace_of_program(options):
+        return 0
+    if options.machine is not None or options.size is not None:
+        raise InputError("--machine and --size are for --to perfetto with an exported file")
     low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
     chosen = ExportOptions(options.inplace, options.instances, options.proto, low, high)
     schedules = [load_schedule(name) for name in options.schedule]
@@ -107,7 +117,7 @@ def _export(options: argparse.Namespace) -> int:
         paths = export(schedules[0], options.to, options.out, chosen)
     for path in paths:
         print(path)
-    if any(schedule.has_messages for schedule in schedules):
+    if options.to != "perfetto" and any(schedule.has_messages for schedule in schedules):
         print(f"note: {_message_note(options.to)}", file=sys.stderr)
     return 0
 

@@ -13,6 +13,7 @@ from flowccl.export.formats.listings import prove_listing
 from flowccl.export.formats.msccl_json import msccl_json
 from flowccl.export.formats.msccl_xml import msccl_xml
 from flowccl.export.formats.mscclpp_json import mscclpp_plan
+from flowccl.export.formats.perfetto import schedule_trace
 from flowccl.export.formats.read_chakra import parse_chakra, read_chakra
 from flowccl.export.formats.read_mscclpp import parse_mscclpp, read_mscclpp
 from flowccl.export.formats.read_xml import parse_xml, read_xml
@@ -123,8 +124,10 @@ def _write_all(contents: dict[Path, bytes]) -> list[Path]:
 
 def make(schedule: Schedule, target: str, options: ExportOptions) -> list[bytes]:
     """Return the proved contents of the file, or of one file per rank."""
+    if target == "perfetto":  # a trace for people, with nothing to prove
+        return _plain(target, lambda shown: [schedule_trace(shown)], schedule, options)
     if target not in TARGETS:
-        raise InputError(f"unknown target {target!r}; known targets: {', '.join(TARGETS)}")
+        raise InputError(f"unknown target {target!r}; known targets: {', '.join(TARGETS)}, perfetto")
     made = TARGETS[target](schedule, options)
     if target in READERS:
         program = parse(made, target, f"the file for {target}")

@@ -46,8 +46,22 @@ class _Route:
         return busy
 
 
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """When each step of a program begins, after its waits, and ends; and the pairs of steps (sender, receiver)."""
+
+    begin_ps: list[int]
+    end_ps: list[int]
+    tokens: list[tuple[int, int]]
+
+
 def estimate_ps(program: RuntimeProgram, topology: Topology, size_bytes: int) -> int:
     """Return the finish time of a program on a machine for a buffer of `size_bytes`, as nccl-tests counts them."""
+    return max(step_times(program, topology, size_bytes).end_ps, default=0)
+
+
+def step_times(program: RuntimeProgram, topology: Topology, size_bytes: int) -> StepTimes:
+    """Return when each step of a program begins and ends on a machine for a buffer of `size_bytes`."""
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
@@ -96,11 +110,11 @@ class _Simulation:
         self.after[first].append((second, by_token))
         self.waits[second] += 1
 
-    def run(self) -> int:
+    def run(self) -> StepTimes:
         operations = self.program.operations
         queue = [(0, o.index, n) for n, o in enumerate(operations) if not self.waits[n]]
         heapq.heapify(queue)
-        finish = completed = 0
+        begin, end, completed = [0] * len(operations), [0] * len(operations), 0
         while queue:
             now, index, n = heapq.heappop(queue)
             operation = operations[n]
@@ -111,7 +125,7 @@ class _Simulation:
                     heapq.heappush(queue, (start, index, n))
                     continue
             completed += 1
-            finish = max(finish, done)
+            begin[n], end[n] = now, done
             for other, by_token in self.after[n]:
                 far = by_token and operations[other].rank != operation.rank
                 ready = done + (self._latency(operation.rank, operations[other].rank) if far else 0)
@@ -121,7 +135,8 @@ class _Simulation:
                     heapq.heappush(queue, (self.since[other], operations[other].index, other))
         if completed < len(operations):
             raise InputError("the file deadlocks, so it has no finish; check-export shows where")
-        return finish
+        tokens = [(n, other) for n, after in enumerate(self.after) for other, by_token in after if by_token]
+        return StepTimes(begin, end, tokens)
 
     def _latency(self, src: int, dst: int) -> int:
         """Return the latency of a signal, which may travel against the direction of the only links."""
