@@ -55,7 +55,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "compare": BASE | {"topology", "published", "synthesis", "result"},
     "advise": METHODS,
     "explain": CHECKS,
-    "run": SCHEDULE | {"export"},
+    "run": SCHEDULE | {"export", "runtimes"},
     "torch": SCHEDULE | {"run"},
     "profile": SCHEDULE | {"run"},
     "plot": SCHEDULE,

@@ -65,7 +65,7 @@ def check_profile(
     rows = run_schedule(schedule, on, RunOptions(both_directions, ("uint8",), iterations=-(-iterations // 2)))
     if rows is None:
         return None
-    timings = [row.out_of_place for row in rows]
+    timings = [row.out_of_place for row in rows if row.out_of_place is not None]
     measured = [_faster_pass(pair) for pair in zip(timings, timings[::-1], strict=True)]
     return [
         PredictionCheck(size, end, us, one.median_us, one.time_us, one.wrong)

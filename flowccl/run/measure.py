@@ -15,6 +15,7 @@ from flowccl.run.program import MessageProgram, run_process
 from flowccl.run.reference import execute_into
 from flowccl.run.values import Dtype, Inputs, find_dtype, numpy_dtype
 from flowccl.schedule.schedule import Schedule
+from flowccl.units import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,22 @@ class RunOptions:
         return result
 
 
+def parse_sweep(text: str) -> list[int]:
+    """Return the sizes of "LOW:HIGH" or "LOW:HIGH:FACTOR": LOW, and multiplied by FACTOR (default: 2) up to HIGH."""
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        raise InputError(f"sizes {text!r}: write LOW:HIGH or LOW:HIGH:FACTOR, for example 64KiB:256MiB:4")
+    low, high, factor = parse_bytes(parts[0]), parse_bytes(parts[1]), parts[2] if len(parts) == 3 else "2"
+    if not factor.isdigit() or int(factor) < 2:
+        raise InputError(f"sizes {text!r}: the factor must be a whole number of at least 2, got {factor!r}")
+    if low > high:
+        raise InputError(f"sizes {text!r}: the first size is larger than the last; write {parts[1]}:{parts[0]}")
+    sizes = [low]
+    while sizes[-1] * int(factor) <= high:
+        sizes.append(sizes[-1] * int(factor))
+    return sizes
+
+
 @dataclass(frozen=True)
 class CallTiming:
     """Measured calls: the mean and median time of a call, and the number of wrong elements in all ranks and calls."""
@@ -49,14 +66,14 @@ class CallTiming:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `in_place` is None if it was not requested."""
+    """One line of the table; a place that was not run is None."""
 
     layout_count: int
     call_count: int
     dtype: str
     collective: str
     root: int
-    out_of_place: CallTiming
+    out_of_place: CallTiming | None
     in_place: CallTiming | None
 
 

@@ -1,0 +1,148 @@
+"""Cases: one plan with a size, a type and a place; how one rank runs them, and how the results of all ranks combine."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from flowccl.run.element_layout import ElementLayout, part_start
+from flowccl.run.measure import CallTiming, Row
+from flowccl.run.mscclpp import cuda
+from flowccl.run.mscclpp.inputs import PeriodicInputs, Words, word_type
+from flowccl.run.mscclpp.plan_facts import PlanFacts, plan_dtype, read_plan
+from flowccl.run.mscclpp.runtime import Runtime
+
+_NO_DATA = 0xEE  # bytes of an output before a call
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCase:
+    """One run of a plan: `size` is in bytes, as nccl-tests counts it; the plan decides the place."""
+
+    plan: str
+    size: int
+    dtype: str
+    root: int = 0
+    iterations: int = 20
+    warmup: int = 5
+
+    def facts(self) -> PlanFacts:
+        """Return the facts of the plan."""
+        return read_plan(self.plan, self.root)
+
+    def __str__(self) -> str:
+        return f"{self.plan}, {self.size} bytes, {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """The result of a case on one rank: the wrong elements of all checked calls, and the time of each timed call."""
+
+    wrong: int
+    times_us: tuple[float, ...]
+
+
+def run_case(runtime: Runtime, rank: int, case: PlanCase, report: Callable[[str], None]) -> RankResult:
+    """Run a case as one of its ranks; `report` is called with the name of each step when it begins."""
+    report("prepare")
+    call = _Call(runtime, rank, case)
+    call.fill()
+    report("first call")
+    call.stream.gated(call.launch, runtime.barrier)
+    wrong = call.wrong()
+    runtime.barrier()
+    report("timed calls")
+    times = call.time(case.warmup, case.iterations)
+    runtime.barrier()
+    call.fill()
+    runtime.barrier()
+    report("last call")
+    call.launch()
+    call.stream.synchronize()
+    wrong += call.wrong()
+    runtime.reset()
+    return RankResult(wrong, tuple(times))
+
+
+class _Call:
+    """The plan, the buffers and the expected results of one rank."""
+
+    def __init__(self, runtime: Runtime, rank: int, case: PlanCase) -> None:
+        facts, self.dtype = case.facts(), plan_dtype(case.dtype)
+        layout = facts.layout(case.size, self.dtype)
+        inputs = PeriodicInputs(layout, self.dtype)
+        self.runtime, self.rank, self.inplace = runtime, rank, facts.inplace
+        self.plan, self.stream = runtime.plan(case.plan), cuda.Stream()
+        self.given: Words = inputs.of(rank)
+        self.expected: Words = inputs.expected(rank)
+        self.sizes = call_sizes(layout, self.dtype.itemsize)
+        self.buffers = self._buffers(layout)
+
+    def _buffers(self, layout: ElementLayout) -> tuple[int, int]:
+        if not self.inplace:
+            return self.runtime.buffer(self.sizes[0]), self.runtime.buffer(self.sizes[1])
+        whole = self.runtime.buffer(max(self.sizes))
+        own = part_start(layout.count, layout.demand.num_gpus, self.rank) * self.dtype.itemsize
+        starts = {"allgather": (own, 0), "reduce_scatter": (0, own)}.get(layout.collective, (0, 0))
+        return whole + starts[0], whole + starts[1]
+
+    def fill(self) -> None:
+        """Write the input, and no data to the output."""
+        cuda.fill(self.buffers[1], _NO_DATA, self.sizes[1])
+        cuda.upload(self.buffers[0], self.given)
+
+    def launch(self) -> None:
+        """Enqueue a call."""
+        handle = self.stream.handle.value or 0
+        self.runtime.execute(self.plan, self.buffers, self.sizes, self.dtype.name, handle)
+
+    def wrong(self) -> int:
+        """Return the number of wrong elements in the output; the stream must be complete."""
+        found = cuda.download(self.buffers[1], len(self.expected), word_type(self.dtype))
+        return int(np.count_nonzero(found != self.expected))
+
+    def time(self, warmup: int, iterations: int) -> list[float]:
+        """Return the microseconds of calls that follow each other in the stream, after some that are not timed."""
+        for _ in range(warmup):
+            self.launch()
+        events = [cuda.StreamEvent() for _ in range(iterations + 1)]
+        self.stream.record(events[0])
+        for event in events[1:]:
+            self.launch()
+            self.stream.record(event)
+        self.stream.synchronize()
+        return [later.since(earlier) for earlier, later in pairwise(events)]
+
+
+def call_sizes(layout: ElementLayout, itemsize: int) -> tuple[int, int]:
+    """Return the bytes of input and output that a call names: the same on every rank, also where one is not used."""
+    return max(layout.input_count) * itemsize, max(layout.output_count) * itemsize
+
+
+def combine(case: PlanCase, results: Sequence[RankResult]) -> Row:
+    """Return the row of a case: the mean and median time over all ranks and calls, and all wrong elements."""
+    facts, dtype = case.facts(), plan_dtype(case.dtype)
+    layout = facts.layout(case.size, dtype)
+    times = np.array([result.times_us for result in results])
+    timing = CallTiming(float(times.mean()), sum(result.wrong for result in results), float(np.median(times)))
+    places: dict[str, Any] = {"out_of_place": None, "in_place": None}
+    places["in_place" if facts.inplace else "out_of_place"] = timing
+    return Row(layout.count, layout.call_count, dtype.name, facts.collective, layout.root, **places)
+
+
+def merge_places(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with out-of-place and in-place runs of the same case in one row."""
+    merged: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        key = (row.layout_count, row.dtype, row.collective, row.root)
+        other = merged.get(key)
+        if other is None:
+            merged[key] = row
+        elif other.in_place is None and row.in_place is not None:
+            merged[key] = dataclasses.replace(other, in_place=row.in_place)
+        elif other.out_of_place is None and row.out_of_place is not None:
+            merged[key] = dataclasses.replace(other, out_of_place=row.out_of_place)
+    return list(merged.values())

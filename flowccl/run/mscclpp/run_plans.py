@@ -1,0 +1,108 @@
+"""`flowccl run FILE --on mscclpp`: from a schedule or a plan to checked and timed rows."""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowccl.errors import InputError
+from flowccl.export.exporting import ExportOptions, make
+from flowccl.export.formats.read_mscclpp import MAX_PLAN_BYTES
+from flowccl.export.lowering.buffers import layout_of
+from flowccl.files import read_json
+from flowccl.run.measure import Row, RunOptions
+from flowccl.run.mscclpp import cuda
+from flowccl.run.mscclpp.cases import PlanCase, combine, merge_places
+from flowccl.run.mscclpp.external import Peers, find_peers, run_among
+from flowccl.run.mscclpp.launcher import run_processes
+from flowccl.run.mscclpp.plan_facts import PlanFacts, plan_dtype, read_plan
+from flowccl.run.mscclpp.runtime import Provider, find_provider
+from flowccl.run.mscclpp.worker import PlanJob
+from flowccl.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """How plans run: all ranks on one GPU or each on its own, and the limit for a step that makes no progress."""
+
+    one_gpu: bool = False
+    warmup: int = 5
+    timeout_s: float = 60.0
+    root: int = 0
+
+
+def plans_of(schedule: Schedule, options: ExportOptions, inplace: bool, folder: Path) -> list[Path]:
+    """Write the plan of a schedule for out-of-place calls, and with `inplace` also that for in-place calls."""
+    paths = []
+    for place in (False, True) if inplace else (False,):
+        path = folder / f"{'in' if place else 'out'}-of-place.json"
+        path.write_bytes(make(schedule, "mscclpp", dataclasses.replace(options, inplace=place))[0])
+        paths.append(path)
+    return paths
+
+
+def root_of(schedule: Schedule) -> int:
+    """Return the root of a schedule's collective, 0 if it has none."""
+    return max(layout_of(schedule.demand, 1, False).root, 0)
+
+
+def run_plans(paths: Sequence[str | Path], options: RunOptions, gpu: GpuOptions) -> list[Row] | None:
+    """Run plans with all sizes and types; return the rows, or None if another process has them.
+
+    Everything that can be checked without a GPU is checked before the first one is touched.
+    """
+    facts = [read_plan(path, gpu.root) for path in paths]
+    for plan in facts:
+        for name in options.dtypes:
+            for size in options.sizes:
+                plan.layout(size, plan_dtype(name))
+    peers = find_peers()
+    devices = _devices(facts, gpu.one_gpu, peers)
+    provider = find_provider()
+    for plan in facts:
+        plan.check_version(provider.version)
+    with tempfile.TemporaryDirectory(prefix="flowccl-plans-") as folder:
+        cases = _cases(facts, options, gpu, Path(folder))
+        return _run(PlanJob(cases, devices, provider.version, _path(provider)), peers, gpu)
+
+
+def _run(job: PlanJob, peers: Peers | None, gpu: GpuOptions) -> list[Row] | None:
+    results = run_processes(job, gpu.timeout_s) if peers is None else run_among(job, peers)
+    if results is None:
+        return None
+    return merge_places([combine(case, ranks) for case, ranks in zip(job.cases, results, strict=True)])
+
+
+def _path(provider: Provider) -> str | None:
+    return None if provider.library is None else str(provider.library)
+
+
+def _devices(facts: Sequence[PlanFacts], one_gpu: bool, peers: Peers | None) -> tuple[int, ...]:
+    """Return the GPU of each rank, on its own host; raise InputError if the plans do not fit the GPUs."""
+    ranks, found = facts[0].ranks, cuda.devices()
+    if peers is not None and peers.size != ranks:
+        raise InputError(f"{facts[0].path} is for {ranks} ranks, but {peers.size} processes were started")
+    for plan in facts:
+        plan.check_resident(found[0], ranks if one_gpu else 1)
+    if one_gpu:
+        return (0,) * ranks
+    local = [peers.local] if peers is not None else range(ranks)
+    if max(local) >= len(found):
+        have = f"{len(found)} GPU" + ("s" if len(found) > 1 else "")
+        raise InputError(f"{facts[0].path} is for {ranks} ranks, but this host has {have}; --one-gpu runs all on one")
+    return tuple(range(ranks)) if peers is None else (peers.local,) * ranks
+
+
+def _cases(facts: Sequence[PlanFacts], options: RunOptions, gpu: GpuOptions, folder: Path) -> tuple[PlanCase, ...]:
+    """Return one case per plan, size and type, with plans under names of their own: MSCCL++ keeps plans by name."""
+    cases = []
+    for number, plan in enumerate(facts):
+        value = read_json(plan.path, MAX_PLAN_BYTES)
+        copy = folder / f"{number}-{Path(plan.path).name}"
+        copy.write_text(json.dumps(value | {"name": f"{value['name']}-{number}"}))
+        for size in options.sizes:
+            for name in options.dtypes:
+                cases.append(PlanCase(str(copy), size, name, gpu.root, options.iterations, gpu.warmup))
+    return tuple(cases)
