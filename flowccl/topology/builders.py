@@ -259,7 +259,8 @@ def machine_name(function: Callable[..., Topology], base: str, arguments: Mappin
             base += f":{key}={str(value).lower()}"
         else:
             number = repr(float(value)).removesuffix(".0")
-            base += f":{option_name(key)}={number}{'GB/s' if key.endswith('_GBps') else 'us'}"
+            unit = "GB/s" if key.endswith("_GBps") else "us" if key.endswith("_us") else ""
+            base += f":{option_name(key)}={number}{unit}"
     return base
 
 

@@ -2,14 +2,17 @@
 
 GB/s are per direction. "TE-CCL" is Liu et al., SIGCOMM 2024; "thesis" is Shapley, Cornell 2025; "A100 paper" is
 Choquette et al., IEEE Micro 41(2), 2021; "vendor" is the vendor's public data sheet. Where no source gives a latency
-(A100, H100, GB200), a typical value is used, which is an option. GPU i of host h is gpu{h * gpus per host + i}.
+(A100, H100, H200, B200, GB200, MI300X), a typical value is used, which is an option. GPU i of host h is
+gpu{h * gpus per host + i}.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Literal, get_args
 
 from flowccl.errors import TopologyError
-from flowccl.topology.builders import both, check_hosts, gpu_nodes, machine_name, rail_cluster, rail_nodes
+from flowccl.topology.builders import both, check_hosts, gpu_nodes, machine_name
+from flowccl.topology.networks import LEAF_HOSTS, SPINE_LATENCY_US, Network, NetworkKind, connect_hosts
 from flowccl.topology.topology import Link, Node, Topology
 
 A100Links = Literal["nvlink", "no-nvlink", "all"]
@@ -112,6 +115,10 @@ def dgx_a100(
     nic_latency_us: float = NIC_LATENCY_US,
     pcie_bandwidth_GBps: float = 32.0,  # PCIe 4.0 x16; thesis chapter 6
     pcie_latency_us: float = PCIE_LATENCY_US,
+    network: NetworkKind = "rail-only",
+    leaf_hosts: int = LEAF_HOSTS,
+    oversubscription: float = 1.0,
+    spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return DGX A100: 8 GPUs per host, one rail switch per GPU index between hosts. `links` selects the usable links.
 
@@ -122,18 +129,18 @@ def dgx_a100(
 
     Order of the links that exist: each GPU in rank order with its NVSwitch; each GPU with its PCIe switch; each PCIe
     switch with the memory; for each rail, each host with the rail. All switches are plain. One host has no rails.
+    `network` is rail-only, rail-optimized or fat-tree; `Network` explains it, `leaf_hosts` and `oversubscription`.
     """
     check_hosts("dgx_a100", "hosts", hosts, 8)
     if links not in get_args(A100Links):
         raise TopologyError(f"dgx_a100: links must be nvlink, no-nvlink or all, got {links!r}")
     nvlink = (nvlink_bandwidth_GBps, nvlink_latency_us)
-    nic = (nic_bandwidth_GBps, nic_latency_us)
     pcie = (pcie_bandwidth_GBps, pcie_latency_us)
     name = machine_name(dgx_a100, f"dgx_a100:{hosts}" + (f":{links}" if links != "nvlink" else ""), locals())
-    nvswitches = _nvswitches(hosts) if links != "no-nvlink" else []
+    wires = _network_of("dgx_a100", locals())
     if links == "nvlink":
-        return rail_cluster(name, hosts, 8, nvswitches, nvlink, nic, "A100")
-    return _pcie_cluster(name, hosts, nvswitches, nvlink, pcie, nic)
+        return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts), nvlink, wires, "A100")
+    return _pcie_cluster(name, hosts, _nvswitches(hosts) if links == "all" else [], nvlink, pcie, wires)
 
 
 def dgx_h100(
@@ -144,35 +151,112 @@ def dgx_h100(
     nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
     nic_latency_us: float = NIC_LATENCY_US,
     nvls: bool = True,
+    network: NetworkKind = "rail-only",
+    leaf_hosts: int = LEAF_HOSTS,
+    oversubscription: float = 1.0,
+    spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
-    """Return DGX H100: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS); NICs on one rail per GPU index.
+    """Return DGX H100: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
 
     Order of the links: each GPU in rank order with its NVSwitch; for each rail, the GPU of each host with the rail. One
     host has no rails. Without `nvls` the NVSwitch only forwards.
+    `network` is rail-only, rail-optimized or fat-tree; `Network` explains it, `leaf_hosts` and `oversubscription`.
     """
     check_hosts("dgx_h100", "hosts", hosts, 8)
     name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
-    nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
-    return rail_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, nic, "H100")
+    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("dgx_h100", locals())
+    return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, "H100")
+
+
+def dgx_h200(
+    hosts: int,
+    *,
+    nvlink_bandwidth_GBps: float = 450.0,  # vendor: 18 NVLinks of 25 GB/s
+    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
+    nic_latency_us: float = NIC_LATENCY_US,
+    nvls: bool = True,
+    network: NetworkKind = "rail-only",
+    leaf_hosts: int = LEAF_HOSTS,
+    oversubscription: float = 1.0,
+    spine_latency_us: float = SPINE_LATENCY_US,
+) -> Topology:
+    """Return DGX H200: as `dgx_h100`; the H200 differs from the H100 in its memory, not in its links."""
+    check_hosts("dgx_h200", "hosts", hosts, 8)
+    name = machine_name(dgx_h200, f"dgx_h200:{hosts}", locals())
+    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("dgx_h200", locals())
+    return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, "H200")
+
+
+def hgx_b200(
+    hosts: int,
+    *,
+    nvlink_bandwidth_GBps: float = 900.0,  # vendor: 18 NVLinks of 50 GB/s
+    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC (ConnectX-7) per GPU
+    nic_latency_us: float = NIC_LATENCY_US,
+    nvls: bool = True,
+    network: NetworkKind = "rail-only",
+    leaf_hosts: int = LEAF_HOSTS,
+    oversubscription: float = 1.0,
+    spine_latency_us: float = SPINE_LATENCY_US,
+) -> Topology:
+    """Return HGX B200: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
+
+    Order of the links, `nvls` and the network as in `dgx_h100`.
+    """
+    check_hosts("hgx_b200", "hosts", hosts, 8)
+    name = machine_name(hgx_b200, f"hgx_b200:{hosts}", locals())
+    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("hgx_b200", locals())
+    return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, "B200")
 
 
 def gb200_nvl72(
     racks: int,
     *,
-    nvlink_bandwidth_GBps: float = 900.0,  # vendor: 18 NVLinks of 50 GB/s
+    nvlink_bandwidth_GBps: float = 900.0,  # vendor: 18 NVLinks of 50 GB/s; 72 x 1.8 TB/s = 130 TB/s per rack
     nvlink_latency_us: float = NVSWITCH_LATENCY_US,
-    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC (ConnectX-7) per GPU, four per tray
     nic_latency_us: float = NIC_LATENCY_US,
     nvls: bool = True,
+    network: NetworkKind = "rail-only",
+    leaf_hosts: int = LEAF_HOSTS,
+    oversubscription: float = 1.0,
+    spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
-    """Return GB200 NVL72: 72 GPUs per rack on one NVSwitch that copies and reduces; NICs on one rail per GPU index.
+    """Return GB200 NVL72: 72 GPUs per rack on one NVSwitch that copies and reduces, and one NIC per GPU.
 
-    A rack counts as one host. Links and `nvls` as in `dgx_h100`. One rack has no rails.
+    A rack counts as one host. Order of the links, `nvls` and the network as in `dgx_h100`. One rack has no rails.
     """
     check_hosts("gb200_nvl72", "racks", racks, 72)
     name = machine_name(gb200_nvl72, f"gb200_nvl72:{racks}", locals())
-    nvlink, nic = (nvlink_bandwidth_GBps, nvlink_latency_us), (nic_bandwidth_GBps, nic_latency_us)
-    return rail_cluster(name, racks, 72, _nvswitches(racks, copies=nvls, reduces=nvls), nvlink, nic, "GB200")
+    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("gb200_nvl72", locals())
+    return _nvswitch_cluster(name, racks, 72, _nvswitches(racks, copies=nvls, reduces=nvls), nvlink, wires, "GB200")
+
+
+def mi300x(
+    hosts: int,
+    *,
+    xgmi_bandwidth_GBps: float = 64.0,  # vendor: 7 Infinity Fabric links of 128 GB/s for both directions together
+    xgmi_latency_us: float = 0.6,  # no source; that of MI250, TE-CCL table 2
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
+    nic_latency_us: float = NIC_LATENCY_US,
+    network: NetworkKind = "rail-only",
+    leaf_hosts: int = LEAF_HOSTS,
+    oversubscription: float = 1.0,
+    spine_latency_us: float = SPINE_LATENCY_US,
+) -> Topology:
+    """Return AMD MI300X: 8 GPUs per host, all linked with each other by xGMI, and one NIC per GPU.
+
+    Order of the links: for each host every two GPUs, (0, 1), (0, 2), ...; for each rail, the GPU of each host with the
+    rail. One host has no rails. The network as in `dgx_h100`.
+    """
+    check_hosts("mi300x", "hosts", hosts, 8)
+    name = machine_name(mi300x, f"mi300x:{hosts}", locals())
+    pairs = [(first + a, first + b) for first in range(0, 8 * hosts, 8) for a, b in combinations(range(8), 2)]
+    links = [k for a, b in pairs for k in both(a, b, xgmi_bandwidth_GBps, xgmi_latency_us)]
+    nodes = gpu_nodes(8 * hosts, 8, "MI300X")
+    return connect_hosts(name, hosts, nodes, links, range(8 * hosts), _network_of("mi300x", locals()))
 
 
 def internal1(hosts: int, *, bandwidth_GBps: float = 25.0) -> Topology:
@@ -236,28 +320,46 @@ def _network(
     return [Node(name=name, kind="switch")] if len(senders) > 2 else [], links
 
 
+def _network_of(machine: str, options: Mapping[str, Any]) -> Network:
+    """The network that the options of a machine describe."""
+    names = ("nic_bandwidth_GBps", "nic_latency_us", "leaf_hosts", "oversubscription", "spine_latency_us")
+    network = Network(kind=options["network"], **{name: options[name] for name in names})
+    network.check(machine)
+    return network
+
+
+def _nvswitch_cluster(
+    name: str,
+    hosts: int,
+    gpus: int,
+    nvswitches: list[Node],
+    nvlink: tuple[float, float],
+    network: Network,
+    model: str,
+) -> Topology:
+    """Return hosts of GPUs on one NVSwitch each, with one NIC per GPU."""
+    total = hosts * gpus
+    links = [k for rank in range(total) for k in both(rank, total + rank // gpus, *nvlink)]
+    return connect_hosts(name, hosts, [*gpu_nodes(total, gpus, model), *nvswitches], links, range(total), network)
+
+
 def _pcie_cluster(
     name: str,
     hosts: int,
     nvswitches: list[Node],
     nvlink: tuple[float, float],
     pcie: tuple[float, float],
-    nic: tuple[float, float],
+    network: Network,
 ) -> Topology:
     """Return DGX A100 with its PCIe switches: one per two GPUs, each with an uplink to the host memory and two NICs."""
     gpus = 8 * hosts
     first_pcie = gpus + len(nvswitches)
     first_memory = first_pcie + 4 * hosts
-    first_rail = first_memory + hosts
     nodes = [*gpu_nodes(gpus, 8, "A100"), *nvswitches]
     nodes += [Node(name=f"pcie{i // 4}.{i % 4}", kind="switch", host=f"host{i // 4}") for i in range(4 * hosts)]
     nodes += [Node(name=f"memory{h}", kind="memory", host=f"host{h}") for h in range(hosts)]
     links = [k for rank in range(gpus) for k in both(rank, gpus + rank // 8, *nvlink)] if nvswitches else []
     links += [k for rank in range(gpus) for k in both(rank, first_pcie + rank // 2, *pcie, kind="pcie")]
     links += [k for i in range(4 * hosts) for k in both(first_pcie + i, first_memory + i // 4, *pcie, kind="pcie")]
-    if hosts > 1:
-        nodes += rail_nodes(8)
-        for index in range(8):
-            for host in range(hosts):
-                links += both(first_pcie + 4 * host + index // 2, first_rail + index, *nic)
-    return Topology(name, tuple(nodes), tuple(links))
+    nics = [first_pcie + rank // 2 for rank in range(gpus)]
+    return connect_hosts(name, hosts, nodes, links, nics, network)

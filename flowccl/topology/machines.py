@@ -30,10 +30,13 @@ from flowccl.topology.hardware import (
     dgx2,
     dgx_a100,
     dgx_h100,
+    dgx_h200,
     gb200_nvl72,
+    hgx_b200,
     internal1,
     internal2,
     mi250,
+    mi300x,
     ndv2,
 )
 from flowccl.topology.topology import Topology
@@ -78,6 +81,15 @@ MACHINES: dict[str, MachineKind] = {
     ),
     "dgx_h100": _row(
         dgx_h100, "dgx_h100:HOSTS", _N, "dgx_h100:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
+    ),
+    "dgx_h200": _row(
+        dgx_h200, "dgx_h200:HOSTS", _N, "dgx_h200:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
+    ),
+    "hgx_b200": _row(
+        hgx_b200, "hgx_b200:HOSTS", _N, "hgx_b200:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
+    ),
+    "mi300x": _row(
+        mi300x, "mi300x:HOSTS", _N, "mi300x:4:network=fat-tree", "8 AMD GPUs per host in a full xGMI mesh; rails"
     ),
     "gb200_nvl72": _row(
         gb200_nvl72, "gb200_nvl72:RACKS", _N, "gb200_nvl72:2", "72 GPUs per rack, NVSwitch copies and reduces; rails"
@@ -154,6 +166,11 @@ def _value(kind: MachineKind, parameter: str, value: str) -> float | bool | str:
         if value not in ("true", "false"):
             raise TopologyError(f'{parameter} must be true or false, got "{value}"')
         return value == "true"
+    if isinstance(machine_options(kind.build)[parameter], int | float):
+        try:
+            return int(value) if value.isdecimal() else float(value)
+        except ValueError:
+            raise TopologyError(f'{parameter} must be a number, got "{value}"') from None
     return value
 
 
