@@ -1,10 +1,9 @@
 """A schedule as a program of a runtime: how long it takes there, and what it needs."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flowccl.errors import FlowcclError, InputError, NothingFoundError
+from flowccl.errors import FlowcclError, InputError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
@@ -39,36 +38,6 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
     if sms is not None and lowered.threadblocks > sms:
         raise InputError(f"{profile.name}: {lowered.threadblocks} threadblocks on one GPU, which has {sms} SMs")
     return lowered
-
-
-def best_program(
-    found: Sequence[Schedule],
-    profile: RuntimeProfile,
-    sms: int | None,
-    lean: float,
-    out_of_time: Callable[[], bool] = lambda: False,
-) -> tuple[Schedule, Lowered]:
-    """Return the schedule whose program is earliest on a runtime, and the program.
-
-    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned. Schedules
-    are lowered in the order of their completion times, until one would finish later than the best program.
-    """
-    programs: list[tuple[Schedule, Lowered]] = []
-    best_ps, problem = float("inf"), ""
-    for schedule in sorted(found, key=lambda one: (one.finish_ps, len(one))):
-        if schedule.finish_ps > best_ps * (1 + lean) or (programs and out_of_time()):
-            break
-        try:
-            lowered = lower_for(schedule, profile, sms)
-        except InputError as error:
-            problem = problem or str(error)
-            continue
-        programs.append((schedule, lowered))
-        best_ps = min(best_ps, lowered.program_ps)
-    if not programs:
-        raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problem}")
-    near = [row for row in programs if row[1].program_ps <= best_ps * (1 + lean)]
-    return min(near, key=lambda row: (len(row[0]), row[1].program_ps))
 
 
 def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:

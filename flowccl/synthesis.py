@@ -11,14 +11,14 @@ from typing import Any
 from flowccl.adapters.trunks import on_trunks
 from flowccl.auto.arm import step_work_s
 from flowccl.auto.chunk_counts import ChunkCounts
-from flowccl.auto.loading import MethodLoader
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
-from flowccl.auto.search import PortfolioSearch, leanest
+from flowccl.auto.search import PortfolioSearch
+from flowccl.choice import best_program, leanest
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.lowered import best_program
+from flowccl.loading import MethodLoader
 from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result

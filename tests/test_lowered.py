@@ -5,9 +5,10 @@ import json
 import pytest
 
 from flowccl import load_schedule, save_schedule, synthesize, verify
+from flowccl.choice import best_program
 from flowccl.cli import main
 from flowccl.errors import InputError, NothingFoundError
-from flowccl.lowered import best_program, loadable, lower_for
+from flowccl.lowered import loadable, lower_for
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.topology.machines import machine
 
@@ -89,7 +90,12 @@ def test_bad_input(arguments, message, capsys):
 
 
 def test_json_names_the_runtimes(capsys):
-    assert main("synth dgx1 allgather --size 256KiB --for mscclpp --steps 5 --json --quiet".split()) == 0
+    assert (
+        main(
+            ["synth", "dgx1", "allgather", "--size", "256KiB", "--for", "mscclpp", "--steps", "5", "--json", "--quiet"]
+        )
+        == 0
+    )
     value = json.loads(capsys.readouterr().out)
     assert value["runtime"] == "mscclpp"
     assert value["program_us"] >= value["finish_us"] * 0.999

@@ -32,6 +32,12 @@ class ChunkCounts:
             self.known[count] = self._demand(count)
         return self.known[count]
 
+    def allowed(self, count: int) -> Demand:
+        """The demand with a chunk count that is known to be allowed."""
+        if (demand := self.demand(count)) is None:
+            raise DemandError(f"{count} chunks per block are not allowed")
+        return demand
+
     def _demand(self, count: int) -> Demand | None:
         try:
             demand = self.demand_of(count)

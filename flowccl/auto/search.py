@@ -92,22 +92,17 @@ class PortfolioSearch:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             return [(self._open(name, 1), 1) for name in missing]
-        young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self._first_steps(arm)]
-        if young:
+        first = [arm for arm in self._running() if arm.count == 1 and not arm.traits.slow_second_step]
+        if young := [arm for arm in first if arm.taken < self.params.first_steps]:
             return [(arm, 1) for arm in young]
         new = [self._open(name, count) for name, count in self._raised()]
         new += self._refinements()
         new = new or self._last()
         return [*((arm, 1) for arm in new), *self._turns(new)]
 
-    def _first_steps(self, arm: Arm) -> int:
-        return 1 if arm.traits.slow_second_step else self.params.first_steps
-
     def _turns(self, new: Sequence[Arm]) -> list[tuple[Arm, int]]:
         """The arm with the best outlook works for half of the round; the other half is shared by up to three others."""
-        running = sorted(
-            (arm for arm in self._running() if arm not in new), key=lambda arm: (arm.outlook_ps, arm.idle_s)
-        )
+        running = [arm for arm in self._running() if arm not in new]
         if not running:
             return []
         leader, *others = sorted(running, key=lambda arm: (arm.outlook_ps, arm.idle_s))
@@ -136,9 +131,8 @@ class PortfolioSearch:
         for name in self.methods:
             if name in self.dropped or traits_of(name).runs_last:
                 continue
-            for count in self._next_counts(name):
-                if self._is_due(name, count):
-                    due.append((self._first_work_s(name, count), name, count))
+            counts = [count for count in self._next_counts(name) if self._is_due(name, count)]
+            due += [(self._first_work_s(name, count), name, count) for count in counts]
         return [(name, count) for _, name, count in sorted(due, key=lambda row: row[0])[: 2 * _PLACES]]
 
     def _next_counts(self, name: str) -> list[int]:
@@ -156,17 +150,29 @@ class PortfolioSearch:
             return [count for count in dict.fromkeys(wanted) if count not in known]
         if self.useful_chunks > 1 and mine[-1].count < self.useful_chunks:
             return [self.useful_chunks] if self.counts.demand(self.useful_chunks) is not None else []
-        count = self.counts.above(mine[-1].count, powers=mine[-1].traits.powers_of_two)
-        return [] if count is None or not self._may_gain(mine) else [count]
+        return [self._next_count(name, mine)] if self._above(mine, mine[-1].count) and self._may_gain(mine) else []
+
+    def _next_count(self, name: str, mine: list[Arm]) -> int:
+        """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
+        count = self._above(mine, mine[-1].count)
+        if len(mine) > 1 and mine[-1].best_ps < mine[-2].best_ps:
+            limit = limit_ps(mine[-2].count, mine[-2].best_ps, mine[-1].count, mine[-1].best_ps)
+            useful = mine[-1].count * (mine[-1].best_ps - limit) / max(self.params.close * limit, 1.0)
+            while (more := self._above(mine, count)) and more <= useful and self._is_due(name, more):
+                count = more
+        return count
+
+    def _above(self, mine: list[Arm], count: int) -> int:
+        """The allowed chunk count after this one; 0 where there is none."""
+        return self.counts.above(count, powers=mine[-1].traits.powers_of_two) or 0
 
     def _may_gain(self, mine: list[Arm]) -> bool:
         """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
         best = min(mine, key=lambda arm: arm.best_ps)
-        if len(mine) - 1 - mine.index(best) >= self.params.patience:
+        in_vain = len(mine) - 1 - mine.index(best) >= self.params.patience
+        if in_vain or (mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > self.best_ps):
             return False
-        if mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > self.best_ps:
-            return False
-        if len(mine) == 1 or best is not mine[-1]:  # compared with what others found with no more chunks
+        if len(mine) == 1 or best is not mine[-1]:  # compare with what others found with no more chunks
             peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= mine[-1].count)
             return len(mine) <= 2 or best.best_ps <= (1 + self.params.close) * peers_ps
         before = min(mine[:-1], key=lambda arm: arm.best_ps)
@@ -186,10 +192,11 @@ class PortfolioSearch:
         for arm in sorted(self.arms, key=lambda arm: -arm.best_ps):
             if arm.best is not None and len(self.methods) > 1:
                 bases[arm.count] = arm.best
-        options = []
-        for count, base in bases.items():
-            for fine in self._refined_counts(count, base):
-                options.append((self._refined_limit_ps(count, base), fine, count))
+        options = [
+            (self._refined_limit_ps(count, base), fine, count)
+            for count, base in bases.items()
+            for fine in self._refined_counts(count, base)
+        ]
         done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
         for hope_ps, fine, count in sorted(options):
             demand = self.counts.demand(fine)
@@ -198,11 +205,7 @@ class PortfolioSearch:
             work_s = step_work_s(REFINE, demand, first=True)
             if self.params.due * (done_s + work_s) <= self.work_s * _PLACES and self._has_time(_SAFETY * work_s):
                 self.refined[count, fine] = bases[count].finish_ps
-                return [
-                    self._add(
-                        Arm(REFINE, fine, demand, refined(bases[count], demand, self.context), self.params.memory_s)
-                    )
-                ]
+                return [self._add(REFINE, fine, refined(bases[count], demand, self.context))]
         return []
 
     def _refined_counts(self, count: int, base: Schedule) -> list[int]:
@@ -241,14 +244,12 @@ class PortfolioSearch:
     # -- arms -----------------------------------------------------------------------------------------------------
 
     def _open(self, name: str, count: int) -> Arm:
-        demand = self.counts.demand(count)
-        assert demand is not None
-        steps = self.methods[name](Problem(self.topology, demand), self.context)
-        return self._add(Arm(name, count, demand, steps, self.params.memory_s))
+        demand = self.counts.allowed(count)
+        return self._add(name, count, self.methods[name](Problem(self.topology, demand), self.context))
 
-    def _add(self, arm: Arm) -> Arm:
-        self.arms.append(arm)
-        return arm
+    def _add(self, name: str, count: int, steps: Iterator[Schedule | None]) -> Arm:
+        self.arms.append(Arm(name, count, self.counts.allowed(count), steps, self.params.memory_s))
+        return self.arms[-1]
 
     def _arms_of(self, name: str) -> list[Arm]:
         return sorted((arm for arm in self.arms if arm.name == name), key=lambda arm: arm.count)
@@ -310,12 +311,3 @@ class PortfolioSearch:
             log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])
             arm.over, arm.best, arm.best_ps = True, None, float("inf")
         return not violations
-
-
-def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
-    """Of all schedules within `lean` of the best one, the verified one with the fewest transfers."""
-    near = [one for one in found if one.finish_ps <= best.finish_ps * (1 + lean)]
-    for one in sorted(near, key=lambda one: (len(one), one.finish_ps)):
-        if one is best or not verify(one):
-            return one
-    return best

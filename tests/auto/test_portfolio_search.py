@@ -12,7 +12,8 @@ from flowccl import synthesize
 from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
-from flowccl.auto.search import PortfolioSearch, leanest
+from flowccl.auto.search import PortfolioSearch
+from flowccl.choice import leanest
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, InputError

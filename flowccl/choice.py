@@ -1,0 +1,48 @@
+"""The choice among the schedules that were found: the leanest in the model, or the earliest program on a runtime."""
+
+from collections.abc import Callable, Sequence
+
+from flowccl.errors import InputError, NothingFoundError
+from flowccl.lowered import Lowered, lower_for
+from flowccl.runtimes.profiles import RuntimeProfile
+from flowccl.schedule.schedule import Schedule
+from flowccl.verifier.verify import verify
+
+
+def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
+    """Of all schedules within `lean` of the best one, the verified one with the fewest transfers."""
+    near = [one for one in found if one.finish_ps <= best.finish_ps * (1 + lean)]
+    for one in sorted(near, key=lambda one: (len(one), one.finish_ps)):
+        if one is best or not verify(one):
+            return one
+    return best
+
+
+def best_program(
+    found: Sequence[Schedule],
+    profile: RuntimeProfile,
+    sms: int | None,
+    lean: float,
+    out_of_time: Callable[[], bool] = lambda: False,
+) -> tuple[Schedule, Lowered]:
+    """Return the schedule whose program is earliest on a runtime, and the program.
+
+    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned. Schedules
+    are lowered in the order of their completion times, until one would finish later than the best program.
+    """
+    programs: list[tuple[Schedule, Lowered]] = []
+    best_ps, problem = float("inf"), ""
+    for schedule in sorted(found, key=lambda one: (one.finish_ps, len(one))):
+        if schedule.finish_ps > best_ps * (1 + lean) or (programs and out_of_time()):
+            break
+        try:
+            lowered = lower_for(schedule, profile, sms)
+        except InputError as error:
+            problem = problem or str(error)
+            continue
+        programs.append((schedule, lowered))
+        best_ps = min(best_ps, lowered.program_ps)
+    if not programs:
+        raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problem}")
+    near = [row for row in programs if row[1].program_ps <= best_ps * (1 + lean)]
+    return min(near, key=lambda row: (len(row[0]), row[1].program_ps))
