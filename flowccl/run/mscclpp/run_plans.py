@@ -17,10 +17,11 @@ from flowccl.run.mscclpp import cuda
 from flowccl.run.mscclpp.cases import PlanCase, combine, merge_places
 from flowccl.run.mscclpp.external import Peers, find_peers, run_among
 from flowccl.run.mscclpp.launcher import run_processes
-from flowccl.run.mscclpp.plan_facts import PlanFacts, plan_dtype, read_plan
+from flowccl.run.mscclpp.plan_facts import PlanFacts, plan_dtype
 from flowccl.run.mscclpp.runtime import Provider, find_provider
 from flowccl.run.mscclpp.worker import PlanJob
 from flowccl.schedule.schedule import Schedule
+from flowccl.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +50,46 @@ def root_of(schedule: Schedule) -> int:
 
 
 def run_plans(paths: Sequence[str | Path], options: RunOptions, gpu: GpuOptions) -> list[Row] | None:
-    """Run plans with all sizes and types; return the rows, or None if another process has them.
+    """Run plans with all sizes and types; return the rows, or None if another process has them."""
+    cases = [
+        PlanCase(str(path), size, name, gpu.root, options.iterations, gpu.warmup)
+        for path in paths
+        for size in options.sizes
+        for name in options.dtypes
+    ]
+    rows = run_cases_of_plans(cases, gpu)
+    return None if rows is None else merge_places(rows)
+
+
+def run_cases_of_plans(cases: Sequence[PlanCase], gpu: GpuOptions) -> list[Row] | None:
+    """Run cases, all in the same processes; return one row per case, or None if another process has them.
 
     Everything that can be checked without a GPU is checked before the first one is touched.
     """
-    facts = [read_plan(path, gpu.root) for path in paths]
-    for plan in facts:
-        for name in options.dtypes:
-            for size in options.sizes:
-                plan.layout(size, plan_dtype(name))
+    facts = {case.plan: case.facts() for case in cases}
+    for case in cases:
+        facts[case.plan].layout(case.size, plan_dtype(case.dtype))
     peers = find_peers()
-    devices = _devices(facts, gpu.one_gpu, peers)
+    devices = _devices(list(facts.values()), gpu.one_gpu, peers)
     provider = find_provider()
-    for plan in facts:
+    for plan in facts.values():
         plan.check_version(provider.version)
     with tempfile.TemporaryDirectory(prefix="flowccl-plans-") as folder:
-        cases = _cases(facts, options, gpu, Path(folder))
-        return _run(PlanJob(cases, devices, provider.version, _path(provider)), peers, gpu)
-
-
-def _run(job: PlanJob, peers: Peers | None, gpu: GpuOptions) -> list[Row] | None:
-    results = run_processes(job, gpu.timeout_s) if peers is None else run_among(job, peers)
+        copies = {path: _copy(path, number, Path(folder)) for number, path in enumerate(facts)}
+        made = tuple(dataclasses.replace(case, plan=copies[case.plan]) for case in cases)
+        job = PlanJob(made, devices, provider.version, _path(provider))
+        results = run_processes(job, gpu.timeout_s) if peers is None else run_among(job, peers)
     if results is None:
         return None
-    return merge_places([combine(case, ranks) for case, ranks in zip(job.cases, results, strict=True)])
+    return [combine(case, ranks) for case, ranks in zip(cases, results, strict=True)]
+
+
+def _copy(path: str, number: int, folder: Path) -> str:
+    """Return a copy of a plan under a name of its own: MSCCL++ keeps what it has prepared by the name of the plan."""
+    value = read_json(path, MAX_PLAN_BYTES)
+    copy = folder / f"{number}-{Path(path).name}"
+    copy.write_text(json.dumps(value | {"name": f"{value['name']}-{number}"}))
+    return str(copy)
 
 
 def _path(provider: Provider) -> str | None:
@@ -82,27 +99,16 @@ def _path(provider: Provider) -> str | None:
 def _devices(facts: Sequence[PlanFacts], one_gpu: bool, peers: Peers | None) -> tuple[int, ...]:
     """Return the GPU of each rank, on its own host; raise InputError if the plans do not fit the GPUs."""
     ranks, found = facts[0].ranks, cuda.devices()
+    for plan in facts:
+        if plan.ranks != ranks:
+            raise InputError(f"{plan.path} is for {plan.ranks} ranks, but {facts[0].path} is for {ranks}")
+        plan.check_resident(found[0], ranks if one_gpu else 1)
     if peers is not None and peers.size != ranks:
         raise InputError(f"{facts[0].path} is for {ranks} ranks, but {peers.size} processes were started")
-    for plan in facts:
-        plan.check_resident(found[0], ranks if one_gpu else 1)
     if one_gpu:
         return (0,) * ranks
     local = [peers.local] if peers is not None else range(ranks)
     if max(local) >= len(found):
-        have = f"{len(found)} GPU" + ("s" if len(found) > 1 else "")
+        have = counted(len(found), "GPU")
         raise InputError(f"{facts[0].path} is for {ranks} ranks, but this host has {have}; --one-gpu runs all on one")
     return tuple(range(ranks)) if peers is None else (peers.local,) * ranks
-
-
-def _cases(facts: Sequence[PlanFacts], options: RunOptions, gpu: GpuOptions, folder: Path) -> tuple[PlanCase, ...]:
-    """Return one case per plan, size and type, with plans under names of their own: MSCCL++ keeps plans by name."""
-    cases = []
-    for number, plan in enumerate(facts):
-        value = read_json(plan.path, MAX_PLAN_BYTES)
-        copy = folder / f"{number}-{Path(plan.path).name}"
-        copy.write_text(json.dumps(value | {"name": f"{value['name']}-{number}"}))
-        for size in options.sizes:
-            for name in options.dtypes:
-                cases.append(PlanCase(str(copy), size, name, gpu.root, options.iterations, gpu.warmup))
-    return tuple(cases)

@@ -1,0 +1,66 @@
+"""The plans of the GPU tests: synthesized and exported where they are missing.
+
+`python -m tests.gpu.plans` makes all of them, for a machine with a GPU that has only numpy. FLOWCCL_TEST_PLANS names
+the folder; the default is build/gpu-plans.
+"""
+
+import itertools
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowccl.cli import main
+from flowccl.export import ExportOptions, export
+from flowccl.schedule.files import load_schedule
+
+MACHINES = ("dgx1", "dgx_h100:1:nvls=false", "hypercube:3", "rail:2x4")
+COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
+SIZES = ("64KiB", "1MiB", "16MiB", "256MiB")
+PLACES = ("out", "in")
+TYPES = ("float32", "float16", "bfloat16", "int32")
+FOLDER = Path(os.environ.get("FLOWCCL_TEST_PLANS", "build/gpu-plans"))
+SEARCH = ("--for", "mscclpp", "--sms", "16", "--time-limit", "2", "--quiet")
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """A plan, and the type of its elements."""
+
+    machine: str
+    collective: str
+    size: str
+    place: str
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """The name of the plan's file, without its ending."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size} {self.place}".lower())
+
+    def plan(self) -> Path:
+        """The plan; made first if it is missing."""
+        path = FOLDER / f"{self.name}.json"
+        if not path.exists():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            schedule = FOLDER / f"{self.name.removesuffix(self.place)}schedule.json"
+            if not schedule.exists():
+                arguments = [self.machine, self.collective, "--size", self.size, *SEARCH, "--out", str(schedule)]
+                assert main(["synth", *arguments]) == 0
+            export(load_schedule(schedule), "mscclpp", path, ExportOptions(inplace=self.place == "in"))
+        return path
+
+
+def covering() -> list[GpuCase]:
+    """Cases with every machine, collective and size together; places and types so that every pair of values occurs."""
+    cases = []
+    for number, (machine, name, size) in enumerate(itertools.product(MACHINES, COLLECTIVES, SIZES)):
+        place = PLACES[(number + number // 4 + number // 20) % 2]
+        dtype = TYPES[(number + number // 4 + number // 20) // 2 % 4 if number % 2 else (number + number // 4) % 4]
+        cases.append(GpuCase(machine, name, size, place, dtype))
+    return cases
+
+
+if __name__ == "__main__":
+    for case in covering():
+        print(case.plan(), flush=True)

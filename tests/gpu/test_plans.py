@@ -1,0 +1,116 @@
+"""Plans on a real GPU, all ranks on one device: every element is right, and broken plans are reported."""
+
+import json
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowccl.errors import InputError
+from flowccl.run.mscclpp.cases import PlanCase
+from flowccl.run.mscclpp.launcher import HangError
+from flowccl.run.mscclpp.plan_facts import read_plan
+from flowccl.run.mscclpp.run_plans import GpuOptions, run_cases_of_plans
+from flowccl.units import parse_bytes
+from tests.gpu.markers import needs_gpu
+from tests.gpu.plans import COLLECTIVES, MACHINES, PLACES, SIZES, TYPES, GpuCase, covering
+
+
+def test_the_selection_covers_every_pair_of_values() -> None:
+    values = (MACHINES, COLLECTIVES, SIZES, PLACES, TYPES)
+    rows = [(case.machine, case.collective, case.size, case.place, case.dtype) for case in covering()]
+    assert len(rows) >= 64
+    for i, j in combinations(range(5), 2):
+        assert {(row[i], row[j]) for row in rows} == {(a, b) for a in values[i] for b in values[j]}
+
+
+@needs_gpu
+def test_every_element_of_the_covering_selection_is_right() -> None:
+    cases = covering()
+    made = [PlanCase(str(case.plan()), parse_bytes(case.size), case.dtype, iterations=3, warmup=1) for case in cases]
+    rows = run_cases_of_plans(made, GpuOptions(one_gpu=True))
+    assert rows is not None
+    wrong = {}
+    for case, row in zip(cases, rows, strict=True):
+        timing = row.out_of_place or row.in_place
+        assert timing is not None
+        print(f"{case.name} {case.dtype}: {timing.median_us:.1f} us, {timing.wrong} wrong")
+        if timing.wrong:
+            wrong[case.name] = timing.wrong
+    assert wrong == {}
+
+
+def broken(tmp_path: Path, change: Callable[[Any], None]) -> PlanCase:
+    value = json.loads(GpuCase("dgx1", "allgather", "1MiB", "out", "float32").plan().read_text())
+    change(value)
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(value))
+    return PlanCase(str(path), 1 << 20, "float32", iterations=2, warmup=0)
+
+
+def operations(plan: Any) -> list[tuple[list[Any], int, Any]]:
+    return [
+        (block["ops"], index, op)
+        for gpu in plan["gpus"]
+        for block in gpu["threadblocks"]
+        for index, op in enumerate(block["ops"])
+    ]
+
+
+@needs_gpu
+def test_a_missing_signal_hangs_and_is_explained(tmp_path: Path) -> None:
+    def change(plan: Any) -> None:
+        ops, index, _ = next(found for found in operations(plan) if found[2]["name"] == "signal")
+        del ops[index]
+
+    with pytest.raises(HangError, match=r"did not finish.*these wait forever: gpu"):
+        run_cases_of_plans([broken(tmp_path, change)], GpuOptions(one_gpu=True, timeout_s=8))
+
+
+@needs_gpu
+def test_a_missing_wait_is_reported(tmp_path: Path) -> None:
+    def change(plan: Any) -> None:
+        waits = [found for found in operations(plan) if found[2]["name"] == "wait"]
+        ops, index, _ = waits[len(waits) // 2]
+        del ops[index]
+
+    try:
+        rows = run_cases_of_plans([broken(tmp_path, change)], GpuOptions(one_gpu=True, timeout_s=8))
+    except HangError as error:
+        print(error)
+        return
+    assert rows is not None
+    print("wrong elements:", rows[0].out_of_place and rows[0].out_of_place.wrong)
+
+
+@needs_gpu
+def test_a_wrong_offset_gives_wrong_elements(tmp_path: Path) -> None:
+    def change(plan: Any) -> None:
+        puts = [op for _, _, op in operations(plan) if op["name"] == "put"]
+        first, second = (
+            puts[0]["dst_buff"][0],
+            next(op["dst_buff"][0] for op in puts[1:] if op["dst_buff"][0]["index"] != puts[0]["dst_buff"][0]["index"]),
+        )
+        first["index"], second["index"] = second["index"], first["index"]
+
+    rows = run_cases_of_plans([broken(tmp_path, change)], GpuOptions(one_gpu=True, timeout_s=8))
+    assert rows is not None
+    assert rows[0].out_of_place is not None
+    assert rows[0].out_of_place.wrong > 0
+
+
+@needs_gpu
+def test_what_the_gpu_cannot_run_is_refused(tmp_path: Path) -> None:
+    def change(plan: Any) -> None:
+        for gpu in plan["gpus"]:
+            gpu["threadblocks"] *= 40
+
+    case = broken(tmp_path, change)
+    blocks = sum(read_plan(case.plan).blocks)
+    with pytest.raises(InputError, match=f"8 ranks on one GPU need {blocks} threadblocks"):
+        run_cases_of_plans([case], GpuOptions(one_gpu=True))
+    whole = PlanCase(str(GpuCase("dgx1", "allgather", "1MiB", "out", "float32").plan()), 1 << 20, "float32")
+    with pytest.raises(InputError, match="is for 8 ranks, but this host has 1 GPU; --one-gpu"):
+        run_cases_of_plans([whole], GpuOptions())
