@@ -4,12 +4,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flowccl.demand.collectives import collective_name
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.published import published_us
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, parse_bytes
 from flowccl.wording import percent
+
+HALVES = "reduce-scatter+allgather"
+"""The column for the sum of the completion times of a reduce_scatter and an allgather, a baseline of allreduce."""
+BASELINES = (
+    "hierarchical",
+    "multi-ring",
+    "double-binary-tree",
+    "ring",
+    "recursive-doubling",
+    "direct",
+    "tree",
+    "in-network",
+    HALVES,
+)
+"""Columns with textbook algorithms."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +97,19 @@ def compare(
             if should_stop():
                 return rows
             on_run(size, method)
+            limits: dict[str, Any] = {
+                "time_limit_s": time_limit_s,
+                "gap": gap,
+                "lean": lean,
+                "min_chunk_bytes": min_chunk_bytes,
+                "seed": seed,
+                "should_stop": should_stop,
+            }
+            if method == HALVES:
+                finishes[method] = halves_us(topology, collective, size, **limits)
+                continue
             try:
-                result = synthesize(
-                    topology,
-                    collective,
-                    size,
-                    method=method,
-                    time_limit_s=time_limit_s,
-                    gap=gap,
-                    lean=lean,
-                    min_chunk_bytes=min_chunk_bytes,
-                    seed=seed,
-                    should_stop=should_stop,
-                )
+                result = synthesize(topology, collective, size, method=method, **limits)
             except (DemandError, NothingFoundError):
                 if method == "auto":
                     raise
@@ -109,6 +125,22 @@ def compare(
         if on_row:
             on_row(rows[-1])
     return rows
+
+
+def halves_us(
+    topology: Topology, collective: str, size_bytes: int, *, time_limit_s: float, **limits: Any
+) -> float | None:
+    """The sum of the completion times of a reduce_scatter and an allgather; None for other collectives than allreduce.
+
+    Each of the two gets half of the time.
+    """
+    if collective_name(collective) != "allreduce":
+        return None
+    parts = [
+        synthesize(topology, part, size_bytes, time_limit_s=time_limit_s / 2, **limits).schedule.finish_us
+        for part in ("reduce_scatter", "allgather")
+    ]
+    return sum(parts)
 
 
 def header(columns: Sequence[str]) -> str:

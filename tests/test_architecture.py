@@ -54,7 +54,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "compact": METHODS | {"compilation"},
     "tenants": CHECKS | {"result", "synthesis"},
     "published": BASE,
-    "compare": BASE | {"topology", "published", "synthesis", "result"},
+    "compare": BASE | {"topology", "demand", "published", "synthesis", "result"},
     "advise": METHODS,
     "explain": CHECKS,
     "run": SCHEDULE | {"export", "runtimes"},

@@ -39,9 +39,9 @@ def add(commands: Commands) -> None:
     compare.add_argument(
         "--methods",
         metavar="LIST",
-        default="auto,ring,recursive-doubling,direct,tree,milp,lp",
-        help="methods, one column each; a dash marks a method that does not apply "
-        "(default: auto,ring,recursive-doubling,direct,tree,milp,lp)",
+        default=None,
+        help="methods, one column each; a dash marks a method that does not apply; reduce-scatter+allgather is the sum "
+        "of the two for allreduce (default: auto, the baselines, milp and lp)",
     )
     compare.add_argument(
         "--time-limit", metavar="SECONDS", type=seconds, default=10.0, help="for each synthesis (default: 10)"
@@ -55,13 +55,14 @@ def add(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from flowccl.compare import compare, header, line, parse_sizes
+    from flowccl.compare import BASELINES, compare, header, line, parse_sizes
     from flowccl.plot.comparison import plot_comparison
     from flowccl.plot.picture import check_suffix
     from flowccl.units import format_bytes
 
     topology = machine_with_faults(options.machine, options)
-    sizes, methods = parse_sizes(options.sizes), options.methods.split(",")
+    sizes = parse_sizes(options.sizes)
+    methods = options.methods.split(",") if options.methods else ["auto", *BASELINES, "milp", "lp"]
     if options.out is not None:
         check_suffix(options.out)
     shown: list[str] = []

@@ -30,7 +30,7 @@ Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
 _MOST_TO_GENERATE = 2000  # transfers; serial generation lets transfers share a limit, but is slow
 
 
-def _once(build: Callable[[Topology, Demand], Schedule]) -> Method:
+def once(build: Callable[[Topology, Demand], Schedule]) -> Method:
     """The method that yields the one schedule of a baseline."""
 
     @wraps(build)
@@ -40,7 +40,7 @@ def _once(build: Callable[[Topology, Demand], Schedule]) -> Method:
     return run
 
 
-@_once
+@once
 def direct(topology: Topology, demand: Demand) -> Schedule:
     """Every source sends to every destination itself; rank r starts with r + 1, to spread the load of the receivers."""
     source, n = demand.source[demand.destination_chunk].astype(np.int64), demand.num_gpus
@@ -49,10 +49,11 @@ def direct(topology: Topology, demand: Demand) -> Schedule:
     return lay_out(topology, demand, [tuple(row) for row in rows.tolist()], "direct")
 
 
-@_once
+@once
 def ring(topology: Topology, demand: Demand) -> Schedule:
     """Chunks travel around a ring of all GPUs: even chunks in one direction, odd chunks in the other."""
-    order = _ring_order(neighbours(topology, 1), demand)
+    paths = QuickestPaths(neighbours(topology, 1), float(demand.chunk_bytes.mean()))
+    order = ring_order(paths.distance[: demand.num_gpus, : demand.num_gpus])
     place = {rank: i for i, rank in enumerate(order)}
 
     def sends() -> Iterator[Send]:
@@ -69,7 +70,7 @@ def ring(topology: Topology, demand: Demand) -> Schedule:
     return lay_out(topology, demand, list(sends()), "ring")
 
 
-@_once
+@once
 def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
     """In step k, ranks that differ in bit k exchange their chunks; only for powers of two."""
     n = demand.num_gpus
@@ -91,7 +92,7 @@ def recursive_doubling(topology: Topology, demand: Demand) -> Schedule:
     return lay_out(topology, demand, list(sends()), "recursive-doubling")
 
 
-@_once
+@once
 def tree(topology: Topology, demand: Demand) -> Schedule:
     """Every chunk travels down a binary tree: its source is the root, and the other ranks follow in order."""
     n = demand.num_gpus
@@ -112,24 +113,31 @@ def tree(topology: Topology, demand: Demand) -> Schedule:
     return lay_out(topology, demand, list(sends()), "tree")
 
 
-def lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) -> Schedule:
+def lay_out(topology: Topology, demand: Demand, sends: list[Send] | NDArray[np.int64], method: str) -> Schedule:
     """Turn sends between ranks into transfers, serially in the order of the steps, and left-shift them.
 
     Where bandwidths change over time, the order is determined with the lowest bandwidth of every link.
     """
     slow = _slowest(topology)
     near = neighbours(slow, 1)
-    paths = _QuickestPaths(near, float(demand.chunk_bytes.mean()))
-    rows = [(step, hop, chunk, pair) for step, chunk, a, b in sends for hop, pair in enumerate(paths.pairs(a, b))]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    paths = QuickestPaths(near, float(demand.chunk_bytes.mean()))
+    table = _hops(paths, np.array(sends, dtype=np.int64).reshape(-1, 4))
     # A node that stores but does not copy receives a chunk once for each time it sends it: the two must alternate.
     no_copies = bool(np.any(topology.stores & ~topology.copies))
     hop_by_hop = np.zeros(len(table)) if no_copies else table[:, 1]
     table = table[np.lexsort((hop_by_hop, table[:, 0]))]
-    chunk, pair = table[:, 2].astype(np.int32), table[:, 3]
-    lists = [near.routes.links(int(route)) for route in near.pair_ptr[:-1][pair]]
-    zero = np.zeros(len(table), dtype=np.int64)
-    unscheduled = Schedule.from_links(slow, demand, chunk, Routes.from_lists(lists), zero, method=method)
+    pairs, route = np.unique(table[:, 3], return_inverse=True)
+    routes = Routes.from_lists([near.routes.links(int(first)) for first in near.pair_ptr[:-1][pairs]])
+    unscheduled = Schedule(
+        slow,
+        demand,
+        routes,
+        table[:, 2].astype(np.int32),
+        route.reshape(-1).astype(np.int32),
+        np.zeros(len(table), dtype=np.int64),
+        np.zeros(len(table), dtype=np.bool_),
+        method,
+    )
     takes = unscheduled.timing.end_arrival_ps  # of each transfer, since each has one end
     if float(takes.max()) * len(takes) >= 2.0**62:
         raise DemandError(f"method {method}: {demand.size_bytes} bytes take too long on {topology.name}")
@@ -146,6 +154,18 @@ def lay_out(topology: Topology, demand: Demand, sends: list[Send], method: str) 
     return schedule
 
 
+def _hops(paths: "QuickestPaths", sends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sends (step, chunk, from, to) as rows (step, hop, chunk, pair of neighbours), one for each hop of a send."""
+    ends, which = np.unique(sends[:, 2:], axis=0, return_inverse=True)
+    lists = [paths.pairs(a, b) for a, b in ends.tolist()]
+    pair = np.array([pair for path in lists for pair in path], dtype=np.int64)
+    count = np.array([len(path) for path in lists], dtype=np.int64)
+    first, hops = np.cumsum(count) - count, count[which.reshape(-1)]
+    hop = np.arange(hops.sum()) - np.repeat(np.cumsum(hops) - hops, hops)
+    step, chunk = (np.repeat(sends[:, column], hops) for column in (0, 1))
+    return np.stack((step, hop, chunk, pair[np.repeat(first[which.reshape(-1)], hops) + hop]), axis=1)
+
+
 def _slowest(topology: Topology) -> Topology:
     """The machine with every link at its lowest bandwidth over time."""
     if not topology.changes:
@@ -155,7 +175,7 @@ def _slowest(topology: Topology) -> Topology:
     return replace(topology, links=tuple(links))
 
 
-class _QuickestPaths:
+class QuickestPaths:
     """The quickest path between two ranks, as pairs of neighbours."""
 
     def __init__(self, near: Neighbours, size_bytes: float) -> None:
@@ -183,16 +203,16 @@ class _QuickestPaths:
         return self.known[a, b]
 
 
-def _ring_order(near: Neighbours, demand: Demand) -> list[int]:
-    """A ring of the demand's ranks by the nearest-neighbour heuristic, improved by 2-opt."""
-    distance = _QuickestPaths(near, float(demand.chunk_bytes.mean())).distance[: demand.num_gpus, : demand.num_gpus]
-    order, left = [0], set(range(1, demand.num_gpus))
+def ring_order(distance: NDArray[np.float64]) -> list[int]:
+    """A ring of ranks with these distances by the nearest-neighbour heuristic, improved by 2-opt."""
+    count = len(distance)
+    order, left = [0], set(range(1, count))
     while left:
         at = order[-1]
         after = min(left, key=lambda rank: (distance[at, rank], rank))
         order.append(after)
         left.discard(after)
-    return _two_opt(order, distance) if demand.num_gpus <= 128 else order
+    return _two_opt(order, distance) if count <= 128 else order
 
 
 def _two_opt(order: list[int], distance: NDArray[np.float64]) -> list[int]:

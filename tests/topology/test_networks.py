@@ -76,8 +76,8 @@ def test_machines_of_today(name: str, inside_GBps: float, model: str) -> None:
         ),
         ("hgx_b200:2:network=fat-tree:oversubscription=0.5", "hgx_b200: oversubscription must be at least 1, got 0.5"),
         (
-            "hgx_b200:2:network=fat-tree:oversubscription=half",
-            'machine "hgx_b200:2:network=fat-tree:oversubscription=half": oversubscription must be a number, got "half"',
+            "mi300x:2:network=fat-tree:oversubscription=half",
+            'machine "mi300x:2:network=fat-tree:oversubscription=half": oversubscription must be a number, got "half"',
         ),
     ],
 )
