@@ -139,6 +139,29 @@ def _epoch_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
+def _step_rows(result: Result) -> list[tuple[str, str]]:
+    """The rows of the method after SCCL."""
+    facts = result.details
+    if "rounds_per_step" not in facts or not isinstance(facts["front"], list):
+        return []
+    split = str(facts["rounds_per_step"]).strip("[]")
+    points = [f"({one['chunks']}, {one['steps']}, {one['rounds']}) {one['finish_us']:.6g} us" for one in facts["front"]]
+    rows = [
+        (
+            "steps",
+            f"{facts['steps']}, with rounds {split}: {facts['rounds']} rounds for {facts['chunks']} chunks per block",
+        ),
+        ("front", f"(chunks, steps, rounds): {', '.join(points)}"),
+        ("bounds", f"{facts['steps_bound']}; {facts['rounds_bound']}"),
+    ]
+    for name in ("infeasible", "undecided"):
+        some = facts[name]
+        if isinstance(some, list) and some:
+            more = f" and {len(some) - 8} more" if len(some) > 8 else ""
+            rows.append((name, ("proved: " if name == "infeasible" else "") + ", ".join(some[:8]) + more))
+    return rows
+
+
 def _flow_rows(result: Result) -> list[tuple[str, str]]:
     """The rows of a method that starts from a fluid optimum."""
     facts = result.details
@@ -174,6 +197,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
         ("bound proof", result.bound.witness),
         *_runtime_rows(result),
         *_epoch_rows(result),
+        *_step_rows(result),
         *_flow_rows(result),
         *_sketch_rows(result),
         ("algbw", format_GBps(metrics.algbw_GBps)),

@@ -86,7 +86,8 @@ def synthesize(
 
     `workers` threads run arms side by side; with `steps` the result does not depend on their number. `options` are
     those of the method: `TecclOptions` for milp, lp and astar, which use one chunk unless `chunks` is given;
-    `TacclOptions` for taccl, which tries multiples of the chunk count of its sketch.
+    `TacclOptions` for taccl, which tries multiples of the chunk count of its sketch; `ScclOptions` for sccl, which
+    chooses the number of chunks unless `chunks` is given.
     """
     limit_s = _checked_limit(time_limit_s)
     target = runtime_profile(runtime) if isinstance(runtime, str) else runtime
@@ -95,6 +96,8 @@ def synthesize(
         topology, size_bytes = on_runtime(topology, target), _served_size(topology, collective, size_bytes)
     if chunks is None and method != "auto" and info_of(method).epochs:
         chunks = 1
+    if method != "auto" and info_of(method).own_chunks:
+        options, chunks = {**(options or {}), "chunks": chunks}, 1
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
     if chunks is None and not isinstance(collective, Demand):
         demand_of = _multiples(demand_of, getattr((options or {}).get("sketch"), "chunks", 1))

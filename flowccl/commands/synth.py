@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_writable, machine_with_faults
-from flowccl.commands.synth_options import add_synth, epoch_options, taccl_options
+from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
 from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError
 
@@ -145,7 +145,14 @@ def _method_options(options: argparse.Namespace, topology: "Topology", given: di
     """The options of the chosen method; options of another method are refused."""
     from flowccl.methods.registry import methods_where
 
-    of_taccl = taccl_options(options)
+    of_taccl, of_sccl = taccl_options(options), sccl_options(options)
+    if of_sccl and options.method != "sccl":
+        raise InputError(f"{', '.join(options.flags[name] for name in of_sccl)}: only for --method sccl")
+    if options.method == "sccl":
+        other = [name for name in given | of_taccl if name not in ("solver", "threads")]
+        if other:
+            raise InputError(f"{options.flags[other[0]]}: not an option of --method sccl")
+        return given | of_sccl
     if options.method == "taccl":
         return _for_taccl(options, topology, given, of_taccl)
     if of_taccl:

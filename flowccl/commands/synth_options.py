@@ -1,6 +1,7 @@
 """The options of `flowccl synth`, and its help text."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from flowccl.commands.parts import Commands, Parser, add_faults, fraction, natural, positive, seconds
@@ -12,6 +13,7 @@ _EXAMPLES = """examples:
   flowccl synth dgx1 my-demand.json --json
   flowccl synth dgx_h100:4 allreduce --size 64MB --without 'gpu3 <-> rail3'
   flowccl synth ndv2:2 allgather --size 1MB --method taccl --sketch sk1-ndv2-n2.json
+  flowccl synth dgx1 allgather --size 1MB --method sccl --chunks 6 --sccl-steps 3 --sccl-rounds 7
   flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us
   flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv
   flowccl synth torus:4x4 --tenants tenants.json
@@ -92,7 +94,7 @@ def add_synth(commands: Commands) -> Parser:
     _add_search(synth)
     add_faults(synth)
     _add_groups(synth)
-    synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth))
+    synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth) | _add_sccl(synth))
     return synth
 
 
@@ -221,6 +223,26 @@ def _add_taccl(synth: Parser) -> dict[str, str]:
     add("--routing-limit", "routing_limit_s", "time limit of routing (default: half of --time-limit)", **limit)
     add("--contiguity-limit", "contiguity_limit_s", "time limit of contiguity (default: the remaining time)", **limit)
     return flags
+
+
+def _add_sccl(synth: Parser) -> dict[str, str]:
+    """Options of the method after SCCL, by name; the namespace contains only those that are given."""
+    flags: dict[str, str] = {}
+    group = synth.add_argument_group("sccl", "least steps, and least rounds per chunk; --chunks gives the chunks")
+
+    def add(flag: str, to: str, text: str, number: Callable[[str], int] = positive) -> None:
+        flags[to] = flag
+        group.add_argument(flag, dest=f"sccl_{to}", default=argparse.SUPPRESS, help=text, metavar="N", type=number)
+
+    add("--sccl-steps", "steps", "number of steps (default: the whole Pareto front)")
+    add("--sccl-rounds", "rounds", "rounds of all steps together (default: the whole Pareto front)")
+    add("--sccl-extra-rounds", "extra_rounds", "at most this many rounds more than steps (default: 4)", natural)
+    return flags
+
+
+def sccl_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `ScclOptions` that the user gave."""
+    return _with_prefix(options, "sccl_")
 
 
 def taccl_options(options: argparse.Namespace) -> dict[str, Any]:

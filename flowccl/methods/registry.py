@@ -54,6 +54,7 @@ class MethodInfo:
     reduce_rate  it can be adapted to GPUs that take time to reduce
     allreduce    it is only for reductions with several destinations
     epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
+    own_chunks   it chooses the number of chunks itself, or takes the one that is given among its options
     fluid        it starts from a fluid optimum: the result says what whole chunks and the pipeline lose against it
     baseline     it is one of the textbook algorithms that comparisons show
     loops        the units of compiled loops that it runs: names of methods that represent them
@@ -73,6 +74,7 @@ class MethodInfo:
     reduce_rate: bool = True
     allreduce: bool = False
     epochs: bool = False
+    own_chunks: bool = False
     fluid: bool = False
     baseline: bool = False
     loops: tuple[str, ...] = _EVERY
@@ -404,6 +406,14 @@ _METHODS = (
         overheads=True,
         loops=(*_EVERY, "taccl"),
         traits=Traits(slow_second_step=True),
+    ),
+    MethodInfo(
+        name="sccl",
+        load="flowccl.methods.sccl:sccl",
+        summary="SCCL: least steps and rounds, the Pareto front, infeasibility proved",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS}),
+        own_chunks=True,
     ),
     MethodInfo(
         name="fluid",
