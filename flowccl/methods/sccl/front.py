@@ -61,7 +61,7 @@ class StepSearch:
         """Yield the decided instances, in the order of the loop."""
         best: Fraction | None = None
         for steps in self._steps():
-            for ratio, chunks, rounds in self._candidates(steps, best):
+            for ratio, chunks, rounds in self._undecided(steps, best):
                 if self.context.budget.left_s <= 0 or self.context.budget.should_stop():
                     return
                 found = self._decide(chunks, steps, rounds)
@@ -82,7 +82,7 @@ class StepSearch:
             yield steps
             steps += 1
 
-    def _candidates(self, steps: int, best: Fraction | None) -> list[tuple[Fraction, int, int]]:
+    def _undecided(self, steps: int, best: Fraction | None) -> list[tuple[Fraction, int, int]]:
         """(R / C, C, R) of one phase in ascending order; of equal ratios only the least C."""
         given = self.options.rounds
         most = max(steps + self.options.extra_rounds, ceil(self.least_rounds.ratio))
@@ -127,8 +127,8 @@ class StepSearch:
         chunks = options.chunks or 1
         least = ceil(self.least_rounds.ratio * chunks) * parts
         if options.rounds is not None and options.rounds < least:
-            needs = f"rounds must be at least {least} with chunks per block: {chunks}, got {options.rounds}"
-            raise InputError(f"sccl: {needs}; {self.least_rounds}{twice}")
+            least_words = f"rounds must be at least {least} with chunks per block: {chunks}, got {options.rounds}"
+            raise InputError(f"sccl: {least_words}; {self.least_rounds}{twice}")
         smallest = int(self.demand.chunk_bytes.min())
         if chunks > smallest:
             raise InputError(f"sccl: a block of {smallest} bytes cannot be divided into {chunks} chunks")
