@@ -33,7 +33,8 @@ class Progress:
 class Result:
     """A verified schedule with its lower bound. `trace` lists the improvements in order of time.
 
-    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime.
+    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime. `candidates`
+    are the best schedules of all methods and chunk counts that were tried.
     """
 
     schedule: Schedule
@@ -46,6 +47,7 @@ class Result:
     interrupted: bool = False
     details: Mapping[str, object] = field(default_factory=dict)
     lowered: Lowered | None = None
+    candidates: tuple[Schedule, ...] = field(default=(), repr=False)
 
     @property
     def loss(self) -> float | None:

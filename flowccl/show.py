@@ -17,6 +17,7 @@ from flowccl.wording import counted, percent
 if TYPE_CHECKING:
     from flowccl.compact import CompactResult
     from flowccl.tenants import TenantsResult
+    from flowccl.trade_off import TradeOffPoint
 
 
 _MOST_LISTED = 8
@@ -214,6 +215,19 @@ def describe_result(result: Result, out: str | None = None) -> str:
     if out is not None:
         rows.append(("written to", out))
     return _table(rows)
+
+
+def describe_trade_off(front: "Sequence[TradeOffPoint]", lower_bound_us: float) -> str:
+    """The table of `synth --trade-off`."""
+    on_runtime = any(point.program_us is not None for point in front)
+    head = f"{'messages per GPU':>16}{'chunks':>8}{'chunk':>12}{'transfers':>11}{'schedule us':>13}{'gap':>9}"
+    lines = ["", head + (f"{'program us':>12}" if on_runtime else "") + "  method"]
+    for point in front:
+        row = f"{point.messages_per_gpu:>16}{point.chunks:>8}{format_bytes(point.chunk_bytes):>12}{point.transfers:>11}"
+        row += f"{point.finish_us:>13.2f}{percent(point.finish_us / max(lower_bound_us, 1e-9) - 1):>9}"
+        row += "" if point.program_us is None else f"{point.program_us:>12.2f}"
+        lines.append(f"{row}  {point.method}")
+    return "\n".join(lines)
 
 
 def _runtime_rows(result: Result) -> list[tuple[str, str]]:

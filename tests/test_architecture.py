@@ -61,7 +61,8 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "torch": SCHEDULE | {"run"},
     "profile": SCHEDULE | {"run"},
     "plot": SCHEDULE,
-    "show": CHECKS | {"result", "compact", "tenants"},
+    "trade_off": CHECKS | {"lowered", "result"},
+    "show": CHECKS | {"result", "compact", "tenants", "trade_off"},
 }
 COMMAND_LINE = {"__init__", "__main__", "cli", "commands"}  # these may import every layer
 LOADED_BY_METHODS = ("schedule/generation/job_shop.py",)  # early packages do not import these modules

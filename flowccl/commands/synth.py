@@ -14,8 +14,10 @@ from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
+    from flowccl.result import Result
     from flowccl.schedule.schedule import Schedule
     from flowccl.topology.topology import Topology
+    from flowccl.trade_off import TradeOffPoint
 
 _LOADING = "loading compiled code (the first run compiles it)"
 
@@ -49,8 +51,9 @@ def _synth_one(
 ) -> int:
     """Synthesize one collective or demand; `given` are the options of its method."""
     from flowccl.demand.requested import requested_demand
+    from flowccl.plot.picture import check_suffix
     from flowccl.schedule.files import save_schedule
-    from flowccl.show import describe_result
+    from flowccl.show import describe_result, describe_trade_off
     from flowccl.synthesis import synthesize
 
     _check_late(options.late, topology)
@@ -68,6 +71,8 @@ def _synth_one(
     topology = _with_buffer_limit(_with_reduce_rate(topology, options), options)
     if options.out is not None:
         check_writable(Path(options.out))
+    if options.trade_off:
+        check_suffix(options.trade_off)
     stop = StopSignal()
     progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
     progress.phase(_LOADING)
@@ -101,11 +106,35 @@ def _synth_one(
     if size is not None and planned != size and not options.quiet:
         note = f"no plan of {options.runtime} serves {size:,} B, since every block must be a multiple of 16 B"
         print(f"flowccl: note: {note}; planned for {planned:,} B", file=sys.stderr)
+    front = _trade_off(options, result)
     if options.json:
-        print(json.dumps(result.to_json() | {"runtimes": _runtimes(result.schedule, options.sms)}))
+        more = {"runtimes": _runtimes(result.schedule, options.sms)}
+        print(json.dumps(result.to_json() | more | ({"trade_off": [one.to_json() for one in front]} if front else {})))
     else:
         print_text(describe_result(result, options.out))
+        if front:
+            print_text(describe_trade_off(front, result.bound.us))
     return 0
+
+
+def _trade_off(options: argparse.Namespace, result: "Result") -> "list[TradeOffPoint]":
+    """The trade-off where it is asked for, also written as a picture."""
+    if options.trade_off is None:
+        return []
+    from flowccl.plot.trade_off import plot_trade_off
+    from flowccl.runtimes.machine import known_sms
+    from flowccl.trade_off import trade_off
+
+    schedule = result.schedule
+    front = trade_off(result, known_sms(schedule.topology, options.sms))
+    if options.trade_off:
+        times = {"schedule": [point.finish_us for point in front]}
+        if result.lowered is not None:
+            times[f"program on {result.lowered.runtime}"] = [point.program_us or 0.0 for point in front]
+        title = f"{schedule.demand.collective} on {schedule.topology.name}"
+        messages = [point.messages_per_gpu for point in front]
+        plot_trade_off(title, messages, times, result.bound.us, options.trade_off)
+    return front
 
 
 def _runtimes(schedule: "Schedule", sms: int | None) -> "dict[str, Any]":

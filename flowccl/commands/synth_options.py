@@ -90,6 +90,14 @@ def add_synth(commands: Commands) -> Parser:
     synth.add_argument(
         "--sms", metavar="N", type=positive, help="with --for: SMs of a GPU, where the machine names no GPU model"
     )
+    synth.add_argument(
+        "--trade-off",
+        metavar="PICTURE",
+        nargs="?",
+        const="",
+        help="also show what more messages buy: completion time against messages per GPU; with a file name (.png, "
+        ".svg, .pdf), also as a picture",
+    )
     synth.add_argument("--quiet", action="store_true", help="do not show the progress line")
     _add_search(synth)
     add_faults(synth)
