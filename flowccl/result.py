@@ -33,7 +33,7 @@ class Progress:
 class Result:
     """A verified schedule with its lower bound. `trace` lists the improvements in order of time.
 
-    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime. `candidates`
+    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime. `found`
     are the best schedules of all methods and chunk counts that were tried.
     """
 
@@ -47,7 +47,7 @@ class Result:
     interrupted: bool = False
     details: Mapping[str, object] = field(default_factory=dict)
     lowered: Lowered | None = None
-    candidates: tuple[Schedule, ...] = field(default=(), repr=False)
+    found: tuple[Schedule, ...] = field(default=(), repr=False)
 
     @property
     def loss(self) -> float | None:

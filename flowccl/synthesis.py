@@ -144,20 +144,20 @@ def synthesize(
         raise NothingFoundError(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
-    lowered, candidates = None, search.found()
+    lowered, found = None, search.found()
     if lanes is not None:
-        candidates, best = [on_trunks(one, lanes) for one in candidates], _verified(on_trunks(best, lanes))
+        found, best = [on_trunks(one, lanes) for one in found], _verified(on_trunks(best, lanes))
     if target.is_ideal:
-        best = leanest(candidates, best, lean)
+        best = leanest(found, best, lean)
     else:
-        candidates = [replace(one, runtime=target) for one in candidates if not verify(one)]
-        best, lowered = best_program(candidates, target, sms, lean, lambda: context.budget.elapsed_s > limit_s)
+        found = [replace(one, runtime=target) for one in found if not verify(one)]
+        best, lowered = best_program(found, target, sms, lean, lambda: context.budget.elapsed_s > limit_s)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds = context.budget.elapsed_s
     return Result(
-        best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(candidates)
+        best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(found)
     )
 
 

@@ -36,7 +36,7 @@ def trade_off(result: Result, sms: int | None = None) -> list[TradeOffPoint]:
 
     Times are those of the programs where the result was made for a runtime; schedules that it cannot run are left out.
     """
-    points = [point for one in result.candidates if not verify(one) and (point := _point(one, sms)) is not None]
+    points = [point for one in result.found if not verify(one) and (point := _point(one, sms)) is not None]
     points.sort(key=lambda point: (point.messages_per_gpu, _time_us(point), point.transfers))
     front: list[TradeOffPoint] = []
     for point in points:
