@@ -156,9 +156,7 @@ def synthesize(
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds = context.budget.elapsed_s
-    return Result(
-        best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(found)
-    )
+    return Result(best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(found))
 
 
 def _check_runtime(
