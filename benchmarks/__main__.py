@@ -4,6 +4,7 @@ import sys
 from importlib import import_module
 
 NAMES = {
+    "clusters": "clusters of today, whole and with faults, compared with textbook algorithms",
     "quality": "gaps of auto on real and random machines, compared with published results and baselines",
     "speed": "seconds to the first schedule and to gaps of 10, 5, 2 and 1 %",
     "scale": "first schedules on meshes with random bandwidths, 64 to 1,024 GPUs",

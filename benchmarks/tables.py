@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.clusters import best_baseline, faulty, short, summary
 from flowccl.units import format_bytes
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print one table per file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tables", description=__doc__)
-    parser.add_argument("file", nargs="+", help="file that quality, speed or scale wrote with --json")
+    parser.add_argument("file", nargs="+", help="file that clusters, quality, speed or scale wrote with --json")
     for name in parser.parse_args(arguments).file:
         stored = json.loads(Path(name).read_text(encoding="utf-8"))
         print(_where(stored) + "\n")
         rows = stored["rows"]
-        table = _quality if "auto_us" in rows[0] else _speed if "reached_s" in rows[0] else _scale
+        kinds = {"fault": _clusters, "auto_us": _quality, "reached_s": _speed}
+        table = next((table for key, table in kinds.items() if key in rows[0]), _scale)
         print("\n".join(table(rows)) + "\n")
     return 0
 
@@ -43,6 +45,25 @@ def _quality(rows: list[dict[str, Any]]) -> list[str]:
         cells += [f"{row['auto_us']:.6g}", f"{row['gap']:.2%}", f"{best[0]} {best[1]:.6g}" if best else ""]
         lines.append("| " + " | ".join([*cells, row["bound_witness"]]) + " |")
     return lines
+
+
+def _clusters(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| machine | fault | collective | size | lower bound, us | auto, us | gap | method | chunks | messages per GPU "
+        "| best baseline, us | MSCCL++, us |",
+        "|---" * 12 + "|",
+    ]
+    for row in rows:
+        cells = [short(row["machine"]), faulty(row["fault"]), row["collective"], format_bytes(row["size_bytes"])]
+        if "error" in row:
+            cells += ["", row["error"], *[""] * 6]
+        else:
+            name, us = best_baseline(row)
+            program = "" if row["mscclpp_us"] is None else f"{row['mscclpp_us']:.6g}"
+            cells += [f"{row['lower_bound_us']:.6g}", f"{row['finish_us']:.6g}", f"{row['gap']:.2%}", row["method"]]
+            cells += [str(row["chunks"]), str(row["messages_per_gpu"]), f"{name} {us:.6g}", program]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", summary(rows) + "."]
 
 
 def _speed(rows: list[dict[str, Any]]) -> list[str]:
