@@ -11,14 +11,44 @@ from flowccl.export.lowering.buffers import BufferSlot
 from flowccl.export.lowering.threadblocks import Step, Threadblock
 from flowccl.runtimes.limits import SEMAPHORES_PER_STEP
 
+_WAITS = ("r", "await-ready", "await-release")
+
 
 def count_operations(block: Threadblock) -> int:
-    """Return the number of operations of a threadblock."""
-    writer = OperationWriter("memory", "memory")
-    writer.write(
-        block, [list(waits_of(step)) for step in block.steps], [[0] * step.awaited for step in block.steps], {}
-    )
-    return len(writer.operations)
+    """Return the number of operations of a threadblock, without writing them; channels are memory channels."""
+    count = 0
+    waited = worked = False
+    touched: set[BufferSlot] = set()
+    for step in block.steps:
+        kind = step.kind
+        waits = -(-len(waits_of(step)) // SEMAPHORES_PER_STEP) + (kind in _WAITS)
+        if waits:
+            count += waits + worked
+            worked, waited = False, True
+            touched.clear()
+        if kind in ("ready", "release"):
+            count += 1 + (waited or worked)
+            waited = worked = False
+            touched.clear()
+        elif kind not in _WAITS:
+            slots = _slots(step.src, step.count)
+            slots |= set() if kind == "s" else _slots(step.dst, step.count)
+            if waited or not touched.isdisjoint(slots):
+                count += 1
+                waited = False
+                touched.clear()
+            count += 1
+            worked = True
+            touched |= slots
+            if kind == "s":
+                count += 2
+                worked = False
+                touched.clear()
+        if step.awaited:
+            count += -(-step.awaited // SEMAPHORES_PER_STEP) + (waited or worked)
+            waited = worked = False
+            touched.clear()
+    return count
 
 
 def waits_of(step: Step) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,7 @@ schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and 
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from math import ceil
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
@@ -12,7 +13,14 @@ from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, channels_needed, moves_of, order_events
-from flowccl.export.lowering.threadblocks import LoweringStrategy, Threadblock, assign_channels, make_blocks
+from flowccl.export.lowering.threadblocks import (
+    Connection,
+    LoweringStrategy,
+    Splits,
+    Threadblock,
+    assign_channels,
+    make_blocks,
+)
 from flowccl.runtimes.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
 from flowccl.schedule.schedule import Schedule
 
@@ -65,14 +73,11 @@ def make_plan(
         raise InputError(f"instances must be 1 to {MAX_INSTANCES}, got {instances}")
     layout = layout_of(schedule.demand, instances, inplace)
     moves = moves_of(schedule)
+    needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
-    needed = channels_needed(moves, FIFO[protocol])
     least: list[Excess] = []
-    crowded: set[LoweringStrategy] = set()  # strategies, less their lane length, with too many channels
     for strategy in _strategies(limits):
-        if replace(strategy, lane=0) in crowded:
-            continue
         if strategy.ahead not in events:
             events[strategy.ahead] = order_events(moves, FIFO[protocol], ahead=strategy.ahead)
         key = strategy.ahead, strategy.merge
@@ -80,34 +85,80 @@ def make_plan(
             lowered[key] = lower(
                 layout, moves, events[strategy.ahead], limits, by_route=strategy.ahead, merge=strategy.merge
             )
-        gpu_drafts = lowered[key]
-        assign_channels(gpu_drafts, strategy, needed, one_sided=limits.one_sided)
-        gpus = [
-            GpuPlan(w.rank, *layout.counts(w.rank), w.scratch, make_blocks(w, strategy, one_sided=limits.one_sided))
-            for w in gpu_drafts
-        ]
-        plan = ExecutionPlan(layout, protocol, tuple(gpus))
-        excess = exceeded_limits(plan, limits)
+        plan, excess = _split(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
         if not excess:
             return plan
-        if any(e.limit in _CROWDED for e in excess):  # shorter lanes only increase these
-            crowded.add(replace(strategy, lane=0))
         if not least or _badness(excess) < _badness(least):
             least = excess
     worst = max(least, key=lambda e: e.need / max(e.most, 1))
     raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule, limits, worst)}")
 
 
+def _split(
+    empty: ExecutionPlan,
+    gpu_drafts: list[GpuDrafts],
+    strategy: LoweringStrategy,
+    needed: dict[tuple[int, int, int], int],
+    limits: RuntimeLimits,
+) -> tuple[ExecutionPlan, list[Excess]]:
+    """Return the plan of a strategy, and the limits that it exceeds.
+
+    Connections whose threadblock has too many steps are spread over more channels until all fit, or until there are too
+    many channels or threadblocks.
+    """
+    splits: Splits = {}
+    one_sided = limits.one_sided
+    while True:
+        assign_channels(gpu_drafts, strategy, needed, splits, one_sided=one_sided)
+        gpus = [
+            GpuPlan(
+                drafts.rank,
+                *empty.layout.counts(drafts.rank),
+                drafts.scratch,
+                make_blocks(drafts, strategy, splits, one_sided=one_sided),
+            )
+            for drafts in gpu_drafts
+        ]
+        plan = replace(empty, gpus=tuple(gpus))
+        excess = exceeded_limits(plan, limits)
+        if not any(e.limit == "steps per threadblock" for e in excess) or any(e.limit in _CROWDED for e in excess):
+            return plan, excess
+        more = _more_splits(plan, splits, limits)
+        if more == splits:
+            return plan, excess
+        splits = more
+
+
+def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> Splits:
+    """Return splits with more channels for the connections of threadblocks that have too many steps."""
+    number: Counter[Connection] = Counter()  # threadblocks of every connection at one of its ends
+    steps: Counter[Connection] = Counter()  # drafts of every connection
+    factor: dict[Connection, float] = {}
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            length = num_steps(block, limits)
+            for connection in block.connections:
+                number[connection] += 1
+                steps[connection] += len(block.steps)
+                if length > limits.steps:
+                    factor[connection] = max(factor.get(connection, 1.0), length / limits.steps)
+    result = dict(splits)
+    for connection, times in factor.items():
+        ends = 1 if connection[1] < 0 else 2
+        present = max(1, number[connection] // ends)
+        result[connection] = min(
+            max(present + 1, ceil(present * times)), max(splits.get(connection, 1), steps[connection])
+        )
+    return result
+
+
 def _strategies(limits: RuntimeLimits) -> list[LoweringStrategy]:
     """Return the strategies to try, in order."""
-    sixteenths = (6, 4, 3, 2, 1) if limits.one_sided else (12, 8, 6, 4, 3, 2)
-    lanes = (0, *(limits.steps * share // 16 for share in sixteenths))
     fuses = "rcs" in limits.instructions
-    unmerged = [LoweringStrategy(lane=lane, ahead=True) for lane in lanes]
-    merged = [LoweringStrategy(merge=True, lane=lane, ahead=True) for lane in lanes]
-    fewer = [LoweringStrategy(merge=True, lane=lane) for lane in lanes if not limits.one_sided]
-    shared = [LoweringStrategy(merge=True, lane=lane, share=True, fuse=fuses, ahead=limits.one_sided) for lane in lanes]
-    return [*unmerged, *merged, *fewer, *shared]
+    strategies = [LoweringStrategy(ahead=True), LoweringStrategy(merge=True, ahead=True)]
+    if not limits.one_sided:
+        strategies.append(LoweringStrategy(merge=True))
+    return [*strategies, LoweringStrategy(merge=True, share=True, fuse=fuses, ahead=limits.one_sided)]
 
 
 def num_steps(block: Threadblock, limits: RuntimeLimits) -> int:

@@ -3,23 +3,30 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowccl.export.lowering.buffers import BufferSlot
 from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
 
 MOST_PEERS = 32  # sending threadblocks of one channel; more peers use further channels
+
+Connection = tuple[int, int, int, int]
+"""(sender, receiver, route, instance), or (rank, -1, 0, instance) for the local copies of a rank."""
+
+Splits = dict[Connection, int]
+"""The number of channels over which the steps of a connection are spread; 1 if it is not named."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoweringStrategy:
     """How steps become threadblocks.
 
-    `merge` adjacent chunks; `lane`: the most steps of a connection on one channel (0: no limit); `share` threadblocks
-    between receives and sends; `fuse` a receive and the send after it into one instruction; `ahead`: use enough
-    channels for senders to run ahead of receivers as in the schedule.
+    `merge` adjacent chunks; `share` threadblocks between receives and sends; `fuse` a receive and the send after it
+    into one instruction; `ahead`: use enough channels for senders to run ahead of receivers as in the schedule.
     """
 
     merge: bool = False
-    lane: int = 0
     share: bool = False
     fuse: bool = False
     ahead: bool = False
@@ -49,6 +56,7 @@ class Threadblock:
     recv: int
     channel: int
     steps: tuple[Step, ...]
+    connections: tuple[Connection, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +70,14 @@ class _Group:
 
 
 def assign_channels(
-    gpu_drafts: list[GpuDrafts], strategy: LoweringStrategy, needed: dict[tuple[int, int, int], int], *, one_sided: bool
+    gpu_drafts: list[GpuDrafts],
+    strategy: LoweringStrategy,
+    needed: dict[tuple[int, int, int], int],
+    splits: Splits,
+    *,
+    one_sided: bool,
 ) -> None:
-    """Assign a channel to every step: the same at both ends; the busiest connections are spread evenly over several.
+    """Assign a channel to every step: the same at both ends; connections are spread over channels as `splits` says.
 
     `needed` is the number of channels of each (src, dst, route) with which senders do not wait for receivers; a
     one-sided runtime needs one.
@@ -73,7 +86,7 @@ def assign_channels(
     parts: dict[tuple[int, Lane], int] = {}
     for (rank, lane), count in Counter((draft.rank, draft.lane) for draft in sends).items():
         ahead = needed[rank, lane[1], lane[2]] if strategy.ahead and not one_sided else 1
-        parts[rank, lane] = max(-(-count // strategy.lane) if strategy.lane else 1, min(ahead, count))
+        parts[rank, lane] = min(count, max(splits.get((rank, *lane[1:]), 1), ahead))
     first: dict[tuple[int, Lane], int] = {}
     used: dict[tuple[int, int, int], int] = defaultdict(int)
     for rank, lane in sorted(parts):
@@ -104,10 +117,12 @@ def assign_channels(
             last[draft.lane] = draft.channel
 
 
-def make_blocks(gpu: GpuDrafts, strategy: LoweringStrategy, *, one_sided: bool) -> tuple[Threadblock, ...]:
+def make_blocks(
+    gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits, *, one_sided: bool
+) -> tuple[Threadblock, ...]:
     """Return the threadblocks of one GPU, with the dependencies of their steps."""
     gpu.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
-    groups = _groups(gpu, strategy)
+    groups = _groups(gpu, strategy, splits)
     writer = _last_writers(gpu) if strategy.share else {}
     if strategy.share:
         groups = _shared(groups, writer)
@@ -133,9 +148,14 @@ def make_blocks(gpu: GpuDrafts, strategy: LoweringStrategy, *, one_sided: bool) 
                 _step(draft, sent, waits.get((number, index), ()), awaited[number, index])
                 for index, (draft, sent) in enumerate(rows[number])
             ),
+            tuple(dict.fromkeys(_connection(gpu.rank, draft.lane) for draft in group.drafts if draft.lane[0])),
         )
         for number, group in enumerate(groups)
     )
+
+
+def _connection(rank: int, lane: Lane) -> Connection:
+    return (lane[1], rank, *lane[2:]) if lane[0] == "recv" else (rank, *lane[1:])
 
 
 def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], awaited: int) -> Step:
@@ -164,17 +184,19 @@ def _add_synchronization(rank: int, group: _Group) -> None:
     group.drafts += [make("await-release") for _ in range(early)]
 
 
-def _groups(gpu: GpuDrafts, strategy: LoweringStrategy) -> list[_Group]:
+def _groups(gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits) -> list[_Group]:
     """Return one threadblock per connection, direction and channel; copies get one or more per instance, or for all."""
     groups: dict[tuple[str, int, int], _Group] = {}
-    copies = 0
+    total = Counter(draft.lane[3] for draft in gpu.drafts if draft.lane[0] == "copy")
+    copies: Counter[int] = Counter()
     for draft in gpu.drafts:
-        direction, peer, _, _ = draft.lane
+        direction, peer, _, instance = draft.lane
         channel = 0 if direction == "copy" and strategy.share else draft.channel
         key = (direction, peer, channel)
-        if direction == "copy" and strategy.lane:
-            key = (direction, copies // strategy.lane, channel)
-            copies += 1
+        if direction == "copy":
+            part = copies[instance] * splits.get((gpu.rank, -1, 0, instance), 1) // total[instance]
+            key = (direction, part, channel)
+            copies[instance] += 1
         group = groups.get(key)
         if group is None:
             send, recv = (peer if direction == "send" else -1), (peer if direction == "recv" else -1)
@@ -254,29 +276,32 @@ def _waits(gpu: GpuDrafts, where: dict[int, tuple[int, int]]) -> dict[tuple[int,
     A read comes after the last write; a write comes after the last write and all reads since.
     """
     wrote: dict[BufferSlot, tuple[int, int]] = {}
-    read: dict[BufferSlot, list[tuple[int, int]]] = defaultdict(list)
-    clock: dict[tuple[int, int], dict[int, int]] = {}  # after a step: the last completed step of every threadblock
-    now: dict[int, dict[int, int]] = defaultdict(dict)
+    read: dict[BufferSlot, list[tuple[int, int]]] = {}
+    clock: dict[tuple[int, int], NDArray[np.int32]] = {}  # after a step: the last completed step of every threadblock
+    start = np.full(1 + max((block for block, _ in where.values()), default=0), -1, dtype=np.int32)
+    now: dict[int, NDArray[np.int32]] = {}
     waits: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
     for draft in gpu.drafts:
         place = where[id(draft)]
-        required = {wrote[slot] for slot in draft.reads() if slot in wrote}
-        for slot in draft.writes():
-            required |= {wrote[slot], *read[slot]} if slot in wrote else set(read[slot])
-        known = now[place[0]]
-        left = [p for p in required if p[0] != place[0] and known.get(p[0], -1) < p[1]]
-        left = [p for p in left if not any(clock[q].get(p[0], -1) >= p[1] for q in left if q != p)]
+        known = now.get(place[0], start).copy()
+        reads, writes = draft.reads(), draft.writes()
+        required = {wrote[slot] for slot in reads if slot in wrote}
+        for slot in writes:
+            required.update(read.get(slot, ()))
+            if slot in wrote:
+                required.add(wrote[slot])
+        left = [p for p in required if p[0] != place[0] and known[p[0]] < p[1]]
+        if len(left) > 1:
+            left = [p for p in left if not any(clock[q][p[0]] >= p[1] for q in left if q != p)]
         if left:
             waits[place] = (*waits.get(place, ()), *sorted(left))
-        known = dict(known)
         for p in left:
-            for block, step in (*clock[p].items(), p):
-                known[block] = max(known.get(block, -1), step)
+            np.maximum(known, clock[p], out=known)
         known[place[0]] = place[1]
         now[place[0]] = clock[place] = known
-        for slot in draft.writes():
+        for slot in writes:
             wrote[slot], read[slot] = place, []
-        for slot in draft.reads():
+        for slot in reads:
             if wrote.get(slot) != place:
-                read[slot].append(place)
+                read.setdefault(slot, []).append(place)
     return waits
