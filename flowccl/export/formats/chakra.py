@@ -6,13 +6,14 @@ describe sizes, not data: flowccl adds the chunk of each node as an attribute. S
 the proof of a trace needs them.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from flowccl.errors import InputError
 from flowccl.export.formats.protobuf import bytes_field, delimited, number_field, varint
 from flowccl.export.lowering.buffers import layout_of
-from flowccl.export.lowering.moves import moves_of, order_events
+from flowccl.export.lowering.moves import Move, moves_of, order_events
 from flowccl.schedule.schedule import Schedule
 
 COMP, SEND, RECV = 4, 5, 6  # NodeType of the Chakra schema
@@ -22,21 +23,22 @@ _VERSION = "0.0.4"
 
 
 def chakra_traces(schedule: Schedule) -> list[bytes]:
-    """Return the trace of every rank. A node depends on every earlier node of its chunk that it must not overtake."""
+    """Return the trace of every rank. A node depends on every earlier node of its chunk that it must not overtake.
+
+    A send must also not overtake the sends before it on its first link. It cannot depend on them, because simulators
+    complete a send when the data arrives. It depends on an empty COMP node that depends on what the last of them
+    depends on, so the sends of a link start in the order of the schedule.
+    """
     moves = moves_of(schedule)
-    tags: dict[tuple[int, int], int] = defaultdict(int)
+    links = schedule.routes.link[schedule.routes.ptr[schedule.route]].tolist()
+    tags: Counter[tuple[int, int]] = Counter()
     tag_of = []
     for move in moves:
         tag_of.append(tags[move.src, move.dst])
         tags[move.src, move.dst] += 1
-    traces = [[delimited(_metadata(schedule))] for _ in range(schedule.demand.num_gpus)]
-    wrote: dict[tuple[int, int], int] = {}
-    read: dict[tuple[int, int], list[int]] = defaultdict(list)
+    traces = [_Trace([delimited(_metadata(schedule))]) for _ in range(schedule.demand.num_gpus)]
     for event in order_events(moves, 1, ahead=True):
         move = moves[event.move]
-        rank = move.src if event.sends else move.dst
-        key, trace = (rank, move.chunk), traces[rank]
-        node, name = len(trace) - 1, f"chunk {move.chunk} {move.src} to {move.dst}"
         attributes = {
             "comm_size": int(schedule.demand.chunk_bytes[move.chunk]),
             "comm_src": move.src,
@@ -44,18 +46,51 @@ def chakra_traces(schedule: Schedule) -> list[bytes]:
             "comm_tag": tag_of[event.move],
             f"{OWN}chunk": move.chunk,
         }
-        last = [wrote[key]] if key in wrote else []
         if event.sends:
-            trace.append(_node(node, f"send {name}", SEND, last, attributes))
-            read[key].append(node)
-            continue
-        trace.append(_node(node, f"receive {name}", RECV, [] if move.reduce else [*last, *read[key]], attributes))
+            traces[move.src].send(move, links[move.transfer], attributes)
+        else:
+            traces[move.dst].receive(move, attributes)
+    return [b"".join(trace.messages) for trace in traces]
+
+
+@dataclass(slots=True)
+class _Trace:
+    """The trace of one rank: its messages, and the nodes on which later nodes depend."""
+
+    messages: list[bytes]
+    wrote: dict[int, int] = field(default_factory=dict)  # chunk: the node that wrote it
+    read: dict[int, list[int]] = field(default_factory=dict)  # chunk: the nodes that read it since then
+    gate: dict[int, tuple[int, ...]] = field(default_factory=dict)  # first link: what its last send depends on
+    order: dict[int, int] = field(default_factory=dict)  # first link: the node after the gate of its last send
+
+    def send(self, move: Move, link: int, attributes: Mapping[str, int]) -> None:
+        """Add a send; every send but the first of a link waits for a COMP node."""
+        own = (self.wrote[move.chunk],) if move.chunk in self.wrote else ()
+        if link in self.gate:
+            self.order[link] = self._add("order", COMP, self.gate[link], {})
+        after = (*own, self.order[link]) if link in self.order else own
+        node = self._add(f"send {_name(move)}", SEND, after, attributes)
+        self.gate[link] = after
+        self.read.setdefault(move.chunk, []).append(node)
+
+    def receive(self, move: Move, attributes: Mapping[str, int]) -> None:
+        """Add a receive, and a COMP node for its reduction."""
+        last = [self.wrote[move.chunk]] if move.chunk in self.wrote else []
+        last += self.read.pop(move.chunk, [])
+        node = self._add(f"receive {_name(move)}", RECV, [] if move.reduce else last, attributes)
         if move.reduce:
             reduction = {f"{OWN}chunk": move.chunk, f"{OWN}adds": node}
-            trace.append(_node(node + 1, f"reduce {name}", COMP, [node, *last, *read[key]], reduction))
-            node += 1
-        wrote[key], read[key] = node, []
-    return [b"".join(trace) for trace in traces]
+            node = self._add(f"reduce {_name(move)}", COMP, [node, *last], reduction)
+        self.wrote[move.chunk] = node
+
+    def _add(self, name: str, kind: int, after: Sequence[int], attributes: Mapping[str, int]) -> int:
+        number = len(self.messages) - 1
+        self.messages.append(_node(number, name, kind, after, attributes))
+        return number
+
+
+def _name(move: Move) -> str:
+    return f"chunk {move.chunk} {move.src} to {move.dst}"
 
 
 def _metadata(schedule: Schedule) -> bytes:

@@ -176,6 +176,8 @@ class _TraceReader:
     def _assign(self, operation: Operation, node: _Node, stages: dict[int | bytes, int], where: str) -> None:
         """Add the effect of a node: chunk c is in s[c], and received data to be reduced is in the slots after these."""
         assert self.layout is not None
+        if node.kind == COMP and f"{OWN}adds" not in node.values:
+            return  # it only orders other nodes
         rank, chunk = operation.rank, node.number(f"{OWN}chunk", where)
         if chunk >= len(self.layout.demand):
             raise FileError(f"{where}: names chunk {chunk}, but there are only {len(self.layout.demand)} chunks")

@@ -17,7 +17,8 @@ from flowccl.export.proof.reentry import early_writes
 from flowccl.export.proof.results import CollectiveDefinition, Value, add, difference
 
 MOST_FINDINGS = 20  # findings of one kind
-_COLUMN_BYTES = 200_000_000
+_COLUMN_BYTES = 200_000_000  # of vector clocks at a time
+_NEAR = 64  # steps visited in a search for one pair
 
 
 @dataclass(slots=True)
@@ -275,7 +276,10 @@ def unordered(
     for operation in program.operations:
         column.setdefault((operation.rank, operation.block), len(column))
     of = [column[o.rank, o.block] for o in program.operations]
+    index = [o.index for o in program.operations]
     width = max(1, min(len(column), _COLUMN_BYTES // max(4 * len(of), 1)))
+    if len(column) > width:  # one pass over all clocks is not enough: most pairs are only a few steps apart
+        pairs = [pair for pair in pairs if not _near(graph.before, of, index, *pair)]
     by_part: dict[int, list[tuple[int, int]]] = {}
     for pair in pairs:
         by_part.setdefault(of[pair[0]] // width, []).append(pair)
@@ -288,9 +292,23 @@ def unordered(
             for other in graph.before[n]:
                 np.maximum(row, clock[other], out=row)
             if low <= of[n] < low + width:
-                row[of[n] - low] = program.operations[n].index
-        result += [(a, b) for a, b in asked if clock[b, of[a] - low] < program.operations[a].index]
+                row[of[n] - low] = index[n]
+        result += [(a, b) for a, b in asked if clock[b, of[a] - low] < index[a]]
     return result
+
+
+def _near(before: list[list[int]], of: list[int], index: list[int], a: int, b: int) -> bool:
+    """Whether a search of a few steps backwards from b finds a, or a later step of its threadblock."""
+    seen = {b}
+    queue = [b]
+    for node in queue:
+        for other in before[node]:
+            if of[other] == of[a] and index[other] >= index[a]:
+                return True
+            if other not in seen and len(seen) < _NEAR:
+                seen.add(other)
+                queue.append(other)
+    return False
 
 
 # -- (1) results --------------------------------------------------------------------------------------------------
