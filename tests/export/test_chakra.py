@@ -6,6 +6,7 @@ not limit FIFOs or steps. The tests use a cycle of waiting nodes and a repeated 
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -228,10 +229,33 @@ def test_messages_match(tmp_path: Path) -> None:
                 key = tuple(get(node, name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
                 assert key not in ends[kind(node)]
                 ends[kind(node)].add(key)
-            reductions += kind(node) == COMP
+            reductions += kind(node) == COMP and get(node, "flowccl_adds") >= 0
     assert ends[SEND] == ends[RECV]
     assert len(ends[SEND]) == len(schedule)
     assert reductions == int(schedule.reduce.sum())
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "allreduce"])
+def test_sends_of_a_link_keep_their_order(collective: str) -> None:
+    """A send starts only after everything that the send before it on the link waited for, and one COMP node later."""
+    schedule = schedule_of("dgx1", collective, 2)
+    links = {(link.src, link.dst) for link in schedule.topology.links}
+    starts: dict[tuple[int, int], list[int]] = {pair: [] for pair in links}
+    for i in schedule.start_ps.argsort(kind="stable").tolist():
+        link = schedule.topology.links[schedule.routes.links(int(schedule.route[i]))[0]]
+        starts[link.src, link.dst].append(int(schedule.chunk[i]))
+    for trace in make(schedule, "chakra", ExportOptions()):
+        nodes = [read_fields(message) for message in list(read_delimited(trace))[1:]]
+        after = [[n for f, v in node if f == 5 for n in read_numbers(v)] for node in nodes]
+        sent: dict[tuple[int, int], list[int]] = {}
+        for n, node in enumerate(nodes):
+            if kind(node) == SEND:
+                sent.setdefault((get(node, "comm_src"), get(node, "comm_dst")), []).append(n)
+        for pair, sends in sent.items():
+            assert [get(nodes[n], "flowccl_chunk") for n in sends] == starts[pair]
+            for before, now in pairwise(sends):
+                gates = [n for n in after[now] if kind(nodes[n]) == COMP and after[n] == after[before]]
+                assert gates
 
 
 def test_all_traces_are_written_or_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,16 @@ from flowccl.errors import FileError, InputError
 from flowccl.export import ExportOptions, check, export, export_directory
 from flowccl.export.lowering.plan import make_plan, num_steps
 from flowccl.export.proof.estimate import estimate_ps
+from flowccl.runtimes.costs import FREE, MessageCost, MessageCosts
 from flowccl.runtimes.limits import LIMITS, XML_LIMITS, RuntimeLimits
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.units import busy_ps
 from flowccl.verifier.verify import verify
-from tests.export.cases import PROVABLE, findings, made, read, schedule_of
+from tests.export.cases import PROVABLE, findings, made, plan_value, read, schedule_of
 from tests.export.test_interpreter import pair_schedule
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -356,3 +359,42 @@ def test_estimate_names_missing_links() -> None:
         estimate_ps(program, machine("ring:4"), 1_000_000)
     with pytest.raises(InputError, match=r"the file is for 4 gpus, but the machine ring:8 has 8"):
         estimate_ps(program, machine("ring:8"), 1_000_000)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
+def test_operations_are_counted_as_they_are_written(collective: str) -> None:
+    schedule = schedule_of("dgx1", collective, 4)
+    plan = make_plan(schedule, LIMITS["mscclpp"])
+    written = plan_value(schedule)
+    for gpu, theirs in zip(plan.gpus, written["gpus"], strict=True):
+        counts = [num_steps(block, LIMITS["mscclpp"]) for block in gpu.blocks]
+        assert counts == [len(block["ops"]) for block in theirs["threadblocks"]]
+
+
+def test_only_long_connections_are_split() -> None:
+    """A connection of MSCCL++ is spread over several channels only where its threadblock would be too long."""
+    schedule = schedule_of("ndv2:2", "allgather", 8)
+    plan = make_plan(schedule, LIMITS["mscclpp"])
+    channels: Counter[tuple[int, int]] = Counter()
+    steps: Counter[tuple[int, int]] = Counter()
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            if block.send >= 0:
+                channels[gpu.rank, block.send] += 1
+                steps[gpu.rank, block.send] += len(block.steps)
+    assert max(channels.values()) > 1
+    assert all(channels[pair] == 1 for pair, count in steps.items() if count <= 6)
+
+
+def test_a_proxy_sends_one_message_after_the_other() -> None:
+    """Two messages of 1 us each to two hosts: on links of their own at once, by one proxy 2 us of overhead later."""
+    nodes = tuple(Node(name=f"gpu{i}", host=f"host{i}") for i in range(3))
+    ends = [(a, b) for a in range(3) for b in range(3) if a != b]
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=1.0, overhead_us=2.0) for a, b in ends)
+    machine_of_three = Topology(name="three", nodes=nodes, links=links)
+    schedule = synthesize(machine_of_three, "broadcast", 1000, method="greedy", chunks=1, steps=1).schedule
+    program = read(made(schedule, "msccl"), "msccl")
+    free = estimate_ps(program, machine_of_three, 1000, FREE)
+    one = MessageCost(2.0, proxy=True)
+    assert free == schedule.finish_ps == 3_000_000
+    assert estimate_ps(program, machine_of_three, 1000, MessageCosts(one, one, one)) == 5_000_000

@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.export.formats.mscclpp_operations import OperationWriter, waits_of
+from flowccl.export.formats.mscclpp_operations import OperationWriter
 from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, make_plan
 from flowccl.export.lowering.threadblocks import Threadblock
 from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
@@ -112,7 +112,7 @@ def _semaphores(gpu: GpuPlan) -> tuple[dict[tuple[int, int], list[int]], dict[tu
     count = 0
     for number, block in enumerate(gpu.blocks):
         for index, step in enumerate(block.steps):
-            for target in waits_of(step):
+            for target in step.waits:
                 acquires[number, index].append(count)
                 releases[target].append(count)
                 count += 1

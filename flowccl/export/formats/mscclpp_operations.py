@@ -21,7 +21,7 @@ def count_operations(block: Threadblock) -> int:
     touched: set[BufferSlot] = set()
     for step in block.steps:
         kind = step.kind
-        waits = -(-len(waits_of(step)) // SEMAPHORES_PER_STEP) + (kind in _WAITS)
+        waits = -(-len(step.waits) // SEMAPHORES_PER_STEP) + (kind in _WAITS)
         if waits:
             count += waits + worked
             worked, waited = False, True
@@ -49,11 +49,6 @@ def count_operations(block: Threadblock) -> int:
             waited = worked = False
             touched.clear()
     return count
-
-
-def waits_of(step: Step) -> tuple[tuple[int, int], ...]:
-    """Return the waits of a step; a receive needs none, because the plan ensures that its data comes no earlier."""
-    return () if step.kind == "r" else step.waits
 
 
 @dataclass(slots=True)

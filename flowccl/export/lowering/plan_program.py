@@ -1,6 +1,5 @@
 """Conversion of an execution plan to the program that its target would run, without writing and reading a file."""
 
-from flowccl.export.formats.mscclpp_operations import waits_of
 from flowccl.export.lowering.buffers import BufferSlot
 from flowccl.export.lowering.plan import ExecutionPlan
 from flowccl.export.lowering.threadblocks import Step, Threadblock
@@ -66,7 +65,7 @@ def _through_fifo(operation: Operation, step: Step) -> None:
 
 
 def _write_remote(operation: Operation, step: Step) -> None:
-    operation.after = list(waits_of(step))
+    operation.after = list(step.waits)
     if step.kind in ("r", *_SIGNALS, *_AWAITS):
         return
     rank = operation.sends_to if step.kind == "s" else operation.rank

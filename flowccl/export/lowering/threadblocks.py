@@ -138,6 +138,8 @@ def make_blocks(
             if sent is not None:
                 where[id(sent)] = number, index
     waits = _waits(gpu, where)
+    if one_sided:  # a receive waits for nothing but its data, which the plan lets come only when its slot is free
+        waits = {place: found for place, found in waits.items() if rows[place[0]][place[1]][0].kind != "r"}
     awaited = Counter(target for targets in waits.values() for target in targets)
     return tuple(
         Threadblock(

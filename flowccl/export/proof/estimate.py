@@ -3,47 +3,22 @@
 This is an event simulation. A step starts when everything it waits for is complete. A step that sends occupies the
 links of the fastest route between the two GPUs until its bytes have passed, first come, first served; its data arrives
 after the latency of the route. Copies and reductions on a GPU take no time. Bandwidths are those at time zero.
+
+Operations of a switch occupy one direction of the links of all GPUs of the group: a load with reduction of z bytes
+moves z bytes from every member into the switch and z bytes to the GPU that issues it; a store to all moves z bytes from
+that GPU to every member.
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from flowccl.errors import InputError
+from flowccl.export.proof.network import Network, Occupation
 from flowccl.export.proof.program import RuntimeProgram
-from flowccl.topology.neighbours import neighbours
+from flowccl.runtimes.costs import MessageCosts
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
-from flowccl.units import busy_ps
-
-
-@dataclass(frozen=True, slots=True)
-class _Hop:
-    link: int
-    offset_ps: int
-    GBps: float
-    segment: int
-    overhead_ps: int
-    link_GBps: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """A route between two GPUs: its hops, its latency, and the bandwidth of each of its segments."""
-
-    hops: tuple[_Hop, ...]
-    latency_ps: int
-    segment_GBps: tuple[float, ...]
-
-    def busy_times_ps(self, size_bytes: int) -> list[int]:
-        """Return the time for which each segment is busy."""
-        busy = [busy_ps(size_bytes, rate) for rate in self.segment_GBps]
-        for hop in self.hops:
-            if hop.overhead_ps:
-                busy[hop.segment] = max(busy[hop.segment], hop.overhead_ps + busy_ps(size_bytes, hop.link_GBps))
-        return busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,156 +30,154 @@ class StepTimes:
     tokens: list[tuple[int, int]]
 
 
-def estimate_ps(program: RuntimeProgram, topology: Topology, size_bytes: int) -> int:
-    """Return the finish time of a program on a machine for a buffer of `size_bytes`, as nccl-tests counts them."""
-    return max(step_times(program, topology, size_bytes).end_ps, default=0)
+def estimate_ps(program: RuntimeProgram, topology: Topology, size_bytes: int, costs: MessageCosts | None = None) -> int:
+    """Return the finish time of a program on a machine for a buffer of `size_bytes`, as nccl-tests counts them.
+
+    Links have the overheads of the machine: use `on_runtime` for those of a runtime. `costs` says on which kinds of
+    links a proxy sends: it posts the messages of a GPU one after the other, and the threadblock continues meanwhile.
+    """
+    return max(step_times(program, topology, size_bytes, costs).end_ps, default=0)
 
 
-def step_times(program: RuntimeProgram, topology: Topology, size_bytes: int) -> StepTimes:
+def step_times(
+    program: RuntimeProgram, topology: Topology, size_bytes: int, costs: MessageCosts | None = None
+) -> StepTimes:
     """Return when each step of a program begins and ends on a machine for a buffer of `size_bytes`."""
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
     lanes = split_trunks(topology)  # a link of the simulation carries one step at a time
     simulated = topology if lanes is None else lanes.topology
-    return _Simulation(program, simulated, -(-size_bytes // program.chunks)).run()
+    return _Simulation(program, Network(simulated, costs), -(-size_bytes // program.chunks)).run()
 
 
 class _Simulation:
-    def __init__(self, program: RuntimeProgram, topology: Topology, chunk_bytes: int) -> None:
-        self.program, self.topology, self.chunk_bytes = program, topology, chunk_bytes
-        self.routes = _routes(topology)
-        self.free = [0] * len(topology.links)
-        self.active: list[list[tuple[int, float]]] = [[] for _ in topology.limits]
-        pointer, limits = topology.link_limits
-        self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
+    def __init__(self, program: RuntimeProgram, network: Network, chunk_bytes: int) -> None:
+        self.program, self.network, self.chunk_bytes = program, network, chunk_bytes
+        self.free = [0] * network.resources
+        self.waiting: list[list[tuple[int, int, int]]] = [[] for _ in self.free]  # of each resource, in order
+        self.woken = [-1] * network.resources  # when the resource wakes the first step that waits for it
+        self.active: list[list[tuple[int, float]]] = [[] for _ in network.topology.limits]
+        self.queue: list[tuple[int, int, int]] = []  # (time, -1, resource) or (time, index, step)
         count = len(program.operations)
         self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
         self.waits = [0] * count
         self.since = [0] * count
-        self._connect()
-
-    def _connect(self) -> None:
-        operations = self.program.operations
-        place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
-        puts: dict[Hashable, list[int]] = {}
-        takes: dict[Hashable, list[int]] = {}
-        for n, operation in enumerate(operations):
-            if operation.index:
-                self._edge(place[operation.rank, operation.block, operation.index - 1], n, False)
-            for block, index in operation.after:
-                self._edge(place[operation.rank, block, index], n, False)
-            for key in operation.pushes:
-                puts.setdefault(key, []).append(n)
-            for key in operation.pops:
-                takes.setdefault(key, []).append(n)
-        for key, putting in puts.items():
-            taking = takes.get(key, [])
-            for put, take in zip(putting, taking, strict=False):
-                self._edge(put, take, True)
-            if self.program.depth is not None:
-                for take, put in zip(taking, putting[self.program.depth :], strict=False):
-                    self._edge(take, put, False)
-
-    def _edge(self, first: int, second: int, by_token: bool) -> None:
-        self.after[first].append((second, by_token))
-        self.waits[second] += 1
+        self.begin, self.end, self.completed = [0] * count, [0] * count, 0
+        for first, second, by_token in _edges(program):
+            self.after[first].append((second, by_token))
+            self.waits[second] += 1
 
     def run(self) -> StepTimes:
+        """Return the times of all steps."""
         operations = self.program.operations
-        queue = [(0, o.index, n) for n, o in enumerate(operations) if not self.waits[n]]
-        heapq.heapify(queue)
-        begin, end, completed = [0] * len(operations), [0] * len(operations), 0
-        while queue:
-            now, index, n = heapq.heappop(queue)
-            operation = operations[n]
-            done = now
-            if operation.sends_to >= 0 and operation.size:
-                start, done = self._send(now, operation.rank, operation.sends_to, operation.size * self.chunk_bytes)
-                if start > now:
-                    heapq.heappush(queue, (start, index, n))
-                    continue
-            completed += 1
-            begin[n], end[n] = now, done
-            for other, by_token in self.after[n]:
-                far = by_token and operations[other].rank != operation.rank
-                ready = done + (self._latency(operation.rank, operations[other].rank) if far else 0)
-                self.since[other] = max(self.since[other], ready)
-                self.waits[other] -= 1
-                if not self.waits[other]:
-                    heapq.heappush(queue, (self.since[other], operations[other].index, other))
-        if completed < len(operations):
+        self.queue = [(0, o.index, n) for n, o in enumerate(operations) if not self.waits[n]]
+        heapq.heapify(self.queue)
+        while self.queue:
+            now, index, n = heapq.heappop(self.queue)
+            if index < 0:
+                self._wake(now, n)
+            else:
+                self._try(now, n)
+        if self.completed < len(operations):
             raise InputError("the file deadlocks, so it has no finish; check-export shows where")
         tokens = [(n, other) for n, after in enumerate(self.after) for other, by_token in after if by_token]
-        return StepTimes(begin, end, tokens)
+        return StepTimes(self.begin, self.end, tokens)
 
-    def _latency(self, src: int, dst: int) -> int:
-        """Return the latency of a signal, which may travel against the direction of the only links."""
-        routes = self.routes.get((src, dst)) or self.routes.get((dst, src)) or self._between(src, dst)
-        return routes[0].latency_ps
+    def _wake(self, now: int, resource: int) -> None:
+        """Let the steps that wait for a resource try in order, until one occupies it."""
+        self.woken[resource] = -1
+        waiting = self.waiting[resource]
+        while waiting and self.free[resource] <= now:
+            self._try(now, heapq.heappop(waiting)[2])
+        if waiting:
+            self._watch(resource)
 
-    def _between(self, src: int, dst: int) -> list[_Route]:
-        if (src, dst) not in self.routes:
-            names = f"{self.topology.nodes[src].name} -> {self.topology.nodes[dst].name}"
-            raise InputError(f"the file sends {names}, but {self.topology.name} has no link or switch between them")
-        return self.routes[src, dst]
+    def _watch(self, resource: int) -> None:
+        time = self.free[resource]
+        if self.woken[resource] != time:
+            self.woken[resource] = time
+            heapq.heappush(self.queue, (time, -1, resource))
 
-    def _send(self, now: int, src: int, dst: int, size_bytes: int) -> tuple[int, int]:
-        """Return (start, end) of a send on the fastest route; links are occupied only if it starts now."""
-        routes = self._between(src, dst)
-        cost = [sum(route.busy_times_ps(size_bytes)) + route.latency_ps for route in routes]
-        best = [route for route, time in zip(routes, cost, strict=True) if time == min(cost)]
-        starts = [self._start(now, route, size_bytes) for route in best]
-        start = min(starts)
-        busy = best[starts.index(start)].busy_times_ps(size_bytes)
-        if start == now:
-            self._occupy(start, best[starts.index(start)], busy)
-        return start, start + sum(busy)
+    def _try(self, now: int, n: int) -> None:
+        """Start a step if everything that it occupies is free, else let it wait for that."""
+        operation = self.program.operations[n]
+        if operation.group:
+            choices = self.network.group(operation, operation.size * self.chunk_bytes)
+        elif operation.sends_to >= 0 and operation.size:
+            choices = self.network.send(operation.rank, operation.sends_to, operation.size * self.chunk_bytes)
+        else:
+            self.begin[n] = now
+            self._complete(n, now, now)
+            return
+        blocked = [self._blocked(now, choice) for choice in choices]
+        start, resource, k = min((*row, k) for k, row in enumerate(blocked))
+        if start <= now:
+            choice, self.begin[n] = choices[k], now
+            for used, _, end in choice.uses:
+                self.free[used] = now + end
+                if self.waiting[used]:
+                    self._watch(used)
+            for limit, rate in choice.rates:
+                self.active[limit].append((now + choice.end_ps, rate))
+            self._complete(n, now + choice.free_ps, now + choice.end_ps)
+        elif resource < 0:
+            heapq.heappush(self.queue, (start, operation.index, n))
+        else:
+            heapq.heappush(self.waiting[resource], (self.since[n], operation.index, n))
+            self._watch(resource)
 
-    def _start(self, now: int, route: _Route, size_bytes: int) -> int:
-        busy = route.busy_times_ps(size_bytes)
-        start = now
-        for hop in route.hops:
-            start = max(start, self.free[hop.link] - hop.offset_ps - sum(busy[: hop.segment]))
-        if start > now or not self.topology.limits:
-            return start
-        for limit, rate in self._rates(route).items():
+    def _blocked(self, now: int, choice: Occupation) -> tuple[int, int]:
+        """Return when the choice may be free, and the resource that blocks it (-1: none, or a limit)."""
+        start, blocker = now, -1
+        for resource, begin, _ in choice.uses:
+            if self.free[resource] - begin > start:
+                start, blocker = self.free[resource] - begin, resource
+        if blocker >= 0:
+            begin = next(b for resource, b, _ in choice.uses if resource == blocker)
+            return start, blocker if begin == 0 else -1
+        for limit, rate in choice.rates:
             self.active[limit] = [(end, r) for end, r in self.active[limit] if end > now]
-            if sum(r for _, r in self.active[limit]) + rate > self.topology.limit_GBps[limit] * (1 + 1e-9):
+            total = sum(r for _, r in self.active[limit]) + rate
+            if total > self.network.topology.limit_GBps[limit] * (1 + 1e-9):
                 start = max(start, min(end for end, _ in self.active[limit]))
-        return start
+        return start, -1
 
-    def _rates(self, route: _Route) -> dict[int, float]:
-        rates: dict[int, float] = {}
-        for hop in route.hops:
-            for limit in self.limits_of[hop.link]:
-                rates[limit] = rates.get(limit, 0.0) + hop.GBps
-        return rates
+    def _complete(self, n: int, free: int, done: int) -> None:
+        """Complete a step: its threadblock continues at `free`, its data has left at `done`."""
+        operations = self.program.operations
+        rank = operations[n].rank
+        self.completed += 1
+        self.end[n] = done
+        for other, by_token in self.after[n]:
+            ready = done if by_token else free
+            if by_token and operations[other].rank != rank:
+                ready += self.network.latency_ps(rank, operations[other].rank)
+            self.since[other] = max(self.since[other], ready)
+            self.waits[other] -= 1
+            if not self.waits[other]:
+                heapq.heappush(self.queue, (self.since[other], operations[other].index, other))
 
-    def _occupy(self, start: int, route: _Route, busy: list[int]) -> None:
-        for hop in route.hops:
-            self.free[hop.link] = start + hop.offset_ps + sum(busy[: hop.segment + 1])
-        for limit, rate in self._rates(route).items():
-            self.active[limit].append((start + sum(busy), rate))
 
-
-def _routes(topology: Topology) -> dict[tuple[int, int], list[_Route]]:
-    """Return the routes between all pairs of GPUs that a link or switches connect."""
-    near = neighbours(topology)
-    shape = near.shape
-    first = np.searchsorted(shape.segment_route, np.arange(len(near.routes) + 1))
-    result: dict[tuple[int, int], list[_Route]] = {}
-    for pair, (src, end) in enumerate(zip(near.src.tolist(), near.end.tolist(), strict=True)):
-        rows = []
-        for r in range(int(near.pair_ptr[pair]), int(near.pair_ptr[pair + 1])):
-            hops = range(int(near.routes.ptr[r]), int(near.routes.ptr[r + 1]))
-            rates = shape.segment_GBps[first[r] : first[r + 1]].tolist()
-            made = []
-            for hop in hops:
-                link, segment = int(near.routes.link[hop]), int(shape.hop_segment[hop] - first[r])
-                own = (int(topology.link_overhead_ps[link]), float(topology.link_GBps[link]))
-                made.append(_Hop(link, int(shape.hop_offset_ps[hop]), rates[segment], segment, *own))
-            latency = made[-1].offset_ps + int(topology.link_latency_ps[made[-1].link])
-            rows.append(_Route(tuple(made), latency, tuple(rates)))
-        result[src, end] = rows
-    return result
+def _edges(program: RuntimeProgram) -> Iterator[tuple[int, int, bool]]:
+    """Yield (step, step that waits for it, whether through a connection)."""
+    operations = program.operations
+    place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
+    puts: dict[Hashable, list[int]] = {}
+    takes: dict[Hashable, list[int]] = {}
+    for n, operation in enumerate(operations):
+        if operation.index:
+            yield place[operation.rank, operation.block, operation.index - 1], n, False
+        for block, index in operation.after:
+            yield place[operation.rank, block, index], n, False
+        for key in operation.pushes:
+            puts.setdefault(key, []).append(n)
+        for key in operation.pops:
+            takes.setdefault(key, []).append(n)
+    for key, putting in puts.items():
+        taking = takes.get(key, [])
+        for put, take in zip(putting, taking, strict=False):
+            yield put, take, True
+        if program.depth is not None:
+            for take, put in zip(taking, putting[program.depth :], strict=False):
+                yield take, put, False

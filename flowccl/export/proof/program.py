@@ -20,7 +20,8 @@ class Operation:
     An assignment (target, sources) stores the reduction of the sources in a cell, or in the n-th chunk that the step
     sends. `size` is the number of chunks moved, to gpu `sends_to` if the step sends. Other steps may wait only for a
     step that `is_published`. Cells in `lingers` are read asynchronously after the step, until its data is received or
-    step `flushed_by` of the same threadblock is complete. `label` is the file's name for the place of the step, if that
+    step `flushed_by` of the same threadblock is complete. `group` are the ranks whose memory an operation of a switch
+    accesses together. `label` is the file's name for the place of the step, if that
     is not a threadblock.
     """
 
@@ -38,6 +39,7 @@ class Operation:
     is_published: bool = False
     sends_to: int = -1
     label: str = ""
+    group: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
