@@ -102,19 +102,21 @@ class Network:
         return Occupation(tuple(uses), tuple(rates.items()), end, free)
 
     def group(self, operation: Operation, size_bytes: int) -> list[Occupation]:
-        """Return what an operation of a switch occupies: the links between the switch and the GPUs of its group."""
-        others = [rank for rank in operation.group if rank != operation.rank]
-        ways = [self._between(other, operation.rank)[0] for other in others]
-        back = [self._between(operation.rank, other)[0] for other in others]
-        loads = operation.name == "glres"
-        up = {route.hops[0].link for route in (*ways, *back[:1])} if loads else {back[0].hops[0].link}
-        down = {route.hops[-1].link for route in (*back, *ways[:1])}
-        twice = ({back[0].hops[0].link} | {ways[0].hops[-1].link}) if loads else set()
-        rate = min(route.segment_GBps[0] for route in (*ways, *back))
-        overhead = max(route.hops[0].overhead_ps for route in back)
-        once = overhead + busy_ps(size_bytes, rate)
-        end = overhead + busy_ps(size_bytes * (2 if loads else 1), rate)
-        uses = [(link, 0, end if link in twice else once) for link in sorted(up | down)]
+        """Return what an operation of a switch occupies: the links between the switch and the GPUs of its group.
+
+        A load with reduction (glres) takes the latency of a route until the data is there; the store follows it.
+        """
+        issuer, loads = operation.rank, operation.name == "glres"
+        others = [rank for rank in operation.group if rank != issuer]
+        into = [self._between(other, issuer)[0] for other in others]
+        out = [self._between(issuer, other)[0] for other in others]
+        own = {out[0].hops[0].link, into[0].hops[-1].link}
+        members = {route.hops[-1].link for route in out} | {route.hops[0].link for route in (into if loads else [])}
+        rate = min(route.segment_GBps[0] for route in (*into, *out))
+        overhead = max(route.hops[0].overhead_ps for route in out)
+        once, twice = (overhead + busy_ps(size_bytes * times, rate) for times in (1, 2))
+        uses = [(link, 0, twice if loads and link in own else once) for link in sorted(own | members)]
+        end = out[0].latency_ps + twice if loads else once
         return [Occupation(tuple(uses), (), end, end)]
 
 
