@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from flowccl.errors import InputError
-from flowccl.export.proof.network import Network, Occupation
+from flowccl.export.proof.network import SimulatedNetwork, Occupation
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.costs import MessageCosts
 from flowccl.topology.topology import Topology
@@ -48,11 +48,11 @@ def step_times(
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
     lanes = split_trunks(topology)  # a link of the simulation carries one step at a time
     simulated = topology if lanes is None else lanes.topology
-    return _Simulation(program, Network(simulated, costs), -(-size_bytes // program.chunks)).run()
+    return _Simulation(program, SimulatedNetwork(simulated, costs), -(-size_bytes // program.chunks)).run()
 
 
 class _Simulation:
-    def __init__(self, program: RuntimeProgram, network: Network, chunk_bytes: int) -> None:
+    def __init__(self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int) -> None:
         self.program, self.network, self.chunk_bytes = program, network, chunk_bytes
         self.free = [0] * network.resources
         self.waiting: list[list[tuple[int, int, int]]] = [[] for _ in self.free]  # of each resource, in order

@@ -53,7 +53,7 @@ class Occupation:
     free_ps: int
 
 
-class Network:
+class SimulatedNetwork:
     """The routes of a machine, and what sends on them occupy. Resources are the links, then the proxies of the GPUs."""
 
     def __init__(self, topology: Topology, costs: MessageCosts | None) -> None:
