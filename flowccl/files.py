@@ -84,9 +84,14 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = None) -> None:
     """Write a value as JSON atomically; compressed if the name ends in .gz."""
+    write_bytes(path, json_bytes(value, indent=indent))
+
+
+def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
+    """Return a value as JSON text that ends with a newline."""
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(value, indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
-    write_bytes(path, (text + "\n").encode())
+    return (text + "\n").encode()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

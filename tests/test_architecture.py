@@ -57,6 +57,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "compare": BASE | {"topology", "demand", "published", "synthesis", "result"},
     "advise": METHODS,
     "explain": CHECKS,
+    "catalog": METHODS | {"export", "runtimes", "result", "synthesis"},
     "run": SCHEDULE | {"export", "runtimes"},
     "torch": SCHEDULE | {"run"},
     "profile": SCHEDULE | {"run"},
@@ -73,6 +74,9 @@ ONLY_IN = {  # package of others: where it may be imported
     "torch": ("run/", "torch.py"),
     "mpi4py": ("run/",),
     "matplotlib": ("plot/",),
+    "joblib": ("catalog/engine.py",),
+    "distributed": ("catalog/engine.py",),
+    "ray": ("catalog/engine.py",),
 }
 
 

@@ -1,0 +1,1 @@
+"""The plan catalog: many plans of one machine, chosen by collective and size; see docs/catalog.md."""

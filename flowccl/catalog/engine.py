@@ -1,0 +1,83 @@
+"""Engines: where the tasks of a sweep run. All of them go through joblib."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from flowccl.errors import FlowcclError, InputError
+
+ENGINES = ("local", "dask", "ray")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where tasks run: "local" (processes of this computer), "dask" (a scheduler's address) or "ray"."""
+
+    name: str = "local"
+    address: str = ""
+    jobs: int | None = None
+
+    @classmethod
+    def parse(cls, text: str, jobs: int | None = None) -> "Engine":
+        """Return the engine in a text such as "local", "dask=tcp://10.0.0.1:8786" or "ray"."""
+        name, _, address = text.partition("=")
+        if name not in ENGINES:
+            raise InputError(f"unknown engine {name!r}; known engines: local, dask=ADDRESS, ray")
+        if name == "dask" and not address:
+            raise InputError("the engine dask needs the address of its scheduler: --engine dask=tcp://10.0.0.1:8786")
+        if name == "local" and address:
+            raise InputError("the engine local has no address")
+        package = {"dask": "distributed", "ray": "ray"}.get(name)
+        if package is not None and find_spec(package) is None:
+            raise InputError(f"the engine {name} is not installed: pip install 'flowccl[{name}]'")
+        return cls(name, address, jobs)
+
+    def map(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+        """Yield (number, outcome) of every task as it ends: what the function returns, or a `TaskFailure`."""
+        from joblib import Parallel, delayed
+
+        if not tasks:
+            return
+        with ExitStack() as opened:
+            backend = self._backend(opened)
+            jobs = min(self.jobs or (-1 if self.name != "local" else os.cpu_count() or 1), len(tasks))
+            run = Parallel(n_jobs=jobs, backend=backend, return_as="generator_unordered", batch_size=1)
+            yield from run(delayed(_run)(function, number, task) for number, task in enumerate(tasks))
+
+    def _backend(self, opened: ExitStack) -> str | None:
+        """The name of joblib's backend, connected where it needs a connection."""
+        if self.name == "dask":
+            from distributed import Client
+
+            try:
+                opened.enter_context(Client(self.address, timeout=10))
+            except (OSError, TimeoutError, ValueError) as error:
+                raise InputError(f"the dask scheduler at {self.address} cannot be reached: {error}") from None
+        if self.name == "ray":
+            from ray.util.joblib import register_ray
+
+            register_ray()
+        return "loky" if self.name == "local" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """A task that ended with an error, which the message names."""
+
+    message: str
+
+
+def _run(function: Callable[..., Any], number: int, task: tuple[Any, ...]) -> tuple[int, Any]:
+    """Run one task with one thread per library; an error becomes an outcome, so that the other tasks go on."""
+    for name in _THREADS:
+        os.environ.setdefault(name, "1")
+    try:
+        return number, function(*task)
+    except FlowcclError as error:
+        return number, TaskFailure(str(error))
+    except Exception as error:  # a mistake of ours in one case must not end the sweep
+        return number, TaskFailure(f"{type(error).__name__}: {error}")

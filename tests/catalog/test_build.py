@@ -1,0 +1,173 @@
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import flowccl
+from flowccl import machine, verify
+from flowccl.catalog.build import BuildOptions, build_catalog, cases_of
+from flowccl.catalog.case import PlanTimer
+from flowccl.catalog.check import check_catalog
+from flowccl.catalog.engine import Engine, TaskFailure
+from flowccl.catalog.files import catalog_to_json, load_catalog, load_plan_schedule
+from flowccl.catalog.library import Shape, library_ps, shape_of
+from flowccl.catalog.resize import resized
+from flowccl.catalog.sweep import CASES, locked
+from flowccl.cli import main
+from flowccl.errors import InputError, NothingFoundError
+from flowccl.export import check
+from flowccl.runtimes.profiles import PROFILES
+from tests.catalog.conftest import OPTIONS
+
+SCHEMA = json.loads((Path(flowccl.__file__).parent / "catalog" / "catalog.schema.json").read_text())
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.relative_to(folder).as_posix().startswith(".")
+    }
+
+
+def test_the_files_follow_the_schema_and_are_correct(built):
+    jsonschema.validate(json.loads((built / "catalog.json").read_text()), SCHEMA)
+    assert check_catalog(built, machine("ring:4")).findings == ()
+    for plan in load_catalog(built).plans:
+        assert check(built / plan.file, "mscclpp")[1] == []
+
+
+def test_rules_cover_the_whole_range_without_overlap(built):
+    for rules in load_catalog(built).by_key().values():
+        assert (rules[0].bytes.low, rules[-1].bytes.high) == (64_000, 512_001)
+        assert all(a.bytes.high == b.bytes.low for a, b in pairwise(rules))
+
+
+def test_a_plan_is_chosen_where_it_is_fastest(built):
+    catalog = load_catalog(built)
+    for point in catalog.times:
+        if point.plan is not None and point.library_us is not None:
+            assert point.program_us <= point.library_us
+        if point.program_us is not None and point.lower_bound_us is not None:
+            assert point.program_us >= point.lower_bound_us
+
+
+def test_equal_inputs_give_equal_files_and_finished_cases_are_not_computed_again(built, tmp_path, monkeypatch):
+    other = tmp_path / "again"
+    other.mkdir()
+    kept = sorted((built / CASES).iterdir())
+    (other / CASES).mkdir()
+    for path in kept[:-1]:  # a build that was killed before its last case
+        (other / CASES / path.name).write_bytes(path.read_bytes())
+    (other / CASES / ".partial").write_bytes(b"{")  # a file that was not complete
+    seen = []
+    build_catalog(machine("ring:4"), other, OPTIONS, Engine(jobs=1), seen.append)
+    assert (seen[0].before, seen[-1].finished, seen[-1].total) == (len(kept) - 1, len(kept), len(kept))
+    assert len(seen) == 2
+    assert files(other) == files(built)
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_files(built, tmp_path):
+    build_catalog(machine("ring:4"), tmp_path / "loky", OPTIONS, Engine(jobs=2))
+    assert files(tmp_path / "loky") == files(built)
+
+
+def test_a_case_that_fails_does_not_end_the_others():
+    outcomes = dict(Engine(jobs=1).map(_fails_at_one, [(0,), (1,), (2,)]))
+    assert outcomes == {0: 0, 1: TaskFailure("ZeroDivisionError: integer modulo by zero"), 2: 4}
+
+
+def _fails_at_one(number):
+    return 2 * number if number != 1 else number % 0
+
+
+def test_nothing_is_written_where_every_case_fails(tmp_path):
+    options = replace(OPTIONS, collectives=("allgather",), high_bytes=64_000, sms=1)
+    with pytest.raises(NothingFoundError, match="every case failed: mscclpp can run none"):
+        build_catalog(machine("ring:4"), tmp_path / "plans", options, Engine(jobs=1))
+    assert files(tmp_path / "plans") == {}
+
+
+def test_two_builds_in_one_folder(tmp_path):
+    with locked(tmp_path / "plans"), pytest.raises(InputError, match="another build writes to this folder"):
+        build_catalog(machine("ring:4"), tmp_path / "plans", OPTIONS, Engine(jobs=1))
+
+
+def test_sizes_and_cases():
+    cases = cases_of(machine("ring:4"), OPTIONS)
+    assert [case.size_bytes for case in cases[:4]] == [64_000, 128_000, 256_000, 512_000]
+    assert len({case.key({}) for case in cases}) == len(cases) == 8
+
+
+@pytest.mark.parametrize("size", [64, 64_000, 6_400_000])
+def test_a_resized_schedule_is_valid_and_comes_back(built, size):
+    catalog = load_catalog(built)
+    for plan in catalog.plans:
+        schedule = load_plan_schedule(built, plan, 4)
+        other = resized(schedule, size)
+        assert verify(other) == []
+        assert resized(other, plan.size_bytes).finish_ps <= schedule.finish_ps
+
+
+def test_the_time_of_a_program_grows_with_its_size(built):
+    catalog = load_catalog(built)
+    plan = catalog.plans[0]
+    timer = PlanTimer(load_plan_schedule(built, plan, 4), PROFILES["mscclpp"], False)
+    times = [timer.time_ps(size) for size in (64_000, 128_000, 256_000)]
+    assert times == sorted(times)
+    assert timer.time_ps(plan.size_bytes) == round(plan.program_us * 1e6)
+
+
+def test_the_library_by_hand():
+    """Ring of 16 GPUs in two hosts, Simple: 30 hops of which 4 between hosts; 30/16 of the bytes over 400 GB/s."""
+    shape = shape_of(machine("dgx_h100:2"))
+    assert (shape.hosts, shape.ranks, shape.nics_GBps) == (2, 16, 400)
+    size = 1_000_000_000
+    ring_us = 26 * 3.4 + 4 * 14 + size * 30 / 16 / 400e3
+    assert library_ps(shape, "allreduce", size) == pytest.approx(ring_us * 1e6, rel=1e-9)
+    tree_us = 2 * (7 * 0.6 + 5.0) + 2 * 16 / (400e3 * 0.5)
+    assert library_ps(replace(shape, inside_us=0, between_us=0), "allreduce", 16) == pytest.approx(tree_us * 1e6)
+    assert library_ps(shape, "broadcast", 16) is None
+    assert library_ps(Shape(1, 4, 0.0, 0.0), "allreduce", 16) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sizes", "1MB:1KB"], "the first size, 1000000 B, is larger than the last, 1000 B"),
+        (["--sizes", "1MB"], "--sizes '1MB': write the smallest and the largest size, for example 1KB:1GB"),
+        (["--collectives", "broadcast"], "a catalog has collectives without a root"),
+        (["--collectives", "allreduze"], "unknown collective 'allreduze'; did you mean allreduce?"),
+        (["--engine", "slurm"], "unknown engine 'slurm'; known engines: local, dask=ADDRESS, ray"),
+        (["--engine", "dask"], "the engine dask needs the address of its scheduler"),
+        (["--for", "nccl"], "unknown runtime 'nccl'"),
+        (["--out", "no/such/folder"], "--out no/such/folder: there is no folder no/such"),
+        ([], "the machine does not name its GPU model"),
+    ],
+)
+def test_bad_input_of_build(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    out = [] if "--out" in words else ["--out", "plans"]
+    assert main(["catalog", "build", "ring:4", *words, *out]) == 2
+    assert message in capsys.readouterr().err
+    assert files(tmp_path) == {}
+
+
+def test_an_engine_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("flowccl.catalog.engine.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"the engine ray is not installed: pip install 'flowccl\[ray\]'"):
+        Engine.parse("ray")
+
+
+def test_options_name_the_mistake():
+    with pytest.raises(InputError, match="larger than the last"):
+        BuildOptions(low_bytes=2, high_bytes=1)
+
+
+def test_the_value_of_a_catalog_can_be_read_back(built):
+    catalog = load_catalog(built)
+    assert json.loads((built / "catalog.json").read_text()) == catalog_to_json(catalog)
