@@ -6,10 +6,15 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test test-slow test-run check format docs clean
 
+# From a machine to a file that MSCCL++ loads, each step with its own command.
 demo: $(READY)
 	@mkdir -p out
-	$(BIN)/flowccl synth ndv2:2 allgather --size 1MB --time-limit 20 --out out/ndv2x2-allgather-1MB.json
-	$(BIN)/flowccl plot out/ndv2x2-allgather-1MB.json --out out/ndv2x2-allgather-1MB.png
+	$(BIN)/flowccl synth ndv2:2 allgather --size 1MiB --for mscclpp --out out/allgather.json
+	$(BIN)/flowccl verify out/allgather.json
+	$(BIN)/flowccl export out/allgather.json --to mscclpp --out out/allgather-plan.json
+	$(BIN)/flowccl check-export out/allgather-plan.json --to mscclpp --machine ndv2:2 --size 1MiB
+	$(BIN)/flowccl run out/allgather.json --on numpy
+	$(BIN)/flowccl plot out/allgather.json --out out/allgather.png
 
 test: check
 	$(BIN)/python -m pytest -n 2 -q -m "not slow"

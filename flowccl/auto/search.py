@@ -46,7 +46,6 @@ class PortfolioSearch:
     params: AutoParams = field(default_factory=AutoParams)
     joining: Callable[[], dict[str, Method]] = dict
     arms: list[Arm] = field(default_factory=list)
-    best: Schedule | None = None
     best_ps: float = float("inf")
     work_s: float = 0.0
     steps: int = 0
@@ -67,7 +66,7 @@ class PortfolioSearch:
                 futures = {pool.submit(self._advance, arm, steps): arm for arm, steps in turns}
                 for arm, found in self._results(futures):
                     if found.finish_ps < self.best_ps and self._is_valid(arm, found):
-                        self.best, self.best_ps = found, found.finish_ps
+                        self.best_ps = found.finish_ps
                         yield found
                 self.work_s = sum(arm.work_s for arm in self.arms) / _PLACES
                 self.steps = sum(arm.taken for arm in self.arms)
@@ -102,8 +101,7 @@ class PortfolioSearch:
 
     def _turns(self, new: Sequence[Arm]) -> list[tuple[Arm, int]]:
         """The arm with the best outlook works for half of the round; the other half is shared by up to three others."""
-        running = [arm for arm in self._running() if arm not in new]
-        if not running:
+        if not (running := [arm for arm in self._running() if arm not in new]):
             return []
         leader, *others = sorted(running, key=lambda arm: (arm.outlook_ps, arm.idle_s))
         near = [arm for arm in others if arm.best_ps <= (1 + self.params.close) * self.best_ps]
@@ -222,22 +220,20 @@ class PortfolioSearch:
 
     def _refined_limit_ps(self, count: int, base: Schedule) -> float:
         """What refining a schedule may reach, by the law of pipelines from earlier refinements of this count."""
-        tried = sorted(fine for coarse, fine in self.refined if coarse == count)
-        if not tried:
+        if not (tried := sorted(fine for coarse, fine in self.refined if coarse == count)):
             return base.finish_ps * 0.98
         arms = [arm for arm in self.arms if arm.name == REFINE and arm.count == tried[-1] and arm.best is not None]
         if not arms:
             return float("inf")
-        from_ps = self.refined[count, tried[-1]]
-        ratio = limit_ps(count, 1.0, tried[-1], min(arm.best_ps for arm in arms) / from_ps)
-        return base.finish_ps * ratio
+        ratio = min(arm.best_ps for arm in arms) / self.refined[count, tried[-1]]
+        return base.finish_ps * limit_ps(count, 1.0, tried[-1], ratio)
 
     def _last(self) -> list[Arm]:
         """A method that runs last, once the others have worked as long as it takes."""
         for name in self.methods:
             work_s = self._first_work_s(name, 1)
-            waiting = traits_of(name).runs_last and name not in self.dropped and not self._arms_of(name)
-            if waiting and self.work_s >= work_s and self._has_time(_SAFETY * work_s):
+            waits = traits_of(name).runs_last and name not in self.dropped and not self._arms_of(name)
+            if waits and self.work_s >= work_s and self._has_time(_SAFETY * work_s):
                 return [self._open(name, 1)]
         return []
 
@@ -262,8 +258,7 @@ class PortfolioSearch:
         return float("inf") if demand is None else step_work_s(name, demand, first=True)
 
     def _has_time(self, seconds: float) -> bool:
-        budget = self.context.budget
-        return budget.steps is not None or seconds <= budget.left_s
+        return self.context.budget.steps is not None or seconds <= self.context.budget.left_s
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -273,10 +268,9 @@ class PortfolioSearch:
             return turns
         left, kept = self.context.budget.steps - self.steps, []
         for arm, steps in turns:
-            if min(steps, left) > 0:
-                kept.append((arm, min(steps, left)))
+            kept.append((arm, min(steps, left)))
             left -= steps
-        return kept
+        return [(arm, steps) for arm, steps in kept if steps > 0]
 
     def _advance(self, arm: Arm, steps: int) -> Schedule | None:
         """The best schedule of some steps of an arm; after the very first one, none begins that would end too late."""
