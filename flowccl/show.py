@@ -208,6 +208,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
             f"{len(result.schedule)}, verified; at most {counted(metrics.messages_per_gpu, 'message')} per GPU",
         ),
         ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
+        *([("memory", str(result.details["memory"]))] if "memory" in result.details else []),
         *_compile_rows(result),
     ]
     if result.interrupted:

@@ -19,6 +19,7 @@ from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.loading import MethodLoader
+from flowccl.memory import MemoryWatch, check_memory, most_deliveries
 from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
@@ -98,6 +99,7 @@ def synthesize(
         chunks = 1
     if method != "auto" and info_of(method).own_chunks:
         options, chunks = {**(options or {}), "chunks": chunks}, 1
+    check_memory(topology, collective, chunks)
     demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
     if chunks is None and not isinstance(collective, Demand):
         demand_of = _multiples(demand_of, getattr((options or {}).get("sketch"), "chunks", 1))
@@ -110,21 +112,23 @@ def synthesize(
     lanes = split_trunks(topology)  # the search plans one transfer at a time on every link
     searched = problem if lanes is None else Problem(lanes.topology, first)
     search_s = limit_s if target.is_ideal else limit_s * _SEARCH_SHARE
-    context = SearchContext(Budget(search_s, steps, should_stop=should_stop), seed=seed, options=options or {})
+    watch, params = MemoryWatch(), AutoParams()
+    budget = Budget(search_s, steps, should_stop=lambda: should_stop() or watch())
+    context = SearchContext(budget, seed=seed, options=options or {})
+    most = params.max_deliveries if steps is not None else min(params.max_deliveries, most_deliveries(topology, first))
     loader = MethodLoader(_names(method, searched), repeatable=steps is not None)
     methods = loader.first(on_phase)
     context.notes |= loader.notes
     if loader.all_first:
         context.budget.started = time.monotonic()
     bounds = BoundSearch(problem, context, gap)
-    params = AutoParams()
     trace: list[Progress] = []
     best: Schedule | None = None
     interrupted = False
     try:
         useful = _useful_chunks(method, searched, gap, context) if chunks is None and isinstance(collective, str) else 1
         least = _least_chunk(min_chunk_bytes, first)
-        counts = ChunkCounts(demand_of, least, params.max_deliveries, for_runtime=not target.is_ideal)
+        counts = ChunkCounts(demand_of, least, most, for_runtime=not target.is_ideal)
         search = PortfolioSearch(
             searched.topology, counts, methods, context, workers, lean, useful, params, loader.more
         )
@@ -140,6 +144,7 @@ def synthesize(
         log.warning("interrupted")
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
+    context.notes |= watch.notes(most < params.max_deliveries)
     if best is None:
         raise NothingFoundError(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"

@@ -162,7 +162,8 @@ def test_a_gz_file_that_is_not_compressed_or_damaged(capsys, command):
         assert refused(capsys, *command, name, *more).startswith(f"{name}: ")
 
 
-def test_a_chunk_count_that_takes_longer_than_the_time_limit(capsys):
+def test_a_chunk_count_that_takes_longer_than_the_time_limit(capsys, monkeypatch):
+    monkeypatch.setenv("FLOWCCL_MEMORY", "1TB")
     assert main(["synth", "dgx1", "allgather", "--size", "1GB", "--chunks", "100000", "--time-limit", "5"]) == 2
     assert capsys.readouterr().err == (
         "flowccl: error: 100000 chunks per block are 5,600,000 deliveries, whose first schedule takes about 112 s; "

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from flowccl.errors import InputError
-from flowccl.export.proof.network import SimulatedNetwork, Occupation
+from flowccl.export.proof.network import Occupation, SimulatedNetwork
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.costs import MessageCosts
 from flowccl.topology.topology import Topology

@@ -1,0 +1,82 @@
+"""Memory of a search: estimated before anything is built, watched while it runs."""
+
+import time
+
+import pytest
+
+from flowccl import machine, synthesize
+from flowccl.cli import main
+from flowccl.demand.collectives import COLLECTIVES_BY_NAME, collective
+from flowccl.errors import DemandError, NothingFoundError
+from flowccl.memory import MemoryWatch, available_bytes, check_memory, most_deliveries, transfers_of
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.search.budget import Budget
+from flowccl.search.context import SearchContext
+
+
+@pytest.mark.parametrize("wanted", sorted(COLLECTIVES_BY_NAME))
+def test_the_estimate_is_near_the_number_of_transfers(wanted: str) -> None:
+    for name in ("torus:3x3", "dgx_h100:2"):
+        topology = machine(name)
+        problem = Problem(topology, collective(wanted, topology.num_gpus, 64_000))
+        schedule = next(load_method("direct")(problem, SearchContext(Budget(5.0))))
+        assert schedule is not None
+        assert 0.3 * len(schedule) <= transfers_of(topology, wanted) <= 3 * len(schedule)
+
+
+def test_a_machine_that_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWCCL_MEMORY", "8GB")
+    topology = machine("dgx_h100:512")
+    start = time.monotonic()
+    with pytest.raises(DemandError) as error:
+        synthesize(topology, "allreduce", 10**9)
+    assert time.monotonic() - start < 2
+    assert str(error.value) == (
+        "allreduce on 4096 GPUs takes about 50.57 GB of memory, 8 GB are available; "
+        "use fewer GPUs or --compact, or set FLOWCCL_MEMORY"
+    )
+
+
+def test_more_chunks_than_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FLOWCCL_MEMORY", "1GB")
+    command = ["synth", "dgx_h100:8", "allgather", "--size", "1GB", "--chunks", "1000"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == (
+        "flowccl: error: allgather on 64 GPUs with 1000 chunks per block takes about 12.35 GB of memory, "
+        "1 GB are available; use at most 62 chunks per block, or set FLOWCCL_MEMORY\n"
+    )
+
+
+def test_fewer_chunks_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, demand = machine("dgx_h100:2"), collective("allgather", 16, 1_000_000)
+    assert most_deliveries(topology, demand) > 400_000
+    monkeypatch.setenv("FLOWCCL_MEMORY", "256MB")
+    assert most_deliveries(topology, demand) == 2000
+    result = synthesize(topology, "allgather", 1_000_000, time_limit_s=1)
+    assert len(result.schedule.demand.destination_rank) <= 2000
+    assert "memory" in result.details
+    monkeypatch.setenv("FLOWCCL_MEMORY", "251MB")
+    assert most_deliveries(topology, demand) == 16 * 15 + 93  # one chunk is always tried
+    check_memory(topology, demand, None)  # a demand that exists is not refused
+
+
+def test_a_search_that_reaches_the_limit_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWCCL_MEMORY", "1MB")
+    watch = MemoryWatch()
+    assert watch()
+    assert watch.notes(False) == {"memory": "the search stopped at 1 MB, all that is available"}
+    demand = collective("allgather", 16, 1_000_000)
+    start = time.monotonic()
+    try:
+        result = synthesize(machine("dgx_h100:2"), demand, time_limit_s=30)
+    except NothingFoundError:
+        pass
+    else:
+        assert "stopped at 1 MB" in str(result.details["memory"])
+    assert time.monotonic() - start < 15
+
+
+def test_the_computer_has_memory() -> None:
+    assert 100e6 < available_bytes() < float("inf")
+    assert not MemoryWatch()()
