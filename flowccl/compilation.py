@@ -44,7 +44,7 @@ def compile_in_background(units: Iterable[str]) -> list[str]:
 
 
 def compile_now(unit: str) -> None:
-    """Compile a unit, or load it, by running its method on two GPUs; record that it is in the cache."""
+    """Compile a unit, or load it, by running its method on a small machine; record that it is in the cache."""
     _run_small(unit)
     if not is_compiled(unit):
         from flowccl.compiled import loaded_files
@@ -73,16 +73,17 @@ def main(units: Sequence[str]) -> int:
 
 
 def _run_small(unit: str) -> None:
-    """Run a method on two GPUs, in all the ways in which a synthesis runs it."""
+    """Run a method on two hosts of two GPUs, in all the ways in which a synthesis runs it."""
     from flowccl.demand.collectives import allgather
     from flowccl.problem import Problem
     from flowccl.schedule.generation.list_scheduling import list_schedule
     from flowccl.search.context import SearchContext
     from flowccl.topology.topology import Link, Node, Topology
 
-    ends = (Node(name="a"), Node(name="b"))
-    pair = (Link(src=0, dst=1, bandwidth_GBps=1.0), Link(src=1, dst=0, bandwidth_GBps=1.0))
-    problem = Problem(Topology("warm-up", ends, pair), allgather(2, 8))
+    gpus = tuple(Node(name=f"gpu{rank}", host=f"host{rank // 2}") for rank in range(4))
+    ends = [(a, b) for a in range(4) for b in range(4) if a != b]
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=4.0 if a // 2 == b // 2 else 1.0) for a, b in ends)
+    problem = Problem(Topology("warm-up", gpus, links), allgather(4, 64))
     context = SearchContext.with_limit(1.0)
     for _ in range(2):  # lns builds and improves, then continues from the incumbent
         for found in filter(None, islice(load_method(unit)(problem, context), 2)):

@@ -11,6 +11,7 @@ from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 
 if TYPE_CHECKING:
+    from flowccl.topology.hierarchy import Hierarchy
     from flowccl.topology.symmetry.permutations import Symmetry
 
 
@@ -60,11 +61,11 @@ class Problem:
         return free_groups(self.topology)
 
     @cached_property
-    def hosts(self) -> list[list[int]] | None:
-        """The ranks of each host, where there are at least two hosts with at least two GPUs each; else None."""
-        names = [node.host for node in self.topology.nodes[: self.demand.num_gpus]]
-        members = [[rank for rank, host in enumerate(names) if host == name] for name in dict.fromkeys(names)]
-        return members if len(members) > 1 and min(map(len, members)) > 1 else None
+    def hierarchy(self) -> "Hierarchy":
+        """The levels of the machine: hosts, racks, ..."""
+        from flowccl.topology.hierarchy import hierarchy
+
+        return hierarchy(self.topology)
 
     @cached_property
     def is_regular(self) -> bool:

@@ -50,6 +50,7 @@ class MethodInfo:
     supports     constraints beyond the links themselves that it respects
     groups       it supports process groups
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
+    trunks       it lets links between switches carry several transfers at once; for others, an adapter does
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
     reduce_rate  it can be adapted to GPUs that take time to reduce
     allreduce    it is only for reductions with several destinations
@@ -70,6 +71,7 @@ class MethodInfo:
     supports: frozenset[Constraint] = frozenset()
     groups: bool = True
     late: bool = False
+    trunks: bool = False
     overheads: bool = False
     reduce_rate: bool = True
     allreduce: bool = False
@@ -123,7 +125,8 @@ def load_method(name: str) -> Method:
     """The method of this name, adapted to everything that it does not support itself."""
     info = info_of(name)
     method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
-    adapted = with_trunks(with_reduce_rate(method if info.overheads else with_message_overheads(method)))
+    adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
+    adapted = adapted if info.trunks else with_trunks(adapted)
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)
@@ -303,10 +306,10 @@ _METHODS = (
     MethodInfo(
         name="hierarchical",
         load="flowccl.methods.hierarchical:hierarchical",
-        summary="between hosts along rails, inside hosts over their own links",
+        summary="trees over the levels of the machine: hosts, racks; gateways share the load",
         reductions="native",
-        supports=_ALL,
-        groups=False,
+        trunks=True,
+        loops=(*_EVERY, "hierarchical"),
         traits=_ONE_SCHEDULE,
         in_auto=suitability.suits_hierarchy,
     ),

@@ -85,8 +85,8 @@ def suits_recursive_doubling(problem: Problem) -> bool:
 
 
 def suits_hierarchy(problem: Problem) -> bool:
-    """As `suits_baselines`, on several hosts with several GPUs each."""
-    return suits_baselines(problem) and problem.hosts is not None
+    """As `suits_baselines`, on a machine with several levels."""
+    return suits_baselines(problem) and bool(problem.hierarchy.levels)
 
 
 def suits_joint_trees(problem: Problem) -> bool:

@@ -1,0 +1,178 @@
+"""Plans: the transfers of all chunks on a hierarchy, and what each of them waits for.
+
+A chunk with one source goes down a tree. In an allreduce, each group of the outermost level reduces a chunk to its
+gateway, the gateways exchange what they have, and each spreads the result in its group. Other reductions are plans of
+the reversed demand, run backwards.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Demand
+from flowccl.methods.hierarchical.network import Network
+from flowccl.methods.hierarchical.scheduling import Plan
+from flowccl.methods.hierarchical.trees import Edge, Shape, TreeBuilder
+from flowccl.topology.routes import Routes
+from flowccl.topology.topology import Topology
+
+_PLANNED = 4  # chunks per block that are planned one by one, so that unequal links get unequal shares
+
+
+@dataclass(eq=False)
+class Planner:
+    """Plans chunk after chunk: a chunk with one source, or with the same sources and destinations."""
+
+    topology: Topology
+    demand: Demand
+    shape: Shape
+    rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # chunk, links, reduce
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    gang: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a transfer: its gang, and its turn in it
+
+    def __post_init__(self) -> None:
+        self.load_ps = load_ps = np.zeros(len(self.topology.links) + 1)
+        self.forward = TreeBuilder(Network(self.topology, load_ps), self.shape)
+        self.backward = self.forward
+        if self.demand.reduces:
+            self.backward = TreeBuilder(Network(self.topology.reversed, load_ps), self.shape)
+        self.width = max(map(len, self.forward.members[-1]))
+        self.turn = 0
+        self.place: list[tuple[int, int]] = []  # of each transfer: its round, and how far its end is from its start
+        self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
+
+    def plan(self) -> Plan:
+        """The plan of all chunks; the first chunks of every block are planned, and further ones repeat them."""
+        pieces = self.demand.pieces
+        planned = _PLANNED if pieces > _PLANNED and pieces % _PLANNED == 0 else pieces
+        return self.plan_of(planned).repeated(pieces // planned, planned)
+
+    def plan_of(self, pieces: int) -> Plan:
+        """The plan of the first chunks of every block."""
+        chosen = [chunk for chunk in _in_turns(self.demand) if chunk % self.demand.pieces < pieces]
+        for turn, chunk in enumerate(chosen):
+            self.into, self.turn = {}, turn
+            self._plan_chunk(chunk, turn)
+        routes, route = Routes.from_lists([links for _, links, _ in self.rows]).distinct()
+        before, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T.copy()
+        place = np.array(self.place, dtype=np.int64).reshape(-1, 2).T.copy()
+        chunks = np.array([chunk for chunk, _, _ in self.rows], dtype=np.int64)
+        reduce = np.array([reduce for _, _, reduce in self.rows], dtype=np.bool_)
+        job, turns = np.arange(len(chunks)), np.zeros(len(chunks), dtype=np.int64)
+        for row, (gang, at) in self.gang.items():
+            job[row], turns[row] = gang, at
+        return Plan(routes, chunks, route.astype(np.int64), reduce, before, after, job, turns, *place)
+
+    def _plan_chunk(self, chunk: int, turn: int) -> None:
+        demand = self.demand
+        sources, wanted = demand.sources(chunk).tolist(), demand.destinations(chunk).tolist()
+        size = int(demand.chunk_bytes[chunk])
+        if len(sources) == 1:
+            self._spread(chunk, self.forward.tree(sources[0], wanted, size))
+        else:
+            self._exchange(chunk, sources, wanted, size, turn)
+
+    def _send(self, chunk: int, links: tuple[int, ...], reduce: bool, before: list[int], ends: tuple[int, ...]) -> None:
+        row = len(self.rows)
+        self.rows.append((chunk, links, reduce))
+        self.place.append((self.turn // self.width, self._shift(links, ends[0])))
+        self.waits += [(first, row) for first in before]
+        for end in ends:
+            self.into.setdefault(end, []).append(row)
+
+    def _shift(self, links: tuple[int, ...], end: int) -> int:
+        """How far the end comes after the start in their group."""
+        index = self.forward.index
+        return int((index[end] - index[self.topology.link_src[links[0]]]) % self.width)
+
+    def _spread(self, chunk: int, edges: list[Edge]) -> None:
+        """Down a tree: each parent sends what it has."""
+        for edge in edges:
+            self._send(chunk, edge.links, False, self.into.get(edge.parent, []), edge.ends)
+
+    def _reduce(self, chunk: int, edges: list[Edge]) -> None:
+        """Up a tree of the reversed machine: each child sends when it has all contributions from below."""
+        for edge in reversed(edges):
+            before = [row for end in edge.ends for row in self.into.get(end, [])]
+            reduces = bool(self.topology.reduces[edge.parent])
+            self._send(chunk, edge.links[::-1], reduces, before, (edge.parent,))
+
+    def _exchange(self, chunk: int, sources: list[int], wanted: list[int], size: int, turn: int) -> None:
+        """Reduce to the gateway of every group, exchange between the gateways, spread from each gateway.
+
+        All sends of an exchange are one gang, which starts at once: else a gateway might receive before it has sent.
+        """
+        label, network = self.shape.labels[0], self.forward.network
+        groups = sorted({label[rank] for rank in sources})
+        inside = {g: [rank for rank in sources if label[rank] == g] for g in groups}
+        gateway = self._gateways(groups, inside, size, turn)
+        for group in groups:
+            self._reduce(chunk, self.backward.tree(gateway[group], inside[group], size, 1))
+        ready = {group: list(self.into.get(gateway[group], [])) for group in groups}
+        gang = len(self.rows)
+        for shift in range(1, len(groups)):
+            for at, group in enumerate(groups):
+                a, b = gateway[group], gateway[groups[(at + shift) % len(groups)]]
+                links = tuple(network.links_of(network.least_loaded(a, b, size)))
+                network.add(list(links), size)
+                self.gang[len(self.rows)] = (gang, shift - 1)
+                self._send(chunk, links, True, ready[group], (b,))
+        for group in groups:
+            ends = [rank for rank in wanted if label[rank] == group]
+            self._spread(chunk, self.forward.tree(gateway[group], ends, size, 1))
+
+    def _gateways(self, groups: list[int], inside: dict[int, list[int]], size: int, turn: int) -> dict[int, int]:
+        """One GPU per group, each a neighbour of those of all other groups, with the least load."""
+        own = {g: self._own_load(ranks, size) for g, ranks in inside.items()}
+        first = groups[turn % len(groups)]
+        others = [group for group in groups if group != first]
+        ranks = np.array(inside[first])
+        pairs = {g: self._both_ways(inside[first], inside[g], size) for g in others}
+        joint = {g: np.maximum(pairs[g], own[g][None, :]) for g in others}
+        worst = np.maximum(own[first], np.max([table.min(axis=1) for table in joint.values()], axis=0))
+        if not np.isfinite(worst.min()):
+            raise NoExchangeError
+        index = self.forward.index
+        at = int(np.lexsort(((index[ranks] - turn) % len(ranks), worst))[0])
+        chosen = {first: int(ranks[at])}
+        for g in others:
+            ends = np.array(inside[g])
+            off_rail = (index[ends] - index[ranks[at]]) % len(index)
+            linked = np.max([self._both_ways([one], inside[g], size)[0] for one in chosen.values()], axis=0)
+            load = np.maximum(linked, own[g])
+            if not np.isfinite(load.min()):
+                raise NoExchangeError
+            chosen[g] = int(ends[np.lexsort((off_rail, load))[0]])
+        return chosen
+
+    def _own_load(self, ranks: list[int], size: int) -> NDArray[np.float64]:
+        """The load of each GPU as a gateway of its group: what it receives to reduce and what it forwards."""
+        gateways = np.array(ranks)
+        load = self.forward.forwarding_ps(gateways, ranks, size)
+        return np.maximum(load, self.backward.forwarding_ps(gateways, ranks, size))
+
+    def _both_ways(self, ones: list[int], others: list[int], size: int) -> NDArray[np.float64]:
+        """The load of the routes between GPUs of two groups, in both directions; inf where there is none."""
+        a, b = (table.reshape(-1) for table in np.meshgrid(ones, others, indexing="ij"))
+        network = self.forward.network
+        load = np.maximum(network.hop_ps(a, b, size), network.hop_ps(b, a, size))
+        return load.reshape(len(ones), len(others))
+
+
+class NoExchangeError(Exception):
+    """No GPUs of all groups are neighbours of each other."""
+
+
+def _in_turns(demand: Demand) -> list[int]:
+    """All chunks: the first of every source (or destination), then the second, those for nearby ranks first."""
+    first = demand.source_rank[demand.source_ptr[:-1]].astype(np.int64)
+    last = demand.destination_rank[demand.destination_ptr[:-1]].astype(np.int64)
+    single = np.diff(demand.source_ptr) == 1
+    owner = np.where(single, first, last)
+    many = ~single & (np.diff(demand.destination_ptr) > 1)
+    piece = np.arange(len(demand)) % demand.pieces
+    owner = np.where(many, np.arange(len(demand)) // demand.pieces, owner)
+    away = np.where(single & (np.diff(demand.destination_ptr) == 1), (last - first) % demand.num_gpus, 0)
+    order: list[int] = np.lexsort((owner, away, piece)).tolist()
+    return order

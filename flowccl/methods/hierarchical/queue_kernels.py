@@ -1,0 +1,157 @@
+"""List scheduling of transfers with precedences, where a link may have several lanes and each link has a queue."""
+
+import numpy as np
+
+from flowccl.compiled import I32, I64, Bool, compiled, grown, inner, lacks_space, larger, new_queue, put, take
+
+
+@inner
+def _meld(rank: I64, child: I64, sibling: I64, one: int, other: int) -> int:
+    """Merge two pairing heaps of transfers, each given by its first one; return the first of both."""
+    if one < 0:
+        return other
+    if other < 0:
+        return one
+    if rank[other] < rank[one]:
+        one, other = other, one
+    sibling[other] = child[one]
+    child[one] = other
+    return one
+
+
+@inner
+def _without_first(rank: I64, child: I64, sibling: I64, first: int) -> int:
+    """Remove the first transfer of a pairing heap; return the next one, or -1."""
+    at, pairs = child[first], -1
+    child[first] = -1
+    while at >= 0:  # merge neighbours in pairs, then the pairs from the last to the first
+        one, other = at, sibling[at]
+        at = sibling[other] if other >= 0 else -1
+        sibling[one] = -1
+        if other >= 0:
+            sibling[other] = -1
+        pair = _meld(rank, child, sibling, one, other)
+        sibling[pair] = pairs
+        pairs = pair
+    result = -1
+    while pairs >= 0:
+        rest = sibling[pairs]
+        sibling[pairs] = -1
+        result = _meld(rank, child, sibling, result, pairs)
+        pairs = rest
+    return result
+
+
+@inner
+def _lane(lane_ptr: I64, free_at: I64, link: int) -> int:
+    """The lane of a link that is free first."""
+    best: int = lane_ptr[link]
+    for lane in range(best + 1, lane_ptr[link + 1]):
+        if free_at[lane] < free_at[best]:
+            best = lane
+    return best
+
+
+@inner
+def _blocked(
+    i: int, hop_ptr: I64, hop_link: I32, hop_from: I64, lane_ptr: I64, free_at: I64, now: int
+) -> tuple[int, int]:
+    """The link that lets transfer i wait longest, and until when; -1 where it can start now."""
+    until, which = now, -1
+    for h in range(hop_ptr[i], hop_ptr[i + 1]):
+        free = free_at[_lane(lane_ptr, free_at, hop_link[h])] - hop_from[h]
+        if free > until:
+            until, which = free, hop_link[h]
+    return which, until
+
+
+@compiled
+def in_queues(
+    rank: I64,
+    ptr: I64,
+    after: I64,
+    lag: I64,
+    hop_ptr: I64,
+    hop_link: I32,
+    hop_from: I64,
+    hop_to: I64,
+    lane_ptr: I64,
+) -> tuple[bool, I64]:
+    """Starts of all transfers: each as soon as its data and links allow, the least rank first where several wait.
+
+    `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i. Hop h of a transfer occupies a lane of its
+    link from `hop_from` to `hop_to` after the start. A transfer that cannot start waits in the queue of the link that
+    is free last. Returns (whether all transfers started, starts).
+    """
+    count, links = len(rank), len(lane_ptr) - 1
+    start, earliest, missing = np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    child, sibling = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    first, free_at = np.full(links, -1, np.int64), np.zeros(lane_ptr[-1], np.int64)
+    for k in range(len(after)):
+        missing[after[k]] += 1
+    queue = new_queue(2 * count + 64)
+    for i in range(count):
+        if missing[i] == 0:
+            put(queue, 0, i)
+    left = count
+    same, size = np.empty(count + 1, np.int64), 0
+    while queue.size[0] > 0:
+        now = queue.time[0]
+        size = 0
+        while queue.size[0] > 0 and queue.time[0] == now:
+            code = take(queue)
+            link = -1 - code
+            if code >= 0:  # its data is there: it joins the queue of a link that it needs
+                link = hop_link[hop_ptr[code]]
+                first[link] = _meld(rank, child, sibling, first[link], code)
+            if size == len(same):
+                same = grown(same)
+            same[size] = link
+            size += 1
+        for k in range(size):
+            link = same[k]
+            while first[link] >= 0:
+                i = first[link]
+                which, until = _blocked(i, hop_ptr, hop_link, hop_from, lane_ptr, free_at, now)
+                if lacks_space(queue, ptr[i + 1] - ptr[i] + 4):
+                    queue = larger(queue)
+                if which == link:
+                    put(queue, until, -1 - link)
+                    break
+                first[link] = _without_first(rank, child, sibling, i)
+                if which >= 0:
+                    first[which] = _meld(rank, child, sibling, first[which], i)
+                    put(queue, until, -1 - which)
+                    continue
+                start[i] = now
+                left -= 1
+                for h in range(hop_ptr[i], hop_ptr[i + 1]):
+                    free_at[_lane(lane_ptr, free_at, hop_link[h])] = now + hop_to[h]
+                for e in range(ptr[i], ptr[i + 1]):
+                    j = after[e]
+                    earliest[j] = max(earliest[j], now + lag[e])
+                    missing[j] -= 1
+                    if missing[j] == 0:
+                        put(queue, max(earliest[j], now), j)
+    return left == 0, start
+
+
+@compiled
+def queued_tails(
+    ptr: I64, after: I64, lag: I64, takes: I64, hop_ptr: I64, hop_link: I32, hop_from: I64, hop_to: I64, counts: Bool
+) -> I64:
+    """The tail of each transfer where the links marked in `counts` carry their transfers in the given order.
+
+    The tail is the time from its start to the end of its last successor; a link's next transfer is a successor.
+    """
+    tail = takes.copy()
+    behind = np.zeros(len(counts), np.int64)  # per link, the tail of the transfers that come later
+    for i in range(len(takes) - 1, -1, -1):
+        for k in range(ptr[i], ptr[i + 1]):
+            tail[i] = max(tail[i], lag[k] + tail[after[k]])
+        for h in range(hop_ptr[i], hop_ptr[i + 1]):
+            if counts[hop_link[h]]:
+                tail[i] = max(tail[i], hop_to[h] + behind[hop_link[h]])
+        for h in range(hop_ptr[i], hop_ptr[i + 1]):
+            behind[hop_link[h]] = max(behind[hop_link[h]], tail[i] - hop_from[h])
+    return tail

@@ -1,0 +1,175 @@
+"""The tree of a chunk on a hierarchy: from group to group between gateways, then on inside each group.
+
+The gateways of a chunk are the two GPUs whose route between the groups has the least load, so that every network card
+carries what its bandwidth allows: a slow card less, and what a lost one would carry goes over the others of its host.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.methods.hierarchical.network import Network
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A transfer of a tree: from its parent to one end, or to several through a switch that copies."""
+
+    parent: int
+    ends: tuple[int, ...]
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Levels to use, as the group of every GPU, the outermost first; and the tree between groups of a level."""
+
+    labels: tuple[tuple[int, ...], ...]
+    between: str = "direct"  # or "chain", "tree"
+
+    def parent(self, turn: int) -> int:
+        """The group, in order of distance from the root's group, that sends to the `turn`-th group after it."""
+        return {"direct": 0, "chain": turn - 1, "tree": (turn - 1) // 2}[self.between]
+
+
+class TreeBuilder:
+    """Builds the trees of one chunk after another, and counts their load."""
+
+    def __init__(self, network: Network, shape: Shape) -> None:
+        self.network, self.shape = network, shape
+        self.members = [
+            [[rank for rank, group in enumerate(label) if group == at] for at in range(max(label) + 1)]
+            for label in shape.labels
+        ]
+        self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
+        for ranks in self.members[-1]:
+            self.index[ranks] = np.arange(len(ranks))
+
+    def tree(self, root: int, wanted: list[int], size: int, level: int = 0) -> list[Edge]:
+        """The edges of a tree from the root to all wanted GPUs, parents first."""
+        wanted = [rank for rank in wanted if rank != root]
+        if level == len(self.shape.labels):
+            return self._inside(root, wanted, size)
+        label = self.shape.labels[level]
+        count = max(label) + 1
+        home, per_group = label[root], dict[int, list[int]]()
+        for rank in wanted:
+            per_group.setdefault(label[rank], []).append(rank)
+        order = [home, *(g for turn in range(1, count) if (g := (home + turn) % count) in per_group)]
+        gateway, cross = {home: root}, dict[int, list[Edge]]()
+        for turn, group in enumerate(order[1:], 1):
+            source = order[self.shape.parent(turn)]
+            edges = self._cross(level, gateway[source], per_group.get(source, []), group, per_group[group], size)
+            gateway[group], cross[group] = edges[-1].ends[0], edges
+            if edges[0].parent != gateway[source] and edges[0].parent not in per_group.setdefault(source, []):
+                per_group[source].append(edges[0].parent)
+        result = list[Edge]()
+        for group in order:
+            result += cross.get(group, [])
+            result += self.tree(gateway[group], per_group.get(group, []), size, level + 1)
+        return _parents_first(root, result)
+
+    def _cross(self, level: int, holder: int, have: list[int], group: int, wanted: list[int], size: int) -> list[Edge]:
+        """The edge that brings a chunk into a group, from its holder in another group or from a GPU near it.
+
+        Several edges where no route joins the two groups.
+        """
+        source = self.shape.labels[level][holder]
+        senders, receivers = self.members[level][source], self.members[level][group]
+        key = (level * 100_000 + source, group)
+        routes = self.network.between(key, senders, receivers)
+        if not len(routes):
+            path = self.network.path(holder, wanted[0])
+            return self._path(path, size)
+        best = self.choose(routes, holder, have, wanted, size)
+        edge = Edge(int(self.network.src[best]), (int(self.network.end[best]),), tuple(self.network.links_of(best)))
+        self.network.add(list(edge.links), size)
+        return [edge]
+
+    def choose(self, routes: I64, holder: int, have: list[int], wanted: list[int], size: int) -> int:
+        """Of some routes into a group, the best one: least load, then fewest further hops, then along the rail.
+
+        The load is that of the route and of what it makes necessary: the hop to its sender, and what its end forwards.
+        Loads that differ by less than one chunk on the route count as equal, so that chunks keep to their rails.
+        """
+        network = self.network
+        src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
+        load = np.maximum(network.busiest_ps(routes, size), self.forwarding_ps(end, wanted, size))
+        before, behind = (src != holder) & ~np.isin(src, have), ~np.isin(end, wanted)
+        if before.any():
+            load = np.where(before, np.maximum(load, network.hop_ps(np.full_like(src, holder), src, size)), load)
+        slack = (size * network.per_byte_ps[network.links[routes]]).max(axis=1)
+        worse = load - slack > load.min()
+        hops = (src != holder) + before.astype(np.int64) + 2 * behind
+        off_rail = (self.index[end] - self.index[src]) % len(self.index)
+        return int(routes[np.lexsort((src, off_rail, load, hops, worse))[0]])
+
+    def forwarding_ps(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
+        """The load of each gateway's link to the others once it has forwarded a chunk to all wanted GPUs."""
+        some = np.array(wanted)
+        other = np.where(gateways == some[0], some[-1], some[0])  # any other one, for the route to it
+        times = len(wanted) - np.isin(gateways, some).astype(np.int64)
+        if len(wanted) > 2 and self._multicast(wanted[0], wanted[1:]) is not None:
+            times = np.minimum(times, 1)
+        return self.network.hop_ps(gateways, other, times * size)
+
+    def _multicast(self, root: int, wanted: list[int]) -> tuple[int, ...] | None:
+        """The links of a multicast to all wanted GPUs; None where no switch can do it."""
+        if len(wanted) > 1:
+            for into, out in self.network.multicasts:
+                if root in into and all(rank in out for rank in wanted):
+                    return (into[root], *(out[rank] for rank in wanted))
+        return None
+
+    def _inside(self, root: int, wanted: list[int], size: int) -> list[Edge]:
+        """From the root to all wanted GPUs: through a switch that copies, else one by one, those after it first."""
+        links = self._multicast(root, wanted)
+        if links is not None:
+            self.network.add(list(links), size)
+            return [Edge(root, tuple(wanted), links)]
+        edges, reached = list[Edge](), {root}
+        gpus = self.network.topology.num_gpus
+        for rank in sorted(wanted, key=lambda rank: (rank - root) % gpus):
+            if rank in reached:
+                continue
+            path = [root, rank] if self.network.first[root, rank] >= 0 else self.network.path(root, rank)
+            last = max(at for at, node in enumerate(path) if node in reached)
+            edges += self._path(path[last:], size)
+            reached.update(path)
+        return edges
+
+    def _path(self, nodes: list[int], size: int) -> list[Edge]:
+        """One edge after the other."""
+        edges = []
+        for a, b in pairwise(nodes):
+            links = self.network.links_of(self.network.least_loaded(a, b, size))
+            self.network.add(links, size)
+            edges.append(Edge(a, (b,), tuple(links)))
+        return edges
+
+
+def _parents_first(root: int, edges: list[Edge]) -> list[Edge]:
+    """The edges in an order in which every parent is reached before it sends; what a node gets twice is dropped."""
+    reached, waiting, result = {root}, list(edges), list[Edge]()
+    while waiting:
+        left = list[Edge]()
+        for edge in waiting:
+            if edge.parent not in reached:
+                left.append(edge)
+            elif new := [end for end in edge.ends if end not in reached]:
+                reached.update(new)
+                result.append(edge if len(new) == len(edge.ends) else _only(edge, new))
+        if len(left) == len(waiting):
+            raise AssertionError("a tree has an edge whose parent is never reached")
+        waiting = left
+    return result
+
+
+def _only(edge: Edge, ends: list[int]) -> Edge:
+    """A multicast to some of its ends; its first link leads into the switch."""
+    out = dict(zip(edge.ends, edge.links[1:], strict=True))
+    return Edge(edge.parent, tuple(ends), (edge.links[0], *(out[end] for end in ends)))
