@@ -42,8 +42,8 @@ def hierarchy(topology: Topology) -> Hierarchy:
     rate, latency = _rates_and_latencies(near)
     rate, latency = rate[between], latency[between]
     labels = [_hosts(topology)]
-    labels += [_joined(gpus, src, end, rate >= least) for least in _steps(rate)]
-    labels += [_joined(gpus, src, end, latency <= most) for most in _steps(1.0 / np.maximum(latency, 1.0), latency)]
+    labels += [_connected(gpus, src, end, rate >= least) for least in _steps(rate)]
+    labels += [_connected(gpus, src, end, latency <= most) for most in _steps(1.0 / np.maximum(latency, 1.0), latency)]
     levels: list[NDArray[np.int64]] = []
     for label in labels:
         whole = label.max() + 1
@@ -79,7 +79,7 @@ def _steps(better: NDArray[np.float64], values: NDArray[np.float64] | None = Non
     return [float(values[order[at]]) for at in falls]
 
 
-def _joined(gpus: int, src: NDArray[np.int32], end: NDArray[np.int32], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _connected(gpus: int, src: NDArray[np.int32], end: NDArray[np.int32], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The connected component of every GPU over some pairs, numbered in order of rank."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components

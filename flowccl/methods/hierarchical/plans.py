@@ -128,7 +128,7 @@ class Planner:
         first = groups[turn % len(groups)]
         others = [group for group in groups if group != first]
         ranks = np.array(inside[first])
-        pairs = {g: self._both_ways(inside[first], inside[g], size) for g in others}
+        pairs = {g: self._pair_load(inside[first], inside[g], size) for g in others}
         joint = {g: np.maximum(pairs[g], own[g][None, :]) for g in others}
         worst = np.maximum(own[first], np.max([table.min(axis=1) for table in joint.values()], axis=0))
         if not np.isfinite(worst.min()):
@@ -139,7 +139,7 @@ class Planner:
         for g in others:
             ends = np.array(inside[g])
             off_rail = (index[ends] - index[ranks[at]]) % len(index)
-            linked = np.max([self._both_ways([one], inside[g], size)[0] for one in chosen.values()], axis=0)
+            linked = np.max([self._pair_load([one], inside[g], size)[0] for one in chosen.values()], axis=0)
             load = np.maximum(linked, own[g])
             if not np.isfinite(load.min()):
                 raise NoExchangeError
@@ -152,7 +152,7 @@ class Planner:
         load = self.forward.forwarding_ps(gateways, ranks, size)
         return np.maximum(load, self.backward.forwarding_ps(gateways, ranks, size))
 
-    def _both_ways(self, ones: list[int], others: list[int], size: int) -> NDArray[np.float64]:
+    def _pair_load(self, ones: list[int], others: list[int], size: int) -> NDArray[np.float64]:
         """The load of the routes between GPUs of two groups, in both directions; inf where there is none."""
         a, b = (table.reshape(-1) for table in np.meshgrid(ones, others, indexing="ij"))
         network = self.forward.network
