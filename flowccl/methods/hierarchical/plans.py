@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.hierarchical.network import Network
+from flowccl.methods.hierarchical.loads import LoadedRoutes
 from flowccl.methods.hierarchical.scheduling import Plan
 from flowccl.methods.hierarchical.trees import Edge, Shape, TreeBuilder
 from flowccl.topology.routes import Routes
@@ -33,10 +33,10 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.load_ps = load_ps = np.zeros(len(self.topology.links) + 1)
-        self.forward = TreeBuilder(Network(self.topology, load_ps), self.shape)
+        self.forward = TreeBuilder(LoadedRoutes(self.topology, load_ps), self.shape)
         self.backward = self.forward
         if self.demand.reduces:
-            self.backward = TreeBuilder(Network(self.topology.reversed, load_ps), self.shape)
+            self.backward = TreeBuilder(LoadedRoutes(self.topology.reversed, load_ps), self.shape)
         self.width = max(map(len, self.forward.members[-1]))
         self.turn = 0
         self.place: list[tuple[int, int]] = []  # of each transfer: its round, and how far its end is from its start

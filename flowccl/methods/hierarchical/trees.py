@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.hierarchical.network import Network
+from flowccl.methods.hierarchical.loads import LoadedRoutes
 
 I64 = NDArray[np.int64]
 
@@ -39,7 +39,7 @@ class Shape:
 class TreeBuilder:
     """Builds the trees of one chunk after another, and counts their load."""
 
-    def __init__(self, network: Network, shape: Shape) -> None:
+    def __init__(self, network: LoadedRoutes, shape: Shape) -> None:
         self.network, self.shape = network, shape
         self.members = [
             [[rank for rank, group in enumerate(label) if group == at] for at in range(max(label) + 1)]

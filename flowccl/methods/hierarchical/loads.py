@@ -14,7 +14,7 @@ F64 = NDArray[np.float64]
 
 
 @dataclass(eq=False)
-class Network:
+class LoadedRoutes:
     """Routes between neighbours; `load_ps` is the time that each link is busy, shared with the reversed network.
 
     The last entry of `load_ps` belongs to no link: it fills up rows of `links`.
