@@ -7,6 +7,7 @@ too, unless GPUs of different hosts are joined just as well.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ class Hierarchy:
         return result
 
 
+@lru_cache(maxsize=8)
 def hierarchy(topology: Topology) -> Hierarchy:
     """The levels of a machine; groups, and GPUs within a group, are sorted by rank."""
     near = neighbours(topology, 1)

@@ -1,45 +1,74 @@
 """What plans choose from: the routes between neighbours of a machine, and the load that each link has so far."""
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.topology.neighbours import neighbours
+from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 
-@dataclass(eq=False)
-class LoadedRoutes:
-    """Routes between neighbours; `load_ps` is the time that each link is busy, shared with the reversed network.
+@dataclass(frozen=True, eq=False)
+class _RouteTable:
+    """What `LoadedRoutes` has for every machine: routes, their ends, links (filled up) and latencies."""
 
-    The last entry of `load_ps` belongs to no link: it fills up rows of `links`.
+    near: Neighbours
+    src: NDArray[np.int32]
+    end: NDArray[np.int32]
+    links: I64
+    latency_ps: I64
+    first: I64  # the first route of each pair of nodes; -1: none
+    count: I64
+    per_byte_ps: F64
+
+
+@lru_cache(maxsize=8)
+def _route_table(topology: Topology) -> _RouteTable:
+    near = _only_best(neighbours(topology))
+    routes, nodes = near.routes, len(topology.nodes)
+    pair = np.repeat(np.arange(len(near.src)), np.diff(near.pair_ptr))
+    size = np.diff(routes.ptr)
+    links = np.full((len(routes), int(size.max(initial=1))), len(topology.links), dtype=np.int64)
+    row = np.repeat(np.arange(len(routes)), size)
+    links[row, np.arange(len(routes.link)) - routes.ptr[row]] = routes.link
+    latency_ps = np.append(topology.link_latency_ps, 0)[links].sum(axis=1)
+    first, count = np.full((nodes, nodes), -1, dtype=np.int64), np.zeros((nodes, nodes), dtype=np.int64)
+    first[near.src, near.end], count[near.src, near.end] = near.pair_ptr[:-1], np.diff(near.pair_ptr)
+    per_byte_ps = np.append(1000.0 / topology.link_GBps, 0.0)
+    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps)
+
+
+def _only_best(near: Neighbours) -> Neighbours:
+    """The neighbours with only the best routes of each pair, for small and for large chunks."""
+    pair = np.repeat(np.arange(len(near.src)), np.diff(near.pair_ptr))
+    keep = np.ones(len(pair), dtype=np.bool_)
+    for size in (1.0, 1e6):
+        cost = near.route_cost_ps(size)
+        keep &= cost <= near.pair_cost_ps(size)[pair] * (1 + 1e-9)
+    keep |= np.bincount(pair, keep, len(near.src))[pair] == 0  # none is best for both
+    pair_ptr = np.concatenate(([0], np.cumsum(np.bincount(pair[keep], minlength=len(near.src))))).astype(np.int64)
+    return Neighbours(near.topology, near.src, near.end, pair_ptr, near.routes.only(np.flatnonzero(keep)))
+
+
+class LoadedRoutes:
+    """Routes between neighbours; `load_ps` is the time that each link is busy, shared with the reversed machine.
+
+    The last entry of `load_ps` belongs to no link: it fills up rows of `links`. Of several routes between two nodes,
+    only those count that are as fast and as near as the best one.
     """
 
-    topology: Topology
-    load_ps: F64
-    known: dict[tuple[int, int], I64] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        near = neighbours(self.topology)
-        self.near, routes = near, near.routes
-        pair = np.repeat(np.arange(len(near.src)), np.diff(near.pair_ptr))
-        self.src, self.end = near.src[pair], near.end[pair]
-        size = np.diff(routes.ptr)
-        self.links = np.full((len(routes), int(size.max(initial=1))), len(self.topology.links), dtype=np.int64)
-        row = np.repeat(np.arange(len(routes)), size)
-        self.links[row, np.arange(len(routes.link)) - routes.ptr[row]] = routes.link
-        self.per_byte_ps = np.append(1000.0 / self.topology.link_GBps, 0.0)
-        self.latency_ps = np.append(self.topology.link_latency_ps, 0)[self.links].sum(axis=1)
-        storing = len(self.topology.nodes)
-        self.first = np.full((storing, storing), -1, dtype=np.int64)  # the first route of each pair; -1: none
-        self.first[near.src, near.end] = near.pair_ptr[:-1]
-        self.count = np.zeros((storing, storing), dtype=np.int64)
-        self.count[near.src, near.end] = np.diff(near.pair_ptr)
+    def __init__(self, topology: Topology, load_ps: F64) -> None:
+        self.topology, self.load_ps = topology, load_ps
+        table = _route_table(topology)
+        self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
+        self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
+        self.per_byte_ps = table.per_byte_ps
+        self.known: dict[tuple[int, int], I64] = {}
 
     def routes(self, a: int, b: int) -> I64:
         """The routes from one node to another that is its neighbour."""
@@ -74,8 +103,10 @@ class LoadedRoutes:
 
     def least_loaded(self, a: int, b: int, size: int) -> int:
         """The best route between neighbours."""
+        if self.count[a, b] == 1:
+            return int(self.first[a, b])
         routes = self.routes(a, b)
-        return int(routes[np.argmin(self.busiest_ps(routes, size))]) if len(routes) > 1 else int(routes[0])
+        return int(routes[np.argmin(self.busiest_ps(routes, size))])
 
     @cached_property
     def quickest(self) -> NDArray[np.int32]:

@@ -8,7 +8,7 @@ from flowccl.adapters.reduction import with_reductions
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.scheduling import PlanScheduler
-from flowccl.methods.hierarchical.trees import Shape
+from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -16,7 +16,7 @@ from flowccl.verifier.verify import verify
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class TreeVariant:
     """Which levels are used, and how groups send to each other."""
 
     levels: tuple[int, ...]
@@ -29,7 +29,7 @@ def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule 
         name = problem.topology.name
         raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
     if problem.allreduce_ranks is not None:
-        yield from _of_variants(problem, context, [Variant(levels, "direct") for levels in _subsets(problem)])
+        yield from _of_variants(problem, context, [TreeVariant(levels, "direct") for levels in _subsets(problem)])
     yield from with_reductions(_along_trees)(problem, context)
 
 
@@ -38,13 +38,13 @@ def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
     return _of_variants(problem, context, variants(problem))
 
 
-def variants(problem: Problem) -> list[Variant]:
+def variants(problem: Problem) -> list[TreeVariant]:
     """All variants of trees."""
     result = []
     for chosen in _subsets(problem):
         groups = max(len(problem.hierarchy.levels[level]) for level in chosen)
         shapes = ["direct", "chain", "tree"] if groups > 2 and problem.is_multicast else ["direct"]
-        result += [Variant(chosen, between) for between in shapes]
+        result += [TreeVariant(chosen, between) for between in shapes]
     return result
 
 
@@ -54,7 +54,7 @@ def _subsets(problem: Problem) -> list[tuple[int, ...]]:
     return [chosen for size in range(len(levels), 0, -1) for chosen in combinations(levels, size)]
 
 
-def _of_variants(problem: Problem, context: SearchContext, some: list[Variant]) -> Iterator[Schedule | None]:
+def _of_variants(problem: Problem, context: SearchContext, some: list[TreeVariant]) -> Iterator[Schedule | None]:
     """The schedules of some variants, the most promising first; those that cannot be better are left out."""
     promising = sorted((estimate, at) for at, one in enumerate(some) if (estimate := _estimate_ps(problem, one)))
     best_ps = float("inf")
@@ -65,12 +65,12 @@ def _of_variants(problem: Problem, context: SearchContext, some: list[Variant]) 
             yield found
 
 
-def _planner(problem: Problem, variant: Variant) -> Planner:
+def _planner(problem: Problem, variant: TreeVariant) -> Planner:
     labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
-    return Planner(problem.topology, problem.demand, Shape(labels, variant.between))
+    return Planner(problem.topology, problem.demand, TreeShape(labels, variant.between))
 
 
-def _estimate_ps(problem: Problem, variant: Variant) -> tuple[float, float] | None:
+def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] | None:
     """Expected finish of a variant, and the load of its busiest link, from one chunk per block; None: not possible."""
     planner = _planner(problem, variant)
     try:
@@ -82,7 +82,7 @@ def _estimate_ps(problem: Problem, variant: Variant) -> tuple[float, float] | No
     return load_ps + path_ps, load_ps
 
 
-def schedule_of(problem: Problem, variant: Variant) -> Schedule | None:
+def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     """The schedule of a variant; None where its gateways are not joined."""
     planner = _planner(problem, variant)
     try:

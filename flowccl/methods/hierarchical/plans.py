@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.loads import LoadedRoutes
-from flowccl.methods.hierarchical.scheduling import Plan
-from flowccl.methods.hierarchical.trees import Edge, Shape, TreeBuilder
+from flowccl.methods.hierarchical.scheduling import TransferPlan
+from flowccl.methods.hierarchical.trees import Edge, TreeBuilder, TreeShape
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
@@ -26,7 +26,7 @@ class Planner:
 
     topology: Topology
     demand: Demand
-    shape: Shape
+    shape: TreeShape
     rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # chunk, links, reduce
     waits: list[tuple[int, int]] = field(default_factory=list)
     gang: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a transfer: its gang, and its turn in it
@@ -42,13 +42,13 @@ class Planner:
         self.place: list[tuple[int, int]] = []  # of each transfer: its round, and how far its end is from its start
         self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
 
-    def plan(self) -> Plan:
+    def plan(self) -> TransferPlan:
         """The plan of all chunks; the first chunks of every block are planned, and further ones repeat them."""
         pieces = self.demand.pieces
         planned = _PLANNED if pieces > _PLANNED and pieces % _PLANNED == 0 else pieces
         return self.plan_of(planned).repeated(pieces // planned, planned)
 
-    def plan_of(self, pieces: int) -> Plan:
+    def plan_of(self, pieces: int) -> TransferPlan:
         """The plan of the first chunks of every block."""
         chosen = [chunk for chunk in _in_turns(self.demand) if chunk % self.demand.pieces < pieces]
         for turn, chunk in enumerate(chosen):
@@ -62,7 +62,7 @@ class Planner:
         job, turns = np.arange(len(chunks)), np.zeros(len(chunks), dtype=np.int64)
         for row, (gang, at) in self.gang.items():
             job[row], turns[row] = gang, at
-        return Plan(routes, chunks, route.astype(np.int64), reduce, before, after, job, turns, *place)
+        return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, job, turns, *place)
 
     def _plan_chunk(self, chunk: int, turn: int) -> None:
         demand = self.demand

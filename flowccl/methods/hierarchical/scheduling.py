@@ -15,7 +15,7 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TransferPlan:
     """Transfers, each a chunk on a route, listed after those that they wait for.
 
     Entry k says that transfer `after[k]` needs the data of `before[k]`. Transfers with the same `job`, which is the
@@ -35,7 +35,7 @@ class Plan:
     round: I64
     shift: I64
 
-    def repeated(self, times: int, pieces: int) -> "Plan":
+    def repeated(self, times: int, pieces: int) -> "TransferPlan":
         """The plan several times, each for chunks whose numbers are higher by `pieces`."""
         count, rounds = len(self.chunk), int(self.round.max(initial=0)) + 1
         copies = np.repeat(np.arange(times), count)
@@ -57,7 +57,7 @@ class Plan:
 class PlanScheduler:
     """The transfers of a plan on a machine, prepared for list scheduling with several priorities."""
 
-    def __init__(self, topology: Topology, demand: Demand, plan: Plan, method: str) -> None:
+    def __init__(self, topology: Topology, demand: Demand, plan: TransferPlan, method: str) -> None:
         from flowccl.schedule.generation.generation_kernels import longest_tails
 
         count = len(plan.chunk)

@@ -25,7 +25,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TreeShape:
     """Levels to use, as the group of every GPU, the outermost first; and the tree between groups of a level."""
 
     labels: tuple[tuple[int, ...], ...]
@@ -39,7 +39,7 @@ class Shape:
 class TreeBuilder:
     """Builds the trees of one chunk after another, and counts their load."""
 
-    def __init__(self, network: LoadedRoutes, shape: Shape) -> None:
+    def __init__(self, network: LoadedRoutes, shape: TreeShape) -> None:
         self.network, self.shape = network, shape
         self.members = [
             [[rank for rank, group in enumerate(label) if group == at] for at in range(max(label) + 1)]
@@ -131,6 +131,8 @@ class TreeBuilder:
         if links is not None:
             self.network.add(list(links), size)
             return [Edge(root, tuple(wanted), links)]
+        if wanted and (self.network.count[root, wanted] == 1).all():
+            return self._star(root, wanted, size)
         edges, reached = list[Edge](), {root}
         gpus = self.network.topology.num_gpus
         for rank in sorted(wanted, key=lambda rank: (rank - root) % gpus):
@@ -141,6 +143,15 @@ class TreeBuilder:
             edges += self._path(path[last:], size)
             reached.update(path)
         return edges
+
+    def _star(self, root: int, wanted: list[int], size: int) -> list[Edge]:
+        """An edge from the root to each wanted GPU, those after it first."""
+        network, gpus = self.network, self.network.topology.num_gpus
+        ends = sorted(wanted, key=lambda rank: (rank - root) % gpus)
+        links = network.links[network.first[root, ends]]
+        np.add.at(network.load_ps, links, size * network.per_byte_ps[links])
+        used = [[link for link in row if link < len(network.topology.links)] for row in links.tolist()]
+        return [Edge(root, (end,), tuple(row)) for end, row in zip(ends, used, strict=True)]
 
     def _path(self, nodes: list[int], size: int) -> list[Edge]:
         """One edge after the other."""
