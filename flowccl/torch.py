@@ -4,8 +4,9 @@
 >>> flowccl.torch.all_reduce(tensor, schedule)                      # over the default group
 >>> flowccl.torch.init_process_group(["allreduce.json"])            # or one line for a whole program, including DDP
 
-Every message is a send and a receive of the backend, so real data moves as in the schedule. This is not fast; for
-speed, export the schedule and load it into a runtime. torch is an extra: pip install flowccl[torch].
+On the CPU, every message is a send and a receive of the backend, so real data moves as in the schedule; this is not
+fast. On CUDA GPUs, the backend "flowccl" runs the schedules as plans of MSCCL++, on streams. torch is an extra:
+pip install flowccl[torch].
 """
 
 from collections.abc import Iterable
@@ -54,27 +55,41 @@ def broadcast(tensor: Any, schedule: Schedule, group: Any = None) -> None:
     _run("broadcast", schedule, tensor.numel(), tensor, tensor, group)
 
 
-def register_backend(schedules: Iterable[Schedule | str | Path], inner: str = "gloo") -> None:
+def register_backend(schedules: Iterable[Schedule | str | Path], inner: str = "auto") -> None:
     """Register the backend "flowccl" for `init_process_group`; collectives run these schedules (or schedule files).
 
     If several schedules are for a collective, the one for the nearest size runs. Collectives without a schedule,
-    point-to-point messages and other groups use `inner`, gloo or nccl, which also carries the schedules' messages. Each
-    collective that runs on `inner` is logged once.
+    point-to-point messages and other groups use an inner backend; each collective for which it does is logged once.
+    With "auto", CPU tensors use gloo, which also carries the schedules' messages, and CUDA tensors use MSCCL++ plans of
+    the schedules (plan files are also allowed), and else NCCL, or gloo where ranks share a GPU. With "gloo" or "nccl",
+    that backend carries the messages of all tensors.
     """
+    from flowccl.run.mscclpp.plan_facts import is_plan, read_plan
     from flowccl.run.process_group import register
 
-    made = [item if isinstance(item, Schedule) else load_schedule(item) for item in schedules]
-    register(made, inner)
+    made: list[Schedule] = []
+    plans = []
+    for item in schedules:
+        if isinstance(item, Schedule):
+            made.append(item)
+        elif is_plan(item):
+            plans.append(read_plan(item))
+        else:
+            made.append(load_schedule(item))
+    register(made, inner, plans)
 
 
-def init_process_group(schedules: Iterable[Schedule | str | Path], inner: str = "gloo", **options: Any) -> None:
+def init_process_group(schedules: Iterable[Schedule | str | Path], inner: str = "auto", **options: Any) -> None:
     """Call `torch.distributed.init_process_group` with the backend "flowccl", after registering it."""
     register_backend(schedules, inner)
     import_torch().distributed.init_process_group("flowccl", **options)
 
 
 def counts(group: Any = None) -> dict[str, dict[str, int]]:
-    """Return how many times each collective ran by a schedule ("scheduled") and by the inner backend ("inner")."""
+    """Return how many times each collective ran by a schedule ("scheduled") and by the inner backend ("inner").
+
+    On GPUs, "plans" has those that ran by plans of MSCCL++.
+    """
     from flowccl.run.process_group import counts_of
 
     return counts_of(import_torch().distributed.group.WORLD if group is None else group)

@@ -3,11 +3,12 @@
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import Commands, natural, positive
-from flowccl.errors import InputError, InvalidScheduleError
+from flowccl.errors import FileError, InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
     from flowccl.run.measure import Row, RunOptions
@@ -115,12 +116,28 @@ def _run_mscclpp(options: argparse.Namespace) -> "tuple[list[Row] | None, int]":
                 if getattr(options, name):
                     raise InputError(f"{text} is for schedules: {options.schedule} is a plan, which fixes it")
             paths, size = [Path(options.schedule)], 1 << 20
+            _warn_of_findings(options.schedule, gpu.root)
         else:
             schedule = _load(options.schedule)
             export = ExportOptions(instances=options.instances or 1, protocol=options.proto or "Simple")
             paths, size = plans_of(schedule, export, options.inplace, Path(folder)), schedule.demand.size_bytes
             gpu = dataclasses.replace(gpu, root=root_of(schedule))
         return run_plans(paths, _chosen(options, size), gpu), read_plan(paths[0]).ranks
+
+
+def _warn_of_findings(path: str, root: int) -> None:
+    """Print a warning if the interpreter of exported files finds errors in a plan; elements may still be right."""
+    from flowccl.export import check
+    from flowccl.wording import counted
+
+    try:
+        findings = check(path, "mscclpp", root)[1]
+    except FileError as error:
+        print(f"flowccl: warning: the plan cannot be proved before it runs: {error}", file=sys.stderr)
+        return
+    if findings:
+        found = f"the interpreter finds {counted(len(findings), 'error')} in {path}; the first: {findings[0]}"
+        print(f"flowccl: warning: {found}", file=sys.stderr)
 
 
 def _load(path: str) -> "Schedule":

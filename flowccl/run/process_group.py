@@ -1,18 +1,29 @@
 """A torch.distributed process group that runs flowccl's schedules; other collectives use an inner backend.
 
 torch calls the methods by the names below. torch 2.13 renamed some of them (`_allgather_base` became
-`all_gather_single`, for example), so both names are defined. Every call is complete when its method returns.
+`all_gather_single`, for example), so both names are defined. On the CPU, every call is complete when its method
+returns. CUDA tensors are served by plans of MSCCL++, if the group has any, in the order of a stream of their own.
 """
 
+import atexit
 import logging
+import platform
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError
+from flowccl.export.exporting import ExportOptions, make
+from flowccl.run.mscclpp.plan_facts import PlanFacts, read_plan
+from flowccl.run.mscclpp.run_plans import named_plan, root_of
+from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
 from flowccl.run.torch_run import Runner, as_bytes, import_torch, runner_of
+from flowccl.runtimes.limits import MSCCLPP_LIMITS
 from flowccl.schedule.schedule import Schedule
 
 log = logging.getLogger("flowccl.torch")
@@ -28,9 +39,21 @@ _OLD_NAMES = {
 class GroupMethods:
     """The methods that torch.distributed calls, without the base class, which requires torch."""
 
-    def begin(self, rank: int, size: int, inner: Any, schedules: Sequence[Schedule]) -> None:
-        """Select the schedules for groups of this size; `inner` carries the messages and runs everything else."""
+    def begin(
+        self,
+        rank: int,
+        size: int,
+        inner: Any,
+        schedules: Sequence[Schedule],
+        plans: PlanGroup | None = None,
+        inner_cuda: Any = None,
+    ) -> None:
+        """Select the schedules for groups of this size; `inner` carries the messages and runs everything else.
+
+        With `inner_cuda`, CUDA tensors use `plans`, or else `inner_cuda`; otherwise they are sent over `inner`.
+        """
         self.my_rank, self.my_size, self.inner = rank, size, inner
+        self.plans, self.inner_cuda = plans, inner_cuda
         self.runners = [runner_of(schedule) for schedule in schedules if schedule.demand.num_gpus == size]
         self.scheduled: Counter[str] = Counter()
         self.fallen_back: Counter[str] = Counter()
@@ -40,6 +63,9 @@ class GroupMethods:
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce the tensors of all ranks to their sum, on all ranks."""
         tensor = _only(tensors)
+        work = self._planned("allreduce", tensor, tensor, tensor) if _is_sum(opts) else None
+        if work is not None:
+            return work
         runner = self._runner("allreduce", tensor) if _is_sum(opts) else None
         if runner is None:
             return self._inner("allreduce", tensors, opts)
@@ -49,6 +75,9 @@ class GroupMethods:
         """Copy the root's tensor to all ranks."""
         tensor = _only(tensors)
         root = int(getattr(opts, "rootRank", 0))
+        work = self._planned("broadcast", tensor, tensor, tensor, root)
+        if work is not None:
+            return work
         runner = self._runner("broadcast", tensor, root=root)
         if runner is None:
             return self._inner("broadcast", tensors, opts)
@@ -56,6 +85,9 @@ class GroupMethods:
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Concatenate the tensors of all ranks, on all ranks."""
+        work = self._planned("allgather", output, tensor, output)
+        if work is not None:
+            return work
         runner = self._runner("allgather", output)
         if runner is None:
             return self._inner("all_gather_single", output, tensor, opts)
@@ -63,6 +95,9 @@ class GroupMethods:
 
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Reduce the tensors of all ranks; rank r gets block r of the sum."""
+        work = self._planned("reduce_scatter", tensor, tensor, output) if _is_sum(opts) else None
+        if work is not None:
+            return work
         runner = self._runner("reduce_scatter", tensor) if _is_sum(opts) else None
         if runner is None:
             return self._inner("reduce_scatter_single", output, tensor, opts)
@@ -73,7 +108,11 @@ class GroupMethods:
     ) -> Any:
         """Exchange blocks: rank r gets block r of rank s as its block s."""
         even = not output_splits and not input_splits and tensor.numel() == output.numel()
-        runner = self._runner("alltoall", tensor) if even and tensor.numel() % self.my_size == 0 else None
+        even = even and tensor.numel() % self.my_size == 0
+        work = self._planned("alltoall", tensor, tensor, output) if even else None
+        if work is not None:
+            return work
+        runner = self._runner("alltoall", tensor) if even else None
         if runner is None:
             return self._inner("all_to_all_single", output, tensor, output_splits, input_splits, opts)
         return self._run(runner, tensor.numel(), tensor, output, [output])
@@ -106,6 +145,14 @@ class GroupMethods:
 
     # -- implementation -----------------------------------------------------------------------------------------------
 
+    def _planned(self, collective: str, whole: Any, given: Any, output: Any, root: int = 0) -> Any:
+        """Run a plan of MSCCL++ on CUDA tensors; return its work, or None if there is no plan for them."""
+        if self.plans is None or not whole.is_cuda or not whole.numel() or whole.is_sparse:
+            return None
+        size, dtype = whole.numel() * whole.element_size(), str(whole.dtype).removeprefix("torch.")
+        plan = self.plans.find(collective, size, dtype, root)
+        return None if plan is None else self.plans.run(plan, given, output, size, dtype)
+
     def _runner(self, collective: str, tensor: Any, times: int = 1, root: int | None = None) -> Runner | None:
         """Return the runner of the collective's schedule with the nearest size, or None if there is none."""
         fits = [
@@ -114,7 +161,7 @@ class GroupMethods:
             if runner.schedule.demand.collective == collective
             and (root is None or int(runner.schedule.demand.source_rank[0]) == root)
         ]
-        if not fits or not tensor.numel() or tensor.is_sparse:
+        if not fits or not tensor.numel() or tensor.is_sparse or (tensor.is_cuda and self.inner_cuda is not None):
             return None
         size = tensor.numel() * tensor.element_size() * times
 
@@ -147,10 +194,11 @@ class GroupMethods:
 
     def _inner(self, name: str, *args: Any) -> Any:
         """Run a collective without a schedule on the inner backend; log this the first time."""
+        inner = self.inner_cuda if self.inner_cuda is not None and _is_cuda(args) else self.inner
         if not self.fallen_back[name] and self.my_rank == 0:
-            log.warning("flowccl: no schedule for %s on %d ranks; using %s", name, self.my_size, self.inner.name())
+            log.warning("flowccl: no schedule for %s on %d ranks; using %s", name, self.my_size, inner.name())
         self.fallen_back[name] += 1
-        method = getattr(self.inner, name, None) or getattr(self.inner, _OLD_NAMES.get(name, name))
+        method = getattr(inner, name, None) or getattr(inner, _OLD_NAMES.get(name, name))
         while args and args[-1] is None:
             args = args[:-1]
         return method(*args)
@@ -204,9 +252,9 @@ def _classes() -> tuple[Any, Any]:
     work_base: Any = torch.distributed.Work
 
     class FlowcclGroup(GroupMethods, group_base):  # type: ignore[misc]  # torch is an extra
-        def __init__(self, rank: int, size: int, inner: Any, schedules: Sequence[Schedule]) -> None:
+        def __init__(self, rank: int, size: int, *parts: Any) -> None:
             group_base.__init__(self, rank, size)
-            self.begin(rank, size, inner, schedules)
+            self.begin(rank, size, *parts)
 
         def getBackendName(self) -> str:
             return "flowccl"
@@ -233,36 +281,97 @@ def _classes() -> tuple[Any, Any]:
     return FlowcclGroup, Done
 
 
-def register(schedules: Sequence[Schedule], inner: str) -> None:
-    """Register the torch.distributed backend "flowccl", which runs these schedules."""
-    dist = import_torch().distributed
-    makers = {"gloo": ("ProcessGroupGloo", ["cpu"]), "nccl": ("ProcessGroupNCCL", ["cuda"])}
-    if inner not in makers:
-        raise InputError(f"inner must be gloo or nccl, got {inner!r}")
-    maker, devices = makers[inner]
-    if not hasattr(dist, maker):
-        raise InputError(f"this torch has no {inner}; choose another inner backend")
+def register(schedules: Sequence[Schedule], inner: str, plans: Sequence[PlanFacts] = ()) -> None:
+    """Register the torch.distributed backend "flowccl", which runs these schedules, and on CUDA tensors these plans."""
+    torch = import_torch()
+    dist = torch.distributed
+    if inner not in ("auto", "gloo", "nccl"):
+        raise InputError(f"inner must be auto, gloo or nccl, got {inner!r}")
+    carrier = "nccl" if inner == "nccl" else "gloo"
+    if not hasattr(dist, _MAKERS[carrier]):
+        raise InputError(f"this torch has no {carrier}; choose another inner backend")
+    on_gpus = inner == "auto" and bool(torch.cuda.is_available())
+    if plans and not on_gpus:
+        raise InputError(f"{plans[0].path} is a plan of MSCCL++, which needs CUDA GPUs and inner='auto'")
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        prefixed = dist.PrefixStore("flowccl", store)
-        made = (
-            getattr(dist, maker)(prefixed, rank, size, timeout)
-            if inner == "gloo"
-            else getattr(dist, maker)(prefixed, rank, size)
-        )
-        return _classes()[0](rank, size, made, schedules)
+        made = _inner_group(dist, carrier, dist.PrefixStore("flowccl", store), rank, size, timeout)
+        parts: list[Any] = [made, schedules]
+        if on_gpus:
+            parts += gpu_parts(dist.PrefixStore("flowccl-gpus", store), rank, size, timeout, schedules, plans, made)
+        return _classes()[0](rank, size, *parts)
 
+    devices = {"auto": ["cpu", "cuda"] if on_gpus else ["cpu"], "gloo": ["cpu"], "nccl": ["cuda"]}[inner]
     dist.Backend.register_backend("flowccl", create, devices=devices)
+
+
+_MAKERS = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}
+
+
+def _inner_group(dist: Any, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    maker = getattr(dist, _MAKERS[name])
+    return maker(store, rank, size, timeout) if name == "gloo" else maker(store, rank, size)
+
+
+def gpu_parts(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    schedules: Sequence[Schedule],
+    plans: Sequence[PlanFacts],
+    gloo: Any,
+) -> list[Any]:
+    """Return the plans of a group on GPUs, and the backend for all else: NCCL, or gloo where ranks share a GPU."""
+    torch = import_torch()
+    store.set(f"gpu-{rank}", f"{platform.node()} {torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
+    places = {bytes(store.get(f"gpu-{other}")) for other in range(size)}
+    has_nccl = len(places) == size and hasattr(torch.distributed, _MAKERS["nccl"])
+    inner = _inner_group(torch.distributed, "nccl", store, rank, size, timeout) if has_nccl else gloo
+    made = [SizedPlan(facts) for facts in plans] + [
+        plan for schedule in schedules if schedule.demand.num_gpus == size for plan in plans_of_schedule(schedule)
+    ]
+
+    def share(given: bytes | None) -> bytes:
+        if given is not None:
+            store.set("unique-id", given)
+        return bytes(store.get("unique-id"))
+
+    return [PlanGroup(rank, size, share, made) if made and size > 1 else None, inner]
+
+
+def plans_of_schedule(schedule: Schedule) -> list[SizedPlan]:
+    """Return the plan of a schedule for in-place calls, in a temporary folder that lasts as long as the process."""
+    if schedule.demand.collective not in MSCCLPP_LIMITS.collectives:
+        return []
+    folder = Path(tempfile.mkdtemp(prefix="flowccl-torch-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "plan.json"
+    path.write_bytes(make(schedule, "mscclpp", ExportOptions(inplace=True))[0])
+    named_plan(path, f"flowccl-{len(_PLANS)}")
+    _PLANS.append(path)
+    return [SizedPlan(read_plan(path, root_of(schedule)), schedule.demand.size_bytes)]
+
+
+_PLANS: list[Path] = []
 
 
 def counts_of(group: Any) -> dict[str, dict[str, int]]:
     """Return how many times a group ran each collective by a schedule and by its inner backend."""
     if not isinstance(group, GroupMethods):
         raise InputError('this group does not use the backend "flowccl"')
-    return {"scheduled": dict(group.scheduled), "inner": dict(group.fallen_back)}
+    counts = {"scheduled": dict(group.scheduled), "inner": dict(group.fallen_back)}
+    return counts if group.plans is None else counts | {"plans": dict(group.plans.counts)}
 
 
 # -- checks -----------------------------------------------------------------------------------------------------
+
+
+def _is_cuda(value: Any) -> bool:
+    """Whether the first tensor in nested lists is on a GPU."""
+    if isinstance(value, list | tuple):
+        return any(_is_cuda(part) for part in value)
+    return bool(getattr(value, "is_cuda", False))
 
 
 def _only(tensors: Any) -> Any:

@@ -38,17 +38,32 @@ class GpuCase:
         """The name of the plan's file, without its ending."""
         return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size} {self.place}".lower())
 
+    def schedule(self) -> Path:
+        """The schedule; synthesized first if it is missing."""
+        path = FOLDER / f"{self.name.removesuffix(self.place)}schedule.json"
+        if not path.exists():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            assert main(["synth", self.machine, self.collective, "--size", self.size, *SEARCH, "--out", str(path)]) == 0
+        return path
+
     def plan(self) -> Path:
         """The plan; made first if it is missing."""
         path = FOLDER / f"{self.name}.json"
         if not path.exists():
-            FOLDER.mkdir(parents=True, exist_ok=True)
-            schedule = FOLDER / f"{self.name.removesuffix(self.place)}schedule.json"
-            if not schedule.exists():
-                arguments = [self.machine, self.collective, "--size", self.size, *SEARCH, "--out", str(schedule)]
-                assert main(["synth", *arguments]) == 0
-            export(load_schedule(schedule), "mscclpp", path, ExportOptions(inplace=self.place == "in"))
+            export(load_schedule(self.schedule()), "mscclpp", path, ExportOptions(inplace=self.place == "in"))
         return path
+
+
+SANITIZED = (
+    GpuCase("full:2", "allgather", "64KiB", "out", "float32"),
+    GpuCase("full:2", "allreduce", "64KiB", "in", "float32"),
+    GpuCase("rail:2x1", "allgather", "64KiB", "out", "float32"),  # between hosts: port channels
+)
+OTHERS = (
+    GpuCase("dgx1", "allgather", "1MiB", "out", "float32"),  # for broken plans
+    GpuCase("full:4", "allreduce", "1MiB", "in", "float32"),  # for PyTorch
+    *SANITIZED,
+)
 
 
 def covering() -> list[GpuCase]:
@@ -62,5 +77,5 @@ def covering() -> list[GpuCase]:
 
 
 if __name__ == "__main__":
-    for case in covering():
+    for case in (*covering(), *OTHERS):
         print(case.plan(), flush=True)

@@ -1,6 +1,8 @@
 """Plans on a real GPU, all ranks on one device: every element is right, and broken plans are reported."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -76,13 +78,11 @@ def test_a_missing_wait_is_reported(tmp_path: Path) -> None:
         ops, index, _ = waits[len(waits) // 2]
         del ops[index]
 
-    try:
-        rows = run_cases_of_plans([broken(tmp_path, change)], GpuOptions(one_gpu=True, timeout_s=8))
-    except HangError as error:
-        print(error)
-        return
-    assert rows is not None
-    print("wrong elements:", rows[0].out_of_place and rows[0].out_of_place.wrong)
+    case = broken(tmp_path, change)
+    arguments = ["run", case.plan, "--on", "mscclpp", "--one-gpu", "--timeout", "8"]
+    done = subprocess.run([sys.executable, "-m", "flowccl", *arguments], capture_output=True, text=True, check=False)
+    print(done.returncode, done.stderr, done.stdout)
+    assert "the interpreter finds" in done.stderr  # whether elements are wrong is a matter of luck
 
 
 @needs_gpu

@@ -75,6 +75,11 @@ void* flowccl_open(int rank, int ranks, const char* id, int timeoutSeconds) {
   });
 }
 
+// Ends everything, with the threads that MSCCL++ has started; the other ranks must not use this rank any more.
+int flowccl_close(void* session) {
+  return guarded([&] { delete static_cast<Session*>(session); return 1; });
+}
+
 int flowccl_barrier(void* session) {
   return guarded([&] { static_cast<Session*>(session)->bootstrap->barrier(); return 1; });
 }

@@ -50,9 +50,10 @@ def run_case(runtime: Runtime, rank: int, case: PlanCase, report: Callable[[str]
     report("prepare")
     call = _Call(runtime, rank, case)
     call.fill()
+    call.stream.without_running(call.launch)
+    runtime.barrier()
     report("first call")
-    call.stream.gated(call.launch, runtime.barrier)
-    wrong = call.wrong()
+    wrong = call.check()
     runtime.barrier()
     report("timed calls")
     times = call.time(case.warmup, case.iterations)
@@ -60,9 +61,7 @@ def run_case(runtime: Runtime, rank: int, case: PlanCase, report: Callable[[str]
     call.fill()
     runtime.barrier()
     report("last call")
-    call.launch()
-    call.stream.synchronize()
-    wrong += call.wrong()
+    wrong += call.check()
     runtime.reset()
     return RankResult(wrong, tuple(times))
 
@@ -99,8 +98,10 @@ class _Call:
         handle = self.stream.handle.value or 0
         self.runtime.execute(self.plan, self.buffers, self.sizes, self.dtype.name, handle)
 
-    def wrong(self) -> int:
-        """Return the number of wrong elements in the output; the stream must be complete."""
+    def check(self) -> int:
+        """Run a call and return the number of wrong elements in its output."""
+        self.launch()
+        self.stream.synchronize()
         found = cuda.download(self.buffers[1], len(self.expected), word_type(self.dtype))
         return int(np.count_nonzero(found != self.expected))
 

@@ -1,7 +1,6 @@
 """The CUDA driver through ctypes: devices, memory, streams, events. Nothing is loaded before the first call."""
 
 import ctypes
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from flowccl.errors import FlowcclError, InputError
 _ATTRIBUTES = {"major": 75, "minor": 76, "multiprocessors": 16, "threads_per_multiprocessor": 39}
 _REGISTERS = 64 * 1024  # registers of a multiprocessor; the executor's kernel may use 64 for each of 1024 threads
 _NON_BLOCKING = 1
+_RELAXED = 2  # capture mode: memory may be allocated meanwhile
 
 
 class CudaError(FlowcclError):
@@ -143,22 +143,17 @@ class Stream:
         """Wait until all work so far is complete."""
         call("cuStreamSynchronize", self.handle)
 
-    def gated(self, launch: Callable[[], None], ready: Callable[[], None]) -> None:
-        """Enqueue work by `launch`, which starts only when `ready` has returned.
+    def without_running(self, launch: Callable[[], None]) -> None:
+        """Call `launch` while the stream is captured, and discard the captured work: nothing of it runs.
 
         The first call of a plan prepares memory and connections with all other ranks, and then starts a kernel that
         waits for their data. Where ranks share a GPU, such a kernel must not run before all ranks are prepared: they
-        would wait for the GPU, and it for them. `ready` is therefore a barrier of all ranks.
+        would wait for the GPU, and it for them. A captured call prepares everything and starts no kernel.
         """
-        opened = threading.Event()
-        wait = _HOST_FUNCTION(lambda _: opened.wait() and None)
-        call("cuLaunchHostFunc", self.handle, wait, None)
+        call("cuStreamBeginCapture_v2", self.handle, _RELAXED)
+        graph = ctypes.c_void_p()
         try:
             launch()
-            ready()
         finally:
-            opened.set()
-        self.synchronize()  # `wait` must live until the driver has called it
-
-
-_HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+            call("cuStreamEndCapture", self.handle, ctypes.byref(graph))
+            call("cuGraphDestroy", graph)

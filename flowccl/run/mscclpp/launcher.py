@@ -25,6 +25,8 @@ _POLL_S = 0.02
 _GRACE_S = 1.0  # for the other ranks to report their own errors after one has failed
 _SCRIPT_MODULE = "flowccl.run.mscclpp.worker"
 
+_SOCKETS = Path("/tmp")  # where MSCCL++ has a socket for each process, which a process that is killed leaves there
+
 Command = Callable[[Path, int], Sequence[str]]
 
 
@@ -77,6 +79,7 @@ def _processes(
                 process.kill()
         for process in started:
             process.wait()
+            _SOCKETS.joinpath(f"mscclpp_bootstrap_{process.pid}.sock").unlink(missing_ok=True)
 
 
 @dataclass

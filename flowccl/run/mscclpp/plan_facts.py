@@ -91,6 +91,8 @@ class PlanFacts:
 
 def is_plan(path: str | Path) -> bool:
     """Whether a JSON file looks like an MSCCL++ plan rather than like a schedule."""
+    if str(path).endswith(".gz"):
+        return False
     value = parse_json(read_bytes(Path(path), MAX_PLAN_BYTES), str(path))
     return isinstance(value, dict) and "gpus" in value and "format" not in value
 

@@ -84,11 +84,15 @@ def run_cases_of_plans(cases: Sequence[PlanCase], gpu: GpuOptions) -> list[Row] 
     return [combine(case, ranks) for case, ranks in zip(cases, results, strict=True)]
 
 
-def _copy(path: str, number: int, folder: Path) -> str:
-    """Return a copy of a plan under a name of its own: MSCCL++ keeps what it has prepared by the name of the plan."""
+def named_plan(path: Path, name: str, to: Path | None = None) -> None:
+    """Give a plan a name of its own, in place or in a copy: MSCCL++ keeps what it has prepared by the plan's name."""
     value = read_json(path, MAX_PLAN_BYTES)
+    (to or path).write_text(json.dumps(value | {"name": name}))
+
+
+def _copy(path: str, number: int, folder: Path) -> str:
     copy = folder / f"{number}-{Path(path).name}"
-    copy.write_text(json.dumps(value | {"name": f"{value['name']}-{number}"}))
+    named_plan(Path(path), f"flowccl-{number}", copy)
     return str(copy)
 
 

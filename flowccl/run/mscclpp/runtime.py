@@ -30,6 +30,9 @@ class Runtime(Protocol):
     def reset(self) -> None:
         """Release all buffers and all that was prepared for plans; all ranks call it, with nothing in flight."""
 
+    def close(self) -> None:
+        """End the connections and threads of this rank; the other ranks must not use it any more."""
+
     def plan(self, path: str) -> Any:
         """Return a loaded plan."""
 
@@ -97,6 +100,10 @@ class _LibraryRuntime:
         """Release all buffers and all that was prepared for plans."""
         self._checked(self.library.flowccl_reset(self.session))
 
+    def close(self) -> None:
+        """End the connections and threads of this rank."""
+        self._checked(self.library.flowccl_close(self.session))
+
     def plan(self, path: str) -> Any:
         """Return a loaded plan."""
         return self._pointer(self.library.flowccl_plan(path.encode(), self.rank))
@@ -116,10 +123,10 @@ class _PackageRuntime:
         import mscclpp
 
         self.module, self.rank, self.buffers = mscclpp, rank, list[Any]()
-        self.bootstrap = mscclpp.TcpBootstrap.create(rank, ranks)
+        self.bootstrap: Any = mscclpp.TcpBootstrap.create(rank, ranks)
         given = pickle.dumps(self.bootstrap.create_unique_id()) if rank == 0 else None
         self.bootstrap.initialize(pickle.loads(share(given)), CONNECT_S)
-        self.communicator = mscclpp.Communicator(self.bootstrap)
+        self.communicator: Any = mscclpp.Communicator(self.bootstrap)
         self.executor: Any = mscclpp.Executor(self.communicator)
 
     def barrier(self) -> None:
@@ -138,6 +145,11 @@ class _PackageRuntime:
         self.buffers.clear()
         self.barrier()
         self.executor = self.module.Executor(self.communicator)
+
+    def close(self) -> None:
+        """End the connections and threads of this rank."""
+        self.executor = self.communicator = self.bootstrap = None
+        self.buffers.clear()
 
     def plan(self, path: str) -> Any:
         """Return a loaded plan."""

@@ -81,6 +81,7 @@ def run_job(job: PlanJob, rank: int, share: Share, report: Callable[[int, Any], 
     for number, case in enumerate(job.cases):
         report(number, run_case(runtime, rank, case, partial(report, number)))
     runtime.barrier()
+    runtime.close()
 
 
 def end_with_parent() -> None:

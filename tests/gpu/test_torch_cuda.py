@@ -1,0 +1,41 @@
+"""The torch.distributed backend "flowccl" on CUDA tensors: 4 ranks on one GPU, by plans of MSCCL++."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowccl.run.mscclpp.mps import shared_gpu
+from tests.gpu.markers import needs_gpu
+from tests.gpu.plans import GpuCase
+
+RANKS = 4
+
+
+@needs_gpu
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
+def test_ddp_and_a_captured_graph(tmp_path: Path) -> None:
+    schedule = GpuCase("full:4", "allreduce", "1MiB", "in", "float32").schedule()
+    program = [sys.executable, "-m", "tests.gpu.torch_program"]
+    with shared_gpu() as added:
+        environment = os.environ | {"MSCCLPP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"} | added
+        started = [
+            subprocess.Popen([*program, str(rank), str(RANKS), str(tmp_path), str(schedule)], env=environment)
+            for rank in range(RANKS)
+        ]
+        try:
+            codes = [process.wait(timeout=120) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+    assert codes == [0] * RANKS
+    found = json.loads((tmp_path / "result.json").read_text())
+    print(found)
+    assert (found["wrong"], found["wrong_replays"]) == (0, 0)
+    assert max(abs(a - b) for a, b in zip(found["ddp"], found["alone"], strict=True)) < 1e-3
+    assert found["counts"]["plans"]["allreduce"] - found["counts_before"]["plans"]["allreduce"] >= 20
+    assert found["counts"]["inner"].get("allreduce", 0) <= 1  # the losses, on the CPU
