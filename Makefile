@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-run test-gpu test-gpu-all check format docs clean
+.PHONY: demo test test-slow test-run test-gpu test-gpu-all test-browser check format docs clean
 
 # From a machine to a file that MSCCL++ loads, each step with its own command.
 demo: $(READY)
@@ -37,6 +37,11 @@ test-gpu: $(GPU_READY)
 
 test-gpu-all: $(GPU_READY)
 	$(GPU_PYTHON) -m pytest -q -s tests/gpu
+
+# Tests of reports in Chromium, which comes from the system: apt-get install chromium. Installs Playwright first.
+test-browser: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,browser]'
+	$(BIN)/python -m pytest -q -rs tests/report
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ SECTIONS = {  # heading: module: names
     "Errors": {"flowccl": "FlowcclError"},
     "Import of machines": {"flowccl.topology.importers": "import_machine ImportOptions Imported"},
     "Explanation": {"flowccl.explain": "explain Explanation PathStep LinkOnPath Gain finish_if_faster describe"},
+    "Reports": {"flowccl.report": "save_report report_html"},
     "Export": {
         "flowccl.export": "export export_directory ExportOptions check RuntimeProgram Finding check_listing",
     },

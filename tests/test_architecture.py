@@ -63,6 +63,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "torch": SCHEDULE | {"run"},
     "profile": SCHEDULE | {"run"},
     "plot": SCHEDULE,
+    "report": CHECKS | {"explain", "export", "plot"},
     "trade_off": CHECKS | {"lowered", "result"},
     "show": CHECKS | {"result", "compact", "tenants", "trade_off"},
 }
@@ -78,6 +79,7 @@ ONLY_IN = {  # package of others: where it may be imported
     "joblib": ("catalog/engine.py",),
     "distributed": ("catalog/engine.py",),
     "ray": ("catalog/engine.py",),
+    "bokeh": ("report/",),
 }
 
 

@@ -1,0 +1,273 @@
+"""The page: sections of HTML, the figures, the data and the scripts in one file."""
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from flowccl.bounds.lower_bound import Bound, lower_bound
+from flowccl.errors import InputError
+from flowccl.explain import Explanation, explain
+from flowccl.explain.words import path_in_parts
+from flowccl.files import write_bytes
+from flowccl.report import tables
+from flowccl.report.columns import ReportColumns, report_columns
+from flowccl.report.figures import IMAGE_COLUMNS, IMAGE_ROWS, MOST_LINES, bokeh_modules, make_figures
+from flowccl.report.runtimes import runtime_rows
+from flowccl.schedule.metrics import measure
+from flowccl.schedule.schedule import Schedule
+from flowccl.units import format_bytes
+from flowccl.version import VERSION
+from flowccl.wording import counted
+
+MOST_SCHEDULES = 8  # of one page
+
+_TEMPLATE = """{% block head %}<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title | e }}</title>
+<link rel="icon" href="data:,">
+<style>{{ style }}</style>
+<script type="application/json" id="facts">{{ facts }}</script>
+<script>{{ script }}</script>
+{{ bokeh_css if bokeh_css }}
+{{ bokeh_js if bokeh_js }}
+</head>{% endblock %}
+{% block body %}{% from macros import embed %}<body><main>
+{{ top }}
+{% for part in parts %}{{ part.before }}
+<div class="picture" role="img" aria-label="{{ part.labels.machine | e }}">{{ embed(roots[part.machine]) }}</div>
+{{ part.after_machine }}
+<div class="picture" role="img" aria-label="{{ part.labels.timeline | e }}">{{ embed(roots[part.timeline]) }}</div>
+{{ part.after_timeline }}
+<div class="picture" role="img" aria-label="{{ part.labels.flight | e }}">{{ embed(roots[part.flight]) }}</div>
+{{ part.after }}
+{% endfor %}
+</main>
+{{ plot_script }}
+</body>{% endblock %}
+"""
+"""Blocks of Bokeh's own template."""
+
+
+def save_report(
+    schedules: Sequence[Schedule],
+    path: str | Path,
+    *,
+    names: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Write a report of one schedule, or of several for the same machine, as one HTML file."""
+    write_bytes(path, report_html(schedules, names=names, progress=progress).encode())
+
+
+def report_html(
+    schedules: Sequence[Schedule],
+    *,
+    names: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> str:
+    """Return the report as HTML. `progress` is called with the name of each phase."""
+    check_comparable(schedules)
+    say = progress or (lambda _: None)
+    names = list(names or [f"schedule {number + 1}" for number in range(len(schedules))])
+    with ThreadPoolExecutor(1) as worker:  # most of the bound is linear algebra, which runs beside Python
+        work = worker.submit(_bounds, schedules)
+        explained = []
+        for name, schedule in zip(names, schedules, strict=True):
+            say(f"explaining {name}")
+            explained.append(explain(schedule))
+        say("lower bound")
+        bounds = work.result()
+    say("drawing")
+    return _page(names, explained, bounds)
+
+
+def check_comparable(schedules: Sequence[Schedule]) -> None:
+    """Raise InputError unless the schedules are for one machine and not too many."""
+    if not schedules:
+        raise InputError("a report needs at least one schedule")
+    if len(schedules) > MOST_SCHEDULES:
+        raise InputError(f"a report shows at most {MOST_SCHEDULES} schedules, got {len(schedules)}")
+    first = schedules[0].topology
+    for schedule in schedules[1:]:
+        if schedule.topology.fingerprint != first.fingerprint:
+            raise InputError(
+                f"the schedules are for different machines, {first.name} and {schedule.topology.name}; "
+                "a comparison needs one machine: make a report of each"
+            )
+
+
+def _bounds(schedules: Sequence[Schedule]) -> list[Bound]:
+    """The lower bound of each schedule; those with the same task have the same, because chunks do not matter."""
+    known: dict[tuple[Any, ...], Bound] = {}
+    for number, schedule in enumerate(schedules):
+        key = _task(schedule, number)
+        known[key] = known.get(key) or lower_bound(schedule.topology, schedule.demand)
+    return [known[_task(schedule, number)] for number, schedule in enumerate(schedules)]
+
+
+def _task(schedule: Schedule, number: int) -> tuple[Any, ...]:
+    """A key that is equal for schedules of the same collective and size."""
+    demand = schedule.demand
+    plain = demand.collective not in ("custom", "alltoallv") and demand.ready_ps is None and not demand.tenants
+    whole = (demand.collective, demand.size_bytes, demand.group, demand.relays, demand.source_rank[0].item())
+    return whole if plain else (number,)
+
+
+def _page(names: Sequence[str], explained: Sequence[Explanation], bounds: Sequence[Bound]) -> str:
+    bokeh = bokeh_modules()
+    from bokeh.resources import INLINE
+
+    last = max([found.schedule.finish_us for found in explained] + [bound.us for bound in bounds])
+    end = max(last, 1e-6) * 1.02
+    time_range = bokeh.models.Range1d(0.0, end, bounds=(-0.02 * end, 1.02 * end), min_interval=end * 1e-6)
+    document, parts, facts = bokeh.document.Document(), [], []
+    for number, (name, found, bound) in enumerate(zip(names, explained, bounds, strict=True)):
+        columns = report_columns(found)
+        figures = make_figures(found.schedule, columns, {"use": measure(found.schedule).link_use}, time_range)
+        for root in figures.roots.values():
+            root.name = f"{root.name}{number}"
+            document.add_root(root)
+        _connect(bokeh, document, number, figures.models)
+        parts.append(_part(number, name, found, bound, columns, alone=len(explained) == 1))
+        facts.append(_facts(found, bound, columns))
+    assets = resources.files("flowccl.report") / "assets"
+    title = f"flowccl: {', '.join(names)}"
+    variables = {
+        "style": (assets / "report.css").read_text(encoding="utf-8"),
+        "script": (assets / "report.js").read_text(encoding="utf-8"),
+        "facts": json.dumps({"schedules": facts}, separators=(",", ":")).replace("</", "<\\/"),
+        "top": _top(names, explained, bounds),
+        "parts": parts,
+    }
+    made = bokeh.embed.file_html(document, INLINE, title, template=_TEMPLATE, template_variables=variables)
+    return str(made)
+
+
+def _connect(bokeh: Any, document: Any, number: int, models: dict[str, Any]) -> None:
+    """Call the script of the page when the models are there, and when ranges or the pointer move."""
+    script = bokeh.models.CustomJS
+    names = ", ".join(models)
+    document.js_on_event("document_ready", script(args=models, code=f"flowccl.start({number}, {{{names}}})"))
+    ranged = script(code=f"flowccl.ranged({number})")
+    for axis in (models["timeline"].x_range, models["timeline"].y_range):
+        axis.js_on_change("start", ranged)
+        axis.js_on_change("end", ranged)
+    models["timeline"].js_on_event("mousemove", script(code=f"flowccl.views[{number}].hover(cb_obj.x, cb_obj.y)"))
+    models["timeline"].js_on_event("tap", script(code=f"flowccl.views[{number}].tapTimeline(cb_obj.x, cb_obj.y)"))
+    models["machine"].js_on_event("tap", script(code=f"flowccl.views[{number}].tapMachine(cb_obj.x, cb_obj.y)"))
+
+
+def _facts(found: Explanation, bound: Bound, columns: ReportColumns) -> dict[str, Any]:
+    """What the script needs to know beside the columns."""
+    schedule, topology = found.schedule, found.schedule.topology
+    wanted = set(schedule.demand.destination_rank.tolist())
+    return {
+        "finish_us": schedule.finish_us,
+        "bound_us": bound.us,
+        "gpus": topology.num_gpus,
+        "chunks": len(schedule.demand),
+        "nodes": [node.name for node in topology.nodes],
+        "receives": [int(n in wanted) for n in range(topology.num_gpus)],
+        "links": columns.links.tolist(),
+        "link_names": [topology.link_name(link) for link in range(len(topology.links))],
+        "link_ends": [[link.src, link.dst] for link in topology.links],
+        "use": measure(schedule).link_use.round(4).tolist(),
+        "transfer_columns": list(columns.transfers),
+        "image": [IMAGE_ROWS, IMAGE_COLUMNS],
+    }
+
+
+def _top(names: Sequence[str], explained: Sequence[Explanation], bounds: Sequence[Bound]) -> str:
+    topology = explained[0].schedule.topology
+    head = (
+        f"<header><h1>{escape(topology.name)}</h1>"
+        f'<span class="soft">{counted(topology.num_gpus, "GPU")}, {counted(len(topology.links), "link")}</span>'
+        '<span class="right"><button id="theme" type="button">Light or dark</button></span></header>'
+    )
+    if len(explained) == 1:
+        return head
+    return f"{head}<h2>Comparison</h2>{tables.comparison(names, explained, bounds)}"
+
+
+def _part(
+    number: int, name: str, found: Explanation, bound: Bound, columns: ReportColumns, alone: bool
+) -> dict[str, Any]:
+    """The HTML around the figures of one schedule."""
+    schedule, demand = found.schedule, found.schedule.demand
+    what = f"{demand.collective}, {format_bytes(demand.size_bytes)}"
+    by = f", method {schedule.method}" if schedule.method else ""
+    heading = f"{what}{by}" if alone else f"{name}: {what}{by}"
+    return {
+        "machine": f"machine{number}",
+        "timeline": f"timeline{number}",
+        "flight": f"flight{number}",
+        "labels": {
+            "machine": f"The machine {schedule.topology.name}; the table of links has the same data",
+            "timeline": f"Timeline of {len(columns.links)} links; the tables have the same data",
+            "flight": "Bytes in flight over time",
+        },
+        "before": f'<h2 id="schedule-{number}">{escape(heading)}</h2>{tables.facts(found, bound)}'
+        f"{_left_out(schedule, columns)}<h3>Machine</h3>{_use_legend()}",
+        "after_machine": _time_controls(number) + "<h3>Timeline</h3>" + _timeline_controls(number),
+        "after_timeline": f'<div class="story" id="story-{number}" aria-live="polite">Point at the timeline to see a '
+        "transfer, or why a link is idle. Drag to pan, use the wheel to zoom, click a row to show it alone.</div>",
+        "after": "<h3>Why it ends then</h3>"
+        + tables.critical_path_section(found)
+        + tables.gains_section(found)
+        + "<h3>Links</h3>"
+        + tables.links_section(found, number)
+        + "<h3>GPUs</h3>"
+        + tables.gpus_section(found)
+        + "<h3>Runtimes</h3>"
+        + tables.runtimes_section(runtime_rows(schedule))
+        + f'<p class="soft">flowccl {VERSION}; critical path: {escape(path_in_parts(found))}</p>',
+    }
+
+
+def _left_out(schedule: Schedule, columns: ReportColumns) -> str:
+    """What the pictures do not show."""
+    notes = []
+    if columns.left_out_hops:
+        notes.append(
+            f"The timeline leaves out {columns.left_out_hops:,} transfers on {columns.left_out_links:,} links, which "
+            "are neither on the critical path nor among the busiest; the tables count them."
+        )
+    if len(schedule.topology.links) > MOST_LINES:
+        notes.append(f"The picture of the machine shows the {MOST_LINES:,} busiest of its links.")
+    return "".join(f'<p class="soft">{note}</p>' for note in notes)
+
+
+def _use_legend() -> str:
+    steps = [(0.0, "unused"), (0.01, "little"), (0.5, "half"), (1.0, "all of the time")]
+    marks = "".join(f'<span><i data-use="{use}"></i>{words}</span>' for use, words in steps)
+    return (
+        f'<div class="legend use"><span>links by use:</span>{marks}'
+        "<span>GPUs turn from light blue to dark green as their data arrives</span>"
+        "<span>click a link or a node to select it</span></div>"
+    )
+
+
+def _time_controls(number: int) -> str:
+    return (
+        f'<div class="controls"><button id="play-{number}" type="button">Play</button>'
+        f'<label for="slider-{number}">time</label>'
+        f'<input id="slider-{number}" type="range" min="0" max="1000" value="0">'
+        f'<output id="moment-{number}" for="slider-{number}"></output></div>'
+    )
+
+
+def _timeline_controls(number: int) -> str:
+    return (
+        f'<div class="controls"><label for="colour-{number}">colour by</label><select id="colour-{number}">'
+        '<option value="source">source</option><option value="phase">phase</option><option value="chunk">chunk</option>'
+        f'</select><label><input id="critical-{number}" type="checkbox" checked> critical path outlined</label>'
+        f'<button id="clear-{number}" type="button">Show all</button>'
+        f'<span id="selected-{number}" class="soft" aria-live="polite">shown: all links</span></div>'
+        f'<div class="legend" id="legend-{number}"></div>'
+        '<p class="soft">Solid line: completion time. Dashed green line: lower bound. Dashed blue line: the slider.</p>'
+    )

@@ -1,0 +1,172 @@
+"""The tables and facts of a report as HTML: the same as the pictures, for people who cannot see them."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from flowccl.bounds.lower_bound import Bound
+from flowccl.explain import Explanation
+from flowccl.explain.path import busy_link, cause_of
+from flowccl.explain.words import gain_name, last_arrival, path_in_parts, path_runs, saves, slack_in_words
+from flowccl.report.columns import completed
+from flowccl.report.rows import link_times, row_order
+from flowccl.report.runtimes import RuntimeRow
+from flowccl.schedule.metrics import measure
+from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
+from flowccl.wording import counted, percent
+
+MOST_ROWS = 1_000  # of a table; the page says how many it leaves out
+
+
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = (), identity: str = ""
+) -> str:
+    """Return an HTML table; cells are HTML, `numbers` are the columns aligned to the right."""
+    kind = ['class="n"' if column in numbers else "" for column in range(len(head))]
+    lines = [f'<table id="{identity}">' if identity else "<table>", f"<caption>{caption}</caption>"]
+    lines.append("<thead><tr>" + "".join(f'<th scope="col" {k}>{h}</th>' for k, h in zip(kind, head, strict=True)))
+    lines.append("</tr></thead><tbody>")
+    for row in rows:
+        first, *rest = row
+        opening = first if first.startswith("<tr") else "<tr>"
+        cells = rest if first.startswith("<tr") else [first, *rest]
+        lines.append(opening + "".join(f"<td {k}>{cell}</td>" for k, cell in zip(kind, cells, strict=True)) + "</tr>")
+    return "\n".join([*lines, "</tbody></table>"])
+
+
+def facts(explanation: Explanation, bound: Bound) -> str:
+    """Return the facts in boxes: completion time, bound, gap, bandwidth, transfers."""
+    schedule, metrics = explanation.schedule, measure(explanation.schedule)
+    gap = schedule.finish_ps / max(bound.ps, 1) - 1
+    demand = schedule.demand
+    chunks = f"{demand.pieces} per block, {format_bytes(float(demand.chunk_bytes.min()))} or more each"
+    boxes = [
+        ("completion time", format_us(schedule.finish_us), last_arrival(explanation)),
+        ("lower bound", format_us(bound.us), "no schedule on this machine is faster"),
+        ("gap", percent(gap), "optimal" if gap <= 0 else "above the lower bound"),
+        ("algbw", format_GBps(metrics.algbw_GBps), f"busbw {format_GBps(metrics.busbw_GBps)}"),
+        ("chunks", f"{len(demand):,}", chunks),
+        ("transfers", f"{len(schedule):,}", f"at most {counted(metrics.messages_per_gpu, 'message')} per GPU"),
+    ]
+    cells = [
+        f'<div class="fact">{escape(name)}<b>{value}</b><span>{escape(more)}</span></div>'
+        for name, value, more in boxes
+    ]
+    why = f"<p>Why no schedule can be faster: {escape(bound.witness)}.</p>"
+    return f'<div class="facts">{"".join(cells)}</div>{why}'
+
+
+def critical_path_section(explanation: Explanation, most: int = 40) -> str:
+    """Return the critical path in words, as `flowccl explain` prints it."""
+    schedule, path, runs = explanation.schedule, explanation.path, path_runs(explanation)
+    rows = []
+    for run in runs[:most]:
+        link = schedule.topology.link_name(busy_link(schedule, path, run[0]))
+        why = cause_of(schedule, path, run[0])
+        rows.append((format_us(path[run[0]].start_us), escape(link), str(len(run)), escape(why)))
+    more = f"; {len(runs) - most} more rows: flowccl explain --json" if len(runs) > most else ""
+    head = ("start", "link", "transfers", "why it starts then")
+    text = f"<p>{escape(path_in_parts(explanation))}. Slack: {escape(slack_in_words(explanation))}.</p>"
+    return text + table(f"Critical path{more}", head, rows, (0, 2))
+
+
+def gains_section(explanation: Explanation) -> str:
+    """Return what more bandwidth would save with the same transfers in the same order."""
+    if explanation.gains is None:
+        return "<p>Links change their bandwidth over time: what faster links would save is not computed.</p>"
+    rows = [
+        (escape(gain_name(gain)), format_us(gain.finish_us), escape(saves(explanation, gain)))
+        for gain in explanation.gains
+    ]
+    head = ("with 10 % more bandwidth", "completion time", "saves")
+    return table("Same transfers in the same order, started as early as possible", head, rows, (1,))
+
+
+def links_section(explanation: Explanation, number: int) -> str:
+    """Return the table of links, the busiest first, with idle times and their reasons."""
+    schedule = explanation.schedule
+    times, use, topology = link_times(schedule), measure(schedule).link_use, schedule.topology
+    used = row_order(schedule)
+    order = used[np.lexsort((used, -use[used]))]
+    finish = max(schedule.finish_ps, 1)
+    rows = []
+    for link in order[:MOST_ROWS].tolist():
+        bar = f'<span class="bar" style="width:{80 * min(1.0, float(use[link])):.0f}px"></span>'
+        idle = (times.waits_data[link], times.waits_other[link], times.not_needed[link])
+        rows.append(
+            (
+                f'<tr data-link="{link}" tabindex="0" aria-selected="false">',
+                escape(topology.link_name(link)),
+                format_GBps(float(topology.link_GBps[link])),
+                str(times.transfers[link]),
+                format_bytes(float(times.bytes[link])),
+                f"{bar} {100 * use[link]:.1f} %",
+                *(f"{100 * part / finish:.1f} %" for part in idle),
+            )
+        )
+    head = (
+        "link",
+        "bandwidth",
+        "transfers",
+        "bytes",
+        "use",
+        "waits for data",
+        "waits for others",
+        "not needed any more",
+    )
+    unused = len(topology.links) - len(used)
+    more = f" The {len(order) - MOST_ROWS} least used are left out." if len(order) > MOST_ROWS else ""
+    caption = f"Use of links, and idle time by reason. {counted(unused, 'link is', 'links are')} not used.{more} "
+    caption += "A click, or Enter, shows a link alone in the timeline."
+    return f'<div class="scroll">{table(caption, head, rows, range(1, 8), f"links-{number}")}</div>'
+
+
+def gpus_section(explanation: Explanation) -> str:
+    """Return when each GPU has all its data."""
+    schedule = explanation.schedule
+    gpu, time, size = completed(schedule)
+    count = schedule.topology.num_gpus
+    last = np.zeros(count, dtype=np.int64)
+    np.maximum.at(last, gpu, time)
+    total = np.bincount(gpu, size, count)
+    order = np.argsort(-last, kind="stable")[:MOST_ROWS].tolist()
+    rows = []
+    for n in order:
+        bar = f'<span class="bar" style="width:{80 * last[n] / max(schedule.finish_ps, 1):.0f}px"></span>'
+        done = f"{bar} {format_us(ps_to_us(int(last[n])))}" if total[n] else "receives nothing"
+        rows.append((escape(schedule.topology.nodes[n].name), format_bytes(float(total[n])), done))
+    more = f"; the first {count - MOST_ROWS} to complete are left out" if count > MOST_ROWS else ""
+    head = ("GPU", "receives", "has all its data at")
+    return f'<div class="scroll">{table(f"Completion per GPU, the last first{more}", head, rows, (1, 2))}</div>'
+
+
+def runtimes_section(rows: Sequence[RuntimeRow]) -> str:
+    """Return which runtimes load the schedule, and what lowering costs there."""
+    cells = [(escape(row.name), escape(row.verdict), escape(row.time), escape(row.note)) for row in rows]
+    head = ("runtime", "loads it", "estimated time", "note")
+    return table("The schedule as a program of a runtime, on this machine", head, cells, (2,))
+
+
+def comparison(names: Sequence[str], explanations: Sequence[Explanation], bounds: Sequence[Bound]) -> str:
+    """Return the table that compares several schedules."""
+    rows = []
+    for number, (name, found, bound) in enumerate(zip(names, explanations, bounds, strict=True)):
+        schedule, metrics = found.schedule, measure(found.schedule)
+        parts = {part: f"{100 * ps / max(schedule.finish_ps, 1):.1f} %" for part, ps in found.parts_ps.items()}
+        rows.append(
+            (
+                f'<a href="#schedule-{number}">{escape(name)}</a>',
+                escape(f"{schedule.demand.collective}, {format_bytes(schedule.demand.size_bytes)}"),
+                escape(schedule.method or "not given"),
+                format_us(schedule.finish_us),
+                percent(schedule.finish_ps / max(bound.ps, 1) - 1),
+                format_GBps(metrics.algbw_GBps),
+                f"{len(schedule):,}",
+                parts["sending"],
+                parts["latency"],
+            )
+        )
+    head = ("schedule", "collective", "method", "completion time", "gap", "algbw", "transfers", "sending", "latency")
+    caption = "All schedules; sending and latency are parts of the critical path. The timelines share one time axis."
+    return table(caption, head, rows, range(3, 9))

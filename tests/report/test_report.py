@@ -1,0 +1,193 @@
+"""Reports: their data adds up, their text says what is left out, and bad input is refused."""
+
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from flowccl.cli import main
+from flowccl.demand.collectives import collective
+from flowccl.errors import InputError
+from flowccl.explain import explain
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.report import columns as report_columns_module
+from flowccl.report import report_html, save_report
+from flowccl.report.columns import completed, report_columns
+from flowccl.report.rows import link_times
+from flowccl.report.runtimes import runtime_rows
+from flowccl.schedule.files import save_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
+from flowccl.topology.files import save_topology
+from flowccl.topology.machines import machine
+from tests.schedule.test_transform import spread_out
+
+pytest.importorskip("bokeh")
+
+
+def made(name: str, what: str, size: int, method: str = "ring", chunks: int = 1) -> Schedule:
+    topology = machine(name)
+    problem = Problem(topology, collective(what, topology.num_gpus, size, chunks))
+    return next(load_method(method)(problem, SearchContext.with_limit(60.0)))
+
+
+@pytest.fixture(scope="module")
+def ring() -> Schedule:
+    return made("ring:4", "allgather", 40_000)
+
+
+def test_a_report_is_one_file_without_outside_references(ring, tmp_path) -> None:
+    save_report([ring], tmp_path / "r.html", names=["ring.json"])
+    text = (tmp_path / "r.html").read_text()
+    assert (tmp_path / "r.html").stat().st_size < 3_000_000
+    own = re.sub(r"<script(?! type=.application/json. id=.facts).*?</script>", "", text, flags=re.DOTALL)
+    assert re.findall(r"(?:src|href)=\"(?!#|data:)[^\"]*\"", own) == []
+    assert not re.search(r"<script[^>]+src=", text)
+    for words in ("completion time", "lower bound", "Why no schedule can be faster", "links on", "has all its data at"):
+        assert words in own or words == "links on"
+    assert "<html lang=" in text
+    assert own.count("<caption>") >= 5
+
+
+def test_the_text_is_that_of_explain(ring) -> None:
+    from flowccl.explain.words import last_arrival, path_in_parts
+
+    text, found = report_html([ring]), explain(ring)
+    assert path_in_parts(found) in text
+    assert last_arrival(found) in text
+
+
+def test_names_are_escaped(ring) -> None:
+    nodes = (replace(ring.topology.nodes[0], name="<b>&gpu"), *ring.topology.nodes[1:])
+    strange = replace(ring, topology=replace(ring.topology, name="<i>m</i>", nodes=nodes))
+    text = report_html([strange], names=["<script>alert(1)</script>"])
+    assert "<i>m</i>" not in text
+    assert "&lt;i&gt;m" in text
+    assert "<script>alert" not in text
+
+
+def test_two_schedules_are_compared_on_one_time_axis(ring) -> None:
+    other = made("ring:4", "allgather", 40_000, "direct")
+    text = report_html([ring, other], names=["ring.json", "direct.json"])
+    assert "<h2>Comparison</h2>" in text
+    assert 'href="#schedule-1">direct.json</a>' in text
+    assert text.count('"name":"Range1d"') == 7  # one time axis; two axes of each machine, one of each timeline
+
+
+@settings(max_examples=40, deadline=None)
+@given(spread_out(buffers=False))
+def test_times_of_links_add_up(schedule: Schedule) -> None:
+    assume(len(schedule) > 0)
+    times = link_times(schedule)
+    parts = times.busy + times.waits_data + times.waits_other + times.not_needed
+    assert (parts == schedule.finish_ps).all()
+    assert min(part.min() for part in (times.busy, times.waits_data, times.waits_other, times.not_needed)) >= 0
+    timing = schedule.timing
+    for link in range(len(schedule.topology.links)):
+        rows = timing.hop_link == link
+        spans = sorted(zip(timing.hop_from_ps[rows].tolist(), timing.hop_to_ps[rows].tolist(), strict=True))
+        busy, until = 0, 0
+        for begin, end in spans:
+            busy += max(0, end - max(begin, until))
+            until = max(until, end)
+        assert times.busy[link] == busy
+
+
+def test_idle_time_has_its_reason() -> None:
+    """On a line, the second link waits for data; the first one is not needed any more once it has sent."""
+    line = made("line:3:bandwidth=10GB/s:latency=0.5us", "broadcast", 10_000, "direct")
+    times, names = link_times(line), [line.topology.link_name(k) for k in range(len(line.topology.links))]
+    first, second = names.index("gpu0 -> gpu1"), names.index("gpu1 -> gpu2")
+    assert (times.waits_data[first], times.not_needed[first]) == (0, 2_000_000)
+    assert (times.waits_data[second], times.not_needed[second]) == (1_500_000, 500_000)
+
+
+@pytest.mark.parametrize(("what", "method"), [("allgather", "ring"), ("allreduce", "ring"), ("alltoall", "direct")])
+def test_every_gpu_has_its_data_at_the_end(what: str, method: str) -> None:
+    schedule = made("torus:3x3", what, 90_000, method)
+    gpu, time, size = completed(schedule)
+    assert time.max() == schedule.finish_ps
+    assert len(gpu) == len(schedule.demand.destination_rank)
+    columns = report_columns(explain(schedule))
+    last = [columns.arrivals["part"][columns.arrivals["gpu"] == n][-1] for n in range(9)]
+    assert last == pytest.approx([1.0] * 9)
+    assert size.min() > 0
+    assert columns.in_flight["bytes"][-1] == 0
+    assert columns.in_flight["bytes"].max() > 0
+
+
+def test_columns_are_sorted_and_complete(ring) -> None:
+    columns = report_columns(explain(ring))
+    assert len(columns.hops["link"]) == len(ring.timing.hop_link)
+    assert np.all(np.diff(columns.hops["link"]) >= 0)
+    same = np.diff(columns.hops["link"]) == 0
+    assert np.all(np.diff(columns.hops["start"])[same] > 0)
+    assert columns.transfers["critical"].sum() == len(explain(ring).path)
+    assert (columns.left_out_hops, columns.left_out_links) == (0, 0)
+
+
+def test_too_many_transfers_are_left_out_and_the_page_says_so(ring, monkeypatch) -> None:
+    monkeypatch.setattr(report_columns_module, "MOST_HOPS", 7)
+    columns = report_columns(explain(ring))
+    assert len(columns.hops["link"]) <= 7
+    path = {step.link for step in explain(ring).path}
+    assert path & set(columns.links.tolist())
+    assert columns.left_out_hops == len(ring.timing.hop_link) - len(columns.hops["link"])
+    assert f"The timeline leaves out {columns.left_out_hops} transfers on" in report_html([ring])
+
+
+def test_runtimes_say_what_lowering_costs(ring) -> None:
+    rows = {row.name: row for row in runtime_rows(ring)}
+    assert set(rows) == {"msccl", "executor", "rccl", "mscclpp"}
+    assert rows["msccl"].verdict == "yes"
+    assert "threadblocks; lowering costs" in rows["msccl"].note
+    late = made("ring:8", "allgather", 80_000, chunks=20)
+    assert "not tried" in runtime_rows(late)[0].verdict
+
+
+def test_refused(ring, tmp_path, capsys) -> None:
+    good, machine_file, other = tmp_path / "s.json", tmp_path / "m.json", tmp_path / "o.json"
+    save_schedule(ring, good)
+    save_schedule(made("ring:5", "allgather", 40_000), other)
+    save_topology(ring.topology, machine_file)
+    empty = tmp_path / "empty.json"
+    nothing = {name: getattr(ring, name)[:0] for name in ("chunk", "route", "start_ps", "reduce")}
+    save_schedule(replace(ring, **nothing), empty)
+    cases = {
+        f"{machine_file} --out {tmp_path / 'r.html'}": "m.json",
+        f"{tmp_path / 'none.json'} --out {tmp_path / 'r.html'}": "none.json: no such file",
+        f"{good} {other} --out {tmp_path / 'r.html'}": "the schedules are for different machines, ring:4 and ring:5; "
+        "a comparison needs one machine: make a report of each",
+        f"{empty} --out {tmp_path / 'r.html'}": "the schedule has no transfers, so there is nothing to explain",
+        f"{good} --out {tmp_path / 'r.pdf'}": "the name must end in .html",
+        f"{good} --out {tmp_path / 'no' / 'r.html'}": "there is no folder",
+        " ".join([str(good)] * 9) + f" --out {tmp_path / 'r.html'}": "a report shows at most 8 schedules, got 9",
+    }
+    for words, message in cases.items():
+        assert main(["report", *words.split()]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
+    broken = tmp_path / "broken.json"
+    save_schedule(replace(ring, start_ps=ring.start_ps * 0), broken)
+    assert main(["report", str(broken), "--out", str(tmp_path / "r.html")]) == 1
+    with pytest.raises(InputError, match="at least one schedule"):
+        report_html([])
+
+
+def test_without_bokeh_the_message_names_the_extra(ring, tmp_path, capsys, monkeypatch) -> None:
+    save_schedule(ring, tmp_path / "s.json")
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    assert main(["report", str(tmp_path / "s.json"), "--out", str(tmp_path / "r.html")]) == 2
+    assert "reports need Bokeh: pip install flowccl[report]" in capsys.readouterr().err
+
+
+def test_command_writes_next_to_the_caller(ring, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_schedule(ring, "ring.json")
+    assert main(["report", "ring.json"]) == 0
+    assert capsys.readouterr().out == "ring.html\n"
+    assert (tmp_path / "ring.html").exists()
