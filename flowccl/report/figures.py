@@ -15,7 +15,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
 MOST_LINES = 4_000
-"""Links in the picture of the machine; more would be a grey area. The busiest are drawn."""
+"""Links in the picture of the machine; more would be a grey area. The busiest are shown."""
 
 IMAGE_ROWS, IMAGE_COLUMNS = 300, 1_200  # pixels of the timeline where bars are too many to draw one by one
 _TOOLS = "pan,xwheel_zoom,box_zoom,reset"
@@ -132,8 +132,8 @@ def _machine(topology: Topology, use: Columns) -> tuple[Any, dict[str, Any]]:
         figure.patch(*outline.T, fill_color="#8090a0", fill_alpha=0.12, line_color="#8090a0", line_alpha=0.5)
         (x, y), _ = plan.labels[name]
         figure.text([x], [y], [name], text_align="center", text_baseline="middle", text_font_size="11px", name="label")
-    drawn = np.argsort(-use["use"], kind="stable")[:MOST_LINES]
-    links = models.ColumnDataSource(_lines(topology, plan.place, np.sort(drawn)))
+    chosen = np.argsort(-use["use"], kind="stable")[:MOST_LINES]
+    links = models.ColumnDataSource(_lines(topology, plan.place, np.sort(chosen)))
     figure.segment("x0", "y0", "x1", "y1", line_color="colour", line_width="width", line_alpha="alpha", source=links)
     dots = models.ColumnDataSource({"x": np.zeros(0), "y": np.zeros(0), "colour": np.zeros(0, dtype=np.str_)})
     figure.scatter("x", "y", size=9, fill_color="colour", line_color="#ffffff", line_width=1, source=dots)
@@ -144,22 +144,22 @@ def _machine(topology: Topology, use: Columns) -> tuple[Any, dict[str, Any]]:
     return figure, {"links": links, "dots": dots, "nodes": nodes}
 
 
-def _lines(topology: Topology, place: Any, drawn: Any) -> Columns:
-    start, end = place[topology.link_src[drawn]], place[topology.link_dst[drawn]]
+def _lines(topology: Topology, place: Any, chosen: Any) -> Columns:
+    start, end = place[topology.link_src[chosen]], place[topology.link_dst[chosen]]
     along = end - start
     length = np.maximum(np.hypot(*along.T), 1e-9)
     aside = _ASIDE * np.stack((along[:, 1], -along[:, 0]), axis=1) / length[:, None]
     ends = np.stack((start + aside, end + aside))
     fastest = float(topology.link_GBps.max(initial=1.0))
     return {
-        "link": drawn.astype(np.int32),
+        "link": chosen.astype(np.int32),
         "x0": ends[0, :, 0],
         "y0": ends[0, :, 1],
         "x1": ends[1, :, 0],
         "y1": ends[1, :, 1],
-        "width": 1.2 + 2.2 * np.sqrt(topology.link_GBps[drawn] / fastest),
-        "colour": np.full(len(drawn), "#8090a0"),
-        "alpha": np.ones(len(drawn)),
+        "width": 1.2 + 2.2 * np.sqrt(topology.link_GBps[chosen] / fastest),
+        "colour": np.full(len(chosen), "#8090a0"),
+        "alpha": np.ones(len(chosen)),
     }
 
 
