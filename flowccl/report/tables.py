@@ -1,4 +1,4 @@
-"""The tables and facts of a report as HTML: the same as the pictures, for people who cannot see them."""
+"""The tables and facts of a report as HTML: the same as the pictures, for screen readers and for printing."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
