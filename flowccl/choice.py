@@ -27,8 +27,9 @@ def best_program(
 ) -> tuple[Schedule, Lowered]:
     """Return the schedule whose program is earliest on a runtime, and the program.
 
-    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned. Schedules
-    are lowered in the order of their completion times, until one would finish later than the best program.
+    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned; of equals,
+    the schedule that loses least by lowering. Schedules are lowered in the order of their completion times, until one
+    would finish later than the best program.
     """
     programs: list[tuple[Schedule, Lowered]] = []
     best_ps, problem = float("inf"), ""
@@ -45,4 +46,4 @@ def best_program(
     if not programs:
         raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problem}")
     near = [row for row in programs if row[1].program_ps <= best_ps * (1 + lean)]
-    return min(near, key=lambda row: (len(row[0]), row[1].program_ps))
+    return min(near, key=lambda row: (len(row[0]), row[1].program_ps / max(row[0].finish_ps, 1), row[1].program_ps))

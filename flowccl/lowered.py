@@ -7,8 +7,10 @@ from flowccl.errors import FlowcclError, InputError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
+from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
 
@@ -57,8 +59,15 @@ def _measured(program: RuntimeProgram, schedule: Schedule, profile: RuntimeProfi
     blocks = {(operation.rank, operation.block) for operation in program.operations}
     return Lowered(
         profile.name,
-        estimate_ps(program, schedule.topology, size),
+        estimate_ps(program, _machine(schedule, profile), size, profile.costs),
         max(Counter(rank for rank, _ in blocks).values(), default=0),
         max(Counter((operation.rank, operation.block) for operation in program.operations).values(), default=0),
         max((scratch for _, _, scratch in program.counts), default=0) * -(-size // program.chunks),
     )
+
+
+def _machine(schedule: Schedule, profile: RuntimeProfile) -> Topology:
+    """The machine of a schedule with the message costs of a runtime."""
+    if schedule.runtime == profile:
+        return schedule.topology
+    return on_runtime(schedule.topology, profile, schedule.runtime)

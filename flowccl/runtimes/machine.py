@@ -8,11 +8,12 @@ from flowccl.topology.gpu_models import GPU_MODELS
 from flowccl.topology.topology import Topology
 
 
-def on_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
+def on_runtime(topology: Topology, profile: RuntimeProfile, before: RuntimeProfile | None = None) -> Topology:
     """Return the machine with the profile's costs: they replace the overheads of its links.
 
     The overhead is paid on the link that leaves the sender, and the signal arrives with the link that enters the
     receiver. Switches only forward: in-network operations are lowered from whole collectives, not from single routes.
+    `before` is the profile whose costs the machine has so far.
     """
     if profile.is_ideal:
         return topology
@@ -20,7 +21,8 @@ def on_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
     for link, kind in zip(topology.links, topology.link_kinds, strict=True):
         cost = profile.costs.of(kind)
         overhead_us = cost.overhead_us if stores[link.src] else 0.0
-        latency_us = link.latency_us + (cost.signal_us if stores[link.dst] else 0.0)
+        known_us = 0.0 if before is None else before.costs.of(kind).signal_us
+        latency_us = link.latency_us + (cost.signal_us - known_us if stores[link.dst] else 0.0)
         links.append(replace(link, overhead_us=overhead_us, latency_us=latency_us))
     nodes = [replace(node, copies=False, reduces=False) if node.kind == "switch" else node for node in topology.nodes]
     return replace(topology, nodes=tuple(nodes), links=tuple(links))

@@ -30,6 +30,14 @@ def test_a_given_overhead_is_replaced_and_not_added() -> None:
     assert on_runtime(topology, PROFILES["mscclpp"]).links[0].overhead_us == 0.6
 
 
+def test_another_runtime_replaces_the_costs_of_the_first() -> None:
+    topology = machine("dgx_h100:2")
+    once = on_runtime(topology, PROFILES["msccl"])
+    twice = on_runtime(on_runtime(topology, PROFILES["mscclpp"]), PROFILES["msccl"], PROFILES["mscclpp"])
+    assert twice.link_overhead_ps.tolist() == once.link_overhead_ps.tolist()
+    assert twice.link_latency_ps.tolist() == once.link_latency_ps.tolist()
+
+
 def test_ideal_changes_nothing() -> None:
     topology = machine("dgx2:2")
     assert on_runtime(topology, PROFILES["ideal"]) is topology
