@@ -7,7 +7,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, Parser, add_faults, fraction, machine_with_faults, natural, positive
+from flowccl.commands.parts import (
+    Commands,
+    Parser,
+    add_faults,
+    fraction,
+    machine_with_faults,
+    natural,
+    optional_machine,
+    positive,
+)
 from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import FileError, InputError
 
@@ -68,6 +77,8 @@ def add(commands: Commands) -> None:
     select.add_argument(
         "--machine", metavar="MACHINE", help="the machine on which the call runs (default: not checked)"
     )
+    for parser in (check, select):
+        add_faults(parser)
     for parser, run in ((check, _check), (show, _show), (select, _select)):
         parser.add_argument("folder", metavar="FOLDER", help="the folder that `flowccl catalog build` wrote")
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -211,10 +222,9 @@ def _range(text: str) -> tuple[int, int]:
 
 def _check(options: argparse.Namespace) -> int:
     from flowccl.catalog.check import check_catalog
-    from flowccl.topology.files import read_machine
     from flowccl.wording import counted
 
-    machine = None if options.machine is None else read_machine(options.machine)
+    machine = optional_machine(options)
     result = check_catalog(options.folder, machine)
     if options.json:
         print(json.dumps({"correct": not result.findings, "findings": list(result.findings)}))
@@ -276,11 +286,11 @@ def _select(options: argparse.Namespace) -> int:
     from flowccl.catalog.model import Call
     from flowccl.catalog.selection import Selector
     from flowccl.demand.collectives import collective_name
-    from flowccl.topology.files import read_machine
     from flowccl.units import format_us, parse_bytes
 
     catalog = load_catalog(options.folder)
-    fingerprint = None if options.machine is None else read_machine(options.machine).fingerprint
+    machine = optional_machine(options)
+    fingerprint = None if machine is None else machine.fingerprint
     name, ranks = collective_name(options.collective), options.ranks or catalog.machine.ranks
     inplace = any(rule.inplace for rule in catalog.rules)
     call = Call(name, parse_bytes(options.size), ranks, inplace, fingerprint=fingerprint)

@@ -62,6 +62,7 @@ def add(commands: Commands) -> None:
     export.add_argument("--max-bytes", metavar="SIZE", default="0", help="largest buffer; 0: no limit (default: 0)")
     export.add_argument("--machine", metavar="MACHINE", help="perfetto, for an exported file: the machine")
     export.add_argument("--size", metavar="SIZE", help="perfetto, for an exported file: the buffer size, e.g. 1MB")
+    add_faults(export)
     check = commands.add_parser(
         "check-export",
         help="prove that an exported file is correct",
@@ -104,6 +105,7 @@ def _export(options: argparse.Namespace) -> int:
         return 0
     if options.machine is not None or options.size is not None:
         raise InputError("--machine and --size are for --to perfetto with an exported file")
+    check_no_faults(options, "a schedule is for one machine; synthesize it for the machine with the fault")
     low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
     chosen = ExportOptions(options.inplace, options.instances, options.proto, low, high)
     schedules = [load_schedule(name) for name in options.schedule]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, add_faults, check_no_faults, machine_with_faults, schedule_file
+from flowccl.commands.parts import Commands, add_faults, check_no_faults, optional_machine, schedule_file
 from flowccl.commands.terminal import print_text
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ def _verify(options: argparse.Namespace) -> int:
     from flowccl.verifier.verify import verify
     from flowccl.wording import counted
 
-    if not options.machine:
-        check_no_faults(options, "needs --machine, the machine with the fault")
-    wanted = machine_with_faults(options.machine, options) if options.machine else None
+    wanted = optional_machine(options)
     if json_format(options.schedule) == COMPACT_FORMAT:
         return _verify_compact(load_compact(options.schedule, wanted), options.json)
     schedule = load_schedule(options.schedule, wanted)

@@ -161,6 +161,14 @@ def machine_with_faults(text: str, options: argparse.Namespace) -> "Topology":
     return with_faults(read_machine(text), without=options.without, slow=options.slow)
 
 
+def optional_machine(options: argparse.Namespace) -> "Topology | None":
+    """The machine of --machine with its faults; None without --machine, and faults are then refused."""
+    if options.machine is None:
+        check_no_faults(options, "needs --machine, the machine with the fault")
+        return None
+    return machine_with_faults(options.machine, options)
+
+
 def check_no_faults(options: argparse.Namespace, reason: str) -> None:
     """Refuse --without and --slow where no machine is given; `reason` says why, and what to do."""
     if options.without or options.slow:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowccl.commands.parts import machine_with_faults
 from flowccl.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ def trace_of_program(options: argparse.Namespace) -> bool:
     from flowccl.export.formats.perfetto import program_trace
     from flowccl.export.proof.estimate import step_times
     from flowccl.files import json_format, write_bytes
-    from flowccl.topology.files import read_machine
     from flowccl.units import parse_bytes
 
     if len(options.schedule) > 1:
@@ -26,7 +26,7 @@ def trace_of_program(options: argparse.Namespace) -> bool:
     program = _program(path)
     if options.machine is None or options.size is None:
         raise InputError(f"{path} is an exported file: its trace needs --machine MACHINE and --size SIZE for the times")
-    topology, size = read_machine(options.machine), parse_bytes(options.size)
+    topology, size = machine_with_faults(options.machine, options), parse_bytes(options.size)
     times = step_times(program, topology, size)
     write_bytes(options.out, program_trace(program, times, topology.name, size))
     print(options.out)

@@ -1,5 +1,6 @@
 """Faults: lost and slow links, by name."""
 
+import argparse
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowccl import Limit, Link, Node, Topology, machine, synthesize, with_faults
-from flowccl.cli import main
+from flowccl.cli import _Parsers, main
 from flowccl.errors import InputError
 from flowccl.topology.faults import _components, find_faults
 
@@ -99,6 +100,26 @@ def test_faults_need_a_machine(capsys: pytest.CaptureFixture[str], tmp_path) -> 
     assert capsys.readouterr().err == f"flowccl: error: --without: {out} is a schedule; faults need a machine\n"
     assert main(["verify", out, "--slow", "gpu0 -> gpu1=1"]) == 2
     assert capsys.readouterr().err == "flowccl: error: --slow: needs --machine, the machine with the fault\n"
+    assert main(["export", out, "--to", "msccl", "--out", out + ".xml", "--without", "gpu0 -> gpu1"]) == 2
+    assert capsys.readouterr().err == (
+        "flowccl: error: --without: a schedule is for one machine; synthesize it for the machine with the fault\n"
+    )
+
+
+def test_every_command_that_takes_a_machine_takes_faults() -> None:
+    """Every parser with an argument MACHINE has --without and --slow."""
+    todo: list[argparse.ArgumentParser] = [_Parsers().whole]
+    found = []
+    while todo:
+        parser = todo.pop()
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                todo += action.choices.values()
+            names = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
+            if {"MACHINE", "MACHINE|FILE"} & set(names):
+                found.append(parser.prog)
+                assert {"--without", "--slow"} <= set(parser._option_string_actions), parser.prog
+    assert {"flowccl synth", "flowccl show", "flowccl advise", "flowccl profile"} <= set(found)
 
 
 def test_show_and_plot_mark_faults(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch) -> None:
