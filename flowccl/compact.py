@@ -4,16 +4,20 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.bounds.lower_bound import Bound
 from flowccl.compilation import warm_up
 from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
-from flowccl.schedule.compact import COMPACT, CompactSchedule
+from flowccl.schedule.compact import COMPACT, CompactSchedule, part_of_one
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import reverse
+from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.verifier.compact import symmetric_bound, verify_whole
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 _MOST_PAIRS = 4_000_000  # (GPU, GPU) pairs; larger machines get the compact form
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _RUNS = 3  # per chunk count
+_FOLLOWING = 2  # runs as long as the last one that must fit into the time: one more, and the verification
 _NEVER = 2**61
 
 
@@ -89,7 +94,7 @@ def synthesize_compact(
 
     kind = collective_name(name)
     if kind not in COMPACT:
-        raise DemandError(f"the compact form is for {' and '.join(COMPACT)}, not for {kind}")
+        raise DemandError(f"the compact form is for {', '.join(COMPACT)}, not for {kind}")
     if size_bytes < topology.num_gpus * (chunks or 1):
         raise InputError(f"{kind}: {size_bytes} bytes are too few for the chunks of {topology.num_gpus} gpus")
     warm_up(["symmetric"])
@@ -98,18 +103,65 @@ def synthesize_compact(
     if paths is None:
         raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
     bound = symmetric_bound(topology, kind, size_bytes)
+    forward = kind if kind in ("allgather", "alltoall") else "allgather"
+    enough_ps = symmetric_bound(topology, forward, size_bytes).ps * (1 + gap)
     best: OneSource | None = None
-    for best in _runs(paths, kind, size_bytes, chunks, seed):
-        if best.finish_ps <= bound.ps * (1 + gap) or time.monotonic() - began > time_limit_s:
+    last = began
+    for best in _runs(paths, forward, size_bytes, chunks, seed):
+        now = time.monotonic()
+        if best.finish_ps <= enough_ps or now - began + _FOLLOWING * (now - last) > time_limit_s:
             break
+        last = now
     if best is None:
         raise NothingFoundError(f"no schedule found; the lower bound is {bound.us:g} us")
-    compact = CompactSchedule(kind, size_bytes, best.compact(_block(size_bytes, topology)), paths.group)
+    one = best.compact(_block(size_bytes, topology))
+    compact = CompactSchedule(kind, size_bytes, one if kind == forward else _reduced(one, kind), paths.group)
     violations = verify_whole(compact)
     if violations:
         raise InvalidScheduleError(f"symmetric made an invalid schedule, please report it: {violations[0]}")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     return CompactResult(compact, bound, time.monotonic() - began, memory, seed)
+
+
+def _reduced(allgather: Schedule, kind: str) -> Schedule:
+    """A reduce_scatter from an allgather that runs backwards over the opposite links; an allreduce is both in turn.
+
+    In compact form the second phase starts when all of the first has arrived: a left shift would not see the orbits.
+    """
+    topology, opposite = allgather.topology, opposite_links(allgather.topology)
+    if opposite is None:
+        raise DemandError(f"the compact form of {kind} needs a link back for every link; {topology.name} has not")
+    count, pieces = topology.num_gpus, allgather.demand.pieces
+    block = int(allgather.demand.chunk_bytes.sum())
+    there = replace(allgather, topology=topology.reversed, routes=allgather.routes.renamed(opposite))
+    back = replace(reverse(there, part_of_one("reduce_scatter", count, block, pieces), reduce=True), topology=topology)
+    if kind == "reduce_scatter":
+        return back
+    routes = (back.routes, allgather.routes)
+    ptr = np.concatenate((routes[0].ptr, routes[0].ptr[-1] + routes[1].ptr[1:]))
+    return Schedule(
+        topology,
+        part_of_one(kind, count, block, pieces),
+        Routes(ptr, np.concatenate((routes[0].link, routes[1].link))),
+        np.concatenate((back.chunk, allgather.chunk)),
+        np.concatenate((back.route, allgather.route + len(back.routes))).astype(np.int32),
+        np.concatenate((back.start_ps, allgather.start_ps + back.finish_ps)),
+        np.concatenate((back.reduce, allgather.reduce)),
+        allgather.method,
+    )
+
+
+def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
+    """For each link, one back with the same bandwidth and latency, each once; None where a link has none."""
+    src, dst = topology.link_src, topology.link_dst
+    rates = (topology.link_latency_ps, topology.link_GBps)
+    there, back = np.lexsort((*rates, dst, src)), np.lexsort((*rates, src, dst))
+    pairs = ((src, dst), (dst, src), *((rate, rate) for rate in rates))
+    if not all(np.array_equal(one[there], other[back]) for one, other in pairs):
+        return None
+    result = np.empty(len(src), dtype=np.int64)
+    result[there] = back
+    return result
 
 
 def _block(size_bytes: int, topology: Topology) -> int:

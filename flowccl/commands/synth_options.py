@@ -76,8 +76,7 @@ def add_synth(commands: Commands) -> Parser:
     synth.add_argument(
         "--compact",
         action="store_true",
-        help="write only the transfers of one source and the symmetry group "
-        "(default for allgather and alltoall on more than 2,000 GPUs)",
+        help="write only the transfers of one source and the symmetry group (default on more than 2,000 GPUs)",
     )
     synth.add_argument(
         "--for",

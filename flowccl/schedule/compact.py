@@ -4,12 +4,12 @@ For machines that look the same from every GPU: 40,000 GPUs need the schedule of
 this form directly; `expanded` lists the transfers of all sources, if they are not too many.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from flowccl.demand.collectives import broadcast, collective, scatter
+from flowccl.demand.collectives import broadcast, collective, reduce, scatter
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.schedule import Schedule
@@ -17,7 +17,7 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 
-COMPACT = ("allgather", "alltoall")  # the collectives that have a compact form
+COMPACT = ("allgather", "alltoall", "reduce_scatter", "allreduce")  # the collectives that have a compact form
 _MOST_EXPANDED = 20_000_000  # transfers; verifying them takes about 4 GB
 
 
@@ -51,12 +51,8 @@ class CompactSchedule:
 
     @cached_property
     def demand_of_one(self) -> Demand:
-        """The demand of GPU 0's data: its block to all GPUs, or a block to each, all as large as the largest one."""
-        count = len(self.group)
-        block = -(-self.size_bytes // count)
-        if self.collective == "allgather":
-            return broadcast(count, block, self.pieces)
-        return scatter(count, block * count, self.pieces)
+        """The demand of GPU 0's data, of its block or of a block for each GPU, all as large as the largest one."""
+        return part_of_one(self.collective, len(self.group), -(-self.size_bytes // len(self.group)), self.pieces)
 
     def expanded(self) -> Schedule:
         """Return the schedule of all sources; raise ScheduleError if it has too many transfers."""
@@ -84,6 +80,23 @@ class CompactSchedule:
             chunk.ravel().astype(np.int32),
             route.ravel().astype(np.int32),
             np.broadcast_to(one.start_ps[None, :], route.shape).ravel(),
-            np.zeros(route.size, dtype=np.bool_),
+            np.broadcast_to(one.reduce[None, :], route.shape).ravel(),
             one.method,
         )
+
+
+def part_of_one(name: str, count: int, block_bytes: int, pieces: int) -> Demand:
+    """The part of a collective that belongs to GPU 0.
+
+    Allgather: its block to all GPUs; alltoall: a block from it to each GPU; reduce_scatter: the reduction of one block
+    at GPU 0; allreduce: the reduction of one block, for all GPUs.
+    """
+    if name == "allgather":
+        return broadcast(count, block_bytes, pieces)
+    if name == "alltoall":
+        return scatter(count, block_bytes * count, pieces)
+    reduction = reduce(count, block_bytes, pieces)
+    if name == "reduce_scatter":
+        return reduction
+    ptr, rank = reduction.source_ptr, reduction.source_rank
+    return replace(reduction, collective="custom", destination_ptr=ptr, destination_rank=rank)

@@ -3,13 +3,17 @@
 Why this is enough: an element of the group maps a valid schedule of GPU 0's data to a valid one of another GPU's data,
 because it leaves the machine unchanged. It remains to show that transfers of different sources do not overlap on a
 link. If two did, the group would map them to two transfers of GPU 0's data that use links of one orbit at the same
-time. So if no two uses of an orbit overlap, and only the identity fixes a used link, no two transfers overlap.
+time. So if no two uses of an orbit overlap, and only the identity fixes a used link, no two transfers overlap. The same
+holds for reductions: the data of GPU 0 is then the block that is reduced at GPU 0, with the contributions of all GPUs.
 """
+
+from dataclasses import replace
 
 import numpy as np
 
 from flowccl.bounds.cuts import Cut
 from flowccl.bounds.lower_bound import Bound
+from flowccl.bounds.partitions import Crossing
 from flowccl.schedule.compact import CompactSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.symmetry.permutations import verified
@@ -32,8 +36,15 @@ def verify_whole(compact: CompactSchedule) -> list[Violation]:
 def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
     """Return a lower bound for machines that look the same from every GPU: cuts into a GPU, a host and half the ranks.
 
-    n - m blocks (allgather) or m (n - m) blocks (alltoall) must enter a set of m of n GPUs.
+    n - m blocks (allgather) or m (n - m) blocks (alltoall) must enter a set of m of n GPUs; n - m partly reduced blocks
+    must leave it in a reduce_scatter. An allreduce also has the bound of `_partition_bound`.
     """
+    if collective in ("reduce_scatter", "allreduce"):
+        reduction = symmetric_bound(topology.reversed, "allgather", size_bytes)
+        reduction = replace(reduction, witness=reduction.witness.replace("must cross into", "must cross out of"))
+        if collective == "reduce_scatter":
+            return reduction
+        return max(reduction, *_partition_bounds(topology, size_bytes), key=lambda bound: bound.ps)
     count, nodes = topology.num_gpus, topology.nodes
     host = np.array([bool(nodes[0].host) and node.host == nodes[0].host for node in nodes])
     rank = np.arange(len(nodes))
@@ -49,6 +60,28 @@ def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bou
         words = f"{format_bytes(volume)} must cross {name}, {format_GBps(cut.GBps)} ({len(cut.links)} links)"
         best = max(best, Bound(ps, "cut", words), key=lambda bound: bound.ps)
     return best
+
+
+def _partition_bounds(topology: Topology, size_bytes: int) -> list[Bound]:
+    """Allreduce: with every GPU or every host a part, p parts need 2 p - 2 arrivals of each block.
+
+    This is theorem 18 of the thesis; no node between the parts may reduce. See `flowccl.bounds.partitions`.
+    """
+    gpus, nodes, result = topology.num_gpus, topology.nodes, [Bound(0, "partition", "nothing")]
+    every = np.where(np.arange(len(nodes)) < gpus, np.arange(len(nodes)), -1)
+    place = {host: i for i, host in enumerate(topology.hosts)}
+    hosts = np.array([place.get(node.host, -1) for node in nodes], dtype=np.int64)
+    for name, part in (("gpus", every), ("hosts", hosts)):
+        count = int(part.max()) + 1
+        if count < 2 or np.any(part[:gpus] < 0) or np.any(topology.reduces[part < 0]):
+            continue
+        crossing = Crossing(topology, f"into each of {count} {name}", np.zeros(0, dtype=np.bool_), part, True)
+        volume = (2 * count - 2) * (size_bytes // gpus * gpus)
+        ps = int(np.ceil(volume * 1000 / crossing.GBps * (1 - 1e-12)))
+        GBps = format_GBps(crossing.GBps)
+        words = f"{format_bytes(volume)} must cross {crossing.name}, all together, {GBps} ({len(crossing.links)} links)"
+        result.append(Bound(ps, "partition", words))
+    return result
 
 
 def verify_compact(schedule: Schedule, group: RegularGroup) -> list[Violation]:
@@ -71,7 +104,7 @@ def _group(schedule: Schedule, group: RegularGroup) -> list[Violation]:
         total *= order
     if total != count:
         return [Violation("machine", f"the group has {total} elements for {count} gpus")]
-    if schedule.demand.reduces or np.any(schedule.demand.source_rank != 0):
+    if not schedule.demand.reduces and np.any(schedule.demand.source_rank != 0):
         return [Violation("source", "in compact form all data must be that of gpu 0")]
     if topology.has_extra_constraints:
         return [Violation("machine", "the compact form does not support limits, buffers or changes of bandwidth")]

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,12 +7,13 @@ import pytest
 
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.cli import main
-from flowccl.compact import synthesize_compact, too_large
+from flowccl.compact import opposite_links, synthesize_compact, too_large
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError, ScheduleError
-from flowccl.schedule.compact import CompactSchedule
+from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.files import load_compact, load_schedule, save_compact
 from flowccl.topology.machines import machine
+from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.compact import symmetric_bound, verify_whole
 from flowccl.verifier.verify import verify
 
@@ -20,7 +22,7 @@ def made(name: str, kind: str, size: int = 10**7 + 3) -> CompactSchedule:
     return synthesize_compact(machine(name), kind, size, time_limit_s=2.0).compact
 
 
-@pytest.mark.parametrize("kind", ["allgather", "alltoall"])
+@pytest.mark.parametrize("kind", COMPACT)
 @pytest.mark.parametrize("name", ["ring:5", "torus:3x4", "dgx_a100:2", "hypercube:3"])
 def test_saved_loaded_verified_and_expanded(name: str, kind: str, tmp_path: Path) -> None:
     compact = made(name, kind)  # blocks of unequal size
@@ -35,7 +37,7 @@ def test_saved_loaded_verified_and_expanded(name: str, kind: str, tmp_path: Path
     assert whole.finish_us <= again.finish_us
 
 
-@pytest.mark.parametrize("kind", ["allgather", "alltoall"])
+@pytest.mark.parametrize("kind", COMPACT)
 @pytest.mark.parametrize("name", ["ring:6", "torus:4x4", "dgx_a100:2", "hypercube:4", "dgx_h100:4"])
 def test_the_bound_of_symmetric_machines_is_valid_and_close(name: str, kind: str) -> None:
     topology = machine(name)
@@ -89,10 +91,45 @@ def test_other_commands_expand_it(tmp_path: Path, capsys: pytest.CaptureFixture[
         large.expanded()
 
 
+def test_the_verifier_checks_reductions_in_compact_form() -> None:
+    """A contribution that is left out, and a second phase that starts too early, are found."""
+    compact = made("torus:3x3", "allreduce")
+    assert verify_whole(compact) == []
+    one = compact.one
+    first = np.flatnonzero(one.reduce)
+    keep = np.delete(np.arange(len(one)), first[:1])
+    less = replace(
+        one, chunk=one.chunk[keep], route=one.route[keep], start_ps=one.start_ps[keep], reduce=one.reduce[keep]
+    )
+    assert any(v.kind == "destination" for v in verify_whole(replace(compact, one=less)))
+    early = replace(one, start_ps=np.where(one.reduce, one.start_ps, one.start_ps // 2))
+    assert verify_whole(replace(compact, one=early))
+
+
+def test_a_reduction_needs_links_back() -> None:
+    """Without a link back for every link, an allgather does not run backwards."""
+    links = tuple(Link(src=i, dst=(i + 1) % 4, bandwidth_GBps=10.0) for i in range(4))
+    one_way = Topology("one-way ring", tuple(Node(name=f"gpu{i}") for i in range(4)), links)
+    assert opposite_links(one_way) is None
+    with pytest.raises(DemandError, match="reduce_scatter needs a link back for every link; one-way ring has not"):
+        synthesize_compact(one_way, "reduce_scatter", 4000)
+    torus = machine("torus:3x4")
+    back = opposite_links(torus)
+    assert back is not None
+    assert np.array_equal(torus.link_src[back], torus.link_dst)
+    assert np.array_equal(np.sort(back), np.arange(len(torus.links)))
+
+
+@pytest.mark.parametrize("kind", COMPACT)
+def test_hundreds_of_gpus_are_near_the_bound(kind: str) -> None:
+    result = synthesize_compact(machine("torus:20x20"), kind, 10**9, time_limit_s=5.0)
+    assert result.gap <= 0.02
+
+
 def test_unsupported_machines_and_collectives() -> None:
     with pytest.raises(DemandError, match="looks the same from every gpu"):
         synthesize_compact(machine("line:4"), "allgather", 1000)
-    with pytest.raises(DemandError, match="is for allgather and alltoall"):
+    with pytest.raises(DemandError, match="is for allgather, alltoall, reduce_scatter, allreduce, not for broadcast"):
         synthesize_compact(machine("ring:4"), "broadcast", 1000)
     assert too_large(machine("torus:50x50"), "all_gather")
     assert not too_large(machine("torus:4x4"), "allgather")
@@ -112,9 +149,11 @@ def test_the_command_line_writes_and_verifies_it(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", COMPACT)
 @pytest.mark.parametrize(("name", "gap"), [("torus:200x200", 0.001), ("dgx_h100:512", 0.02)])
-def test_thousands_of_gpus(name: str, gap: float, tmp_path: Path) -> None:
-    result = synthesize_compact(machine(name), "allgather", 10**9, gap=gap, time_limit_s=30.0)
+def test_thousands_of_gpus(name: str, gap: float, kind: str, tmp_path: Path) -> None:
+    size = 4 * 10**10 if kind == "alltoall" else 10**9
+    result = synthesize_compact(machine(name), kind, size, gap=gap, time_limit_s=30.0)
     assert result.gap <= gap
     save_compact(result.compact, tmp_path / "c.json.gz")
     assert verify_whole(load_compact(tmp_path / "c.json.gz")) == []

@@ -18,7 +18,10 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 _ROUNDS = 24  # of price updates for the paths of an alltoall
+_FEWEST_ROUNDS = 4  # on very large machines
+_MOST_RELAXED = 50_000_000  # (route, GPU) pairs of all rounds, a few seconds
 _STEEPNESS = 8.0
+_SWEEPS = 3  # over the GPUs, to balance loads
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,19 +104,15 @@ def spread_one(
 
 def deliver_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, random: np.random.Generator) -> OneSource:
     """Alltoall: send every GPU its block of GPU 0's data, on paths that balance the load of the orbits of links."""
-    last_route = _priced_paths(kinds, random)
-    to, root, route, before = _chain(kinds, last_route, _balanced(kinds, last_route, random))
+    paths = _priced_paths(kinds, random)
+    to, root, route, before, tail = _chain(kinds, paths, _balanced(kinds, paths, random))
     count = len(to)
-    job_kind = np.tile(kinds.route_kind[route], pieces)
+    job_kind, tail = np.tile(kinds.route_kind[route], pieces), np.tile(tail, pieces)
     before = np.concatenate([np.where(before < 0, -1, before + p * count) for p in range(pieces)])
     fed = np.flatnonzero(before >= 0)
     following = fed[np.argsort(before[fed], kind="stable")].astype(np.int64)
     size = np.bincount(before[fed], minlength=len(before))
     next_ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
-    tail = kinds.arrive[job_kind].astype(np.float64)
-    for j in range(len(before) - 1, -1, -1):  # every job follows the job that feeds it
-        if before[j] >= 0:
-            tail[before[j]] = max(tail[before[j]], kinds.arrive[job_kind[before[j]]] + tail[j])
     order = np.lexsort((random.random(len(tail)), -tail))
     rank = np.empty(len(tail), dtype=np.int64)
     rank[order] = np.arange(len(tail))
@@ -123,84 +122,113 @@ def deliver_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, ran
     return OneSource(source_routes, piece, all_to, all_root, all_route, start, finish)
 
 
-def _priced_paths(kinds: RouteKinds, random: np.random.Generator) -> I32:
-    """The last route of the path to each GPU, for several rounds: prices of loaded orbits rise, so paths avoid them."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """Paths from GPU 0 to every GPU, in one row per round: the last route, and the GPU that it comes from."""
 
+    route: I32
+    sender: I32
+
+
+def _priced_paths(kinds: RouteKinds, random: np.random.Generator) -> _Paths:
+    """Cheapest paths for several rounds, with noise that breaks ties between equal paths in different ways.
+
+    In every second round the orbits have prices that rise with their load, so paths avoid the loaded ones.
+    """
     routes, count = kinds.end.shape
+    rounds = int(np.clip(_MOST_RELAXED // (routes * count), _FEWEST_ROUNDS, _ROUNDS))
     load = np.zeros(kinds.orbits)
     hop_kind = np.repeat(np.arange(len(kinds.busy)), np.diff(kinds.hop_ptr))
-    result = np.full((_ROUNDS, count), -1, dtype=np.int32)
-    for number in range(_ROUNDS):
-        price = exponential(_STEEPNESS * (load / max(load.max(), 1.0) - 1.0))
+    paths = _Paths(*(np.full((rounds, count), -1, dtype=np.int32) for _ in range(2)))
+    for number in range(rounds):
+        price = exponential(_STEEPNESS * (number % 2) * (load / max(load.max(), 1.0) - 1.0))
         kind_price = np.bincount(hop_kind, price[kinds.hop_orbit], len(kinds.busy)) * kinds.busy
         cost = np.asarray(kind_price[kinds.route_kind] * random.uniform(1.0, 1.02, routes), dtype=np.float64)
-        cheapest = _cheapest(kinds.end, cost)
-        graph = csr_array((cost[cheapest[2]], (cheapest[0], cheapest[1])), shape=(count, count))
-        previous = dijkstra(graph, indices=[0], return_predecessors=True)[1][0]
-        table = csr_array((cheapest[2] + 1, (cheapest[0], cheapest[1])), shape=(count, count))
-        nodes = np.arange(1, count)
-        result[number, 1:] = np.asarray(table[previous[nodes], nodes]).ravel() - 1
-        load += _load(kinds, result[number], hop_kind)
-    return result
+        paths.route[number], paths.sender[number] = _cheapest_paths(kinds.end, cost)
+        load += _busy_ps(kinds, paths, number).sum(axis=0)
+    return paths
 
 
-def _balanced(kinds: RouteKinds, last_route: I32, random: np.random.Generator) -> I64:
-    """A round for each GPU: greedily, the one whose path minimizes the maximum load of the orbits."""
-    rounds, count = last_route.shape
+def _cheapest_paths(end: I32, cost: NDArray[np.float64]) -> tuple[I32, I32]:
+    """The last route and the sender of the cheapest path to each GPU; sweeps from the GPUs that became cheaper."""
+    count = end.shape[1]
+    total = np.full(count, np.inf)
+    route, sender = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int32)
+    total[0], front = 0.0, np.zeros(1, dtype=np.int64)
+    while len(front):
+        changed = np.zeros(count, dtype=np.bool_)
+        start = total[front]
+        for w in range(len(cost)):
+            ends, there = end[w, front], start + cost[w]
+            better = there < total[ends]
+            if better.any():
+                ends = ends[better]
+                total[ends], route[ends], sender[ends] = there[better], w, front[better]
+                changed[ends] = True
+        front = np.flatnonzero(changed)
+    return route, sender
+
+
+def _busy_ps(kinds: RouteKinds, paths: _Paths, number: int) -> NDArray[np.float64]:
+    """For each GPU, how long its path in one round occupies each orbit; by jumping to ever earlier senders."""
     hop_kind = np.repeat(np.arange(len(kinds.busy)), np.diff(kinds.hop_ptr))
     of_kind = np.zeros((len(kinds.busy), kinds.orbits))
     np.add.at(of_kind, (hop_kind, kinds.hop_orbit), kinds.busy[hop_kind].astype(np.float64))
-    busy_ps = np.zeros((rounds, count, kinds.orbits))
-    for number in range(rounds):
-        to, _, route, _ = _chain(kinds, last_route, np.full(count, number))
-        np.add.at(busy_ps[number], to, of_kind[kinds.route_kind[route]])
-    load = np.zeros(kinds.orbits)
-    turn = np.zeros(count, dtype=np.int64)
-    for sweep in range(2):  # the second sweep may revise every choice
+    busy = of_kind[kinds.route_kind[paths.route[number]]]
+    busy[0] = 0.0
+    sender = paths.sender[number]
+    while sender.any():
+        busy += busy[sender]
+        sender = sender[sender]
+    return busy
+
+
+def _balanced(kinds: RouteKinds, paths: _Paths, random: np.random.Generator) -> I64:
+    """A round for each GPU, one after the other: the one with the least sum of the 8th powers of all loads.
+
+    This keeps the largest load low, and takes a longer path only where it gains more than it costs. Last, the largest
+    load alone is reduced further.
+    """
+    rounds, count = paths.route.shape
+    busy_ps = np.stack([_busy_ps(kinds, paths, number) for number in range(rounds)])
+    own_ps = busy_ps.mean(axis=0)  # at first a part of every round, which is even
+    load = own_ps.sum(axis=0)
+    scale, turn = max(float(load.max()), 1.0), np.zeros(count, dtype=np.int64)
+    for sweep in range(_SWEEPS):  # every sweep may revise every choice
         for d in (1 + random.permutation(count - 1)).tolist():
-            load -= busy_ps[turn[d], d] if sweep else 0.0
-            after = load + busy_ps[:, d]
-            turn[d] = np.lexsort((after.sum(axis=1), after.max(axis=1)))[0]
-            load = after[turn[d]]
+            after = load - own_ps[d] + busy_ps[:, d]
+            if sweep < _SWEEPS - 1:
+                turn[d] = np.argmin(_eighth(after / scale).sum(axis=1))
+            else:
+                turn[d] = np.lexsort((after.sum(axis=1), after.max(axis=1)))[0]
+            load, own_ps[d] = after[turn[d]], busy_ps[turn[d], d]
     return turn
 
 
-def _cheapest(end: I32, cost: NDArray[np.float64]) -> tuple[I64, I64, I64]:
-    """Triples (GPU, next GPU, route) with the cheapest route of each pair."""
-    count = end.shape[1]
-    order = np.argsort(cost, kind="stable")
-    pair = (np.arange(count)[None, :] * np.int64(count) + end[order]).ravel()
-    pair, first = np.unique(pair, return_index=True)
-    return pair // count, pair % count, order[first // count]
+def _eighth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The 8th powers, by products: the same bits on every processor."""
+    fourth = np.square(np.square(values))
+    return np.square(fourth)
 
 
-def _load(kinds: RouteKinds, last: I32, hop_kind: I64) -> NDArray[np.float64]:
-    """Time that each orbit is busy with one block for every GPU."""
-    route = _chain(kinds, last[None, :], np.zeros(len(last), dtype=np.int64))[2]
-    uses = np.bincount(kinds.route_kind[route], minlength=len(kinds.busy)) * kinds.busy
-    return np.bincount(kinds.hop_orbit, uses[hop_kind], kinds.orbits).astype(np.float64)
+def _chain(kinds: RouteKinds, paths: _Paths, turn_of: I64) -> tuple[I64, I64, I64, I64, I64]:
+    """The hops of all paths: (destination, sender, route, previous hop or -1, time to the destination).
 
-
-def _chain(kinds: RouteKinds, last_route: I32, turn_of: I64) -> tuple[I64, I64, I64, I64]:
-    """The hops of all paths: (destination, sending GPU, route, previous hop or -1), each after its previous hop.
-
-    Destination d takes its path from round turn_of[d].
+    Each hop comes after its previous one. Destination d takes its path from round turn_of[d].
     """
-    count = last_route.shape[1]
-    back = _backward(kinds)
-    at = np.arange(1, count, dtype=np.int32)
-    to, turn = at.copy(), turn_of[at]
+    count = paths.route.shape[1]
+    at = np.arange(1, count, dtype=np.int64)
+    to, turn, left = at.copy(), turn_of[at], np.zeros(count - 1, dtype=np.int64)
     steps = []
     while len(at):
-        route = last_route[turn, at]
-        at = back[route, at].astype(np.int64)
-        steps.append((to, at, route))
+        route = paths.route[turn, at]
+        at = paths.sender[turn, at].astype(np.int64)
+        left = left + kinds.arrive[kinds.route_kind[route]]
+        steps.append((to, at, route, left))
         go = at != 0
-        at, to, turn = at[go], to[go], turn[go]
+        at, to, turn, left = at[go], to[go], turn[go], left[go]
     steps.reverse()
-    hop_to, hop_root, hop_route = (np.concatenate([step[i] for step in steps]).astype(np.int64) for i in range(3))
+    hop_to, hop_root, hop_route, tail = (np.concatenate([step[i] for step in steps]).astype(np.int64) for i in range(4))
     before, last = np.full(len(hop_to), -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     first = 0
     for step in steps:
@@ -208,12 +236,4 @@ def _chain(kinds: RouteKinds, last_route: I32, turn_of: I64) -> tuple[I64, I64, 
         before[rows] = last[step[0]]
         last[step[0]] = rows
         first += len(rows)
-    return hop_to, hop_root, hop_route, before
-
-
-def _backward(kinds: RouteKinds) -> I32:
-    """The GPU from which each route leads to each GPU."""
-    back = np.empty_like(kinds.end)
-    rows = np.arange(len(kinds.end))[:, None]
-    back[rows, kinds.end] = np.arange(kinds.end.shape[1], dtype=np.int32)[None, :]
-    return back
+    return hop_to, hop_root, hop_route, before, tail
