@@ -174,7 +174,7 @@ def _busy_ps(kinds: RouteKinds, paths: _Paths, number: int) -> NDArray[np.float6
     hop_kind = np.repeat(np.arange(len(kinds.busy)), np.diff(kinds.hop_ptr))
     of_kind = np.zeros((len(kinds.busy), kinds.orbits))
     np.add.at(of_kind, (hop_kind, kinds.hop_orbit), kinds.busy[hop_kind].astype(np.float64))
-    busy = of_kind[kinds.route_kind[paths.route[number]]]
+    busy: NDArray[np.float64] = of_kind[kinds.route_kind[paths.route[number]]]
     busy[0] = 0.0
     sender = paths.sender[number]
     while sender.any():
