@@ -15,6 +15,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.refine import refined
 from flowccl.auto.stop import GapReached, NoImprovement, StopRule, TimeLimit
 from flowccl.errors import DemandError
+from flowccl.methods.registry import REGISTRY
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
@@ -146,9 +147,21 @@ class PortfolioSearch:
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
             known = {arm.count for arm in mine}
             return [count for count in dict.fromkeys(wanted) if count not in known]
+        if len(mine) == 1 and (count := self._useful_count(name, mine[0])) > mine[0].count:
+            return [count]
         if self.useful_chunks > 1 and mine[-1].count < self.useful_chunks:
             return [self.useful_chunks] if self.counts.demand(self.useful_chunks) is not None else []
         return [self._next_count(name, mine)] if self._above(mine, mine[-1].count) and self._may_gain(mine) else []
+
+    def _useful_count(self, name: str, first: Arm) -> int:
+        """The chunk count at which a method says that it is good, or less where there is no time for that."""
+        useful = REGISTRY[name].useful_chunks if name in REGISTRY else None
+        if useful is None or not first.taken:
+            return first.count
+        most, count = useful(Problem(self.topology, first.demand)), first.count
+        while (more := self.counts.above(count, powers=True)) and more <= most and self._is_due(name, more):
+            count = more
+        return count
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""

@@ -60,6 +60,7 @@ class MethodInfo:
     baseline     it is one of the textbook algorithms that comparisons show
     loops        the units of compiled loops that it runs: names of methods that represent them
     chunks_for_gap  the number of chunks that a gap takes, where the method has a formula for it
+    useful_chunks  a number of chunks with which it is good, where it is poor with one; `auto` goes there from one
     traits       how `auto` gives it turns
     in_auto      whether `auto` tries it on a problem; None: never
     """
@@ -81,6 +82,7 @@ class MethodInfo:
     baseline: bool = False
     loops: tuple[str, ...] = _EVERY
     chunks_for_gap: Callable[[Problem, float, SearchContext], int] | None = None
+    useful_chunks: Callable[[Problem], int] | None = None
     traits: Traits = _DEFAULT
     in_auto: Callable[[Problem], bool] | None = None
 
@@ -166,6 +168,12 @@ def _trees_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
     from flowccl.methods.trees.amount import chunks_for_gap
 
     return chunks_for_gap(problem, gap, context)
+
+
+def _useful_for_hierarchy(problem: Problem) -> int:
+    from flowccl.methods.hierarchical.method import useful_chunks
+
+    return useful_chunks(problem)
 
 
 _ONE_SCHEDULE = Traits(one_schedule=True)
@@ -310,6 +318,7 @@ _METHODS = (
         reductions="native",
         trunks=True,
         loops=(*_EVERY, "hierarchical"),
+        useful_chunks=_useful_for_hierarchy,
         traits=_ONE_SCHEDULE,
         in_auto=suitability.suits_hierarchy,
     ),

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowccl.adapters.reduction import with_reductions
+from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.scheduling import PlanScheduler
@@ -12,7 +17,10 @@ from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
+from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
+
+_FILLING = 1 / 16  # part of the time that filling the pipeline may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,45 +32,82 @@ class TreeVariant:
 
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Schedules of all variants: of an allreduce with exchange, then, as for other demands, those of trees."""
+    """Schedules of all variants; of an allreduce with and without exchange, the better one first."""
     if not problem.hierarchy.levels:
         name = problem.topology.name
         raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
+    trees = with_reductions(_along_trees)(problem, context)
+    if problem.allreduce_ranks is None:
+        yield from trees
+        return
+    first = next(trees, None)
+    exchanged = _of_variants(problem, _exchanges(problem), float("inf") if first is None else first.finish_ps)
+    found = [one for one in (first, next(exchanged, None)) if one is not None]
+    yield min(found, key=lambda one: one.finish_ps, default=None)
+    yield from exchanged
+    yield from trees
+
+
+def useful_chunks(problem: Problem) -> int:
+    """The number of chunks per block with which filling the pipeline takes a small part of the time."""
+    trees = Problem(problem.topology, _spread_demand(problem))
+    found = [one for variant in variants(trees) if (one := _estimate_ps(trees, variant))]
     if problem.allreduce_ranks is not None:
-        yield from _of_variants(problem, context, [TreeVariant(levels, "direct") for levels in _subsets(problem)])
-    yield from with_reductions(_along_trees)(problem, context)
+        found += [one for variant in _exchanges(problem) if (one := _estimate_ps(problem, variant))]
+    finish_ps, load_ps = min(found)
+    return max(int((finish_ps - load_ps) / (_FILLING * load_ps)), 1)
 
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of a demand without reductions, one for every variant."""
-    return _of_variants(problem, context, variants(problem))
+    return _of_variants(problem, variants(problem), float("inf"))
+
+
+def _exchanges(problem: Problem) -> list[TreeVariant]:
+    return [TreeVariant(levels, "direct") for levels in _subsets(problem)]
+
+
+def _spread_demand(problem: Problem) -> Demand:
+    """What trees are planned for: the demand itself, reversed, or the second half of an allreduce."""
+    demand = problem.demand
+    if not demand.reduces:
+        return demand
+    return demand.backward if demand.is_unicast else demand.halves[1][0]
 
 
 def variants(problem: Problem) -> list[TreeVariant]:
-    """All variants of trees."""
+    """All variants of trees; their shape matters where a group has more than two groups below it."""
     result = []
     for chosen in _subsets(problem):
-        groups = max(len(problem.hierarchy.levels[level]) for level in chosen)
-        shapes = ["direct", "chain", "tree"] if groups > 2 and problem.is_multicast else ["direct"]
+        outer = [0, *(len(problem.hierarchy.levels[level]) for level in chosen[:-1])]
+        below = [len(problem.hierarchy.levels[level]) for level in chosen]
+        many = any(inner > 2 * max(around, 1) for around, inner in zip(outer, below, strict=True))
+        shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
         result += [TreeVariant(chosen, between) for between in shapes]
     return result
 
 
 def _subsets(problem: Problem) -> list[tuple[int, ...]]:
-    """All sets of levels, the largest first."""
-    levels = range(len(problem.hierarchy.levels))
-    return [chosen for size in range(len(levels), 0, -1) for chosen in combinations(levels, size)]
+    """All sets of levels with the innermost one, the largest first."""
+    *outer, inner = range(len(problem.hierarchy.levels))
+    return [(*chosen, inner) for size in range(len(outer), -1, -1) for chosen in combinations(outer, size)]
 
 
-def _of_variants(problem: Problem, context: SearchContext, some: list[TreeVariant]) -> Iterator[Schedule | None]:
-    """The schedules of some variants, the most promising first; those that cannot be better are left out."""
+def _of_variants(problem: Problem, some: list[TreeVariant], best_ps: float) -> Iterator[Schedule | None]:
+    """The schedules of some variants, the most promising first; those that cannot be better are left out.
+
+    The first step takes the better one of two variants: estimates are rough.
+    """
     promising = sorted((estimate, at) for at, one in enumerate(some) if (estimate := _estimate_ps(problem, one)))
-    best_ps = float("inf")
-    for (_, load_ps), at in promising:
+    kept: Schedule | None = None
+    for turn, ((_, load_ps), at) in enumerate(promising):
         if load_ps < best_ps:
             found = schedule_of(problem, some[at])
-            best_ps = min(best_ps, best_ps if found is None else found.finish_ps)
-            yield found
+            if found is not None and found.finish_ps < best_ps:
+                best_ps, kept = found.finish_ps, found
+        if turn > 0 or len(promising) == 1:
+            yield kept
+            kept = None
 
 
 def _planner(problem: Problem, variant: TreeVariant) -> Planner:
@@ -70,16 +115,24 @@ def _planner(problem: Problem, variant: TreeVariant) -> Planner:
     return Planner(problem.topology, problem.demand, TreeShape(labels, variant.between))
 
 
+@lru_cache(maxsize=64)
 def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] | None:
-    """Expected finish of a variant, and the load of its busiest link, from one chunk per block; None: not possible."""
+    """Expected finish of a variant, and the load of its busiest links, from one chunk per block; None: not possible."""
     planner = _planner(problem, variant)
     try:
         plan = planner.plan_of(1)
     except NoExchangeError:
         return None
-    load_ps = float(planner.load_ps.max()) * problem.demand.pieces
+    load_ps = _typical_load_ps(problem.topology, planner.load_ps[:-1]) * problem.demand.pieces
     path_ps = int(PlanScheduler(problem.topology, problem.demand, plan, "").tail_ps.max())
     return load_ps + path_ps, load_ps
+
+
+def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64]) -> float:
+    """The highest mean load of links of one bandwidth: further chunks go where the load is still lower."""
+    used = load_ps > 0
+    _, kind = np.unique(topology.link_GBps[used], return_inverse=True)
+    return float((np.bincount(kind, load_ps[used]) / np.bincount(kind)).max())
 
 
 def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
@@ -91,4 +144,6 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
         return None
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
-    return None if schedule is None or verify(schedule) else schedule
+    if schedule is not None and problem.is_reduction and verify(schedule):  # a gateway received before it had sent
+        return None
+    return schedule

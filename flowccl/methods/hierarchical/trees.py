@@ -99,7 +99,7 @@ class TreeBuilder:
         network = self.network
         src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
         load = np.maximum(network.busiest_ps(routes, size), self.forwarding_ps(end, wanted, size))
-        before, behind = (src != holder) & ~np.isin(src, have), ~np.isin(end, wanted)
+        before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
         if before.any():
             load = np.where(before, np.maximum(load, network.hop_ps(np.full_like(src, holder), src, size)), load)
         slack = (size * network.per_byte_ps[network.links[routes]]).max(axis=1)
@@ -108,11 +108,16 @@ class TreeBuilder:
         off_rail = (self.index[end] - self.index[src]) % len(self.index)
         return int(routes[np.lexsort((src, off_rail, load, hops, worse))[0]])
 
+    def _mask(self, nodes: list[int]) -> NDArray[np.bool_]:
+        result = np.zeros(len(self.index), dtype=np.bool_)
+        result[nodes] = True
+        return result
+
     def forwarding_ps(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
         """The load of each gateway's link to the others once it has forwarded a chunk to all wanted GPUs."""
         some = np.array(wanted)
         other = np.where(gateways == some[0], some[-1], some[0])  # any other one, for the route to it
-        times = len(wanted) - np.isin(gateways, some).astype(np.int64)
+        times = len(wanted) - self._mask(wanted)[gateways].astype(np.int64)
         if len(wanted) > 2 and self._multicast(wanted[0], wanted[1:]) is not None:
             times = np.minimum(times, 1)
         return self.network.hop_ps(gateways, other, times * size)
