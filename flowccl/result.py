@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from flowccl.bounds.lower_bound import Bound
@@ -77,6 +78,10 @@ class Result:
             ("method", self.schedule.method),
         )
         return "\n".join(["Result", *(f"  {name:<16}  {value}" for name, value in rows)])
+
+    def _repr_html_(self) -> str:
+        """A table and a small picture, for notebooks."""
+        return str(import_module("flowccl.notebook").result_html(self))  # by name: a layer above this one
 
     def to_json(self) -> dict[str, Any]:
         """One flat JSON object, for scripts."""

@@ -63,6 +63,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "torch": SCHEDULE | {"run"},
     "profile": SCHEDULE | {"run"},
     "plot": SCHEDULE,
+    "notebook": SCHEDULE | {"result", "plot"},
     "report": CHECKS | {"explain", "export", "plot"},
     "trade_off": CHECKS | {"lowered", "result"},
     "show": CHECKS | {"result", "compact", "tenants", "trade_off"},

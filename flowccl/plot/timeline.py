@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
+from flowccl.plot.level_of_detail import COLUMNS, draw_image, row_image
 from flowccl.plot.picture import INK, SOFT, check_suffix, new_figure, save_figure
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import PS_PER_US, format_bytes, format_us
 
 MAX_ROWS = 120
 _ROW_INCHES = 0.155
-_MANY_BARS = 20_000  # more bars are rasterized in PDF and SVG; otherwise the file is too large to open
+_MANY_BARS = 20_000  # more bars become an image, and so do bars that are narrower than a pixel
 
 
 def plot_timeline(
@@ -111,12 +112,18 @@ def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.in
     corners[:, 1, 1] = corners[:, 2, 1] = row - 0.41 + 0.82 * (place + 1) / together
     shade = colour[schedule.chunk[transfer]]
     crowded = np.bincount(row).max() > 150  # then white edges would hide the bars
+    if len(hops) > _MANY_BARS or np.bincount(row).max() > COLUMNS:
+        span = (min(0.0, float(begin.min())), float(until.max()))
+        image = row_image(
+            row, begin, until, _palette(int(colour.max()) + 1)[shade], 1 / together, len(rows.links), span
+        )
+        draw_image(axes, image, span)
+        return
     bars = PolyCollection(
         corners,
         facecolors=_palette(int(colour.max()) + 1)[shade],
         edgecolors="none" if crowded else "white",
         linewidths=0 if crowded else 0.4,
-        rasterized=len(hops) > _MANY_BARS,
         zorder=2,
     )
     axes.add_collection(bars, autolim=False)
@@ -201,6 +208,8 @@ def _draw_key(figure: Any, axes: Any, count: int, what: str, height: float) -> N
     bar = figure.add_axes((box.x1 + 0.02, box.y1 - tall * box.height, 0.016, tall * box.height))
     norm = BoundaryNorm(np.arange(count + 1) - 0.5, count)
     step = -(-count // max(2, min(40, int(tall * height / 0.13))))
+    if step > 1:
+        what = f"{what}: {count} colours, labelled in steps of {step}"
     key = figure.colorbar(ScalarMappable(norm, ListedColormap(_palette(count))), cax=bar, ticks=range(0, count, step))
     key.ax.invert_yaxis()
     key.ax.tick_params(labelsize=7, length=0)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,10 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"Schedule({self.demand.collective!r} on {self.topology.name!r}, {len(self)} transfers)"
+
+    def _repr_html_(self) -> str:
+        """A table and a small picture, for notebooks."""
+        return str(import_module("flowccl.notebook").schedule_html(self))  # by name: a layer above this one
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):

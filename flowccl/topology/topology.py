@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -133,6 +134,10 @@ class Topology:
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r}, {self.num_gpus} gpus, {len(self.nodes)} nodes, {len(self.links)} links)"
+
+    def _repr_html_(self) -> str:
+        """A table and a small picture, for notebooks."""
+        return str(import_module("flowccl.notebook").topology_html(self))  # by name: a layer above this one
 
     # -- counts and names ---------------------------------------------------------------------------------------
 

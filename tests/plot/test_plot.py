@@ -252,3 +252,44 @@ def test_without_matplotlib_the_message_names_the_extra(tmp_path: Path, monkeypa
     with pytest.raises(InputError) as caught:
         plot_topology(machine("ring:3"), tmp_path / "ring.png")
     assert str(caught.value) == "pictures need matplotlib: pip install flowccl[plot]"
+
+
+def test_more_transfers_than_pixels_become_mean_colours() -> None:
+    """Two colours that alternate faster than pixels mix; a link that is busy half of the time is paler."""
+    from flowccl.plot.level_of_detail import row_image
+
+    count = 10_000
+    begin = np.arange(count, dtype=np.float64)
+    red_blue = np.where((np.arange(count) % 2 == 0)[:, None], (1.0, 0.0, 0.0, 1.0), (0.0, 0.0, 1.0, 1.0))
+    row = np.repeat((0, 1), (count, count))
+    image = row_image(
+        row,
+        np.concatenate((begin, begin)),
+        np.concatenate((begin + 1, begin + 0.5)),
+        np.concatenate((red_blue, red_blue)),
+        np.ones(2 * count),
+        3,
+        (0.0, float(count)),
+        columns=100,
+    )
+    assert np.allclose(image[0], (0.5, 0.0, 0.5, 1.0))
+    assert np.allclose(image[1], (0.5, 0.0, 0.5, 0.6))  # 0.2 + 0.8 x 0.5
+    assert not image[2].any()
+
+
+def test_a_lone_short_bar_stays_visible() -> None:
+    from flowccl.plot.level_of_detail import row_image
+
+    one = np.array([50.0]), np.array([50.001])
+    image = row_image(np.array([0]), *one, np.array([[0.0, 1.0, 0.0, 1.0]]), np.ones(1), 1, (0.0, 100.0), columns=100)
+    assert image[0, 50, 3] > 0.2
+    assert np.count_nonzero(image[0, :, 3]) == 1
+
+
+def test_a_large_timeline_says_that_colours_are_means_and_what_they_stand_for(tmp_path: Path) -> None:
+    path = tmp_path / "large.svg"
+    plot_timeline(ring_schedule(64, 6), path)
+    words = text_of(path)
+    assert "more transfers than pixels: mean colours" in words
+    assert re.search(r"source rank of the chunk: 64 colours, labelled in steps of \d", words)
+    assert path.stat().st_size < 3_000_000

@@ -79,7 +79,7 @@ const flowccl = (() => {
       const names = { source: (k) => this.facts.nodes[k], phase: (k) => ["copy", "reduce"][k], chunk: (k) => "chunk " + k }[key];
       const what = { source: "source of the chunk", phase: "stored or reduced at the destination", chunk: "chunk" }[key];
       const step = Math.max(1, Math.ceil(count / 16));
-      let html = "<span>colour: " + what + (step > 1 ? ", every " + step + "th is listed" : "") + "</span>";
+      let html = "<span>colour: " + what + (step > 1 ? ", listed in steps of " + step : "") + "</span>";
       for (let k = 0; k < count; k += step) html += '<span><i style="background:' + this.colours[k] + '"></i>' + names(k) + "</span>";
       element(this.number, "legend").innerHTML = html;
     }
