@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from flowccl.errors import FlowcclError, InputError
+from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
@@ -35,11 +35,9 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
 
     `sms` is the number of SMs of a GPU: threadblocks beyond it would never be resident together.
     """
-    program = parse(TARGETS[profile.name](schedule, ExportOptions()), profile.name, f"the program for {profile.name}")
-    lowered = _measured(program, schedule, profile)
-    if sms is not None and lowered.threadblocks > sms:
-        raise InputError(f"{profile.name}: {lowered.threadblocks} threadblocks on one GPU, which has {sms} SMs")
-    return lowered
+    made = TARGETS[profile.name](schedule, ExportOptions(sms=sms))
+    program = parse(made, profile.name, f"the program for {profile.name}")
+    return _measured(program, schedule, profile)
 
 
 def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:

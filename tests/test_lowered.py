@@ -58,9 +58,11 @@ def test_switches_forward_only_on_a_runtime():
 
 def test_threadblocks_beyond_the_sms_are_refused():
     schedule = synthesize(machine("dgx1"), "allgather", 2**18, runtime="mscclpp", steps=5).schedule
-    with pytest.raises(InputError, match=r"mscclpp: \d+ threadblocks on one GPU, which has 1 SMs"):
+    with pytest.raises(InputError, match=r"threadblocks per gpu: \d+ needed, at most 1"):
         lower_for(schedule, MSCCLPP, 1)
-    with pytest.raises(NothingFoundError, match="mscclpp can run none of the schedules that were found: mscclpp: "):
+    with pytest.raises(
+        NothingFoundError, match="can run none of the schedules that were found: mscclpp cannot"
+    ):
         best_program([schedule], MSCCLPP, 1, 0.0)
 
 

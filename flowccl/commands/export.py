@@ -12,6 +12,7 @@ from flowccl.commands.trace import trace_of_program
 from flowccl.errors import InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
+    from flowccl.export.exporting import Exported
     from flowccl.export.proof.program import Finding, RuntimeProgram
 
 _ORDERS = 3  # orders of the threadblocks that --numbers runs
@@ -60,6 +61,13 @@ def add(commands: Commands) -> None:
         "--min-bytes", metavar="SIZE", default="0", help="smallest buffer for which it is used (default: 0)"
     )
     export.add_argument("--max-bytes", metavar="SIZE", default="0", help="largest buffer; 0: no limit (default: 0)")
+    export.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, if the machine names no model")
+    export.add_argument(
+        "--allow-oversubscribed",
+        action="store_true",
+        help="write a program with more threadblocks than SMs, which may hang (default: an error)",
+    )
+    export.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     export.add_argument("--machine", metavar="MACHINE", help="perfetto, for an exported file: the machine")
     export.add_argument("--size", metavar="SIZE", help="perfetto, for an exported file: the buffer size, e.g. 1MB")
     add_faults(export)
@@ -96,7 +104,8 @@ def add(commands: Commands) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from flowccl.export import ExportOptions, export, export_directory
+    from flowccl.export.exporting import ExportOptions, export_file, export_folder
+    from flowccl.runtimes.machine import known_sms
     from flowccl.schedule.files import load_schedule
     from flowccl.units import parse_bytes
     from flowccl.verifier.verify import verify
@@ -107,21 +116,46 @@ def _export(options: argparse.Namespace) -> int:
         raise InputError("--machine and --size are for --to perfetto with an exported file")
     check_no_faults(options, "a schedule is for one machine; synthesize it for the machine with the fault")
     low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
-    chosen = ExportOptions(options.inplace, options.instances, options.proto, low, high)
     schedules = [load_schedule(name) for name in options.schedule]
     for name, schedule in zip(options.schedule, schedules, strict=True):
         violations = verify(schedule)
         if violations:
             raise InvalidScheduleError(f"{name} is invalid and is not exported: {violations[0]}")
+    found = [known_sms(schedule.topology, options.sms) for schedule in schedules]
+    sms = min((number for number in found if number is not None), default=None)
+    limit = None if options.allow_oversubscribed else sms
+    chosen = ExportOptions(options.inplace, options.instances, options.proto, low, high, limit)
     if len(schedules) > 1 or Path(options.out).is_dir():
-        paths = export_directory(schedules, options.to, options.out, chosen)
+        written = export_folder(schedules, options.to, options.out, chosen)
     else:
-        paths = export(schedules[0], options.to, options.out, chosen)
-    for path in paths:
-        print(path)
+        written = [export_file(schedules[0], options.to, options.out, chosen)]
+    _print_exported(written, options, sms)
     if options.to != "perfetto" and any(schedule.has_messages for schedule in schedules):
         print(f"note: {_message_note(options.to)}", file=sys.stderr)
     return 0
+
+
+def _print_exported(written: "list[Exported]", options: argparse.Namespace, sms: int | None) -> None:
+    """Print the written files, what their programs do, and warnings."""
+    from flowccl.export.report import report_of
+    from flowccl.runtimes.limits import LIMITS
+
+    rows = []
+    for one in written:
+        row: dict[str, object] = {"files": [str(path) for path in one.paths]}
+        report = None
+        if one.program is not None and options.to in LIMITS:
+            report = report_of(one.schedule, one.program, options.to, sms)
+            row |= report.to_json()
+        rows.append(row)
+        if not options.json:
+            print(*one.paths, sep="\n")
+            for line in () if report is None else report.lines():
+                print(f"  {line}")
+        for warning in () if report is None else report.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(rows[0] if len(rows) == 1 else {"exports": rows}))
 
 
 def _message_note(target: str) -> str:

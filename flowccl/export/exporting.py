@@ -28,13 +28,17 @@ from flowccl.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options of an export. A target that does not support an option refuses it."""
+    """Options of an export. A target that does not support an option refuses it.
+
+    `sms` limits the threadblocks of a GPU: only one on each of its SMs is resident.
+    """
 
     inplace: bool = False
     instances: int = 1
     protocol: str = "Simple"
     min_bytes: int = 0
     max_bytes: int = 0
+    sms: int | None = None
 
 
 def _xml(dialect: str, schedule: Schedule, options: ExportOptions) -> list[bytes]:
@@ -47,6 +51,7 @@ def _xml(dialect: str, schedule: Schedule, options: ExportOptions) -> list[bytes
             protocol=options.protocol,
             min_bytes=options.min_bytes,
             max_bytes=options.max_bytes,
+            sms=options.sms,
         )
     ]
 
@@ -59,13 +64,14 @@ def _mscclpp(schedule: Schedule, options: ExportOptions) -> list[bytes]:
         protocol=options.protocol,
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
+        sms=options.sms,
     )
     return [_json(plan, None)]
 
 
 def _plain(target: str, write: Callable[[Schedule], Any], schedule: Schedule, options: ExportOptions) -> list[bytes]:
     """Write a format of schedules rather than programs: such formats have no buffers, so they take no options."""
-    if options != ExportOptions():
+    if replace(options, sms=None) != ExportOptions():
         raise InputError(f"{target} takes none of --inplace, --instances, --proto, --min-bytes, --max-bytes")
     made = write(schedule)
     return made if isinstance(made, list) else [_json(made, 1)]
@@ -98,14 +104,28 @@ READERS: dict[str, Callable[[str | Path], RuntimeProgram]] = {
 _FOLDER_TARGETS = ("msccl", "executor", "rccl")
 
 
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The written files of a schedule, and their program; None if the format has no program."""
+
+    schedule: Schedule
+    paths: list[Path]
+    program: RuntimeProgram | None
+
+
 def export(schedule: Schedule, target: str, path: str | Path, options: ExportOptions | None = None) -> list[Path]:
     """Write a schedule for a target and return the written files. Chakra writes PATH.0.et, PATH.1.et, ...
 
     The contents are proved first; contents with a finding are not written.
     """
-    made = make(schedule, target, options or ExportOptions())
+    return export_file(schedule, target, path, options or ExportOptions()).paths
+
+
+def export_file(schedule: Schedule, target: str, path: str | Path, options: ExportOptions) -> Exported:
+    """Write a schedule for a target, as `export` does, and return the files and their program."""
+    made, program = prove(schedule, target, options)
     paths = [Path(path)] if target != "chakra" else [Path(f"{path}.{rank}.et") for rank in range(len(made))]
-    return _write_all(dict(zip(paths, made, strict=True)))
+    return Exported(schedule, _write_all(dict(zip(paths, made, strict=True))), program)
 
 
 def _write_all(contents: dict[Path, bytes]) -> list[Path]:
@@ -124,11 +144,17 @@ def _write_all(contents: dict[Path, bytes]) -> list[Path]:
 
 def make(schedule: Schedule, target: str, options: ExportOptions) -> list[bytes]:
     """Return the proved contents of the file, or of one file per rank."""
+    return prove(schedule, target, options)[0]
+
+
+def prove(schedule: Schedule, target: str, options: ExportOptions) -> tuple[list[bytes], RuntimeProgram | None]:
+    """Return the proved contents, and the program that was read back; None if the format has no program."""
     if target == "perfetto":  # a trace for people, with nothing to prove
-        return _plain(target, lambda shown: [schedule_trace(shown)], schedule, options)
+        return _plain(target, lambda shown: [schedule_trace(shown)], schedule, options), None
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}; known targets: {', '.join(TARGETS)}, perfetto")
     made = TARGETS[target](schedule, options)
+    program = None
     if target in READERS:
         program = parse(made, target, f"the file for {target}")
         if target != "chakra":  # a Chakra trace names its root, the other formats do not
@@ -138,7 +164,7 @@ def make(schedule: Schedule, target: str, options: ExportOptions) -> list[bytes]
         findings = prove_listing(made[0], target)
     if findings:
         raise InvalidScheduleError(f"the file for {target} would be wrong, please report this: {findings[0]}")
-    return made
+    return made, program
 
 
 def parse(made: list[bytes], target: str, name: str) -> RuntimeProgram:
@@ -156,7 +182,13 @@ def export_directory(
     Each schedule serves the sizes from its own size (the smallest schedule: from `min_bytes`) up to the next larger
     schedule of the same collective (the largest schedule: up to `max_bytes`). Either all files are written or none.
     """
-    options = options or ExportOptions()
+    return [path for one in export_folder(schedules, target, folder, options or ExportOptions()) for path in one.paths]
+
+
+def export_folder(
+    schedules: Sequence[Schedule], target: str, folder: str | Path, options: ExportOptions
+) -> list[Exported]:
+    """Write a folder of files, as `export_directory` does, and return each schedule's file and program."""
     if target not in _FOLDER_TARGETS:
         raise InputError(f"a folder of size ranges is for msccl, executor and rccl, not for {target}")
     folder = Path(folder)
@@ -165,14 +197,18 @@ def export_directory(
         raise InputError(f"{folder}: contains {stray[0]}; the loaders parse every file of the folder, so keep only XML")
     if not folder.is_dir() and (folder.exists() or not folder.parent.is_dir()):
         raise InputError(f"{folder}: must be a folder, or a new folder inside an existing one")
-    made: dict[str, bytes] = {}
+    made: dict[Path, bytes] = {}
+    written = []
     for schedule, low, high in _size_ranges(schedules, options):
         chosen = replace(options, min_bytes=low, max_bytes=high)
         place = "in" if options.inplace else "out"
         name = f"{schedule.demand.collective}-{schedule.demand.num_gpus}-{place}-{low:016d}.xml"
-        made[name] = make(schedule, target, chosen)[0]
+        contents, program = prove(schedule, target, chosen)
+        made[folder / name] = contents[0]
+        written.append(Exported(schedule, [folder / name], program))
     folder.mkdir(exist_ok=True)
-    return _write_all({folder / name: content for name, content in made.items()})
+    _write_all(made)
+    return written
 
 
 def _size_ranges(schedules: Sequence[Schedule], options: ExportOptions) -> list[tuple[Schedule, int, int]]:

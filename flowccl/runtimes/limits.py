@@ -85,6 +85,7 @@ MSCCLPP_LIMITS = RuntimeLimits(
 
 CHANNELS_PER_BLOCK = 16  # of one type in one MSCCL++ threadblock; the loader does not check this
 SEMAPHORES_PER_STEP = 16
+CHANNELS_PER_OPERATION = 8  # of an MSCCL++ operation
 
 LIMITS: dict[str, RuntimeLimits] = {**XML_LIMITS, "mscclpp": MSCCLPP_LIMITS}
 

@@ -132,7 +132,7 @@ def test_reductions_inside_a_switch_are_refused() -> None:
     links = [Link(src=i, dst=3, bandwidth_GBps=10) for i in range(3)] + [Link(src=3, dst=2, bandwidth_GBps=10)]
     demand = COLLECTIVES_BY_NAME["reduce"](3, 1000, 1, 2)
     schedule = Schedule.from_transfers(Topology("nvls", tuple(nodes), tuple(links)), demand, [(0, [0, 1, 3], 0, True)])
-    with pytest.raises(InputError, match=r"transfer 0 \(chunk 0\) reduces 2 inputs inside a switch; these runtimes"):
+    with pytest.raises(InputError, match=r"transfer 0 \(chunk 0\) reduces 2 inputs inside a switch; this runtime"):
         made(schedule, "msccl")
 
 
@@ -315,7 +315,15 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     saved, out = str(tmp_path / "ag.json"), str(tmp_path / "ag.xml")
     save_schedule(schedule_of("dgx1", "allgather"), saved)
     assert main(["export", saved, "--to", "msccl", "--out", out, "--max-bytes", "4MB"]) == 0
-    assert capsys.readouterr().out.strip() == out
+    assert capsys.readouterr().out.splitlines() == [
+        out,
+        "  schedule      11.4 us",
+        "  program       11.4 us, 0.00 % later by the estimate",
+        "  threadblocks  9 per GPU, which has 80 SMs",
+        "  operations    at most 3 of 256 in a threadblock",
+        "  scratch       0 B per GPU at 1 MB",
+        "  sizes         multiples of 32 B",
+    ]
     assert main(["check-export", out, "--to", "msccl", "--machine", "dgx1", "--size", "1MB"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
@@ -398,3 +406,43 @@ def test_a_proxy_sends_one_message_after_the_other() -> None:
     one = MessageCost(2.0, proxy=True)
     assert free == schedule.finish_ps == 3_000_000
     assert estimate_ps(program, machine_of_three, 1000, MessageCosts(one, one, one)) == 5_000_000
+
+
+def exported(tmp_path: Path, schedule: Schedule, *words: str) -> int:
+    save_schedule(schedule, tmp_path / "s.json")
+    return main(["export", str(tmp_path / "s.json"), "--out", str(tmp_path / "out"), *words])
+
+
+def test_a_size_that_is_not_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exported(tmp_path, schedule_of("dgx1", "allgather", 3, 1 << 20), "--to", "mscclpp", "--json") == 0
+    printed = capsys.readouterr()
+    value = json.loads(printed.out)
+    assert value["files"] == [str(tmp_path / "out")]
+    assert (value["multiple_bytes"], value["serves_its_size"]) == (384, False)
+    assert "it serves multiples of 384 B; the nearest are 1048320 B and 1048704 B" in printed.err
+    assert value["warnings"] == [line.removeprefix("warning: ") for line in printed.err.splitlines()]
+
+
+def test_threadblocks_must_be_resident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = schedule_of("dgx1", "allgather", 8)
+    assert exported(tmp_path, schedule, "--to", "mscclpp", "--sms", "5") == 2
+    message = capsys.readouterr().err
+    assert "threadblocks per gpu: 9 needed, at most 5 (gpu 0)" in message
+    assert "synthesize with --for mscclpp, or export with --allow-oversubscribed" in message
+    assert exported(tmp_path, schedule, "--to", "mscclpp", "--sms", "5", "--allow-oversubscribed") == 0
+    assert "cannot be resident at once on 5 SMs: the program may hang" in capsys.readouterr().err
+
+
+def test_threadblocks_fit_the_gpu() -> None:
+    """Receives and sends share threadblocks where there are too few SMs for all of them."""
+    schedule = schedule_of("dgx1", "allgather", 8)
+    free = max(len(gpu.blocks) for gpu in make_plan(schedule, LIMITS["mscclpp"]).gpus)
+    plan = make_plan(schedule, LIMITS["mscclpp"], sms=free - 4)
+    assert max(len(gpu.blocks) for gpu in plan.gpus) <= free - 4
+
+
+def test_a_late_program_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exported(tmp_path, schedule_of("dgx1", "allgather", 2, 65536), "--to", "mscclpp") == 0
+    warning = capsys.readouterr().err
+    assert "later than the schedule: its messages are free" in warning
+    assert "synthesize with --for mscclpp" in warning

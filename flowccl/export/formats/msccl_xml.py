@@ -23,12 +23,13 @@ def msccl_xml(
     protocol: str = "Simple",
     min_bytes: int = 0,
     max_bytes: int = 0,
+    sms: int | None = None,
 ) -> bytes:
     """Return the XML file of a schedule. `max_bytes` is the largest size that uses the file; 0 means no limit."""
     limits = XML_LIMITS[dialect]
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
-    plan = make_plan(schedule, limits, inplace=inplace, instances=instances, protocol=protocol)
+    plan = make_plan(schedule, limits, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
     coll = check_collective(limits, schedule.demand.collective)
     most = max_bytes
     if dialect == "msccl":  # msccl excludes maxBytes itself, so 0 would match nothing

@@ -9,9 +9,12 @@ from typing import Any
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import OperationWriter
-from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, make_plan
+from flowccl.export.formats.mscclpp_switch import switch_gpus
+from flowccl.export.lowering.buffers import layout_of
+from flowccl.export.lowering.in_network import switch_issuers
+from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, check_instances, make_plan
 from flowccl.export.lowering.threadblocks import Threadblock
-from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, check_collective, check_protocol
 from flowccl.schedule.schedule import Schedule
 
 ALIGNMENT = 16  # bytes; sizes must be multiples of this times the chunks
@@ -29,16 +32,25 @@ def mscclpp_plan(
     protocol: str = "Simple",
     min_bytes: int = 0,
     max_bytes: int = 0,
+    sms: int | None = None,
 ) -> dict[str, Any]:
     """Return the execution plan of a schedule as a JSON value. GPUs of different hosts use port channels."""
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
-    plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol)
-    hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
-    connections = _connections(plan)
     collective = check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
+    issuers = switch_issuers(schedule)
+    if issuers is not None and schedule.demand.num_gpus <= CHANNELS_PER_BLOCK:
+        check_protocol(MSCCLPP_LIMITS, protocol)
+        check_instances(instances)
+        layout = layout_of(schedule.demand, instances, inplace)
+        chunks, gpus = layout.chunks, switch_gpus(layout, issuers)
+    else:
+        plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
+        hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
+        connections = _connections(plan)
+        chunks, gpus = plan.chunks, [_gpu(plan, gpu, hosts, connections) for gpu in plan.gpus]
     place = "in" if inplace else "out"
-    identity = f"{schedule.topology.fingerprint[:8]}_{min_bytes}_{max_bytes}_{plan.chunks}_{place}"
+    identity = f"{schedule.topology.fingerprint[:8]}_{min_bytes}_{max_bytes}_{chunks}_{place}"
     return {
         "name": f"flowccl_{collective}_{schedule.demand.num_gpus}gpus_{identity}",  # must differ between plans
         "collective": collective,
@@ -50,7 +62,7 @@ def mscclpp_plan(
         "num_threads_per_block": 1024,
         "min_message_size": min_bytes,
         "max_message_size": max_bytes or MOST_BYTES,
-        "gpus": [_gpu(plan, gpu, hosts, connections) for gpu in plan.gpus],
+        "gpus": gpus,
     }
 
 

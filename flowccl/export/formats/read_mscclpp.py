@@ -1,7 +1,7 @@
 """MSCCL++ execution plans (JSON, v0.8 and later) as a program.
 
-Supported are the operations that move data between two GPUs or on one, and those that order them. Packets, switch
-channels, barriers and pipelines are not supported.
+Supported are the operations that move data between two GPUs, on one or through a switch, and those that order them.
+Packets, barriers and pipelines are not supported.
 """
 
 from collections import Counter, defaultdict
@@ -19,6 +19,7 @@ MAX_PLAN_BYTES = 256_000_000
 
 _LOCAL = {"copy", "re"}
 _PUTS = {"put", "pws", "pwsf"}
+_GROUPS = {"glres", "gstore"}
 _TOKENS = {"signal", "wait", "rlxsignal", "rlxwait", "sem_acquire", "sem_release"}
 
 
@@ -78,6 +79,14 @@ class _Channel:
     place: int
 
 
+@dataclass(frozen=True, slots=True)
+class _SwitchChannel:
+    """A channel of a GPU to a switch: a buffer of all GPUs of a group."""
+
+    buffer: str
+    ranks: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _Threads:
     """What the threads of a threadblock have done since their last barrier."""
@@ -117,6 +126,8 @@ class _PlanReader:
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
                 self.program.found("limit", f"gpu {rank}: input_chunks and output_chunks must be at least 1")
+        self.groups: list[list[_SwitchChannel]] = [self._switch_channels(gpu, r) for r, gpu in enumerate(gpus)]
+        self._check_groups()
         self.semaphores: dict[Hashable, Counter[tuple[str, int]]] = defaultdict(Counter)
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank)
@@ -129,14 +140,41 @@ class _PlanReader:
         if need > most:
             self.program.found("limit", f"{where}: {name}: {need}, but mscclpp allows at most {most}")
 
+    def _switch_channels(self, gpu: Any, rank: int) -> list[_SwitchChannel]:
+        where, found = f"gpu {rank}", []
+        for channel in _get(gpu, "channels", list, where):
+            if _get(channel, "channel_type", str, where) == "switch":
+                buffer = _get(channel, "buffer_type", str, where)
+                if buffer not in ("i", "o", "s"):
+                    raise _PlanError(f"{where}: buffer_type must be i, o or s, got {buffer[:40]!r}")
+                for group in _get(channel, "rank_groups", list, where):
+                    _number(group, "size", where, 1)
+                    ranks = _numbers(group, "ranks", where, 0, self.program.num_gpus - 1)
+                    found.append(_SwitchChannel(buffer, tuple(ranks)))
+        return found
+
+    def _check_groups(self) -> None:
+        """Check that the GPUs of a group create its switch channels together, in the same order."""
+        for rank, own in enumerate(self.groups):
+            for number, channel in enumerate(own):
+                if rank not in channel.ranks or len(set(channel.ranks)) < max(len(channel.ranks), 2):
+                    words = "must have two or more different ranks, and the gpu itself"
+                    self.program.found("group", f"gpu {rank}: switch channel {number}: its group {words}")
+                for other in channel.ranks:
+                    if self.groups[other][number : number + 1] != [channel]:
+                        words = f"gpu {other} has no such channel {number}, so the group is never complete"
+                        self.program.found("group", f"gpu {rank}: switch channel {number}: {words}")
+
     def _gpu(self, gpu: Any, rank: int) -> None:
         where = f"gpu {rank}"
         channels: dict[str, list[_Channel]] = {"memory": [], "port": []}
         seen: Counter[tuple[str, int]] = Counter()
         for channel in _get(gpu, "channels", list, where):
             kind = _get(channel, "channel_type", str, where)
+            if kind == "switch":
+                continue
             if kind not in channels:
-                raise _PlanError(f"{where}: channels of type {kind[:40]!r} are not supported; only memory and port are")
+                raise _PlanError(f"{where}: channel_type must be memory, port or switch, got {kind[:40]!r}")
             for peer in _numbers(channel, "connected_to", where, 0, self.program.num_gpus - 1):
                 if peer == rank:
                     raise _PlanError(f"{where}: a channel is connected to the gpu itself")
@@ -166,10 +204,16 @@ class _PlanReader:
     ) -> None:
         where = f"gpu {rank} threadblock {number}"
         own: dict[str, list[_Channel]] = {"memory": [], "port": []}
+        switches: list[_SwitchChannel] = []
         for table in _get(block, "channels", list, where):
             kind = _get(table, "channel_type", str, where)
+            if kind == "switch":
+                high = len(self.groups[rank]) - 1
+                switches += [self.groups[rank][i] for i in _numbers(table, "channel_ids", where, 0, high)]
+                self._limit("channels per threadblock", len(switches), CHANNELS_PER_BLOCK, where)
+                continue
             if kind not in own:
-                raise _PlanError(f"{where}: channels of type {kind[:40]!r} are not supported; only memory and port are")
+                raise _PlanError(f"{where}: channel_type must be memory, port or switch, got {kind[:40]!r}")
             high = len(channels[kind]) - 1
             own[kind] += [channels[kind][i] for i in _numbers(table, "channel_ids", where, 0, high)]
             self._limit("channels per threadblock", len(own[kind]), CHANNELS_PER_BLOCK, where)
@@ -190,6 +234,8 @@ class _PlanReader:
             self.program.operations.append(operation)
             if name in _LOCAL:
                 self._local(op, operation, place)
+            elif name in _GROUPS:
+                self._group(op, operation, switches, place)
             elif name in _PUTS or name in _TOKENS - {"sem_acquire", "sem_release"}:
                 self._remote(op, operation, own, refs, place)
             elif name in _TOKENS:
@@ -217,6 +263,24 @@ class _PlanReader:
             raise _PlanError(f"{where}: sources and target differ in size")
         for k, target in enumerate(targets[0]):
             operation.assigns.append((target, tuple(cells[k] for cells in sources)))
+
+    def _group(self, op: Any, operation: Operation, switches: list[_SwitchChannel], where: str) -> None:
+        """Add the effect of an operation of a switch: it stores in all GPUs of the group; glres also loads from all."""
+        sources, targets = _get(op, "src_buff", list, where), _get(op, "dst_buff", list, where)
+        if len(sources) != 1 or len(targets) != 1:
+            raise _PlanError(f"{where}: {operation.name} needs one source and one target")
+        high = len(switches) - 1
+        stored = switches[_number(targets[0], "switch_channel_id", where, 0, high)]
+        loaded = _SwitchChannel("", (operation.rank,))
+        if operation.name == "glres":
+            loaded = switches[_number(sources[0], "switch_channel_id", where, 0, high)]
+        into = [self._cells(targets[0], rank, where, stored.buffer) for rank in stored.ranks]
+        out = [self._cells(sources[0], rank, where, loaded.buffer or None) for rank in loaded.ranks]
+        if len(into[0]) != len(out[0]):
+            raise _PlanError(f"{where}: source and target differ in size")
+        for k in range(len(into[0])):
+            operation.assigns += [(cells[k], tuple(read[k] for read in out)) for cells in into]
+        operation.size, operation.group = len(into[0]), stored.ranks
 
     def _cells(self, buffer: Any, rank: int, where: str, kind: str | None = None) -> list[Cell]:
         name = kind or _get(buffer, "type", str, where)
@@ -279,7 +343,7 @@ class _PlanReader:
             threads.waited = threads.worked = False
             threads.touched.clear()
             return
-        works = operation.name in _LOCAL or (operation.name in _PUTS and not is_port)
+        works = operation.name in _LOCAL | _GROUPS or (operation.name in _PUTS and not is_port)
         cells = operation.reads() | operation.writes()
         problem = ""
         if operation.pops:

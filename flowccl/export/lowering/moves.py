@@ -41,8 +41,8 @@ def moves_of(schedule: Schedule) -> list[Move]:
     roots = np.bincount(timing.root_transfer, minlength=len(schedule))
     for i in np.flatnonzero(roots != 1).tolist():
         raise InputError(
-            f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch; these runtimes "
-            "only send from one gpu to another: synthesize on a machine whose switches do not reduce"
+            f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch; this runtime only "
+            "sends from one gpu to another: synthesize with --for RUNTIME, which uses what the runtime has"
         )
     for i, node in zip(timing.root_transfer.tolist(), timing.root_node.tolist(), strict=True):
         _check_gpu(schedule, i, node, "leaves")
@@ -84,6 +84,11 @@ def _check_gpu(schedule: Schedule, transfer: int, node: int, verb: str) -> None:
             f"transfer {transfer} (chunk {schedule.chunk[transfer]}) {verb} {name}, which is not one of the "
             f"{schedule.demand.num_gpus} ranks; relays must be ranks of the communicator"
         )
+
+
+def multicasts(schedule: Schedule) -> bool:
+    """Whether a switch copies data to several GPUs in some transfer."""
+    return len(schedule.timing.end_transfer) > len(schedule)
 
 
 @dataclass(frozen=True, slots=True)

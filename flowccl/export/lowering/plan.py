@@ -4,15 +4,17 @@ schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and 
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
+from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.lower import lower
-from flowccl.export.lowering.moves import Event, channels_needed, moves_of, order_events
+from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events
 from flowccl.export.lowering.threadblocks import (
     Connection,
     LoweringStrategy,
@@ -58,10 +60,22 @@ class ExecutionPlan:
         return 1 + max((block.channel for gpu in self.gpus for block in gpu.blocks), default=0)
 
 
+def check_instances(instances: int) -> None:
+    """Raise InputError if a chunk cannot be divided into that many parts."""
+    if not 1 <= instances <= MAX_INSTANCES:
+        raise InputError(f"instances must be 1 to {MAX_INSTANCES}, got {instances}")
+
+
 def make_plan(
-    schedule: Schedule, limits: RuntimeLimits, *, inplace: bool = False, instances: int = 1, protocol: str = "Simple"
+    schedule: Schedule,
+    limits: RuntimeLimits,
+    *,
+    inplace: bool = False,
+    instances: int = 1,
+    protocol: str = "Simple",
+    sms: int | None = None,
 ) -> ExecutionPlan:
-    """Return the plan of a schedule for a target, within the target's limits.
+    """Return the plan of a schedule for a target, within the target's limits and on GPUs with `sms` SMs.
 
     If a limit is exceeded, busy connections are spread over more channels; next, contiguous chunks are merged; last,
     receives and sends share threadblocks and are fused into one instruction if the target has it. Strategies that cost
@@ -69,10 +83,12 @@ def make_plan(
     """
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
-    if not 1 <= instances <= MAX_INSTANCES:
-        raise InputError(f"instances must be 1 to {MAX_INSTANCES}, got {instances}")
+    check_instances(instances)
+    if sms is not None:  # all threadblocks must be resident at once, and each of them fills an SM
+        limits = replace(limits, blocks=min(limits.blocks, sms))
     layout = layout_of(schedule.demand, instances, inplace)
     moves = moves_of(schedule)
+    _check_peers(moves, layout, limits)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
@@ -85,13 +101,29 @@ def make_plan(
             lowered[key] = lower(
                 layout, moves, events[strategy.ahead], limits, by_route=strategy.ahead, merge=strategy.merge
             )
-        plan, excess = _split(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
+        run = _pack if strategy.share and limits.one_sided else _split
+        plan, excess, _ = run(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
         if not excess:
             return plan
         if not least or _badness(excess) < _badness(least):
             least = excess
     worst = max(least, key=lambda e: e.need / max(e.most, 1))
-    raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule, limits, worst)}")
+    raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule.demand, limits, worst)}")
+
+
+def _check_peers(moves: list[Move], layout: BufferLayout, limits: RuntimeLimits) -> None:
+    """Raise InputError if no strategy can fit: every peer needs a threadblock, and every chunk a place in a buffer."""
+    excess = [Excess("chunks of a buffer", layout.chunks, limits.index)]
+    for direction, pairs in (
+        ("send to", {(move.src, move.dst) for move in moves}),
+        ("receive from", {(move.dst, move.src) for move in moves}),
+    ):
+        for rank, peers in Counter(rank for rank, _ in pairs).items():
+            where = f"gpu {rank}, threadblocks that {direction} its peers"
+            excess.append(Excess("threadblocks per gpu", peers * layout.instances, limits.blocks, where))
+    worst = max(excess, key=lambda e: e.need / e.most)
+    if worst.need > worst.most:
+        raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(layout.demand, limits, worst)}")
 
 
 def _split(
@@ -100,8 +132,8 @@ def _split(
     strategy: LoweringStrategy,
     needed: dict[tuple[int, int, int], int],
     limits: RuntimeLimits,
-) -> tuple[ExecutionPlan, list[Excess]]:
-    """Return the plan of a strategy, and the limits that it exceeds.
+) -> tuple[ExecutionPlan, list[Excess], Splits]:
+    """Return the plan of a strategy, the limits that it exceeds, and the channels of its connections.
 
     Connections whose threadblock has too many steps are spread over more channels until all fit, or until there are too
     many channels or threadblocks.
@@ -122,11 +154,50 @@ def _split(
         plan = replace(empty, gpus=tuple(gpus))
         excess = exceeded_limits(plan, limits)
         if not any(e.limit == "steps per threadblock" for e in excess) or any(e.limit in _CROWDED for e in excess):
-            return plan, excess
+            return plan, excess, splits
         more = _more_splits(plan, splits, limits)
         if more == splits:
-            return plan, excess
+            return plan, excess, splits
         splits = more
+
+
+def _pack(
+    empty: ExecutionPlan,
+    gpu_drafts: list[GpuDrafts],
+    strategy: LoweringStrategy,
+    needed: dict[tuple[int, int, int], int],
+    limits: RuntimeLimits,
+) -> tuple[ExecutionPlan, list[Excess], Splits]:
+    """Return the plan in which receiving and sending threadblocks that are short enough become one, as in `_split`.
+
+    Threadblocks of half the length allowed always fit in pairs. Barriers between the steps of two threadblocks make the
+    sum longer than its parts, so a few operations are kept free.
+    """
+    best: tuple[ExecutionPlan, list[Excess], Splits] | None = None
+    for parts, spare in ((1, 0), (1, 8), (2, 4)):
+        roomy = replace(limits, blocks=2 * limits.blocks, steps=limits.steps // parts - spare // parts)
+        plan, excess, splits = _split(empty, gpu_drafts, replace(strategy, share=False, fuse=False), needed, roomy)
+        if not excess:
+            gpus = [
+                replace(gpu, blocks=make_blocks(drafts, strategy, splits, _fitting(gpu, limits, spare), one_sided=True))
+                for gpu, drafts in zip(plan.gpus, gpu_drafts, strict=True)
+            ]
+            plan = replace(plan, gpus=tuple(gpus))
+        excess = exceeded_limits(plan, limits)
+        if best is None or not excess or _badness(excess) < _badness(best[1]):
+            best = plan, excess, splits
+        if not excess:
+            break
+    assert best is not None
+    return best
+
+
+def _fitting(gpu: GpuPlan, limits: RuntimeLimits, spare: int) -> Callable[[tuple[int, int], tuple[int, int]], bool]:
+    """Return whether a receiving and a sending threadblock together leave `spare` operations free."""
+    length = {
+        (block.recv >= 0, max(block.recv, block.send), block.channel): num_steps(block, limits) for block in gpu.blocks
+    }
+    return lambda receive, send: length[True, *receive] + length[False, *send] <= limits.steps - spare
 
 
 def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> Splits:
@@ -204,11 +275,15 @@ def _badness(excess: list[Excess]) -> float:
     return max(e.need / max(e.most, 1) for e in excess)
 
 
-def _advice(schedule: Schedule, limits: RuntimeLimits, worst: Excess) -> str:
-    pieces = schedule.demand.pieces
-    if pieces > 1:
-        fit = max(1, int(pieces * worst.most / worst.need))
-        return f"synthesize with fewer chunks, such as --chunks {fit}"
+def _advice(demand: Demand, limits: RuntimeLimits, worst: Excess) -> str:
+    if worst.limit == "threadblocks per gpu":
+        resident = "all threadblocks must be resident at once, one on each SM"
+        return (
+            f"{resident}: synthesize with --for {limits.target}, or export with --allow-oversubscribed at your own risk"
+        )
+    if demand.pieces > 1:
+        fit = max(1, int(demand.pieces * worst.most / worst.need))
+        return f"synthesize with fewer chunks, such as --chunks {fit}, or with --for {limits.target}"
     if limits.target in ("executor", "rccl") and worst.limit == "steps per threadblock":
         return "export to msccl, which has 256 steps, or with fewer --instances"
     return "export with fewer --instances, or synthesize for fewer gpus"

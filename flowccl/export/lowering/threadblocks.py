@@ -1,6 +1,7 @@
 """From steps to threadblocks: assign connections to threadblocks and channels, and find the dependencies of steps."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,14 +119,22 @@ def assign_channels(
 
 
 def make_blocks(
-    gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits, *, one_sided: bool
+    gpu: GpuDrafts,
+    strategy: LoweringStrategy,
+    splits: Splits,
+    fits: Callable[[tuple[int, int], tuple[int, int]], bool] | None = None,
+    *,
+    one_sided: bool,
 ) -> tuple[Threadblock, ...]:
-    """Return the threadblocks of one GPU, with the dependencies of their steps."""
+    """Return the threadblocks of one GPU, with the dependencies of their steps.
+
+    `fits` says whether a receiving and a sending threadblock, each given by its (peer, channel), may become one.
+    """
     gpu.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
     groups = _groups(gpu, strategy, splits)
     writer = _last_writers(gpu) if strategy.share else {}
     if strategy.share:
-        groups = _shared(groups, writer)
+        groups = _shared(groups, writer, fits)
     where: dict[int, tuple[int, int]] = {}
     rows: list[list[tuple[Draft, Draft | None]]] = []
     for number, group in enumerate(groups):
@@ -222,7 +231,9 @@ def _last_writers(gpu: GpuDrafts) -> dict[int, Draft]:
     return result
 
 
-def _shared(groups: list[_Group], writer: dict[int, Draft]) -> list[_Group]:
+def _shared(
+    groups: list[_Group], writer: dict[int, Draft], fits: Callable[[tuple[int, int], tuple[int, int]], bool] | None
+) -> list[_Group]:
     """Pair receives and sends of a channel in common threadblocks, those that forward the most chunks first."""
     receives = {id(draft): group for group in groups if group.recv >= 0 for draft in group.drafts}
     forwarded: Counter[tuple[int, int]] = Counter()
@@ -239,7 +250,8 @@ def _shared(groups: list[_Group], writer: dict[int, Draft]) -> list[_Group]:
     partner: dict[int, int] = {}
     taken: set[int] = set()
     for i, o in pairs:
-        if i not in partner and o not in taken:
+        receives_from, sends_to = (groups[i].recv, groups[i].channel), (groups[o].send, groups[o].channel)
+        if i not in partner and o not in taken and (fits is None or fits(receives_from, sends_to)):
             partner[i] = o
             taken.add(o)
     result = []

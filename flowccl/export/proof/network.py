@@ -104,20 +104,22 @@ class SimulatedNetwork:
     def group(self, operation: Operation, size_bytes: int) -> list[Occupation]:
         """Return what an operation of a switch occupies: the links between the switch and the GPUs of its group.
 
-        A load with reduction (glres) takes the latency of a route until the data is there; the store follows it.
+        A load with reduction (glres) of z bytes moves z bytes up and down on every link of the group, and again on
+        those of the issuing GPU. Issuers rotate, so this load is spread over all links. The store follows the load by
+        the latency of a route.
         """
         issuer, loads = operation.rank, operation.name == "glres"
         others = [rank for rank in operation.group if rank != issuer]
         into = [self._between(other, issuer)[0] for other in others]
         out = [self._between(issuer, other)[0] for other in others]
-        own = {out[0].hops[0].link, into[0].hops[-1].link}
-        members = {route.hops[-1].link for route in out} | {route.hops[0].link for route in (into if loads else [])}
+        links = {out[0].hops[0].link, into[0].hops[-1].link, *(route.hops[-1].link for route in out)}
+        if loads:
+            links |= {route.hops[0].link for route in into}
+            size_bytes += -(-size_bytes // len(operation.group))
         rate = min(route.segment_GBps[0] for route in (*into, *out))
-        overhead = max(route.hops[0].overhead_ps for route in out)
-        once, twice = (overhead + busy_ps(size_bytes * times, rate) for times in (1, 2))
-        uses = [(link, 0, twice if loads and link in own else once) for link in sorted(own | members)]
-        end = out[0].latency_ps + twice if loads else once
-        return [Occupation(tuple(uses), (), end, end)]
+        busy = max(route.hops[0].overhead_ps for route in out) + busy_ps(size_bytes, rate)
+        end = busy + (out[0].latency_ps if loads else 0)
+        return [Occupation(tuple((link, 0, busy) for link in sorted(links)), (), end, end)]
 
 
 def _routes(topology: Topology, costs: MessageCosts | None) -> dict[tuple[int, int], list[_Route]]:

@@ -3,6 +3,9 @@
 The target GPU may still be busy with the work before the call. A write into its input or output must therefore come
 after one of its own steps of this call. Scratch belongs to the program and may be written earlier. In that case, all
 accesses to the chunk must complete before the writer's last step, because the next call may write it again after that.
+
+An operation of a switch also loads from other GPUs. It must come after a step of each GPU whose memory it accesses, and
+before another one, because before and after the call that memory may contain other data.
 """
 
 from flowccl.export.proof.program import Cell, Finding, RuntimeProgram
@@ -27,6 +30,9 @@ def early_writes(program: RuntimeProgram, before: list[list[int]], order: list[i
     findings = []
     for n in order:
         operation = operations[n]
+        if operation.group:
+            findings += _outside(program, n, entered[n], left[n])
+            continue
         for cell in sorted(operation.writes()):
             rank, buffer, index = cell
             if rank == operation.rank or entered[n] >> rank & 1:
@@ -38,4 +44,15 @@ def early_writes(program: RuntimeProgram, before: list[list[int]], order: list[i
             elif late is not None:
                 words = f"and does not wait for {operations[late]}, which may come after the write of the next call"
                 findings.append(Finding("entry", f"{name} before that gpu has entered the call, {words}"))
+    return findings
+
+
+def _outside(program: RuntimeProgram, n: int, entered: int, left: int) -> list[Finding]:
+    """Return the GPUs that may not be in the call while an operation of a switch accesses their memory."""
+    operation = program.operations[n]
+    findings = []
+    for rank in sorted({cell[0] for cell in operation.reads() | operation.writes()} - {operation.rank}):
+        for inside, words in ((entered, "may not have entered the call yet"), (left, "may have left the call")):
+            if not inside >> rank & 1:
+                findings.append(Finding("entry", f"{operation}: accesses the memory of gpu {rank}, which {words}"))
     return findings
