@@ -58,7 +58,7 @@ def check_memory(topology: Topology, collective: "str | Demand | Callable[[int],
     if needed <= available:
         return
     fit = int((available - _BASE_BYTES) // each)
-    hint = "use fewer GPUs or --compact" if fit < 1 else f"use at most {counted(fit, 'chunk')} per block"
+    hint = "use fewer GPUs" if fit < 1 else f"use at most {counted(fit, 'chunk')} per block"
     many = "" if chunks is None else f" with {chunks} chunks per block"
     raise DemandError(
         f"{collective} on {topology.num_gpus} GPUs{many} takes about {format_bytes(int(needed))} of memory, "

@@ -105,3 +105,15 @@ def test_tree_on_random_machines(problem):
 def test_recursive_doubling_needs_a_power_of_two(problem):
     with pytest.raises(DemandError, match="recursive-doubling needs a power of two as the number of GPUs; got 3"):
         next(steps("recursive-doubling", problem))
+
+
+@settings(max_examples=40)
+@given(problems())
+def test_multi_ring_on_random_machines(problem):
+    check_baseline("multi-ring", problem)
+
+
+@settings(max_examples=40)
+@given(problems())
+def test_double_binary_tree_on_random_machines(problem):
+    check_baseline("double-binary-tree", problem)
