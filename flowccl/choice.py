@@ -27,7 +27,7 @@ def best_program(
 ) -> tuple[Schedule, Lowered]:
     """Return the schedule whose program is earliest on a runtime, and the program.
 
-    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned; of equals,
+    Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned; of those
     the schedule that loses least by lowering. Schedules are lowered in the order of their completion times, until one
     would finish later than the best program.
     """

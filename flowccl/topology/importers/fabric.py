@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flowccl.topology.builders import gpu_nodes
-from flowccl.topology.topology import Link, Node, Topology
+from flowccl.topology.topology import Link, LinkKind, Node, Topology
 
 PCIE = ("pcie", "cpu")  # prefixes of the names of PCIe switches
 
@@ -15,6 +15,7 @@ class Fabric:
     """A host under construction: GPUs, switches by name, and links by the names of their ends."""
 
     gpus: int
+    model: str = ""
     host: str = "host0"
     switches: dict[str, Node] = field(default_factory=dict)
     links: list[tuple[str, str, float, float]] = field(default_factory=list)
@@ -60,6 +61,9 @@ class Fabric:
 
     def _build(self, name: str, switches: list[str], links: list[tuple[str, str, float, float]]) -> Topology:
         index = self._index(switches)
-        built = [Link(src=index[a], dst=index[b], bandwidth_GBps=GBps, latency_us=us) for a, b, GBps, us in links]
-        nodes = [*gpu_nodes(self.gpus, self.gpus), *(self.switches[switch] for switch in switches)]
+        built = []
+        for a, b, GBps, us in links:
+            kind: LinkKind | None = "pcie" if a.startswith(PCIE) or b.startswith(PCIE) else None
+            built.append(Link(src=index[a], dst=index[b], bandwidth_GBps=GBps, latency_us=us, kind=kind))
+        nodes = [*gpu_nodes(self.gpus, self.gpus, self.model), *(self.switches[switch] for switch in switches)]
         return Topology(name, tuple(nodes), tuple(built))

@@ -24,6 +24,7 @@ _XGMI_GBps = {"90a": 36.0, "910": 36.0, "94": 48.0}  # by prefix of gcn; otherwi
 _PCI_GTps = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 100 Mb/s per lane, net
 _NVSWITCH_CLASS, _CPU_CLASS = "0x068000", "0x068001"
 _NVSWITCH_BUS = "fffffff:ffff:ff"
+_MODELS = {70: "V100", 80: "A100", 90: "H100", 100: "B200"}  # by compute capability
 
 
 @dataclass
@@ -54,7 +55,7 @@ def read_nccl_topo(path: Path, options: ImportOptions) -> Imported:
         _walk(path, cpu, (name,), "", 0.0, found)
     if not found.gpus:
         raise FileError(f"{path}: has no <gpu>; is it a file written with NCCL_TOPO_DUMP_FILE?")
-    fabric = Fabric(len(found.gpus))
+    fabric = Fabric(len(found.gpus), _model(found, path))
     _number_gpus(path, found, fabric)
     _add_fast_links(path, found, fabric)
     _add_pcie(path, found, fabric)
@@ -140,6 +141,12 @@ def _add_fast_links(path: Path, found: _Found, fabric: Fabric) -> None:
         ability = "copies and reduces (NVLS)" if sharp else "only forwards"
         fabric.notes.append(f"all NVSwitches are modelled as one node, as in NCCL; it {ability}")
     _warn_asymmetric(pairs, found, fabric)
+
+
+def _model(found: _Found, path: Path) -> str:
+    """Return the GPU model, by its compute capability; empty where it is not known."""
+    capability = {int(number(gpu.element, "sm", path, 0.0)) for gpu in found.gpus}
+    return _MODELS.get(capability.pop(), "") if len(capability) == 1 else ""
 
 
 def _other_end(link: ET.Element, by_bus: dict[str, _Gpu]) -> str | None:

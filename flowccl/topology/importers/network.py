@@ -71,7 +71,8 @@ def _nics(imported: Imported, given: float | None) -> tuple[tuple[Nic, ...], lis
 
 def _copies(host: Topology, hosts: int) -> tuple[list[Node], list[Link], list[Limit]]:
     gpus, others = host.num_gpus, len(host.nodes) - host.num_gpus
-    nodes = [Node(name=f"gpu{h * gpus + i}", host=f"host{h}") for h in range(hosts) for i in range(gpus)]
+    model = host.nodes[0].model
+    nodes = [Node(name=f"gpu{h * gpus + i}", host=f"host{h}", model=model) for h in range(hosts) for i in range(gpus)]
     for h in range(hosts):
         nodes += [replace(node, name=f"{node.name}.{h}", host=f"host{h}") for node in host.nodes[gpus:]]
     links: list[Link] = []

@@ -50,7 +50,7 @@ def read_nvidia_smi(path: Path, options: ImportOptions) -> Imported:
     names, cells = _matrix(path)
     gpus = [n for n in names if n.startswith("GPU")]
     links = _nvlinks(path, gpus, cells)
-    fabric = Fabric(len(gpus))
+    fabric = Fabric(len(gpus), name.upper())
     fabric.notes.append(
         f"an NVLink of {name} has {format_GBps(model.nvlink_GBps)} per direction, the value that NCCL plans with"
     )
