@@ -60,9 +60,7 @@ def test_threadblocks_beyond_the_sms_are_refused():
     schedule = synthesize(machine("dgx1"), "allgather", 2**18, runtime="mscclpp", steps=5).schedule
     with pytest.raises(InputError, match=r"threadblocks per gpu: \d+ needed, at most 1"):
         lower_for(schedule, MSCCLPP, 1)
-    with pytest.raises(
-        NothingFoundError, match="can run none of the schedules that were found: mscclpp cannot"
-    ):
+    with pytest.raises(NothingFoundError, match="can run none of the schedules that were found: mscclpp cannot"):
         best_program([schedule], MSCCLPP, 1, 0.0)
 
 
