@@ -107,13 +107,13 @@ def test_recursive_doubling_needs_a_power_of_two(problem):
         next(steps("recursive-doubling", problem))
 
 
-@settings(max_examples=40)
+@settings(EACH, max_examples=40)
 @given(problems())
 def test_multi_ring_on_random_machines(problem):
     check_baseline("multi-ring", problem)
 
 
-@settings(max_examples=40)
+@settings(EACH, max_examples=40)
 @given(problems())
 def test_double_binary_tree_on_random_machines(problem):
     check_baseline("double-binary-tree", problem)
