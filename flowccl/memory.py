@@ -21,8 +21,8 @@ from flowccl.units import format_bytes, parse_bytes
 from flowccl.wording import counted
 
 VARIABLE = "FLOWCCL_MEMORY"
-_BASE_BYTES = 250e6  # measured: peak of small problems, 220 MB
-_TRANSFER_BYTES = 1500.0  # measured: 0.45 to 1.25 KB per transfer with one chunk, 64 to 1,024 GPUs, all methods of auto
+_BASE_BYTES = 250e6  # measured: 220 and 306 MB at the peak of two problems with 64 GPUs and one chunk
+_TRANSFER_BYTES = 1500.0  # measured: 0.45 to 1.25 KB per transfer, one chunk, three problems of 512 to 1,024 GPUs
 _MORE_CHUNKS = 2.0  # measured: up to 2.6 KB per transfer where schedules with several numbers of chunks are kept
 _SHARE = 0.9  # of the available memory that a search may use; the rest is for other programs
 _CHECK_EVERY_S = 0.2

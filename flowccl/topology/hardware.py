@@ -1,9 +1,9 @@
 """Real machines, with the source of every number.
 
 GB/s are per direction. "TE-CCL" is Liu et al., SIGCOMM 2024; "thesis" is Shapley, Cornell 2025; "A100 paper" is
-Choquette et al., IEEE Micro 41(2), 2021; "vendor" is the vendor's public data sheet. Where no source gives a latency
-(A100, H100, H200, B200, GB200, MI300X), a typical value is used, which is an option. GPU i of host h is
-gpu{h * gpus per host + i}.
+Choquette et al., IEEE Micro 41(2), 2021; "vendor" is the vendor's public data sheet; for H200, B200, GB200 and MI300X,
+its numbers as secondary sources repeat them, not read in the data sheet. Where no source gives a latency (A100, H100,
+H200, B200, GB200, MI300X), a typical value is used, which is an option. GPU i of host h is gpu{h * gpus per host + i}.
 """
 
 from collections.abc import Callable, Mapping, Sequence
