@@ -61,7 +61,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "catalog": METHODS | {"export", "runtimes", "result", "synthesis"},
     "run": SCHEDULE | {"export", "runtimes"},
     "torch": SCHEDULE | {"run"},
-    "profile": SCHEDULE | {"run"},
+    "profile": SCHEDULE | {"export", "run", "runtimes"},
     "plot": SCHEDULE,
     "notebook": SCHEDULE | {"result", "plot"},
     "report": CHECKS | {"explain", "export", "plot"},

@@ -26,12 +26,14 @@ def add(commands: Commands) -> None:
     profile = commands.add_parser(
         "profile",
         help="measure latency, bandwidth and limits of this machine's links",
-        usage="flowccl profile --on gloo|mpi|nccl --out FILE [options]",
+        usage="flowccl profile --on gloo|mpi|nccl|mscclpp --out FILE [options]",
         description=(
             "Send probes between real processes, fit the latency and bandwidth of every link, detect links that share\n"
             "a bottleneck, and write a topology file for `flowccl synth`. The raw measurements are written beside\n"
             "it, for example to machine.measurements.json.\n"
-            "With --check, compare predicted and measured times of a schedule."
+            "With --check, compare predicted and measured times of a schedule.\n"
+            "With --on mscclpp, measure what the operations of MSCCL++ cost on the GPUs of this host, and write a\n"
+            "runtime profile for `flowccl synth --for FILE`."
         ),
         epilog=(
             "examples:\n"
@@ -39,7 +41,8 @@ def add(commands: Commands) -> None:
             "  flowccl synth machine.json allgather --size 1MB --out ag.json\n"
             "  flowccl profile --check machine.json ag.json --on mpi --size 1MB 4MB 16MB\n"
             "  flowccl profile --from machine.measurements.json --out machine.json   # fit again without measuring\n"
-            "  torchrun --nproc-per-node 8 -m flowccl profile --on nccl --out machine.json"
+            "  torchrun --nproc-per-node 8 -m flowccl profile --on nccl --out machine.json\n"
+            "  flowccl profile --on mscclpp --out runtime.json              # two GPUs; --one-gpu: local costs only"
         ),
     )
     what = profile.add_mutually_exclusive_group()
@@ -47,7 +50,8 @@ def add(commands: Commands) -> None:
     what.add_argument(
         "--check", nargs=2, metavar=("MACHINE", "SCHEDULE"), help="compare predicted and measured times of a schedule"
     )
-    profile.add_argument("--on", choices=("gloo", "mpi", "nccl"), help="transport of the messages")
+    profile.add_argument("--on", choices=("gloo", "mpi", "nccl", "mscclpp"), help="transport of the messages")
+    profile.add_argument("--one-gpu", action="store_true", help="with --on mscclpp: both ranks on one GPU")
     profile.add_argument(
         "--ranks", metavar="N", type=natural, help="number of processes (default: 4; nccl: one per GPU)"
     )
@@ -79,6 +83,10 @@ def _profile(options: argparse.Namespace) -> int:
     if options.out is None:
         raise InputError("profile needs --out: flowccl profile --on mpi --out machine.json")
     check_writable(Path(options.out))
+    if options.on == "mscclpp" and options.source is None:
+        return _measure_steps(options)
+    if options.one_gpu:
+        raise InputError("--one-gpu is for --on mscclpp")
     return _fit(options) if options.source is not None else _measure(options)
 
 
@@ -103,6 +111,25 @@ def _measure(options: argparse.Namespace) -> int:
     finally:
         line.clear()
     return 0 if measured is None else _write(options, measured)
+
+
+def _measure_steps(options: argparse.Namespace) -> int:
+    """Measure the operations of MSCCL++, and write a runtime profile."""
+    from flowccl.files import write_json
+    from flowccl.profile.step_costs import describe_costs, fit_costs, measure_steps, runtime_profile_of, to_json
+    from flowccl.runtimes.profiles import profile_to_json
+
+    for name in ("ranks", "sizes", "repeats", "pairs", "name"):
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name} is not for --on mscclpp")
+    samples = measure_steps(options.one_gpu, options.iterations)
+    if samples is None:
+        return 0
+    costs = fit_costs(samples)
+    made = to_json(profile_to_json(runtime_profile_of(costs, options.one_gpu)), costs)
+    write_json(options.out, made, indent=1)
+    print(json.dumps(made) if options.json else f"{describe_costs(costs, options.one_gpu)}\n\nwritten to {options.out}")
+    return 0
 
 
 def _fit(options: argparse.Namespace) -> int:

@@ -113,7 +113,7 @@ def profile_to_json(profile: RuntimeProfile) -> dict[str, Any]:
 def profile_from_json(value: Any) -> RuntimeProfile:
     """Return the profile in a JSON value; limits are those of the runtime that it names."""
     example = {"format": f'"{FORMAT}"', "version": str(VERSION), "runtime": '"mscclpp"', "costs": "{}"}
-    check_keys(value, "", (*example, "source"), example)
+    check_keys(value, "", (*example, "source", "local"), example)  # local: operations that `profile` has measured
     if value["format"] != FORMAT or value["version"] != VERSION:
         raise InputError(f'write "format": "{FORMAT}", "version": {VERSION} at the top')
     name = text_field(value["runtime"], "", "runtime")

@@ -17,6 +17,8 @@ from flowccl.schedule.files import load_schedule
 MACHINES = ("dgx1", "dgx_h100:1:nvls=false", "hypercube:3", "rail:2x4")
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
 SIZES = ("64KiB", "1MiB", "16MiB", "256MiB")
+STUDIED = ("allreduce", "allgather")
+CHUNKS = (1, 2, 4, 8, 16)
 PLACES = ("out", "in")
 TYPES = ("float32", "float16", "bfloat16", "int32")
 FOLDER = Path(os.environ.get("FLOWCCL_TEST_PLANS", "build/gpu-plans"))
@@ -66,6 +68,21 @@ OTHERS = (
 )
 
 
+def study() -> list[Path]:
+    """In-place plans with 1 to 16 chunks per block; made first if they are missing."""
+    paths = []
+    for machine, name, chunks in itertools.product(("ring:8", "hypercube:3", "full:8", "dgx1"), STUDIED, CHUNKS):
+        path = FOLDER / f"study-{re.sub('[^a-z0-9]+', '-', machine)}-{name}-{chunks}.json"
+        schedule = path.with_suffix(".schedule.json")
+        if not path.exists():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            search = ["--chunks", str(chunks), "--method", "greedy", "--steps", "3", "--quiet", "--out", str(schedule)]
+            assert main(["synth", machine, name, "--size", "16MiB", *search]) == 0
+            export(load_schedule(schedule), "mscclpp", path, ExportOptions(inplace=True))
+        paths.append(path)
+    return paths
+
+
 def covering() -> list[GpuCase]:
     """Cases with every machine, collective and size together; places and types so that every pair of values occurs."""
     cases = []
@@ -79,3 +96,4 @@ def covering() -> list[GpuCase]:
 if __name__ == "__main__":
     for case in (*covering(), *OTHERS):
         print(case.plan(), flush=True)
+    study()
