@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_PAIRS = 4_000_000  # (GPU, GPU) pairs; larger machines get the compact form
 _PIECES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _RUNS = 3  # per chunk count
-_FOLLOWING = 2  # runs as long as the last one that must fit into the time: one more, and the verification
+_FOLLOWING = 3  # times the last run that must fit into the time: one more run, and the verification
 _NEVER = 2**61
 
 
