@@ -10,7 +10,20 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from flowccl.commands import advise, catalog, compare, explain, export, importing, look, profile, report, run, synth
+from flowccl.commands import (
+    advise,
+    catalog,
+    compare,
+    explain,
+    export,
+    importing,
+    look,
+    profile,
+    replan,
+    report,
+    run,
+    synth,
+)
 from flowccl.commands.parts import Parser, StopSignal
 from flowccl.commands.terminal import print_error
 from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
@@ -81,7 +94,7 @@ class _Parsers:
         commands = self.whole.add_subparsers(
             title="commands", required=True, metavar="COMMAND", dest="command", prog="flowccl"
         )
-        for module in (synth, look, explain, report, compare, advise, catalog, run, profile, importing, export):
+        for module in (synth, look, explain, report, compare, advise, catalog, replan, run, profile, importing, export):
             module.add(commands)
         self.of_command: dict[str, Parser] = dict(commands.choices)
 

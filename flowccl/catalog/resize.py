@@ -1,4 +1,4 @@
-"""The same transfers in the same order for another size."""
+"""The same transfers in the same order for another size, or on slower links."""
 
 from dataclasses import replace
 
@@ -16,8 +16,14 @@ def resized(schedule: Schedule, size_bytes: int) -> Schedule:
     """
     old = schedule.demand
     demand = collective(old.collective, old.num_gpus, size_bytes, old.pieces)
-    whole = replace(schedule, demand=demand)
-    before, after = (one.timing.hop_to_ps - one.timing.hop_from_ps for one in (schedule, whole))
-    longer = float(np.max((after + 2) / np.maximum(before, 1), initial=1.0))
-    start = np.ceil(schedule.start_ps * max(longer, 1.0)).astype(np.int64)
-    return left_shift(replace(whole, start_ps=start))
+    return stretched(schedule, replace(schedule, demand=demand))
+
+
+def stretched(schedule: Schedule, longer: Schedule) -> Schedule:
+    """Return `longer`, which has the same transfers with other durations, in the order of `schedule`, left-shifted.
+
+    All starts are multiplied by the largest ratio of durations, so that transfers follow each other as before.
+    """
+    before, after = (one.timing.hop_to_ps - one.timing.hop_from_ps for one in (schedule, longer))
+    ratio = float(np.max((after + 2) / np.maximum(before, 1), initial=1.0))
+    return left_shift(replace(longer, start_ps=np.ceil(schedule.start_ps * ratio).astype(np.int64)))

@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from flowccl import machine, save_schedule, synthesize, verify, with_faults
+from flowccl.catalog.files import load_catalog
+from flowccl.catalog.replan import replan
+from flowccl.cli import main
+from flowccl.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def gathered():
+    return synthesize(machine("full:4"), "allgather", 4_096_000, chunks=4, steps=10, time_limit_s=600).schedule
+
+
+@pytest.mark.parametrize("name", ["allgather", "alltoall", "reduce_scatter", "allreduce"])
+def test_a_repaired_schedule_is_valid_on_the_faulty_machine(name):
+    schedule = synthesize(machine("full:4"), name, 4_096_000, chunks=2, steps=4, time_limit_s=600).schedule
+    result = replan(schedule, without=["gpu0 <-> gpu1"], steps=1)
+    faulty = with_faults(schedule.topology, without=["gpu0 <-> gpu1"])
+    assert result.schedule.topology.fingerprint == faulty.fingerprint
+    assert verify(result.schedule) == []
+    assert result.affected > 0
+    assert result.late_us is None
+    assert result.after_us >= result.bound.us
+
+
+def test_a_plan_that_does_not_use_the_link_stays_as_it_is(gathered):
+    links = {gathered.topology.link_name(link) for link in range(len(gathered.topology.links))}
+    used = {gathered.topology.link_name(int(link)) for link in gathered.routes.link}
+    assert used <= links
+    result = replan(gathered, slow=["gpu0 -> gpu1=1GB/s"], steps=0)
+    assert result.late_us > result.before_us
+    assert result.after_us <= result.late_us
+
+
+def test_a_slow_link_is_avoided(gathered):
+    """The link carries 1 of 3 blocks into gpu1; at a hundredth of its rate, the other links carry it instead."""
+    rate = gathered.topology.links[0].bandwidth_GBps / 100
+    result = replan(gathered, slow=[f"gpu0 -> gpu1={rate}GB/s"], steps=0)
+    assert result.late_us > 10 * result.before_us
+    assert result.after_us < 3 * result.before_us
+    assert verify(result.schedule) == []
+
+
+def test_bad_input(gathered, tmp_path, capsys):
+    with pytest.raises(InputError, match="nothing to do"):
+        replan(gathered)
+    save_schedule(gathered, tmp_path / "ag.json")
+    words = ["replan", str(tmp_path / "ag.json")]
+    cut = [word for peer in (1, 2, 3) for word in ("--without", f"gpu0 <-> gpu{peer}")]
+    assert main([*words, *cut]) == 2
+    assert "disconnects gpu0 from gpu1, gpu2, gpu3" in capsys.readouterr().err
+    assert main([*words, "--without", "gpu0 <-> gpu9"]) == 2
+    assert "has no node 'gpu9'" in capsys.readouterr().err
+    assert main([*words, "--without", "gpu0 <-> gpu1", "--out", str(tmp_path)]) == 2
+    assert "is a folder; give a file name" in capsys.readouterr().err
+
+
+def test_the_command_on_a_schedule_and_on_a_catalog(gathered, built, tmp_path, capsys):
+    save_schedule(gathered, tmp_path / "ag.json")
+    words = ["--without", "gpu0 <-> gpu1", "--steps", "0"]
+    assert main(["replan", str(tmp_path / "ag.json"), *words, "--out", str(tmp_path / "new.json")]) == 0
+    assert "new plan" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "new.json")]) == 0
+    capsys.readouterr()
+    assert main(["replan", str(built), *words, "--out", str(tmp_path / "new"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["plan"] for row in rows] == [plan.name for plan in load_catalog(built).plans]
+    assert len(list((tmp_path / "new").iterdir())) == len(rows)
+    assert main(["replan", str(built), *words, "--out", str(tmp_path / "new")]) == 2
+    assert "must be a new or an empty folder" in capsys.readouterr().err
