@@ -63,7 +63,7 @@ class FaultyMachine:
         schedule = self.schedule
         if schedule.has_messages or np.any(np.diff(schedule.shape.end_ptr) > 1):
             return None
-        paths = _Paths(self)
+        paths = _Detours(self)
         pieces: list[_Piece] = []
         affected = set(self.affected.tolist())
         for i in sequence(schedule).tolist():
@@ -102,7 +102,7 @@ def _from_pieces(schedule: Schedule, near: Neighbours, pieces: Sequence[_Piece])
     return replace(made, runtime=schedule.runtime)
 
 
-class _Paths:
+class _Detours:
     """The quickest paths between GPUs on the faulty machine, where loaded links count as slower."""
 
     def __init__(self, machine: FaultyMachine) -> None:
