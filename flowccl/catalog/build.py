@@ -141,10 +141,25 @@ class _Collective:
         known = {size for row in rows for size in row.times_ps}
         self.sizes = [size for size in _sizes(topology, options) if size in known]
         self.library = {size: library_ps(shape, name, size) for size in self.sizes}
-        kept = cover([row.times_ps for row in rows], self.sizes, options.tolerance, options.most)
-        self.segments = segments({n: rows[n].times_ps for n in kept}, self.library, self.sizes, options.tolerance)
+        self.times = [dict(row.times_ps) for row in rows]
+        kept = cover(self.times, self.sizes, options.tolerance, options.most)
+        self._time_everywhere(kept, engine)
+        kept = [kept[n] for n in cover([self.times[n] for n in kept], self.sizes, options.tolerance, options.most)]
+        self.segments = segments({n: self.times[n] for n in kept}, self.library, self.sizes, options.tolerance)
         on_phase(f"{name}: crossovers of {len({part.plan for part in self.segments})} plans")
         self.edges = self._edges(topology, engine)
+
+    def _time_everywhere(self, kept: Sequence[int], engine: Engine) -> None:
+        """Time the kept plans at all probed sizes: some may replace others far from their own size."""
+        missing = [tuple(size for size in self.sizes if size not in self.times[n]) for n in kept]
+        tasks = [
+            (self.rows[n].to_json(), sizes, self.options.runtime, self.options.inplace)
+            for n, sizes in zip(kept, missing, strict=True)
+        ]
+        for number, outcome in engine.map(times_at, tasks):
+            if isinstance(outcome, TaskFailure):
+                raise InputError(f"{self.name}: times of a plan: {outcome.message}")
+            self.times[kept[number]] |= outcome
 
     def _edges(self, topology: Topology, engine: Engine) -> list[int]:
         """Where each segment begins, and where the last one ends."""
@@ -170,13 +185,21 @@ class _Collective:
     def reason_of(self, part: Segment) -> str:
         """Why a segment has its plan, at the middle one of its probed sizes."""
         size = self.sizes[(part.first + part.last) // 2]
-        fastest = min(row.times_ps[size] for row in self.rows if size in row.times_ps)
+        fastest = min(times[size] for times in self.times if size in times)
         own = self.library[size]
         if part.plan is None:
             return f"the library is predicted faster, {_us(own)} at {format_bytes(size)}; the best plan {_us(fastest)}"
-        ours = self.rows[part.plan].times_ps.get(size, fastest)
+        ours = self.times[part.plan][size]
         than = "" if own is None else f", the library {_us(own)}"
         return f"predicted {_us(ours)} at {format_bytes(size)}{than}"
+
+
+def times_at(case: dict[str, Any], sizes: Sequence[int], runtime: RuntimeProfile, inplace: bool) -> dict[int, int]:
+    """Return the times of a plan at some sizes, in picoseconds."""
+    if not sizes:
+        return {}
+    timer = PlanTimer(loaded_schedule(FinishedCase.from_json(case, "plan")), runtime, inplace)
+    return {size: timer.time_ps(size) for size in sizes}
 
 
 def find_crossover(
@@ -290,7 +313,7 @@ def _rule(topology: Topology, options: BuildOptions, one: _Collective, number: i
 def _time(one: _Collective, part: Segment, plan: CatalogPlan | None, at: int) -> TimePoint:
     size = one.sizes[at]
     own = one.library[size]
-    ours = None if part.plan is None else one.rows[part.plan].times_ps.get(size)
+    ours = None if part.plan is None else one.times[part.plan][size]
     bound = next((row.lower_bound_us for row in one.rows if row.size_bytes == size), None)
     library_us, program_us = (None if ps is None else ps_to_us(ps) for ps in (own, ours))
     return TimePoint(one.name, size, None if plan is None else plan.name, program_us, library_us, bound)

@@ -18,6 +18,7 @@ from flowccl.units import ps_to_us, us_to_ps
 class Protocol:
     """Latencies of one hop inside a host and between hosts, and the part of the bandwidth that carries data."""
 
+    name: str
     inside_us: float
     ring_us: float
     tree_us: float
@@ -25,9 +26,9 @@ class Protocol:
 
 
 _PROTOCOLS = (  # NCCL's tuning tables for NVLink and network hops; LL carries 4 bytes of data in 8, LL128 120 in 128
-    Protocol(0.6, 2.7, 5.0, 0.5),
-    Protocol(1.9, 4.0, 8.5, 120 / 128),
-    Protocol(3.4, 14.0, 14.0, 1.0),
+    Protocol("ll", 0.6, 2.7, 5.0, 0.5),
+    Protocol("ll128", 1.9, 4.0, 8.5, 120 / 128),
+    Protocol("simple", 3.4, 14.0, 14.0, 1.0),
 )
 _POST_US = 1.0  # NCCL getNetOverhead: one message in the CPU proxy of a GPU
 
@@ -68,33 +69,52 @@ def shape_of(topology: Topology) -> Shape:
     return Shape(len(by_host), ranks, float(inside.min()), min(by_host.values()), *latencies_us)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LibraryChoice:
+    """The predicted time of an algorithm of the library, with its name and protocol."""
+
+    time_us: float
+    algorithm: str
+    protocol: str
+
+
 def library_ps(shape: Shape, collective: str, size_bytes: int) -> int | None:
     """Return the predicted time of the library's algorithm; None where the model does not know the collective."""
+    choice = library_choice(shape, collective, size_bytes)
+    return None if choice is None else us_to_ps(choice.time_us)
+
+
+def library_choice(shape: Shape, collective: str, size_bytes: int) -> LibraryChoice | None:
+    """Return the fastest algorithm and protocol of the library; None where the model does not know the collective."""
     rates = [rate for rate in (shape.gpu_GBps, shape.nics_GBps if shape.hosts > 1 else 0.0) if rate]
     if not rates:
         return None
     if collective == "alltoall":
-        return us_to_ps(_alltoall_us(shape, size_bytes))
-    steps = {"allreduce": 2, "allgather": 1, "reduce_scatter": 1}.get(collective)
-    if steps is None:
+        return LibraryChoice(_alltoall_us(shape, size_bytes), "direct", "simple")
+    rounds = {"allreduce": 2, "allgather": 1, "reduce_scatter": 1}.get(collective)
+    if rounds is None:
         return None
-    return us_to_ps(min(_ring_or_tree_us(shape, protocol, steps, size_bytes, min(rates)) for protocol in _PROTOCOLS))
+    found = []
+    for protocol in _PROTOCOLS:
+        byte_us = size_bytes / (1000 * min(rates) * protocol.efficiency)
+        found.append(LibraryChoice(_ring_us(shape, protocol, rounds, byte_us), "ring", protocol.name))
+        if rounds == 2:  # the library has trees for allreduce only
+            found.append(LibraryChoice(_tree_us(shape, protocol, byte_us), "tree", protocol.name))
+    return min(found)
 
 
-def _ring_or_tree_us(shape: Shape, protocol: Protocol, rounds: int, size_bytes: int, GBps: float) -> float:
-    """The faster one of ring and tree; trees exist for allreduce only (two rounds)."""
-    n, hosts = shape.ranks, shape.hosts
-    between = rounds * hosts if hosts > 1 else 0
-    hops = rounds * (n - 1)
-    byte_us = size_bytes / (1000 * GBps * protocol.efficiency)
-    inside_us = max(protocol.inside_us, shape.inside_us)
-    ring_us, tree_us = (max(hop_us, shape.between_us) for hop_us in (protocol.ring_us, protocol.tree_us))
-    ring = (hops - min(between, hops)) * inside_us + between * ring_us + byte_us * hops / n
-    if rounds == 1:
-        return ring
-    depth = (hosts - 1).bit_length()
-    tree = 2 * ((n // hosts - 1) * inside_us + depth * tree_us) + 2 * byte_us
-    return min(ring, tree)
+def _ring_us(shape: Shape, protocol: Protocol, rounds: int, byte_us: float) -> float:
+    hops = rounds * (shape.ranks - 1)
+    between = min(rounds * shape.hosts, hops) if shape.hosts > 1 else 0
+    inside_us, between_us = max(protocol.inside_us, shape.inside_us), max(protocol.ring_us, shape.between_us)
+    return (hops - between) * inside_us + between * between_us + byte_us * hops / shape.ranks
+
+
+def _tree_us(shape: Shape, protocol: Protocol, byte_us: float) -> float:
+    """A chain in every host and a binary tree of hosts, up and down."""
+    inside_us, between_us = max(protocol.inside_us, shape.inside_us), max(protocol.tree_us, shape.between_us)
+    depth = (shape.hosts - 1).bit_length()
+    return 2 * ((shape.ranks // shape.hosts - 1) * inside_us + depth * between_us) + 2 * byte_us
 
 
 def _alltoall_us(shape: Shape, size_bytes: int) -> float:

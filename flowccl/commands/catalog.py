@@ -1,4 +1,4 @@
-"""`flowccl catalog build | check | show | select`: the plans of a machine for all sizes."""
+"""`flowccl catalog build | check | show | select | export`: the plans of a machine for all sizes."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     catalog = commands.add_parser(
         "catalog",
         help="a folder of plans for many collectives and sizes",
-        usage="flowccl catalog build|check|show|select ...",
+        usage="flowccl catalog build|check|show|select|export ...",
         description=(
             "A catalog is a folder of plans for one machine and one runtime: for each collective and range of sizes\n"
             "the plan that is predicted to be the fastest, or the library's own algorithm where that is faster."
@@ -42,7 +42,8 @@ def add(commands: Commands) -> None:
             "  flowccl catalog build dgx_h100:2 --for mscclpp --sizes 1KB:1GB --out plans\n"
             "  flowccl catalog check plans\n"
             "  flowccl catalog show plans --out plans.png\n"
-            "  flowccl catalog select plans --collective allreduce --size 3MiB"
+            "  flowccl catalog select plans --collective allreduce --size 3MiB\n"
+            "  flowccl catalog export plans --out for-mscclpp"
         ),
     )
     parts = catalog.add_subparsers(title="parts", required=True, metavar="PART", dest="part", prog="flowccl catalog")
@@ -79,7 +80,18 @@ def add(commands: Commands) -> None:
     )
     for parser in (check, select):
         add_faults(parser)
-    for parser, run in ((check, _check), (show, _show), (select, _select)):
+    export = parts.add_parser(
+        "export",
+        help="the files that the runtime loads",
+        usage="flowccl catalog export FOLDER --out NEW_FOLDER [options]",
+        description=(
+            "Write what the runtime loads: for mscclpp the plans and a Python module that registers them with a\n"
+            "selector; for msccl, executor and rccl a folder of XML files (MSCCL_ALGO_DIR). For the sizes that the\n"
+            "library serves, nccl_tuner.csv configures the example tuner plugin of NCCL."
+        ),
+    )
+    export.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
+    for parser, run in ((check, _check), (show, _show), (select, _select), (export, _export)):
         parser.add_argument("folder", metavar="FOLDER", help="the folder that `flowccl catalog build` wrote")
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         parser.set_defaults(run=run)
@@ -308,6 +320,15 @@ def _select(options: argparse.Namespace) -> int:
     if choice.plan is not None and predicted_us is not None:
         print_text(f"file       {Path(options.folder) / choice.plan.file}\npredicted  {format_us(predicted_us)}")
     print_text(f"reason     {choice.reason}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from flowccl.catalog.files import load_catalog
+    from flowccl.catalog.runtime_files import write_runtime_files
+
+    paths = write_runtime_files(Path(options.folder), load_catalog(options.folder), Path(options.out))
+    print_text(json.dumps([str(path) for path in paths]) if options.json else "\n".join(map(str, paths)))
     return 0
 
 
