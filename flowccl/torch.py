@@ -10,9 +10,11 @@ pip install flowccl[torch].
 """
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowccl.catalog.run_time import PlanChooser
 from flowccl.errors import InputError
 from flowccl.run.torch_run import batch_exchange, import_torch, runner_of
 from flowccl.schedule.files import load_schedule
@@ -55,7 +57,9 @@ def broadcast(tensor: Any, schedule: Schedule, group: Any = None) -> None:
     _run("broadcast", schedule, tensor.numel(), tensor, tensor, group)
 
 
-def register_backend(schedules: Iterable[Schedule | str | Path], inner: str = "auto") -> None:
+def register_backend(
+    schedules: Iterable[Schedule | str | Path] = (), inner: str = "auto", catalog: str | Path | None = None
+) -> None:
     """Register the backend "flowccl" for `init_process_group`; collectives run these schedules (or schedule files).
 
     If several schedules are for a collective, the one for the nearest size runs. Collectives without a schedule,
@@ -63,6 +67,10 @@ def register_backend(schedules: Iterable[Schedule | str | Path], inner: str = "a
     With "auto", CPU tensors use gloo, which also carries the schedules' messages, and CUDA tensors use MSCCL++ plans of
     the schedules (plan files are also allowed), and else NCCL, or gloo where ranks share a GPU. With "gloo" or "nccl",
     that backend carries the messages of all tensors.
+
+    `catalog` is a folder of `flowccl catalog build`: its rules choose the schedules of CPU tensors by collective, size
+    and ranks, and calls that no plan serves use the inner backend. The ranks compare their catalogs when a group is
+    made; where they differ or cannot be read, all ranks use the inner backend, and a warning says why.
     """
     from flowccl.run.mscclpp.plan_facts import is_plan, read_plan
     from flowccl.run.process_group import register
@@ -76,19 +84,24 @@ def register_backend(schedules: Iterable[Schedule | str | Path], inner: str = "a
             plans.append(read_plan(item))
         else:
             made.append(load_schedule(item))
-    register(made, inner, plans)
+    register(made, inner, plans, None if catalog is None else partial(PlanChooser, catalog))
 
 
-def init_process_group(schedules: Iterable[Schedule | str | Path], inner: str = "auto", **options: Any) -> None:
+def init_process_group(
+    schedules: Iterable[Schedule | str | Path] = (),
+    inner: str = "auto",
+    catalog: str | Path | None = None,
+    **options: Any,
+) -> None:
     """Call `torch.distributed.init_process_group` with the backend "flowccl", after registering it."""
-    register_backend(schedules, inner)
+    register_backend(schedules, inner, catalog)
     import_torch().distributed.init_process_group("flowccl", **options)
 
 
 def counts(group: Any = None) -> dict[str, dict[str, int]]:
     """Return how many times each collective ran by a schedule ("scheduled") and by the inner backend ("inner").
 
-    On GPUs, "plans" has those that ran by plans of MSCCL++.
+    On GPUs, "plans" has those that ran by plans of MSCCL++. With a catalog, "catalog" has the calls of each plan.
     """
     from flowccl.run.process_group import counts_of
 

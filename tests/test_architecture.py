@@ -60,7 +60,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "explain": CHECKS,
     "catalog": METHODS | {"export", "runtimes", "result", "synthesis"},
     "run": SCHEDULE | {"export", "runtimes"},
-    "torch": SCHEDULE | {"run"},
+    "torch": SCHEDULE | {"catalog", "run"},
     "profile": SCHEDULE | {"export", "run", "runtimes"},
     "plot": SCHEDULE,
     "notebook": SCHEDULE | {"result", "plot"},

@@ -58,6 +58,9 @@ class GroupMethods:
         self.scheduled: Counter[str] = Counter()
         self.fallen_back: Counter[str] = Counter()
 
+    choose: Callable[[str, int], Schedule | None] | None = None
+    """Chooses the schedule of a collective and a size, where the group has a catalog."""
+
     # -- the collectives that schedules implement ---------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -154,7 +157,13 @@ class GroupMethods:
         return None if plan is None else self.plans.run(plan, given, output, size, dtype)
 
     def _runner(self, collective: str, tensor: Any, times: int = 1, root: int | None = None) -> Runner | None:
-        """Return the runner of the collective's schedule with the nearest size, or None if there is none."""
+        """Return the runner of the collective's schedule with the nearest size, or None if there is none.
+
+        A catalog chooses by its rules instead.
+        """
+        if self.choose is not None and root is None and tensor.numel() and not tensor.is_sparse and not tensor.is_cuda:
+            schedule = self.choose(collective, tensor.numel() * tensor.element_size() * times)
+            return None if schedule is None else runner_of(schedule)
         fits = [
             runner
             for runner in self.runners
@@ -281,8 +290,16 @@ def _classes() -> tuple[Any, Any]:
     return FlowcclGroup, Done
 
 
-def register(schedules: Sequence[Schedule], inner: str, plans: Sequence[PlanFacts] = ()) -> None:
-    """Register the torch.distributed backend "flowccl", which runs these schedules, and on CUDA tensors these plans."""
+def register(
+    schedules: Sequence[Schedule],
+    inner: str,
+    plans: Sequence[PlanFacts] = (),
+    chooser: Callable[[Any, int, int], Callable[[str, int], Schedule | None]] | None = None,
+) -> None:
+    """Register the torch.distributed backend "flowccl", which runs these schedules, and on CUDA tensors these plans.
+
+    `chooser` makes the function that chooses schedules on the CPU, from a store, the rank and the size of the group.
+    """
     torch = import_torch()
     dist = torch.distributed
     if inner not in ("auto", "gloo", "nccl"):
@@ -299,7 +316,10 @@ def register(schedules: Sequence[Schedule], inner: str, plans: Sequence[PlanFact
         parts: list[Any] = [made, schedules]
         if on_gpus:
             parts += gpu_parts(dist.PrefixStore("flowccl-gpus", store), rank, size, timeout, schedules, plans, made)
-        return _classes()[0](rank, size, *parts)
+        group = _classes()[0](rank, size, *parts)
+        if chooser is not None:
+            group.choose = chooser(dist.PrefixStore("flowccl-catalog", store), rank, size)
+        return group
 
     devices = {"auto": ["cpu", "cuda"] if on_gpus else ["cpu"], "gloo": ["cpu"], "nccl": ["cuda"]}[inner]
     dist.Backend.register_backend("flowccl", create, devices=devices)
@@ -361,6 +381,9 @@ def counts_of(group: Any) -> dict[str, dict[str, int]]:
     if not isinstance(group, GroupMethods):
         raise InputError('this group does not use the backend "flowccl"')
     counts = {"scheduled": dict(group.scheduled), "inner": dict(group.fallen_back)}
+    uses = getattr(group.choose, "uses", None)
+    if uses is not None:
+        counts["catalog"] = dict(uses)
     return counts if group.plans is None else counts | {"plans": dict(group.plans.counts)}
 
 

@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -171,3 +174,50 @@ def test_options_name_the_mistake():
 def test_the_value_of_a_catalog_can_be_read_back(built):
     catalog = load_catalog(built)
     assert json.loads((built / "catalog.json").read_text()) == catalog_to_json(catalog)
+
+
+@pytest.mark.slow
+def test_dask_gives_the_same_files(built, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        engine = Engine.parse(f"dask={cluster.scheduler_address}")
+        build_catalog(machine("ring:4"), tmp_path / "dask", OPTIONS, engine)
+    assert files(tmp_path / "dask") == files(built)
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_files(built, tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False)
+    try:
+        build_catalog(machine("ring:4"), tmp_path / "ray", OPTIONS, Engine.parse("ray"))
+    finally:
+        ray.shutdown()
+    assert files(tmp_path / "ray") == files(built)
+
+
+@pytest.mark.slow
+def test_a_build_that_is_killed_goes_on_where_it_was(built, tmp_path):
+    folder = tmp_path / "plans"
+    words = ["catalog", "build", "ring:4", "--collectives", "allreduce,allgather", "--sizes", "64KB:512KB"]
+    words += ["--steps", "2", "--sms", "100", "--jobs", "1", "--quiet", "--out", str(folder)]
+    started = subprocess.Popen([sys.executable, "-m", "flowccl", *words], stdout=subprocess.DEVNULL)
+    while not (folder / CASES).exists() or len(list((folder / CASES).glob("*.json"))) < 3:
+        assert started.poll() is None
+        time.sleep(0.02)
+    started.kill()
+    started.wait()
+    kept = {path.name: path.stat().st_mtime_ns for path in (folder / CASES).glob("*.json")}
+    assert len(kept) < 8
+    assert subprocess.run([sys.executable, "-m", "flowccl", *words], stdout=subprocess.DEVNULL).returncode == 0
+    again = {path.name: path.stat().st_mtime_ns for path in (folder / CASES).glob("*.json")}
+    assert len(again) == 8
+    assert {name: again[name] for name in kept} == kept
+    assert files(folder) == files(built)
+
+
+def test_a_dask_scheduler_that_cannot_be_reached(tmp_path):
+    pytest.importorskip("distributed")
+    engine = Engine("dask", "tcp://127.0.0.1:9")
+    with pytest.raises(InputError, match=r"the dask scheduler at tcp://127.0.0.1:9 cannot be reached"):
+        list(engine.map(_fails_at_one, [(0,)]))
