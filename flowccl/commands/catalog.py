@@ -21,8 +21,10 @@ from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import FileError, InputError
 
 if TYPE_CHECKING:
+    from flowccl.catalog.engine import Engine
     from flowccl.catalog.model import Catalog
     from flowccl.catalog.sweep import SweepProgress
+    from flowccl.topology.topology import Topology
 
 _DEFAULT_STEPS = 40
 
@@ -154,6 +156,11 @@ def _add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         default="local",
         help="where the work is done: local (processes), dask=ADDRESS or ray; all give the same files (default: local)",
     )
+    build.add_argument(
+        "--failures",
+        choices=("links", "nics"),
+        help="also prepare plans for every failure of one link, or of one NIC; one of each symmetric kind is planned",
+    )
     build.add_argument("--jobs", metavar="N", type=positive, help="processes at a time (default: one per core)")
     build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     build.add_argument("--quiet", action="store_true", help="do not show the progress line")
@@ -211,6 +218,8 @@ def _build(options: argparse.Namespace) -> int:
     progress = SweepLine(options.quiet or options.verbose)
     try:
         result = build_catalog(topology, folder, chosen, engine, progress.show, progress.phase)
+        if options.failures is not None:
+            _prepare(options, folder, result.catalog, topology, engine, progress)
     except KeyboardInterrupt:
         progress.clear()
         print(f"flowccl: stopped; the same command goes on where it was ({folder})", file=sys.stderr)
@@ -221,6 +230,27 @@ def _build(options: argparse.Namespace) -> int:
         print(f"flowccl: note: {case}: {message}", file=sys.stderr)
     print_text(json.dumps(catalog_to_json(result.catalog)) if options.json else describe_catalog(result.catalog))
     return 0
+
+
+def _prepare(
+    options: argparse.Namespace,
+    folder: Path,
+    catalog: "Catalog",
+    topology: "Topology",
+    engine: "Engine",
+    progress: SweepLine,
+) -> None:
+    """Prepare plans for single failures; say which ones no plan can serve."""
+    from flowccl.catalog.failures import prepare_failures
+
+    def show(done: int, total: int) -> None:
+        progress.phase(f"failures: {done} of {total} plans")
+
+    failures = prepare_failures(folder, catalog, topology, options.failures, engine, options.steps, show)
+    progress.clear()
+    for failure in failures:
+        if failure.refused:
+            print(f"flowccl: note: no plan for {failure.name}: {failure.refused}", file=sys.stderr)
 
 
 def _range(text: str) -> tuple[int, int]:
