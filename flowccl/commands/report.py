@@ -17,12 +17,16 @@ def add(commands: Commands) -> None:
         description=(
             "Write one HTML file that shows a schedule: the machine, the timeline with its critical path, a time\n"
             "slider, the use of links and why they are idle, and what faster links would save. The file works\n"
-            "offline. Several schedules for one machine are compared on one time axis.\n"
+            "offline. Several schedules for one machine are compared on one time axis. Of a catalog, it shows which\n"
+            "plan serves which size, and the time by size beside the lower bound and the library.\n"
             "\nNeeds Bokeh: pip install flowccl[report]."
         ),
-        epilog=("examples:\n  flowccl report ag.json --open\n  flowccl report ring.json ag.json --out compare.html"),
+        epilog=(
+            "examples:\n  flowccl report ag.json --open\n  flowccl report ring.json ag.json --out compare.html\n"
+            "  flowccl report plans --out plans.html      a catalog: time by size"
+        ),
     )
-    report.add_argument("schedule", metavar="FILE", nargs="+", help="schedule files written by `flowccl synth`")
+    report.add_argument("schedule", metavar="FILE", nargs="+", help="schedule files, or the folder of a catalog")
     report.add_argument("--out", metavar="FILE", help=".html file (default: named after the first schedule)")
     report.add_argument("--open", action="store_true", help="open the page in the browser")
     report.set_defaults(run=_report)
@@ -43,9 +47,12 @@ def _report(options: argparse.Namespace) -> int:
     line = LiveLine()
     try:
         line.phase("reading")
-        schedules = [load_schedule(name) for name in options.schedule]
-        names = _names(options.schedule)
-        write_bytes(out, report_html(schedules, names=names, progress=line.phase).encode())
+        if Path(options.schedule[0]).is_dir():
+            write_bytes(out, _catalog_page(options.schedule).encode())
+        else:
+            schedules = [load_schedule(name) for name in options.schedule]
+            names = _names(options.schedule)
+            write_bytes(out, report_html(schedules, names=names, progress=line.phase).encode())
     finally:
         line.clear()
     print(out)
@@ -54,6 +61,15 @@ def _report(options: argparse.Namespace) -> int:
 
         webbrowser.open(out.resolve().as_uri())
     return 0
+
+
+def _catalog_page(files: list[str]) -> str:
+    from flowccl.catalog.files import load_catalog
+    from flowccl.report.catalog_page import catalog_html
+
+    if len(files) > 1:
+        raise InputError(f"{files[0]} is a folder: give one catalog, or schedule files")
+    return catalog_html(load_catalog(files[0]))
 
 
 def _names(files: list[str]) -> list[str]:

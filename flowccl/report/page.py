@@ -1,10 +1,8 @@
 """The page: sections of HTML, the figures, the data and the scripts in one file."""
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from flowccl.report import tables
 from flowccl.report.columns import ReportColumns, report_columns
 from flowccl.report.figures import IMAGE_COLUMNS, IMAGE_ROWS, MOST_LINES, bokeh_modules, make_figures
 from flowccl.report.runtimes import runtime_rows
+from flowccl.report.shell import page_html
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes
@@ -24,33 +23,6 @@ from flowccl.version import VERSION
 from flowccl.wording import counted
 
 MOST_SCHEDULES = 8  # of one page
-
-_TEMPLATE = """{% block head %}<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title | e }}</title>
-<link rel="icon" href="data:,">
-<style>{{ style }}</style>
-<script type="application/json" id="facts">{{ facts }}</script>
-<script>{{ script }}</script>
-{{ bokeh_css if bokeh_css }}
-{{ bokeh_js if bokeh_js }}
-</head>{% endblock %}
-{% block body %}{% from macros import embed %}<body><main>
-{{ top }}
-{% for part in parts %}{{ part.before }}
-<div class="picture" role="img" aria-label="{{ part.labels.machine | e }}">{{ embed(roots[part.machine]) }}</div>
-{{ part.after_machine }}
-<div class="picture" role="img" aria-label="{{ part.labels.timeline | e }}">{{ embed(roots[part.timeline]) }}</div>
-{{ part.after_timeline }}
-<div class="picture" role="img" aria-label="{{ part.labels.flight | e }}">{{ embed(roots[part.flight]) }}</div>
-{{ part.after }}
-{% endfor %}
-</main>
-{{ plot_script }}
-</body>{% endblock %}
-"""
-"""Blocks of Bokeh's own template."""
 
 
 def save_report(
@@ -120,8 +92,6 @@ def _task(schedule: Schedule, number: int) -> tuple[Any, ...]:
 
 def _page(names: Sequence[str], explained: Sequence[Explanation], bounds: Sequence[Bound]) -> str:
     bokeh = bokeh_modules()
-    from bokeh.resources import INLINE
-
     last = max([found.schedule.finish_us for found in explained] + [bound.us for bound in bounds])
     end = max(last, 1e-6) * 1.02
     time_range = bokeh.models.Range1d(0.0, end, bounds=(-0.02 * end, 1.02 * end), min_interval=end * 1e-6)
@@ -135,17 +105,8 @@ def _page(names: Sequence[str], explained: Sequence[Explanation], bounds: Sequen
         _connect(bokeh, document, number, figures.models)
         parts.append(_part(number, name, found, bound, columns, alone=len(explained) == 1))
         facts.append(_facts(found, bound, columns))
-    assets = resources.files("flowccl.report") / "assets"
     title = f"flowccl: {', '.join(names)}"
-    variables = {
-        "style": (assets / "report.css").read_text(encoding="utf-8"),
-        "script": (assets / "report.js").read_text(encoding="utf-8"),
-        "facts": json.dumps({"schedules": facts}, separators=(",", ":")).replace("</", "<\\/"),
-        "top": _top(names, explained, bounds),
-        "parts": parts,
-    }
-    made = bokeh.embed.file_html(document, INLINE, title, template=_TEMPLATE, template_variables=variables)
-    return str(made)
+    return page_html(document, title, _top(names, explained, bounds), parts, {"schedules": facts})
 
 
 def _connect(bokeh: Any, document: Any, number: int, models: dict[str, Any]) -> None:
@@ -203,19 +164,19 @@ def _part(
     by = f", method {schedule.method}" if schedule.method else ""
     heading = f"{what}{by}" if alone else f"{name}: {what}{by}"
     return {
-        "machine": f"machine{number}",
-        "timeline": f"timeline{number}",
-        "flight": f"flight{number}",
-        "labels": {
-            "machine": f"The machine {schedule.topology.name}; the table of links has the same data",
-            "timeline": f"Timeline of {len(columns.links)} links; the tables have the same data",
-            "flight": "Bytes in flight over time",
-        },
+        "figures": [
+            (f"machine{number}", f"The machine {schedule.topology.name}; the table of links has the same data"),
+            (f"timeline{number}", f"Timeline of {len(columns.links)} links; the tables have the same data"),
+            (f"flight{number}", "Bytes in flight over time"),
+        ],
         "before": f'<h2 id="schedule-{number}">{escape(heading)}</h2>{tables.facts(found, bound)}'
         f"{_left_out(schedule, columns)}<h3>Machine</h3>{_use_legend()}",
-        "after_machine": _time_controls(number) + "<h3>Timeline</h3>" + _timeline_controls(number),
-        "after_timeline": f'<div class="story" id="story-{number}" aria-live="polite">Point at the timeline to see a '
-        "transfer, or why a link is idle. Drag to pan, use the wheel to zoom, click a row to show it alone.</div>",
+        "between": [
+            _time_controls(number) + "<h3>Timeline</h3>" + _timeline_controls(number),
+            f'<div class="story" id="story-{number}" aria-live="polite">Point at the timeline to see a transfer, or '
+            "why a link is idle. Drag to pan, use the wheel to zoom, click a row to show it alone.</div>",
+            "",
+        ],
         "after": "<h3>Why it ends then</h3>"
         + tables.critical_path_section(found)
         + tables.gains_section(found)

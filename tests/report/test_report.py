@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from flowccl.catalog.build import build_catalog
+from flowccl.catalog.engine import Engine
+from flowccl.catalog.files import load_catalog
 from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
@@ -16,6 +19,7 @@ from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.report import columns as report_columns_module
 from flowccl.report import report_html, save_report
+from flowccl.report.catalog_page import catalog_html
 from flowccl.report.columns import completed, report_columns
 from flowccl.report.rows import link_times
 from flowccl.report.runtimes import runtime_rows
@@ -24,6 +28,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.files import save_topology
 from flowccl.topology.machines import machine
+from tests.catalog.conftest import OPTIONS
 from tests.schedule.test_transform import spread_out
 
 pytest.importorskip("bokeh")
@@ -191,3 +196,22 @@ def test_command_writes_next_to_the_caller(ring, tmp_path, capsys, monkeypatch) 
     assert main(["report", "ring.json"]) == 0
     assert capsys.readouterr().out == "ring.html\n"
     assert (tmp_path / "ring.html").exists()
+
+
+def test_a_catalog_shows_time_by_size(tmp_path, capsys) -> None:
+    built = tmp_path / "plans"
+    build_catalog(machine("ring:4"), built, OPTIONS, Engine(jobs=1))
+    assert main(["report", str(built), "--out", str(tmp_path / "c.html")]) == 0
+    text = (tmp_path / "c.html").read_text()
+    catalog = load_catalog(built)
+    for plan in catalog.plans:
+        assert plan.name in text
+    assert "Which plan serves which size" in text
+    assert text.count("<h2>") == len(catalog.collectives)
+    assert not re.search(r"<script[^>]+src=", text)
+    assert main(["report", str(built), str(built), "--out", str(tmp_path / "d.html")]) == 2
+    assert "is a folder: give one catalog, or schedule files" in capsys.readouterr().err
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "d.html")]) == 2
+    assert "contains no catalog.json" in capsys.readouterr().err
+    with pytest.raises(InputError, match="the catalog has no times"):
+        catalog_html(replace(catalog, times=()))
