@@ -177,7 +177,7 @@ const flowccl = (() => {
       const x0 = Math.max(x.start, -1e300),
         x1 = x.end,
         low = Math.max(0, Math.ceil(-y.end - 0.5)),
-        high = Math.min(this.rows.length - 1, Math.floor(-y.start + 0.5));
+        high = Math.min(this.rows.length - 1, Math.ceil(-y.start - 0.5));
       const visible = [];
       let total = 0;
       for (let row = low; row <= high; row++) {
@@ -238,7 +238,7 @@ const flowccl = (() => {
       image.fill(0);
       let shown = -1;
       for (const [row, a, b] of visible) {
-        const pixel = Math.floor((-row - y0) * per);
+        const pixel = Math.trunc((-row - y0) * per);
         if (many && pixel === shown) continue;
         shown = pixel;
         sums.fill(0);
@@ -246,7 +246,7 @@ const flowccl = (() => {
           const from = Math.max(0, (this.hops.start[k] - x0) * scale),
             to = Math.min(width, (this.hops.end[k] - x0) * scale),
             c = this.rgb[this.shade[this.hops.transfer[k]]];
-          for (let p = Math.floor(from); p < to; p++) {
+          for (let p = Math.trunc(from); p < to; p++) {
             const w = Math.min(to, p + 1) - Math.max(from, p);
             sums[4 * p] += w * c[0];
             sums[4 * p + 1] += w * c[1];
