@@ -9,10 +9,10 @@ READY := $(VENV)/.ready
 # From a machine to a file that MSCCL++ loads, each step with its own command.
 demo: $(READY)
 	@mkdir -p out
-	$(BIN)/flowccl synth ndv2:2 allgather --size 1MiB --for mscclpp --out out/allgather.json
+	$(BIN)/flowccl synth ndv2:2 allgather --size 1MiB --for mscclpp --time-limit 20 --out out/allgather.json
 	$(BIN)/flowccl verify out/allgather.json
 	$(BIN)/flowccl export out/allgather.json --to mscclpp --out out/allgather-plan.json
-	$(BIN)/flowccl check-export out/allgather-plan.json --to mscclpp --machine ndv2:2 --size 1MiB
+	$(BIN)/flowccl check-export out/allgather-plan.json --to mscclpp
 	$(BIN)/flowccl run out/allgather.json --on numpy
 	$(BIN)/flowccl plot out/allgather.json --out out/allgather.png
 
