@@ -10,6 +10,7 @@ from typing import Any
 from flowccl.errors import FlowcclError, InputError
 
 ENGINES = ("local", "dask", "ray")
+_RAY_BATCH = 64  # tasks after which finished ones are written
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -38,17 +39,21 @@ class Engine:
 
     def map(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
         """Yield (number, outcome) of every task as it ends: what the function returns, or a `TaskFailure`."""
-        from joblib import Parallel, delayed
+        from joblib import Parallel, delayed, parallel_config
 
         if not tasks:
             return
+        calls = [delayed(_run)(function, number, task) for number, task in enumerate(tasks)]
         with ExitStack() as opened:
-            backend = self._backend(opened)
-            jobs = min(self.jobs or (-1 if self.name != "local" else os.cpu_count() or 1), len(tasks))
-            run = Parallel(n_jobs=jobs, backend=backend, return_as="generator_unordered", batch_size=1)
-            yield from run(delayed(_run)(function, number, task) for number, task in enumerate(tasks))
+            jobs = min(self.jobs or (os.cpu_count() or 1), len(tasks)) if self.name == "local" else self.jobs or -1
+            size = _RAY_BATCH if self.name == "ray" else len(calls)  # joblib's backend for ray returns whole lists
+            kind = "list" if self.name == "ray" else "generator_unordered"
+            with parallel_config(backend=self._backend(opened), n_jobs=jobs):
+                run = Parallel(return_as=kind, batch_size=1)
+            for first in range(0, len(calls), size):
+                yield from run(calls[first : first + size])
 
-    def _backend(self, opened: ExitStack) -> str | None:
+    def _backend(self, opened: ExitStack) -> str:
         """The name of joblib's backend, connected where it needs a connection."""
         if self.name == "dask":
             from distributed import Client
