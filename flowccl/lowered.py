@@ -1,6 +1,5 @@
 """A schedule as a program of a runtime: how long it takes there, and what it needs."""
 
-from collections import Counter
 from dataclasses import dataclass
 
 from flowccl.errors import FlowcclError
@@ -54,13 +53,12 @@ def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:
 
 def _measured(program: RuntimeProgram, schedule: Schedule, profile: RuntimeProfile) -> Lowered:
     size = schedule.demand.size_bytes
-    blocks = {(operation.rank, operation.block) for operation in program.operations}
     return Lowered(
         profile.name,
         estimate_ps(program, _machine(schedule, profile), size, profile.costs),
-        max(Counter(rank for rank, _ in blocks).values(), default=0),
-        max(Counter((operation.rank, operation.block) for operation in program.operations).values(), default=0),
-        max((scratch for _, _, scratch in program.counts), default=0) * -(-size // program.chunks),
+        program.most_threadblocks,
+        program.most_operations,
+        program.scratch_bytes(size),
     )
 
 

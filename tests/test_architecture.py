@@ -45,7 +45,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "methods": CHECKS | {"problem", "search", "adapters", "solver", "portable", "compiled"},
     "compilation": METHODS | {"compile_cache", "compiled"},
     "loading": METHODS | {"compilation"},
-    "auto": METHODS,
+    "auto": METHODS | {"runtimes"},
     "export": SCHEDULE | {"runtimes"},
     "lowered": SCHEDULE | {"export", "runtimes"},
     "choice": CHECKS | {"lowered", "runtimes"},

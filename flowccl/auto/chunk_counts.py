@@ -7,8 +7,7 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-
-ALIGNMENT = 16  # bytes: the unit in which runtimes divide buffers
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 
 
 @dataclass
@@ -53,8 +52,8 @@ class ChunkCounts:
             )
         if len(demand.destination_rank) > self.max_deliveries or demand.chunk_bytes.min() < self.min_chunk_bytes:
             return None
-        aligned = not np.any(demand.chunk_bytes % ALIGNMENT)
-        other = self.min_chunk_bytes < ALIGNMENT or count & (count - 1) == 0
+        aligned = not np.any(demand.chunk_bytes % ALIGNMENT_BYTES)
+        other = self.min_chunk_bytes < ALIGNMENT_BYTES or count & (count - 1) == 0
         return demand if aligned or (other and not self.for_runtime) else None
 
     def above(self, count: int, *, powers: bool) -> int | None:

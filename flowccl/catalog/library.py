@@ -25,7 +25,8 @@ class Protocol:
     efficiency: float
 
 
-_PROTOCOLS = (  # NCCL's tuning tables for NVLink and network hops; LL carries 4 bytes of data in 8, LL128 120 in 128
+# Hops inside a host and of rings: NCCL's tuning tables. The tree latencies are assumptions without a checked source.
+_PROTOCOLS = (  # LL carries 4 bytes of data in 8, LL128 120 in 128
     Protocol("ll", 0.6, 2.7, 5.0, 0.5),
     Protocol("ll128", 1.9, 4.0, 8.5, 120 / 128),
     Protocol("simple", 3.4, 14.0, 14.0, 1.0),

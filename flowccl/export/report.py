@@ -1,6 +1,5 @@
 """What an exported program does: how late it is compared with its schedule, what it occupies, the sizes it serves."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,18 +84,16 @@ def report_of(schedule: Schedule, program: RuntimeProgram, target: str, sms: int
     size = schedule.demand.size_bytes
     costs = None if schedule.runtime is None else schedule.runtime.costs
     program_us = ps_to_us(estimate_ps(program, schedule.topology, size, costs))
-    steps = Counter((operation.rank, operation.block) for operation in program.operations)
-    blocks = Counter(rank for rank, _ in steps)
     report = ExportReport(
         target,
         size,
         schedule.finish_us,
         program_us,
-        max(blocks.values(), default=0),
+        program.most_threadblocks,
         sms,
-        max(steps.values(), default=0),
+        program.most_operations,
         LIMITS[target].steps,
-        max((scratch for _, _, scratch in program.counts), default=0) * -(-size // program.chunks),
+        program.scratch_bytes(size),
         multiple_bytes(target, program.chunks),
         (),
     )

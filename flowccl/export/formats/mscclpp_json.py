@@ -15,9 +15,9 @@ from flowccl.export.lowering.in_network import switch_issuers
 from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, check_instances, make_plan
 from flowccl.export.lowering.threadblocks import Threadblock
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, check_collective, check_protocol
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.schedule import Schedule
 
-ALIGNMENT = 16  # bytes; sizes must be multiples of this times the chunks
 MOST_BYTES = 2**64 - 1
 
 _End = tuple[int, int, int]
@@ -58,7 +58,7 @@ def mscclpp_plan(
         "inplace": inplace,
         "reuse_resources": False,
         "use_double_scratch_buffer": False,
-        "buffer_alignment": ALIGNMENT,
+        "buffer_alignment": ALIGNMENT_BYTES,
         "num_threads_per_block": 1024,
         "min_message_size": min_bytes,
         "max_message_size": max_bytes or MOST_BYTES,

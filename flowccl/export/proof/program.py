@@ -3,6 +3,7 @@
 Readers make programs, and the interpreter proves them. Programs are independent of schedules and plans.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
@@ -86,6 +87,21 @@ class RuntimeProgram:
     findings: list[Finding] = field(default_factory=list)
     min_bytes: int = 0
     max_bytes: int = 0
+
+    @property
+    def most_threadblocks(self) -> int:
+        """Number of threadblocks of the GPU that has the most."""
+        blocks = {(operation.rank, operation.block) for operation in self.operations}
+        return max(Counter(rank for rank, _ in blocks).values(), default=0)
+
+    @property
+    def most_operations(self) -> int:
+        """Number of operations of the longest threadblock."""
+        return max(Counter((operation.rank, operation.block) for operation in self.operations).values(), default=0)
+
+    def scratch_bytes(self, size_bytes: int) -> int:
+        """Return the bytes of the largest scratch buffer of a GPU, for a buffer of `size_bytes`."""
+        return max((scratch for _, _, scratch in self.counts), default=0) * -(-size_bytes // self.chunks)
 
     def found(self, kind: str, message: str) -> None:
         """Record an error."""
