@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import geometric_mean_gap, store
+from flowccl.auto.refine import SUFFIX
 from flowccl.compare import Comparison, compare
 from flowccl.methods.registry import REGISTRY
 from flowccl.topology.machines import machine
@@ -83,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     names = options.machines.split(",") if options.machines else chosen
     stored = _stored(options.stored)
     methods = (*(() if stored else ("auto",)), *(name for name in options.beside.split(",") if name))
-    heads = f"{'bound us':>11} {'auto us':>11} {'gap':>8}  {'best other':<10}"
+    heads = f"{'bound us':>11} {'auto us':>11} {'gap':>8} {'s':>6} {'chunks':>6} {'found by':<24} {'best other':<16}"
     print(f"{'machine':<16} {'collective':<10} {'size':>8} {heads} witness")
     rows: list[dict[str, Any]] = []
     for name in names:
@@ -129,7 +131,9 @@ def _show(row: dict[str, Any]) -> None:
     mark = f"  LATER THAN {', '.join(row['beaten_by'])}" if row["beaten_by"] else ""
     what = f"{row['machine']:<16} {row['collective']:<10} {format_bytes(row['size_bytes']):>8}"
     times = f"{row['lower_bound_us']:11.6g} {row['auto_us']:11.6g} {row['gap']:8.2%}"
-    print(f"{what} {times}  {beside:<10} {row['bound_witness'][:70]}{mark}", flush=True)
+    answer = row["answers"].get("auto")
+    found = f"{answer['seconds']:6.2f} {answer['chunks']:6} {answer['method']:<24}" if answer else " " * 38
+    print(f"{what} {times} {found} {beside:<16} {row['bound_witness'][:70]}{mark}", flush=True)
 
 
 def _summary(rows: list[dict[str, Any]]) -> None:
@@ -139,6 +143,11 @@ def _summary(rows: list[dict[str, Any]]) -> None:
         f"{len(rows)} rows: geometric mean of the gaps {geometric_mean_gap(gaps):.2%}, largest {gaps.max():.2%}, "
         f"at most 5 % on {(gaps <= 0.05).mean():.0%} of the rows; later than another method on {beaten}"
     )
+    if answers := [row["answers"]["auto"] for row in rows if "auto" in row["answers"]]:
+        seconds = np.array([answer["seconds"] for answer in answers])
+        found = Counter(answer["method"].removesuffix(SUFFIX) for answer in answers)
+        print(f"seconds: median {np.median(seconds):.2f}, most {seconds.max():.2f}")
+        print("found by: " + ", ".join(f"{method} {count}" for method, count in found.most_common()))
 
 
 if __name__ == "__main__":

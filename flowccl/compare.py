@@ -1,12 +1,13 @@
 """Compare methods, baselines, published results and the lower bound over many sizes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.published import published_us
+from flowccl.result import Result
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, parse_bytes
@@ -28,14 +29,29 @@ BASELINES = (
 """Columns with textbook algorithms."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a method answered: the method of the portfolio that found it, its chunks, and the seconds it took."""
+
+    method: str
+    chunks: int
+    chunk_bytes: int
+    transfers: int
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """Completion times in us by column (method or published synthesizer) for one size, and the lower bound."""
+    """Completion times in us by column (method or published synthesizer) for one size, and the lower bound.
+
+    `answers` describes the schedules of the columns that are methods.
+    """
 
     size_bytes: int
     finish_us: dict[str, float | None]
     lower_bound_us: float
     bound_witness: str
+    answers: dict[str, Answer] = field(default_factory=dict)
 
     def algbw_GBps(self, column: str) -> float | None:
         """Size / completion time; the column "bound" is that of the lower bound."""
@@ -49,6 +65,7 @@ class Comparison:
             "lower_bound_us": self.lower_bound_us,
             "bound_witness": self.bound_witness,
             "finish_us": self.finish_us,
+            "answers": {column: asdict(answer) for column, answer in self.answers.items()},
         }
 
 
@@ -92,6 +109,7 @@ def compare(
     rows: list[Comparison] = []
     for size in sizes:
         finishes: dict[str, float | None] = {}
+        answers: dict[str, Answer] = {}
         bound = None
         for method in methods:
             if should_stop():
@@ -115,16 +133,21 @@ def compare(
                     raise
                 finishes[method] = None
                 continue
-            finishes[method] = result.schedule.finish_us
+            finishes[method], answers[method] = result.schedule.finish_us, _answer(result)
             if bound is None or result.bound.ps > bound.ps:
                 bound = result.bound
         finishes |= {source: by_size.get(size) for source, by_size in published.items()}
         if bound is None:
             raise InputError(f"none of the methods {', '.join(methods)} applies to {collective} on {topology.name}")
-        rows.append(Comparison(size, finishes, bound.us, bound.witness))
+        rows.append(Comparison(size, finishes, bound.us, bound.witness, answers))
         if on_row:
             on_row(rows[-1])
     return rows
+
+
+def _answer(result: Result) -> Answer:
+    schedule, demand = result.schedule, result.schedule.demand
+    return Answer(schedule.method, demand.pieces, int(demand.chunk_bytes.min()), len(schedule), result.synthesis_s)
 
 
 def halves_us(

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 from flowccl.adapters.trunks import on_trunks
@@ -126,11 +127,11 @@ def synthesize(
     best: Schedule | None = None
     interrupted = False
     try:
-        useful = _useful_chunks(method, searched, gap, context) if chunks is None and isinstance(collective, str) else 1
+        useful = partial(_useful_chunks, problem=searched, gap=gap if method != "auto" else None, context=context)
         least = _least_chunk(min_chunk_bytes, first)
         counts = ChunkCounts(demand_of, least, most, for_runtime=not target.is_ideal)
         search = PortfolioSearch(
-            searched.topology, counts, methods, context, workers, lean, useful, params, loader.more
+            searched.topology, counts, methods, context, workers, lean, cache(useful), params, loader.more
         )
         for best in search.run():  # each verified
             found_s = context.budget.elapsed_s
@@ -206,10 +207,12 @@ def _least_chunk(min_chunk_bytes: int | None, demand: Demand) -> int:
     return min_chunk_bytes
 
 
-def _useful_chunks(method: str, problem: Problem, gap: float, context: SearchContext) -> int:
-    """The number of chunks for this gap, where the method has a formula for it; else 1."""
-    formula = None if method == "auto" else info_of(method).chunks_for_gap
-    return 1 if formula is None else formula(problem, gap, context)
+def _useful_chunks(name: str, problem: Problem, gap: float | None, context: SearchContext) -> int:
+    """The number of chunks with which a method is good, or with which it alone reaches a gap; 1 where it cannot say."""
+    info = info_of(name)
+    if gap is not None and info.chunks_for_gap is not None:
+        return info.chunks_for_gap(problem, gap, context)
+    return 1 if info.useful_chunks is None else info.useful_chunks(problem)
 
 
 def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[str, object]:

@@ -15,7 +15,6 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.refine import refined
 from flowccl.auto.stop import GapReached, NoImprovement, StopRule, TimeLimit
 from flowccl.errors import DemandError
-from flowccl.methods.registry import REGISTRY
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
@@ -32,9 +31,9 @@ _SAFETY = 1.5  # a first step begins only where this many times its expected sec
 class PortfolioSearch:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
-    `lean` is the relative improvement that more work must bring (0: work until the budget ends). `useful_chunks` is a
-    chunk count to start from beside 1. `joining` returns further methods as they become ready. A single method raises
-    its errors; one of several is dropped instead.
+    `lean` is the relative improvement that more work must bring (0: work until the budget ends). `useful_chunks` is
+    the second chunk count of a method. `joining` returns further methods as they become ready. A single method
+    raises its errors; one of several is dropped instead.
     """
 
     topology: Topology
@@ -43,7 +42,7 @@ class PortfolioSearch:
     context: SearchContext
     workers: int = 2
     lean: float = 0.005
-    useful_chunks: int = 1
+    useful_chunks: Callable[[str], int] = lambda name: 1
     params: AutoParams = field(default_factory=AutoParams)
     joining: Callable[[], dict[str, Method]] = dict
     arms: list[Arm] = field(default_factory=list)
@@ -91,7 +90,8 @@ class PortfolioSearch:
         if not self.arms:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
-            return [(self._open(name, 1), 1) for name in missing]
+            useful = [(name, count) for name in names for count in self._useful_counts(name)]
+            return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
         first = [arm for arm in self._running() if arm.count == 1 and not arm.traits.slow_second_step]
         if young := [arm for arm in first if arm.taken < self.params.first_steps]:
             return [(arm, 1) for arm in young]
@@ -147,21 +147,22 @@ class PortfolioSearch:
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
             known = {arm.count for arm in mine}
             return [count for count in dict.fromkeys(wanted) if count not in known]
-        if len(mine) == 1 and (count := self._useful_count(name, mine[0])) > mine[0].count:
-            return [count]
-        if self.useful_chunks > 1 and mine[-1].count < self.useful_chunks:
-            return [self.useful_chunks] if self.counts.demand(self.useful_chunks) is not None else []
+        if useful := self._useful_counts(name):
+            return useful
         return [self._next_count(name, mine)] if self._above(mine, mine[-1].count) and self._may_gain(mine) else []
 
-    def _useful_count(self, name: str, first: Arm) -> int:
-        """The chunk count at which a method says that it is good, or less where there is no time for that."""
-        useful = REGISTRY[name].useful_chunks if name in REGISTRY else None
-        if useful is None or not first.taken:
-            return first.count
-        most, count = useful(Problem(self.topology, first.demand)), first.count
-        while (more := self.counts.above(count, powers=True)) and more <= most and self._is_due(name, more):
-            count = more
-        return count
+    def _useful_counts(self, name: str) -> list[int]:
+        """The chunk count with which a method is said to be good, or as many chunks as there is time for."""
+        mine = self._arms_of(name)
+        if not mine or not mine[-1].taken:
+            return []
+        count = self.useful_chunks(name)
+        while count > mine[-1].count:
+            seconds = _SAFETY * mine[-1].seconds * count / mine[-1].count
+            if self.counts.demand(count) is not None and self._has_time(seconds):
+                return [count]
+            count = 1 << ((count - 1).bit_length() - 1)  # the next lower power of two
+        return []
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -194,7 +195,8 @@ class PortfolioSearch:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
         below = self._arms_of(name)[-1]
         seconds = _SAFETY * below.seconds * count / below.count
-        enough = self.params.due * self._first_work_s(name, count) <= self.work_s or not self._running()
+        known = count <= self.useful_chunks(name) or not self._running()
+        enough = known or self.params.due * self._first_work_s(name, count) <= self.work_s
         return self._has_time(seconds) and (enough or self.context.budget.steps is not None)
 
     def _refinements(self) -> list[Arm]:

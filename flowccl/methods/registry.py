@@ -181,6 +181,17 @@ _ALL = frozenset(Constraint)
 
 _METHODS = (
     MethodInfo(
+        name="hierarchical",
+        load="flowccl.methods.hierarchical:hierarchical",
+        summary="trees over the levels of the machine: hosts, racks; gateways share the load",
+        reductions="native",
+        trunks=True,
+        loops=(*_EVERY, "hierarchical"),
+        useful_chunks=_useful_for_hierarchy,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_hierarchy,
+    ),
+    MethodInfo(
         name="greedy",
         load="flowccl.methods.greedy:greedy",
         summary="list scheduling in continuous time, with restarts",
@@ -310,17 +321,6 @@ _METHODS = (
         baseline=True,
         traits=_ONE_SCHEDULE,
         in_auto=suitability.suits_baselines,
-    ),
-    MethodInfo(
-        name="hierarchical",
-        load="flowccl.methods.hierarchical:hierarchical",
-        summary="trees over the levels of the machine: hosts, racks; gateways share the load",
-        reductions="native",
-        trunks=True,
-        loops=(*_EVERY, "hierarchical"),
-        useful_chunks=_useful_for_hierarchy,
-        traits=_ONE_SCHEDULE,
-        in_auto=suitability.suits_hierarchy,
     ),
     MethodInfo(
         name="joint-trees",

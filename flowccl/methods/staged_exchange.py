@@ -61,8 +61,7 @@ def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedu
                 better, best_ps = schedule, schedule.finish_ps
             if context.budget.over():
                 break
-        if best_ps is not None or context.budget.over() or turn == _ORDERS - 1:
-            yield better  # without a schedule, continue with other orders
+        yield better
 
 
 def _rotated(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int], list[int]]:
