@@ -86,11 +86,13 @@ class SimulatedNetwork:
         return self.made[key]
 
     def _occupation(self, route: _Route, src: int, size_bytes: int) -> Occupation:
+        """What a send occupies: every link while the bytes pass, and the first one for the overhead before that too."""
         busy = route.busy_times_ps(size_bytes)
-        uses = [
-            (hop.link, hop.offset_ps + sum(busy[: hop.segment]), hop.offset_ps + sum(busy[: hop.segment + 1]))
-            for hop in route.hops
-        ]
+        uses = []
+        for hop in route.hops:
+            end = hop.offset_ps + sum(busy[: hop.segment + 1])
+            passing = busy[hop.segment] if hop.overhead_ps else busy_ps(size_bytes, route.segment_GBps[hop.segment])
+            uses.append((hop.link, end - passing, end))
         rates: dict[int, float] = {}
         for hop in route.hops:
             for limit in self.limits_of[hop.link]:
