@@ -6,7 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, add_faults, check_no_faults, machine_with_faults, natural, positive
+from flowccl.commands.parts import (
+    Commands,
+    add_faults,
+    check_no_faults,
+    machine_with_faults,
+    natural,
+    positive,
+    protocol,
+)
 from flowccl.commands.terminal import print_text
 from flowccl.commands.trace import trace_of_program
 from flowccl.errors import InputError, InvalidScheduleError
@@ -55,7 +63,11 @@ def add(commands: Commands) -> None:
         "--instances", metavar="N", type=positive, default=1, help="split each chunk into N parallel parts (default: 1)"
     )
     export.add_argument(
-        "--proto", choices=("Simple", "LL", "LL128"), default="Simple", help="NCCL protocol (default: Simple)"
+        "--proto",
+        metavar="NAME",
+        type=protocol,
+        default="Simple",
+        help="protocol: Simple, LL, LL128 (not mscclpp), or for mscclpp auto, the faster one (default: Simple)",
     )
     export.add_argument(
         "--min-bytes", metavar="SIZE", default="0", help="smallest buffer for which it is used (default: 0)"

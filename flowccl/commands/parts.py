@@ -64,6 +64,14 @@ def _layout(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
 
 
+def protocol(text: str) -> str:
+    """Parse a protocol, in upper or lower case."""
+    known = {name.lower(): name for name in ("auto", "Simple", "LL", "LL128")}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"must be {', '.join(known.values())}, got {text!r}")
+    return known[text.lower()]
+
+
 def positive(text: str) -> int:
     """A whole number, at least 1."""
     value = natural(text)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, natural, positive
+from flowccl.commands.parts import Commands, natural, positive, protocol
 from flowccl.errors import FileError, InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def add(commands: Commands) -> None:
         "--timeout", metavar="S", type=positive, default=60, help="seconds without progress (default: 60)"
     )
     gpus.add_argument("--instances", metavar="N", type=positive, help="of a schedule's plan, see `export` (default: 1)")
-    gpus.add_argument("--proto", choices=("Simple", "LL"), help="of a schedule's plan, see `export` (default: Simple)")
+    gpus.add_argument(
+        "--proto", metavar="NAME", type=protocol, help="of a schedule's plan, see `export` (default: Simple)"
+    )
     gpus.add_argument("--root", metavar="RANK", type=natural, help="root of a broadcast plan (default: 0)")
     run.set_defaults(run=_run)
 

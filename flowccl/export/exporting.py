@@ -22,6 +22,7 @@ from flowccl.export.formats.teccl import teccl_json
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
+from flowccl.export.protocols import faster_plan
 from flowccl.files import write_bytes
 from flowccl.schedule.schedule import Schedule
 
@@ -30,7 +31,8 @@ from flowccl.schedule.schedule import Schedule
 class ExportOptions:
     """Options of an export. A target that does not support an option refuses it.
 
-    `sms` limits the threadblocks of a GPU: only one on each of its SMs is resident.
+    `protocol` is one of the target's; for MSCCL++, "auto" chooses the faster one. `sms` limits the threadblocks of a
+    GPU: only one on each of its SMs is resident.
     """
 
     inplace: bool = False
@@ -57,6 +59,8 @@ def _xml(dialect: str, schedule: Schedule, options: ExportOptions) -> list[bytes
 
 
 def _mscclpp(schedule: Schedule, options: ExportOptions) -> list[bytes]:
+    if options.protocol == "auto":
+        return [faster_plan(schedule, lambda name: _mscclpp(schedule, replace(options, protocol=name))[0])]
     plan = mscclpp_plan(
         schedule,
         inplace=options.inplace,

@@ -37,6 +37,7 @@ class ExportReport:
     scratch_bytes: int
     multiple_bytes: int
     warnings: tuple[str, ...]
+    packets: bool = False
 
     @property
     def loss(self) -> float:
@@ -58,6 +59,11 @@ class ExportReport:
             f"operations    at most {self.operations} of {self.operations_limit} in a threadblock",
             f"scratch       {format_bytes(self.scratch_bytes)} per GPU at {format_bytes(self.size_bytes)}",
             f"sizes         multiples of {self.multiple_bytes} B",
+            *(
+                ["protocol      LL: packets with flags, twice the bytes on links and in scratch"]
+                if self.packets
+                else []
+            ),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -75,6 +81,7 @@ class ExportReport:
             "scratch_bytes": self.scratch_bytes,
             "multiple_bytes": self.multiple_bytes,
             "serves_its_size": self.serves_its_size,
+            "packets": self.packets,
             "warnings": list(self.warnings),
         }
 
@@ -96,6 +103,7 @@ def report_of(schedule: Schedule, program: RuntimeProgram, target: str, sms: int
         program.scratch_bytes(size),
         multiple_bytes(target, program.chunks),
         (),
+        program.packets,
     )
     return replace(report, warnings=tuple(_warnings(schedule, report)))
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-OPERATIONS = ("barrier", "signal", "put", "put with signal", "copy", "reduce")
+PACKETS = ("put packets", "read packets")
+OPERATIONS = ("barrier", "signal", "put", "put with signal", "copy", "reduce", *PACKETS)
 """What is measured: a nop, a signal with a wait at both ends, and operations that move data."""
 
-MOVES_DATA = frozenset({"put", "put with signal", "copy", "reduce"})
+MOVES_DATA = frozenset(OPERATIONS) - {"barrier", "signal"}
 FEW, MANY = 1, 11  # repetitions; with the operations around them, at most 64 in a threadblock
 _SIGNAL = {"channel_ids": [0], "channel_type": "memory"}
 _BARRIER = {"name": "nop"}
@@ -32,7 +33,7 @@ class StepProbe:
         return {
             "name": self.name,
             "collective": "allreduce",
-            "protocol": "Simple",
+            "protocol": "LL" if self.operation in PACKETS else "Simple",
             "inplace": False,
             "reuse_resources": False,
             "use_double_scratch_buffer": False,
@@ -60,8 +61,15 @@ class StepProbe:
             "id": block,
             "channels": [{"channel_type": "memory", "channel_ids": [block]}],
             "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": [0]}],
-            "ops": [*_MEET, *self._step(block) * self.repeats, *_MEET],
+            "ops": [*_MEET, *self._before(block), *self._step(block) * self.repeats, *_MEET],
         }
+
+    def _before(self, block: int) -> list[dict[str, Any]]:
+        """Packets can be read once they have been put: the first read waits for them, and has no part in the cost."""
+        if self.operation != "read packets":
+            return []
+        put, read = StepProbe("put packets", self.blocks, self.threads, 1), self
+        return [*put._step(block), *read._step(block)]
 
     def _step(self, block: int) -> list[dict[str, Any]]:
         own = {"index": block, "size": 1}
@@ -74,5 +82,7 @@ class StepProbe:
             "put with signal": [put, _BARRIER, *_MEET],
             "copy": [{"name": "copy", "src_buff": [given], "dst_buff": [result]}, _BARRIER],
             "reduce": [{"name": "re", "src_buff": [result, given], "dst_buff": [result]}, _BARRIER],
+            "put packets": [put | {"name": "ppkt"}, _BARRIER],
+            "read packets": [{"name": "upkt", "src_buff": [{"type": "s", **own}], "dst_buff": [result]}, _BARRIER],
         }
         return steps[self.operation]

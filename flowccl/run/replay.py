@@ -122,9 +122,11 @@ class _Replay:
     ) -> None:
         self.program, self.rng = program, rng
         self.memory: list[dict[str, Array]] = []
-        for given, wanted, (_, _, scratch) in zip(inputs, outputs, program.counts, strict=True):
-            free = np.ones((scratch, per_chunk), dtype=given.dtype)
-            self.memory.append({"i": given.reshape(-1, per_chunk), "o": wanted.reshape(-1, per_chunk), "s": free})
+        for rank, (given, wanted) in enumerate(zip(inputs, outputs, strict=True)):
+            buffers = {"i": given.reshape(-1, per_chunk), "o": wanted.reshape(-1, per_chunk)}
+            for name in ("s", "p"):
+                buffers[name] = np.ones((program.buffer_chunks(rank, name), per_chunk), dtype=given.dtype)
+            self.memory.append(buffers)
         self.flight: dict[Hashable, deque[dict[int, Array]]] = {}
         self.published: dict[tuple[int, int], int] = {}  # the last step that a threadblock has published
         self.late: list[Operation] = []  # puts of ports that are not sent yet

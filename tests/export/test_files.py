@@ -32,15 +32,16 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize(
-    ("target", "collective", "name"),
+    ("target", "collective", "name", "protocol"),
     [
-        ("msccl", "allgather", "allgather-2.xml"),
-        ("rccl", "reduce_scatter", "reduce_scatter-2-rccl.xml"),
-        ("mscclpp", "allgather", "allgather-2.json"),
+        ("msccl", "allgather", "allgather-2.xml", "Simple"),
+        ("rccl", "reduce_scatter", "reduce_scatter-2-rccl.xml", "Simple"),
+        ("mscclpp", "allgather", "allgather-2.json", "Simple"),
+        ("mscclpp", "allgather", "allgather-2-packets.json", "LL"),
     ],
 )
-def test_golden(target: str, collective: str, name: str) -> None:
-    data = made(pair_schedule(collective), target)
+def test_golden(target: str, collective: str, name: str, protocol: str) -> None:
+    data = made(pair_schedule(collective), target, protocol=protocol)
     if os.environ.get("FLOWCCL_WRITE_GOLDEN"):
         (GOLDEN / name).write_bytes(data)
     assert data == (GOLDEN / name).read_bytes()

@@ -27,22 +27,28 @@ SEARCH = ("--for", "mscclpp", "--sms", "16", "--time-limit", "2", "--quiet")
 
 @dataclass(frozen=True)
 class GpuCase:
-    """A plan, and the type of its elements."""
+    """A plan, its protocol, and the type of its elements."""
 
     machine: str
     collective: str
     size: str
     place: str
     dtype: str
+    protocol: str = "Simple"
 
     @property
     def name(self) -> str:
         """The name of the plan's file, without its ending."""
-        return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size} {self.place}".lower())
+        ending = "" if self.protocol == "Simple" else f"-{self.protocol.lower()}"
+        return f"{self._problem}-{self.place}{ending}"
+
+    @property
+    def _problem(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size}".lower())
 
     def schedule(self) -> Path:
         """The schedule; synthesized first if it is missing."""
-        path = FOLDER / f"{self.name.removesuffix(self.place)}schedule.json"
+        path = FOLDER / f"{self._problem}-schedule.json"
         if not path.exists():
             FOLDER.mkdir(parents=True, exist_ok=True)
             assert main(["synth", self.machine, self.collective, "--size", self.size, *SEARCH, "--out", str(path)]) == 0
@@ -52,7 +58,8 @@ class GpuCase:
         """The plan; made first if it is missing."""
         path = FOLDER / f"{self.name}.json"
         if not path.exists():
-            export(load_schedule(self.schedule()), "mscclpp", path, ExportOptions(inplace=self.place == "in"))
+            options = ExportOptions(inplace=self.place == "in", protocol=self.protocol, sms=16)
+            export(load_schedule(self.schedule()), "mscclpp", path, options)
         return path
 
 
@@ -60,10 +67,12 @@ SANITIZED = (
     GpuCase("full:2", "allgather", "64KiB", "out", "float32"),
     GpuCase("full:2", "allreduce", "64KiB", "in", "float32"),
     GpuCase("rail:2x1", "allgather", "64KiB", "out", "float32"),  # between hosts: port channels
+    GpuCase("full:2", "allreduce", "64KiB", "in", "float32", "LL"),  # packets
 )
 OTHERS = (
     GpuCase("dgx1", "allgather", "1MiB", "out", "float32"),  # for broken plans
     GpuCase("full:4", "allreduce", "1MiB", "in", "float32"),  # for PyTorch
+    GpuCase("full:4", "allreduce", "64KiB", "in", "float32", "LL"),  # for PyTorch
     *SANITIZED,
 )
 
@@ -93,7 +102,16 @@ def covering() -> list[GpuCase]:
     return cases
 
 
+def packets() -> list[GpuCase]:
+    """Plans with packets, for the machines of one host and small sizes, with all pairs as in `covering`."""
+    cases = []
+    for number, (machine, name, size) in enumerate(itertools.product(MACHINES[:3], COLLECTIVES, SIZES[:2])):
+        place = PLACES[(number + number // 2 + number // 10) % 2]
+        cases.append(GpuCase(machine, name, size, place, TYPES[(number + number // 10) % 4], "LL"))
+    return cases
+
+
 if __name__ == "__main__":
-    for case in (*covering(), *OTHERS):
+    for case in (*covering(), *packets(), *OTHERS):
         print(case.plan(), flush=True)
     study()

@@ -17,7 +17,7 @@ from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.run_plans import GpuOptions, run_cases_of_plans
 from flowccl.units import parse_bytes
 from tests.gpu.markers import needs_gpu
-from tests.gpu.plans import COLLECTIVES, MACHINES, PLACES, SIZES, TYPES, GpuCase, covering
+from tests.gpu.plans import COLLECTIVES, MACHINES, PLACES, SIZES, TYPES, GpuCase, covering, packets
 
 
 def test_the_selection_covers_every_pair_of_values() -> None:
@@ -28,9 +28,17 @@ def test_the_selection_covers_every_pair_of_values() -> None:
         assert {(row[i], row[j]) for row in rows} == {(a, b) for a in values[i] for b in values[j]}
 
 
+def test_packets_cover_every_pair_of_values() -> None:
+    values = (MACHINES[:3], COLLECTIVES, SIZES[:2], PLACES, TYPES)
+    rows = [(case.machine, case.collective, case.size, case.place, case.dtype) for case in packets()]
+    for i, j in combinations(range(5), 2):
+        assert {(row[i], row[j]) for row in rows} == {(a, b) for a in values[i] for b in values[j]}
+
+
 @needs_gpu
-def test_every_element_of_the_covering_selection_is_right() -> None:
-    cases = covering()
+@pytest.mark.parametrize("selection", [covering, packets])
+def test_every_element_of_the_covering_selection_is_right(selection: Callable[[], list[GpuCase]]) -> None:
+    cases = selection()
     made = [PlanCase(str(case.plan()), parse_bytes(case.size), case.dtype, iterations=3, warmup=1) for case in cases]
     rows = run_cases_of_plans(made, GpuOptions(one_gpu=True))
     assert rows is not None

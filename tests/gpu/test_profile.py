@@ -21,4 +21,6 @@ def test_the_costs_of_operations(tmp_path: Path, capsys: pytest.CaptureFixture[s
     costs = {(c["operation"], c["threadblocks"], c["threads"]): c for c in json.loads(path.read_text())["local"]}
     assert 0.2 < costs["signal", 1, 1024]["overhead_us"] < 20
     assert 5 < costs["put", 1, 1024]["GBps"] < 500
+    assert 5 < costs["put packets", 1, 1024]["GBps"] < 500
+    assert 0 < costs["read packets", 1, 1024]["overhead_us"] < 20
     assert costs["put", 1, 256]["GBps"] < costs["put", 1, 1024]["GBps"]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,16 @@ from tests.gpu.plans import GpuCase
 RANKS = 4
 
 
-@needs_gpu
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
-def test_ddp_and_a_captured_graph(tmp_path: Path) -> None:
-    schedule = GpuCase("full:4", "allreduce", "1MiB", "in", "float32").schedule()
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
+
+
+def run(tmp_path: Path, given: Path) -> Any:
+    """Run the program on all ranks with a schedule or a plan, and return what it found."""
     program = [sys.executable, "-m", "tests.gpu.torch_program"]
     with shared_gpu() as added:
         environment = os.environ | {"MSCCLPP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"} | added
         started = [
-            subprocess.Popen([*program, str(rank), str(RANKS), str(tmp_path), str(schedule)], env=environment)
+            subprocess.Popen([*program, str(rank), str(RANKS), str(tmp_path), str(given)], env=environment)
             for rank in range(RANKS)
         ]
         try:
@@ -35,6 +37,22 @@ def test_ddp_and_a_captured_graph(tmp_path: Path) -> None:
     assert codes == [0] * RANKS
     found = json.loads((tmp_path / "result.json").read_text())
     print(found)
+    return found
+
+
+@needs_gpu
+@needs_torch
+def test_packets_are_right_and_are_not_captured(tmp_path: Path) -> None:
+    found = run(tmp_path, GpuCase("full:4", "allreduce", "64KiB", "in", "float32", "LL").plan())
+    assert found["wrong"] == 0
+    assert found["counts"]["plans"]["allreduce"] >= 12
+    assert "a plan with protocol LL cannot be captured in a CUDA graph" in found["captured"]
+
+
+@needs_gpu
+@needs_torch
+def test_ddp_and_a_captured_graph(tmp_path: Path) -> None:
+    found = run(tmp_path, GpuCase("full:4", "allreduce", "1MiB", "in", "float32").schedule())
     assert (found["wrong"], found["wrong_replays"]) == (0, 0)
     assert max(abs(a - b) for a, b in zip(found["ddp"], found["alone"], strict=True)) < 1e-3
     assert found["counts"]["plans"]["allreduce"] - found["counts_before"]["plans"]["allreduce"] >= 20

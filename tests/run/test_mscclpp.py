@@ -7,7 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +25,13 @@ from flowccl.export import ExportOptions, export
 from flowccl.export.formats.read_mscclpp import read_mscclpp
 from flowccl.run.element_layout import make_layout
 from flowccl.run.measure import CallTiming, parse_sweep, table
-from flowccl.run.mscclpp import build, cuda
+from flowccl.run.mscclpp import build, cuda, mps, run_plans, tensors
 from flowccl.run.mscclpp.cases import PlanCase, RankResult, combine, merge_places
 from flowccl.run.mscclpp.diagnose import explain_hang, stuck_waits
 from flowccl.run.mscclpp.inputs import PERIOD, PeriodicInputs, encode
 from flowccl.run.mscclpp.launcher import HangError, run_processes
-from flowccl.run.mscclpp.plan_facts import is_plan, plan_dtype, read_plan
+from flowccl.run.mscclpp.plan_facts import PlanFacts, is_plan, plan_dtype, read_plan
+from flowccl.run.mscclpp.runtime import Provider
 from flowccl.run.mscclpp.worker import PlanJob, load_job, share_by_file
 from flowccl.run.values import DTYPES, Inputs
 from flowccl.schedule.files import save_schedule
@@ -324,6 +328,105 @@ def test_options_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str
     both = ["run", schedule, "--size", "1MB", "--sizes", "1MB:2MB"]
     assert "give --size or --sizes, not both" in failure(both, capsys)
     assert "does not serve 1000 bytes" in failure(["run", plan, "--on", "mscclpp", "--size", "1000"], capsys)
+
+
+H200 = cuda.Device(0, 90, 132, 2048)
+
+
+def test_processes_that_are_not_the_ranks_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda, "devices", lambda: [H200])
+    monkeypatch.setattr(run_plans, "find_peers", lambda: SimpleNamespace(rank=0, size=2, local=0))
+    plan = str(folder / "out.json")
+    expected = f"flowccl: error: {plan} is for 4 ranks, but 2 processes were started\n"
+    assert failure(["run", plan, "--on", "mscclpp", "--one-gpu"], capsys) == expected
+
+
+def test_too_few_gpus_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda, "devices", lambda: [H200])
+    plan = str(folder / "out.json")
+    expected = f"flowccl: error: {plan} is for 4 ranks, but this host has 1 GPU; --one-gpu runs all on one\n"
+    assert failure(["run", plan, "--on", "mscclpp"], capsys) == expected
+
+
+def test_another_version_of_mscclpp_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda, "devices", lambda: [H200])
+    for version, words in (
+        ("0.7.2", "MSCCL++ 0.7.2 is too old for these plans: it must be 0.8 or 0.9"),
+        ("1.0.0", "MSCCL++ 1.0.0 is newer than the versions that flowccl knows: it must be 0.8 or 0.9"),
+    ):
+        monkeypatch.setattr(run_plans, "find_provider", partial(Provider, version, None))
+        found = failure(["run", str(folder / "out.json"), "--on", "mscclpp", "--one-gpu"], capsys)
+        assert found == f"flowccl: error: {words}\n"
+
+
+# -- MPS ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_was_started_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, program = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\n[ "$1" = "-d" ] || cat >> {log}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    with suppress(RuntimeError), mps.shared_gpu() as added:
+        assert Path(added["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
+        raise RuntimeError
+    assert "quit" in log.read_text()
+    assert not Path(added["CUDA_MPS_PIPE_DIRECTORY"]).exists()
+
+
+def test_a_daemon_of_the_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    with mps.shared_gpu() as added:
+        assert added == {}
+
+
+# -- packets in PyTorch ---------------------------------------------------------------------------------------------
+
+
+def with_packets(folder: Path, to: Path) -> PlanFacts:
+    return read_plan(changed(folder / "out.json", lambda plan: plan.update(protocol="LL"), to))
+
+
+def test_packets_are_not_captured(folder: Path, tmp_path: Path) -> None:
+    facts = with_packets(folder, tmp_path / "ll.json")
+    group: Any = SimpleNamespace(stages={(facts.path, 4096): None})
+    tensors.PlanGroup._check_capture(group, facts, (facts.path, 4096), False)
+    with pytest.raises(InputError) as refused:
+        tensors.PlanGroup._check_capture(group, facts, (facts.path, 4096), True)
+    assert str(refused.value) == (
+        f"{facts.path}: a plan with protocol LL cannot be captured in a CUDA graph: a replay would repeat the flag of "
+        "its packets and give wrong data; use a Simple plan"
+    )
+    simple = read_plan(folder / "out.json")
+    tensors.PlanGroup._check_capture(group, dataclasses.replace(simple, path=facts.path), (facts.path, 4096), True)
+    with pytest.raises(InputError, match="run allgather once with this size before it is captured"):
+        tensors.PlanGroup._check_capture(group, simple, (simple.path, 4096), True)
+
+
+def test_packets_need_the_same_plans_on_all_processes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packets = tensors.SizedPlan(with_packets(folder, tmp_path / "ll.json"))
+    simple = tensors.SizedPlan(read_plan(folder / "out.json"))
+    monkeypatch.setattr(tensors, "_counting", set())
+    tensors.check_flags([simple], 4, 8)
+    tensors.check_flags([simple], 8, 8)
+    with pytest.raises(
+        InputError, match=r"ll.json: a plan with protocol LL needs processes that all run the same plans"
+    ):
+        tensors.check_flags([packets], 8, 8)
+    monkeypatch.setattr(tensors, "_counting", set())
+    tensors.check_flags([packets], 8, 8)
+    tensors.check_flags([], 4, 8)
+    with pytest.raises(InputError, match=r"but a group of 4 of 8 processes has plans of its own; use Simple plans"):
+        tensors.check_flags([simple], 4, 8)
 
 
 def test_json_of_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

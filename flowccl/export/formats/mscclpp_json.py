@@ -1,7 +1,8 @@
 """MSCCL++ execution plans: JSON in the schema of v0.8 and later.
 
-A sender writes into the receiver's memory (put) and notifies the receiver (signal), which waits for the signal. The
-threadblocks of a GPU synchronize by semaphores, one for each dependency.
+A sender writes into the receiver's memory (put) and notifies the receiver (signal), which waits for the signal; with
+protocol LL it writes packets (mscclpp_packets.py). The threadblocks of a GPU synchronize by semaphores, one for each
+dependency.
 """
 
 from collections import defaultdict
@@ -9,11 +10,12 @@ from typing import Any
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import OperationWriter
+from flowccl.export.formats.mscclpp_packets import PacketLayout, packet_layout, packet_writer
 from flowccl.export.formats.mscclpp_switch import switch_gpus
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.in_network import switch_issuers
 from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, check_instances, make_plan
-from flowccl.export.lowering.threadblocks import Threadblock
+from flowccl.export.lowering.threadblocks import Step, Threadblock
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, check_collective, check_protocol
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.schedule import Schedule
@@ -34,7 +36,11 @@ def mscclpp_plan(
     max_bytes: int = 0,
     sms: int | None = None,
 ) -> dict[str, Any]:
-    """Return the execution plan of a schedule as a JSON value. GPUs of different hosts use port channels."""
+    """Return the execution plan of a schedule as a JSON value. GPUs of different hosts use port channels.
+
+    A plan with packets that keeps partial sums in scratch serves only the size of the schedule: with another size, they
+    would be where packets of this size are, and could be taken for packets.
+    """
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     collective = check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
@@ -42,14 +48,22 @@ def mscclpp_plan(
     if issuers is not None and schedule.demand.num_gpus <= CHANNELS_PER_BLOCK:
         check_protocol(MSCCLPP_LIMITS, protocol)
         check_instances(instances)
+        if protocol != "Simple":
+            raise InputError("mscclpp: operations of a switch have no packets; use --proto Simple")
         layout = layout_of(schedule.demand, instances, inplace)
         chunks, gpus = layout.chunks, switch_gpus(layout, issuers)
     else:
         plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
         hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
         connections = _connections(plan)
-        chunks, gpus = plan.chunks, [_gpu(plan, gpu, hosts, connections) for gpu in plan.gpus]
-    place = "in" if inplace else "out"
+        packets = None
+        if protocol == "LL":
+            _check_one_host(connections, hosts)
+            packets = [packet_layout(gpu.blocks) for gpu in plan.gpus]
+            if any(layout.plain for layout in packets):
+                min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, plan.chunks, min_bytes, max_bytes)
+        chunks, gpus = plan.chunks, [_gpu(plan, gpu, hosts, connections, packets) for gpu in plan.gpus]
+    place = ("in" if inplace else "out") + ("" if protocol == "Simple" else f"_{protocol}")
     identity = f"{schedule.topology.fingerprint[:8]}_{min_bytes}_{max_bytes}_{chunks}_{place}"
     return {
         "name": f"flowccl_{collective}_{schedule.demand.num_gpus}gpus_{identity}",  # must differ between plans
@@ -64,6 +78,29 @@ def mscclpp_plan(
         "max_message_size": max_bytes or MOST_BYTES,
         "gpus": gpus,
     }
+
+
+def _check_one_host(connections: dict[int, list[_End]], hosts: list[str]) -> None:
+    """Raise InputError if packets would travel between hosts: MSCCL++ sends them through memory channels."""
+    for ends in connections.values():
+        for src, dst, _ in ends:
+            if hosts[src] != hosts[dst]:
+                raise InputError(
+                    f"mscclpp: packets (--proto LL) are for GPUs of one host, but gpu {src} sends to gpu {dst} of "
+                    "another; use --proto Simple"
+                )
+
+
+def _only_size(size: int, chunks: int, min_bytes: int, max_bytes: int) -> tuple[int, int]:
+    """Return the smallest and largest size of a plan that serves only the size of its schedule."""
+    reason = (
+        "mscclpp: with packets (--proto LL) this plan keeps partial sums in scratch, so it serves only the size of "
+    )
+    if min_bytes > size or (max_bytes and max_bytes < size):
+        raise InputError(f"{reason}its schedule, {size} bytes, which --min-bytes and --max-bytes exclude")
+    if size % (chunks * ALIGNMENT_BYTES):
+        raise InputError(f"{reason}its schedule, and {size} bytes is no multiple of {chunks * ALIGNMENT_BYTES} bytes")
+    return size, size
 
 
 def _kind(hosts: list[str], a: int, b: int) -> str:
@@ -82,7 +119,13 @@ def _connections(plan: ExecutionPlan) -> dict[int, list[_End]]:
     return {rank: sorted(ends, key=lambda end: (end[0] + end[1], end)) for rank, ends in result.items()}
 
 
-def _gpu(plan: ExecutionPlan, gpu: GpuPlan, hosts: list[str], connections: dict[int, list[_End]]) -> dict[str, Any]:
+def _gpu(
+    plan: ExecutionPlan,
+    gpu: GpuPlan,
+    hosts: list[str],
+    connections: dict[int, list[_End]],
+    packets: list[PacketLayout] | None,
+) -> dict[str, Any]:
     channels: dict[str, list[_End]] = {"memory": [], "port": []}
     for end in connections.get(gpu.rank, []):
         channels[_kind(hosts, end[0], end[1])].append(end)
@@ -90,8 +133,9 @@ def _gpu(plan: ExecutionPlan, gpu: GpuPlan, hosts: list[str], connections: dict[
     kinds: list[str] = []
     for block in gpu.blocks:
         for step in block.steps:
-            if step.kind == "s" and (block.send, step.dst[0]) not in remote:
-                remote[block.send, step.dst[0]] = len(remote)
+            target = _written(step, packets is not None)
+            if target is not None and (block.send, target) not in remote:
+                remote[block.send, target] = len(remote)
                 kinds.append(_kind(hosts, gpu.rank, block.send))
     semaphores = _semaphores(gpu)
     counts = plan.layout.whole_counts
@@ -99,7 +143,7 @@ def _gpu(plan: ExecutionPlan, gpu: GpuPlan, hosts: list[str], connections: dict[
         "id": gpu.rank,
         "input_chunks": counts[0],
         "output_chunks": counts[1],
-        "scratch_chunks": gpu.scratch,
+        "scratch_chunks": gpu.scratch if packets is None else packets[gpu.rank].scratch,
         "channels": [
             {"channel_type": kind, "connected_to": [b if a == gpu.rank else a for a, b, _ in ends]}
             for kind, ends in channels.items()
@@ -111,10 +155,17 @@ def _gpu(plan: ExecutionPlan, gpu: GpuPlan, hosts: list[str], connections: dict[
         ],
         "semaphores": [{"init_value": 0} for ids in semaphores[0].values() for _ in ids],
         "threadblocks": [
-            _block(gpu.rank, number, block, hosts, channels, remote, semaphores)
+            _block(gpu.rank, number, block, hosts, channels, remote, semaphores, packets)
             for number, block in enumerate(gpu.blocks)
         ],
     }
+
+
+def _written(step: Step, packets: bool) -> str | None:
+    """Return the buffer of the receiver that a step writes, None if it does not send."""
+    if step.kind not in ("s", "forward"):
+        return None
+    return "s" if packets else step.dst[0]
 
 
 def _semaphores(gpu: GpuPlan) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
@@ -139,6 +190,7 @@ def _block(
     channels: dict[str, list[_End]],
     remote: dict[tuple[int, str], int],
     semaphores: tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]],
+    packets: list[PacketLayout] | None,
 ) -> dict[str, Any]:
     """Return one threadblock: its tables of channels and remote buffers, and operations that index these tables."""
     ids: dict[str, list[int]] = {"memory": [], "port": []}
@@ -149,7 +201,10 @@ def _block(
             end = (rank, peer, block.channel) if direction == "send" else (peer, rank, block.channel)
             ids[kinds[direction]].append(channels[kinds[direction]].index(end))
     writer = OperationWriter(kinds.get("send", ""), kinds.get("recv", ""))
-    buffers = list(dict.fromkeys(step.dst[0] for step in block.steps if step.kind == "s"))
+    if packets is not None:
+        writer = packet_writer(block, packets[rank], packets[block.send] if block.send >= 0 else None, rank)
+    written = [_written(step, packets is not None) for step in block.steps]
+    buffers = list(dict.fromkeys(buffer for buffer in written if buffer is not None))
     acquires, releases = semaphores
     writer.write(
         block,

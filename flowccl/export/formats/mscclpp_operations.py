@@ -31,8 +31,8 @@ def count_operations(block: Threadblock) -> int:
             waited = worked = False
             touched.clear()
         elif kind not in _WAITS:
-            slots = _slots(step.src, step.count)
-            slots |= set() if kind == "s" else _slots(step.dst, step.count)
+            slots = slots_of(step.src, step.count)
+            slots |= set() if kind == "s" else slots_of(step.dst, step.count)
             if waited or not touched.isdisjoint(slots):
                 count += 1
                 waited = False
@@ -84,7 +84,7 @@ class OperationWriter:
 
     def _step(self, step: Step, buffers: dict[str, int], *, flush: bool) -> None:
         """Write one step. A port reads its source until it is flushed: before others write there, and at the end."""
-        src, dst = _buffer(step.src, step.count), _buffer(step.dst, step.count)
+        src, dst = buffer_of(step.src, step.count), buffer_of(step.dst, step.count)
         if step.kind == "r":
             self._wait("wait", **self._channel(self.recv_kind, True))
         elif step.kind in ("await-ready", "await-release"):
@@ -99,14 +99,14 @@ class OperationWriter:
                 self._barrier()
                 self._add("pwsf" if flush else "pws", src_buff=[src], dst_buff=[remote], **channel)
                 return
-            self._work("put", _slots(step.src, step.count), src_buff=[src], dst_buff=[remote], **channel)
+            self._work("put", slots_of(step.src, step.count), src_buff=[src], dst_buff=[remote], **channel)
             self._barrier()
             self._add("signal", **channel)
         elif step.kind == "cpy":
-            slots = _slots(step.src, step.count) | _slots(step.dst, step.count)
+            slots = slots_of(step.src, step.count) | slots_of(step.dst, step.count)
             self._work("copy", slots, src_buff=[src], dst_buff=[dst])
         else:
-            slots = _slots(step.src, step.count) | _slots(step.dst, step.count)
+            slots = slots_of(step.src, step.count) | slots_of(step.dst, step.count)
             self._work("re", slots, src_buff=[dst, src], dst_buff=[dst])
 
     def _add(self, name: str, **fields: Any) -> None:
@@ -145,9 +145,11 @@ def _flushed(block: Threadblock, releases: list[list[Any]]) -> set[int]:
     return flushed
 
 
-def _buffer(slot: BufferSlot, count: int) -> dict[str, Any]:
+def buffer_of(slot: BufferSlot, count: int) -> dict[str, Any]:
+    """Return some chunks of a buffer, as plans write them."""
     return {"type": slot[0], "index": slot[1], "size": count}
 
 
-def _slots(slot: BufferSlot, count: int) -> set[BufferSlot]:
+def slots_of(slot: BufferSlot, count: int) -> set[BufferSlot]:
+    """Return the slots of some chunks."""
     return {(slot[0], slot[1] + k) for k in range(count)}

@@ -1,7 +1,7 @@
 """MSCCL++ execution plans (JSON, v0.8 and later) as a program.
 
-Supported are the operations that move data between two GPUs, on one or through a switch, and those that order them.
-Packets, barriers and pipelines are not supported.
+Supported are the operations that move data between two GPUs, on one or through a switch, and those that order them; of
+the packets, those that flowccl writes. Barriers and pipelines are not supported.
 """
 
 from collections import Counter, defaultdict
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError
+from flowccl.export.formats.read_packets import PACKET_STEPS, connect_packets
 from flowccl.export.proof.program import Cell, Operation, RuntimeProgram
 from flowccl.files import parse_json, read_bytes
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
@@ -106,7 +107,7 @@ class _PlanReader:
             raise _PlanError(f"plan: collective must be one of {', '.join(ours)}, got {collective[:40]!r}")
         protocol = _get(plan, "protocol", str, "plan")
         if protocol not in MSCCLPP_LIMITS.protocols:
-            raise _PlanError(f"plan: only the protocol Simple is supported, got {protocol[:40]!r}")
+            raise _PlanError(f"plan: protocol must be {' or '.join(MSCCLPP_LIMITS.protocols)}, got {protocol[:40]!r}")
         if not _get(plan, "name", str, "plan"):
             raise _PlanError("plan: name must not be empty")
         inplace: bool = _get(plan, "inplace", bool, "plan")
@@ -123,6 +124,7 @@ class _PlanReader:
         chunks = max(max(i, o) for i, o, _ in counts)
         self.program = RuntimeProgram(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
         self.program.min_bytes = plan.get("min_message_size", 0)
+        self.program.packets = protocol == "LL"
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
                 self.program.found("limit", f"gpu {rank}: input_chunks and output_chunks must be at least 1")
@@ -131,6 +133,7 @@ class _PlanReader:
         self.semaphores: dict[Hashable, Counter[tuple[str, int]]] = defaultdict(Counter)
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank)
+        connect_packets(self.program, plan.get("max_message_size", 2**64 - 1))
         for key, users in self.semaphores.items():
             for name in ("sem_acquire", "sem_release"):
                 if len({block for used, block in users if used == name}) > 1:
@@ -236,6 +239,8 @@ class _PlanReader:
                 self._local(op, operation, place)
             elif name in _GROUPS:
                 self._group(op, operation, switches, place)
+            elif name in PACKET_STEPS:
+                self._packets(op, operation, refs["memory"], place)
             elif name in _PUTS or name in _TOKENS - {"sem_acquire", "sem_release"}:
                 self._remote(op, operation, own, refs, place)
             elif name in _TOKENS:
@@ -329,6 +334,34 @@ class _PlanReader:
         if operation.name == "pws":
             operation.lingers = set(src)
 
+    def _packets(self, op: Any, operation: Operation, refs: list[tuple[int, str]], where: str) -> None:
+        """Add the effect of an operation on packets: it puts plain data or packets, or takes data from packets."""
+        sources, targets = _get(op, "src_buff", list, where), _get(op, "dst_buff", list, where)
+        reduces, puts = operation.name == "repkt", operation.name in ("ppkt", "rppkt")
+        if len(targets) != 1 or not (len(sources) == 1 or (reduces and len(sources) > 1)):
+            raise _PlanError(f"{where}: {operation.name} needs one target, and one source (repkt: at least two)")
+        first = 1 if reduces or operation.name == "ppkt" else 0  # the sources before it are plain data
+        cells = [self._cells(b, operation.rank, where) for b in sources[:first]]
+        cells += [self._packet_cells(b, operation.rank, where) for b in sources[first:]]
+        if puts:
+            rank, kind = refs[_number(targets[0], "buffer_id", where, 0, len(refs) - 1)]
+            if kind != "s" or _get(op, "channel_type", str, where) != "memory":
+                raise _PlanError(f"{where}: packets must be put into scratch, over a memory channel")
+            into = self._packet_cells(targets[0] | {"type": "s"}, rank, where)
+            operation.sends_to, operation.size, operation.packets = rank, len(into), True
+        else:
+            into = self._cells(targets[0], operation.rank, where)
+        if any(len(found) != len(into) for found in cells):
+            raise _PlanError(f"{where}: sources and target differ in size")
+        for k, target in enumerate(into):
+            operation.assigns.append((target, tuple(found[k] for found in cells)))
+
+    def _packet_cells(self, buffer: Any, rank: int, where: str) -> list[Cell]:
+        found = self._cells(buffer, rank, where)
+        if found[0][1] != "s":
+            raise _PlanError(f"{where}: packets must be in scratch")
+        return [(rank, "p", index) for _, _, index in found]
+
     def _semaphore(self, op: Any, operation: Operation, semaphores: int, where: str) -> None:
         ids = _numbers(op, "semaphore_ids", where, 0, semaphores - 1)
         self._limit("semaphores per operation", len(ids), SEMAPHORES_PER_STEP, where)
@@ -343,8 +376,8 @@ class _PlanReader:
             threads.waited = threads.worked = False
             threads.touched.clear()
             return
-        works = operation.name in _LOCAL | _GROUPS or (operation.name in _PUTS and not is_port)
-        cells = operation.reads() | operation.writes()
+        works = operation.name in _LOCAL | _GROUPS | PACKET_STEPS or (operation.name in _PUTS and not is_port)
+        cells = {cell for cell in operation.reads() | operation.writes() if cell[1] != "p"}  # packets have flags
         problem = ""
         if operation.pops:
             problem = "a nop must come before this wait, to let all threads finish" if threads.worked else ""

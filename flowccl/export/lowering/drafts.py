@@ -17,7 +17,8 @@ class Draft:
 
     One-sided senders and receivers also synchronize: "ready" (the receiver has entered the call) and "await-ready"
     (the sender waits for it); "release" (the receiver no longer uses the scratch that an `early` send wrote before the
-    receiver was ready) and "await-release" (the sender waits for it).
+    receiver was ready, or the packets of the sender) and "await-release" (the sender waits for it). `frees` are the
+    slots that a release of packets comes after.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Draft:
     channel: int = 0
     early: bool = False
     message: int = -1
+    frees: tuple[BufferSlot, ...] = ()
 
     def reads(self) -> list[BufferSlot]:
         """Return the slots of this GPU that the step reads."""
@@ -41,7 +43,9 @@ class Draft:
 
     def writes(self) -> list[BufferSlot]:
         """Return the slots of this GPU that the step writes or releases."""
-        return [] if self.kind in ("s", "ready", "await-ready", "await-release") else _slots(self.dst, self.count)
+        if self.kind in ("s", "ready", "await-ready", "await-release"):
+            return []
+        return [*self.frees, *_slots(self.dst, self.count)]
 
 
 @dataclass(slots=True)

@@ -58,9 +58,9 @@ class _Lowering:
             self._put(rank, chunk, layout.input(rank, chunk, instance))
         self.sends_left = _sends_left(moves, events)
         self.accumulator: dict[tuple[int, int], BufferSlot] = {}
-        self.causes = Causes(len(moves)) if limits.one_sided else None
+        self.causes = Causes(len(moves)) if limits.direct else None
         self.open: dict[int, Draft] = {}
-        self.early = _early(moves) if limits.one_sided else set()
+        self.early = _early(moves) if limits.direct else set()
         self.lent: dict[tuple[int, int], Draft] = {}  # (gpu, chunk): its early receive, while the scratch is in use
 
     def run(self, events: list[Event]) -> None:

@@ -11,6 +11,7 @@ from math import ceil
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
+from flowccl.export.formats.mscclpp_packets import count_packet_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.lower import lower
@@ -84,6 +85,7 @@ def make_plan(
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
     check_instances(instances)
+    limits = limits.with_protocol(protocol)
     if sms is not None:  # all threadblocks must be resident at once, and each of them fills an SM
         limits = replace(limits, blocks=min(limits.blocks, sms))
     layout = layout_of(schedule.demand, instances, inplace)
@@ -139,15 +141,14 @@ def _split(
     many channels or threadblocks.
     """
     splits: Splits = {}
-    one_sided = limits.one_sided
     while True:
-        assign_channels(gpu_drafts, strategy, needed, splits, one_sided=one_sided)
+        assign_channels(gpu_drafts, strategy, needed, splits, one_sided=limits.one_sided)
         gpus = [
             GpuPlan(
                 drafts.rank,
                 *empty.layout.counts(drafts.rank),
                 drafts.scratch,
-                make_blocks(drafts, strategy, splits, one_sided=one_sided),
+                make_blocks(drafts, strategy, splits, limits),
             )
             for drafts in gpu_drafts
         ]
@@ -179,7 +180,7 @@ def _pack(
         plan, excess, splits = _split(empty, gpu_drafts, replace(strategy, share=False, fuse=False), needed, roomy)
         if not excess:
             gpus = [
-                replace(gpu, blocks=make_blocks(drafts, strategy, splits, _fitting(gpu, limits, spare), one_sided=True))
+                replace(gpu, blocks=make_blocks(drafts, strategy, splits, limits, _fitting(gpu, limits, spare)))
                 for gpu, drafts in zip(plan.gpus, gpu_drafts, strict=True)
             ]
             plan = replace(plan, gpus=tuple(gpus))
@@ -235,7 +236,7 @@ def _strategies(limits: RuntimeLimits) -> list[LoweringStrategy]:
 def num_steps(block: Threadblock, limits: RuntimeLimits) -> int:
     """Return the number of steps in the file, with the nops for further waits or all one-sided operations."""
     if limits.one_sided:
-        return count_operations(block)
+        return count_packet_operations(block) if limits.packets else count_operations(block)
     return sum(max(1, len(step.waits)) for step in block.steps)
 
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from flowccl.export.lowering.buffers import BufferSlot
 from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
+from flowccl.export.lowering.packets import PACKET_KINDS, forwarded, release_packets
+from flowccl.runtimes.limits import RuntimeLimits
 
 MOST_PEERS = 32  # sending threadblocks of one channel; more peers use further channels
 
@@ -38,7 +40,8 @@ class Step:
     """One instruction on `count` chunks from `src` to `dst`.
 
     `waits` are (threadblock, step) of the same GPU; `awaited` is the number of steps that wait for this one. The `dst`
-    of a send and the `src` of a plain receive are on the peer. A fused step forwards the chunks that it stores.
+    of a send and the `src` of a plain receive are on the peer. A fused step forwards the chunks that it stores. With
+    packets, a "relay" leaves what it receives in its packets, and a "forward" sends from there.
     """
 
     kind: str
@@ -122,9 +125,8 @@ def make_blocks(
     gpu: GpuDrafts,
     strategy: LoweringStrategy,
     splits: Splits,
+    limits: RuntimeLimits,
     fits: Callable[[tuple[int, int], tuple[int, int]], bool] | None = None,
-    *,
-    one_sided: bool,
 ) -> tuple[Threadblock, ...]:
     """Return the threadblocks of one GPU, with the dependencies of their steps.
 
@@ -137,17 +139,23 @@ def make_blocks(
         groups = _shared(groups, writer, fits)
     where: dict[int, tuple[int, int]] = {}
     rows: list[list[tuple[Draft, Draft | None]]] = []
+    drafts = list(gpu.drafts)
+    stay = forwarded(gpu.drafts) if limits.packets else set()
     for number, group in enumerate(groups):
         group.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
-        if one_sided:
+        if limits.direct:
             _add_synchronization(gpu.rank, group)
+        elif limits.packets:
+            added = release_packets(gpu.rank, group.drafts, stay)
+            group.drafts += added
+            drafts += [draft for draft in added if draft.kind == "release"]
         rows.append(_fused(group.drafts, writer) if strategy.fuse else [(draft, None) for draft in group.drafts])
         for index, (draft, sent) in enumerate(rows[-1]):
             where[id(draft)] = number, index
             if sent is not None:
                 where[id(sent)] = number, index
-    waits = _waits(gpu, where)
-    if one_sided:  # a receive waits for nothing but its data, which the plan lets come only when its slot is free
+    waits = _waits(drafts, where, stay)
+    if limits.direct:  # a receive waits for nothing but its data, which the plan lets come only when its slot is free
         waits = {place: found for place, found in waits.items() if rows[place[0]][place[1]][0].kind != "r"}
     awaited = Counter(target for targets in waits.values() for target in targets)
     return tuple(
@@ -156,7 +164,7 @@ def make_blocks(
             group.recv,
             group.channel,
             tuple(
-                _step(draft, sent, waits.get((number, index), ()), awaited[number, index])
+                _step(draft, sent, waits.get((number, index), ()), awaited[number, index], stays=id(draft) in stay)
                 for index, (draft, sent) in enumerate(rows[number])
             ),
             tuple(dict.fromkeys(_connection(gpu.rank, draft.lane) for draft in group.drafts if draft.lane[0])),
@@ -169,9 +177,11 @@ def _connection(rank: int, lane: Lane) -> Connection:
     return (lane[1], rank, *lane[2:]) if lane[0] == "recv" else (rank, *lane[1:])
 
 
-def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], awaited: int) -> Step:
+def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], awaited: int, *, stays: bool) -> Step:
     if sent is None:
-        return Step(draft.kind, draft.src, draft.dst, draft.count, waits, awaited)
+        return Step(
+            PACKET_KINDS[draft.kind] if stays else draft.kind, draft.src, draft.dst, draft.count, waits, awaited
+        )
     kind = {"r": "rcs", "rrc": "rrcs"}[draft.kind]
     return Step(kind, draft.src, draft.dst, draft.count, waits, awaited)
 
@@ -284,10 +294,13 @@ def _fused(drafts: list[Draft], writer: dict[int, Draft]) -> list[tuple[Draft, D
     return rows
 
 
-def _waits(gpu: GpuDrafts, where: dict[int, tuple[int, int]]) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+def _waits(
+    drafts: list[Draft], where: dict[int, tuple[int, int]], stay: set[int]
+) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
     """Return for every step (threadblock, index) the steps it must wait for, without those that other waits imply.
 
-    A read comes after the last write; a write comes after the last write and all reads since.
+    A read comes after the last write; a write comes after the last write and all reads since. Receives that `stay` in
+    their packets do nothing: their flags order the sends that forward them.
     """
     wrote: dict[BufferSlot, tuple[int, int]] = {}
     read: dict[BufferSlot, list[tuple[int, int]]] = {}
@@ -295,7 +308,9 @@ def _waits(gpu: GpuDrafts, where: dict[int, tuple[int, int]]) -> dict[tuple[int,
     start = np.full(1 + max((block for block, _ in where.values()), default=0), -1, dtype=np.int32)
     now: dict[int, NDArray[np.int32]] = {}
     waits: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
-    for draft in gpu.drafts:
+    for draft in drafts:
+        if draft.kind == "r" and id(draft) in stay:
+            continue
         place = where[id(draft)]
         known = now.get(place[0], start).copy()
         reads, writes = draft.reads(), draft.writes()

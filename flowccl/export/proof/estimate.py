@@ -2,7 +2,8 @@
 
 This is an event simulation. A step starts when everything it waits for is complete. A step that sends occupies the
 links of the fastest route between the two GPUs until its bytes have passed, first come, first served; its data arrives
-after the latency of the route. Copies and reductions on a GPU take no time. Bandwidths are those at time zero.
+after the latency of the route. Packets are twice the bytes, and need no signal after their arrival. Copies and
+reductions on a GPU take no time. Bandwidths are those at time zero.
 
 Operations of a switch occupy one direction of the links of all GPUs of the group: a load with reduction of z bytes
 moves z bytes from every member into the switch and z bytes to the GPU that issues it; a store to all moves z bytes from
@@ -105,7 +106,8 @@ class _Simulation:
         if operation.group:
             choices = self.network.group(operation, operation.size * self.chunk_bytes)
         elif operation.sends_to >= 0 and operation.size:
-            choices = self.network.send(operation.rank, operation.sends_to, operation.size * self.chunk_bytes)
+            size = operation.size * self.chunk_bytes * (2 if operation.packets else 1)
+            choices = self.network.send(operation.rank, operation.sends_to, size)
         else:
             self.begin[n] = now
             self._complete(n, now, now)
@@ -152,7 +154,7 @@ class _Simulation:
         for other, by_token in self.after[n]:
             ready = done if by_token else free
             if by_token and operations[other].rank != rank:
-                ready += self.network.latency_ps(rank, operations[other].rank)
+                ready += self.network.latency_ps(rank, operations[other].rank, signals=not operations[n].packets)
             self.since[other] = max(self.since[other], ready)
             self.waits[other] -= 1
             if not self.waits[other]:

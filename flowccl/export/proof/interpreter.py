@@ -91,8 +91,8 @@ def _bounds(program: RuntimeProgram, findings: list[Finding]) -> None:
     words = []
     for operation in program.operations:
         for rank, buffer, index in sorted(operation.reads() | operation.writes()):
-            count = program.counts[rank]["ios".index(buffer)]
-            if buffer != "s" and False in program.modes and not sizes[rank]["io".index(buffer)]:
+            count = program.buffer_chunks(rank, buffer)
+            if buffer in ("i", "o") and False in program.modes and not sizes[rank]["io".index(buffer)]:
                 count = 0  # the caller passes no such buffer on this rank
             if not 0 <= index < count:
                 words.append(f"{operation}: chunk {buffer}[{index}] of gpu {rank}, whose buffer has {count} chunks")

@@ -24,12 +24,16 @@ class _Hop:
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A route between two GPUs: its hops, its latency, the bandwidth of each segment, and whether a proxy sends."""
+    """A route between two GPUs: its hops, its latency, the bandwidth of each segment, and whether a proxy sends.
+
+    `signal_ps` is the part of the latency after the data has arrived, until a signal is seen.
+    """
 
     hops: tuple[_Hop, ...]
     latency_ps: int
     segment_GBps: tuple[float, ...]
     proxy: bool = False
+    signal_ps: int = 0
 
     def busy_times_ps(self, size_bytes: int) -> list[int]:
         """Return the time for which each segment is busy."""
@@ -64,10 +68,10 @@ class SimulatedNetwork:
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.made: dict[tuple[int, int, int], list[Occupation]] = {}
 
-    def latency_ps(self, src: int, dst: int) -> int:
-        """Return the latency of a signal, which may travel against the direction of the only links."""
+    def latency_ps(self, src: int, dst: int, *, signals: bool = True) -> int:
+        """Return the latency of a signal, which may travel against the direction of the only links, or of packets."""
         routes = self.routes.get((src, dst)) or self.routes.get((dst, src)) or self._between(src, dst)
-        return routes[0].latency_ps
+        return routes[0].latency_ps - (0 if signals else routes[0].signal_ps)
 
     def _between(self, src: int, dst: int) -> list[_Route]:
         if (src, dst) not in self.routes:
@@ -143,6 +147,7 @@ def _routes(topology: Topology, costs: MessageCosts | None) -> dict[tuple[int, i
                 made.append(_Hop(link, int(shape.hop_offset_ps[hop]), rates[segment], segment, *own))
             latency = made[-1].offset_ps + int(topology.link_latency_ps[made[-1].link])
             proxy = costs is not None and costs.of(kinds[made[0].link]).proxy
-            rows.append(_Route(tuple(made), latency, tuple(rates), proxy))
+            signal = 0 if costs is None else min(costs.of(kinds[made[-1].link]).signal_ps, latency)
+            rows.append(_Route(tuple(made), latency, tuple(rates), proxy, signal))
         result[src, end] = rows
     return result

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 Cell = tuple[int, str, int]
-"""A chunk of memory: (rank, "i" | "o" | "s" for input, output, scratch, index)."""
+"""A chunk of memory: (rank, "i" | "o" | "s" | "p" for input, output, scratch, packets in scratch, index)."""
 
 Operand = Cell | int
 """A cell, or n for the n-th chunk that the step receives or sends."""
@@ -22,8 +22,8 @@ class Operation:
     sends. `size` is the number of chunks moved, to gpu `sends_to` if the step sends. Other steps may wait only for a
     step that `is_published`. Cells in `lingers` are read asynchronously after the step, until its data is received or
     step `flushed_by` of the same threadblock is complete. `group` are the ranks whose memory an operation of a switch
-    accesses together. `label` is the file's name for the place of the step, if that
-    is not a threadblock.
+    accesses together. A step that sends `packets` sends twice the bytes, and its data needs no signal. `label` is the
+    file's name for the place of the step, if that is not a threadblock.
     """
 
     rank: int
@@ -41,6 +41,7 @@ class Operation:
     sends_to: int = -1
     label: str = ""
     group: tuple[int, ...] = ()
+    packets: bool = False
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
@@ -73,7 +74,8 @@ class RuntimeProgram:
     `modes` lists the supported calls: in place (True), out of place (False) or both. It is empty if the file does not
     name its collective; then only matching and deadlocks are checked. `chunks` is the number of chunks of the whole
     buffer, `counts` the numbers of (input, output, scratch) chunks of each rank. `depth` limits the tokens of each
-    connection; None means no limit. `findings` are those of the reader.
+    connection; None means no limit. With `packets`, scratch has twice the bytes: a chunk of it has room for the packets
+    of a chunk, or for two plain chunks. `findings` are those of the reader.
     """
 
     collective: str
@@ -87,6 +89,7 @@ class RuntimeProgram:
     findings: list[Finding] = field(default_factory=list)
     min_bytes: int = 0
     max_bytes: int = 0
+    packets: bool = False
 
     @property
     def most_threadblocks(self) -> int:
@@ -101,7 +104,13 @@ class RuntimeProgram:
 
     def scratch_bytes(self, size_bytes: int) -> int:
         """Return the bytes of the largest scratch buffer of a GPU, for a buffer of `size_bytes`."""
-        return max((scratch for _, _, scratch in self.counts), default=0) * -(-size_bytes // self.chunks)
+        return max(self.buffer_chunks(rank, "s") for rank in range(self.num_gpus)) * -(-size_bytes // self.chunks)
+
+    def buffer_chunks(self, rank: int, buffer: str) -> int:
+        """Return the number of chunks of a rank's buffer; "p" is its scratch as packets."""
+        if buffer in ("s", "p"):
+            return self.counts[rank][2] * (2 if self.packets and buffer == "s" else 1)
+        return self.counts[rank]["io".index(buffer)]
 
     def found(self, kind: str, message: str) -> None:
         """Record an error."""

@@ -39,7 +39,7 @@ def early_writes(program: RuntimeProgram, before: list[list[int]], order: list[i
                 continue
             name = f"{operation}: writes {buffer}[{index}] of gpu {rank}"
             late = next((m for m in users[cell] if not left[m] >> operation.rank & 1), None)
-            if buffer != "s":
+            if buffer in ("i", "o"):
                 findings.append(Finding("entry", f"{name}, which may not have entered the call yet"))
             elif late is not None:
                 words = f"and does not wait for {operations[late]}, which may come after the write of the next call"

@@ -56,7 +56,7 @@ class CollectiveDefinition:
     def canonical(self, cell: Cell) -> Cell:
         """Return the canonical cell of a memory: in place, the smaller buffer is the rank's block of the larger one."""
         rank, buffer, index = cell
-        if not self.inplace or buffer == "s":
+        if not self.inplace or buffer in ("s", "p"):
             return cell
         have = self.sizes(rank)
         larger = 1 if have[1] > have[0] else 0

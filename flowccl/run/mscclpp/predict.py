@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from flowccl.errors import InputError
-from flowccl.export.proof.program import Operation, RuntimeProgram
+from flowccl.export.proof.program import Operand, Operation, RuntimeProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ H200_COSTS = StepCosts(27.4, 1.05, 0.65, 0.16, 69.3, 3140.0)
 def predict_call_us(program: RuntimeProgram, size_bytes: int, costs: StepCosts) -> float:
     """Return the time of a call with a buffer of `size_bytes`, as nccl-tests counts them."""
     return costs.start_us + _SharedGpu(program, size_bytes / program.chunks, costs).run()
+
+
+def _bytes(cell: Operand) -> int:
+    """Return the bytes of a cell for each byte of data: packets have as many bytes of flags."""
+    return 2 if not isinstance(cell, int) and cell[1] == "p" else 1
 
 
 class _SharedGpu:
@@ -98,7 +103,7 @@ class _SharedGpu:
 
     def _after_fixed(self, block: tuple[int, int]) -> None:
         step = self.blocks[block][self.place[block]]
-        cells = sum(1 + len(sources) for _, sources in step.assigns)
+        cells = sum(_bytes(cell) for target, sources in step.assigns for cell in (target, *sources))
         if cells:
             heapq.heappush(self.moving, (self.clock + cells * self.chunk_bytes, block))
         else:

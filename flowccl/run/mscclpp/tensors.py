@@ -63,6 +63,8 @@ class PlanGroup:
 
         self.torch, self.rank, self.ranks = torch, rank, ranks
         self.plans = [plan for plan in plans if plan.facts.ranks == ranks]
+        known = torch.distributed.is_initialized()  # else this group is the first, of all processes
+        check_flags(self.plans, ranks, int(torch.distributed.get_world_size()) if known else ranks)
         self.counts: Counter[str] = Counter()
         self.stages: dict[tuple[str, int], _Stage] = {}
         self.device = int(torch.cuda.current_device())
@@ -176,6 +178,25 @@ class PlanGroup:
         rows.copy_(places[:, : rows.shape[1]])
         if flat.data_ptr() != tensor.data_ptr():
             tensor.copy_(flat.view(tensor.dtype).view_as(tensor))
+
+
+_counting: set[str] = set()  # "LL": a plan with packets was given; "part": a group of some of the processes has plans
+
+
+def check_flags(plans: Sequence[SizedPlan], ranks: int, world: int) -> None:
+    """Raise InputError if packets would get different flags: all processes must run the same number of plans.
+
+    A flag is the number of plans that a process has run, in all groups.
+    """
+    packets = [plan.facts for plan in plans if plan.facts.protocol != "Simple"]
+    now = {name for name, found in (("LL", packets), ("part", plans and ranks < world)) if found}
+    if {"LL", "part"} <= _counting | now:
+        name = f"{packets[0].path}: a" if packets else "a"
+        raise InputError(
+            f"{name} plan with protocol LL needs processes that all run the same plans, but a group of {ranks} of "
+            f"{world} processes has plans of its own; use Simple plans"
+        )
+    _counting.update(now)
 
 
 @lru_cache(maxsize=1)

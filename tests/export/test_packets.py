@@ -1,0 +1,295 @@
+"""MSCCL++ plans with packets (protocol LL): their contents, their proof, their findings, and when they are chosen."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowccl.cli import main
+from flowccl.errors import FileError, InputError
+from flowccl.export.lowering.plan import make_plan, num_steps
+from flowccl.export.proof.estimate import estimate_ps
+from flowccl.run.mscclpp.predict import H200_COSTS, predict_call_us
+from flowccl.run.replay import replay
+from flowccl.runtimes.limits import LIMITS
+from flowccl.runtimes.machine import on_runtime
+from flowccl.runtimes.profiles import PROFILES
+from flowccl.schedule.files import save_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
+from flowccl.topology.machines import machine
+from tests.export.cases import exchange, findings, kinds, made, plan_value, random_schedule, read, schedule_of
+
+COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
+SIZE = 65536
+LL = LIMITS["mscclpp"].with_protocol("LL")
+
+
+def small(name: str, collective: str, chunks: int = 1) -> Schedule:
+    return schedule_of(name, collective, chunks, SIZE)
+
+
+def operations(plan: Any, name: str) -> list[dict[str, Any]]:
+    return [op for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"] if op["name"] == name]
+
+
+# -- proofs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("name", ["ring:4", "full:4", pytest.param("dgx1", marks=pytest.mark.slow)])
+def test_every_collective_is_proved_and_runs_on_numbers(name: str, collective: str, inplace: bool) -> None:
+    data = made(small(name, collective, 2), "mscclpp", protocol="LL", inplace=inplace)
+    program = read(data, "mscclpp")
+    assert findings(data, "mscclpp") == []
+    assert [found for seed in range(2) for found in replay(program, seed=seed)] == []
+    assert program.packets
+    assert predict_call_us(program, SIZE, H200_COSTS) > H200_COSTS.start_us
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 10_000), inplace=st.booleans(), instances=st.integers(1, 3))
+def test_random_schedules_are_proved(seed: int, inplace: bool, instances: int) -> None:
+    schedule, root = random_schedule(seed)
+    if schedule.demand.collective not in LIMITS["mscclpp"].collectives:
+        return
+    try:
+        data = made(schedule, "mscclpp", protocol="LL", inplace=inplace, instances=instances)
+    except InputError as error:
+        known = ("are for GPUs of one host", "serves only the size of its schedule")
+        if not any(words in str(error) for words in known):
+            raise
+        return
+    assert findings(data, "mscclpp", root) == []
+    program = read(data, "mscclpp", root)
+    assert replay(program, seed=seed) == []
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_one_shot_and_exchanging_allreduces(inplace: bool) -> None:
+    one_shot = synthesize(machine("ring:4"), "allreduce", SIZE, method="one-shot", chunks=2, steps=2).schedule
+    for schedule in (one_shot, exchange()):
+        size = schedule.demand.size_bytes
+        if size % 16:
+            continue
+        assert findings(made(schedule, "mscclpp", protocol="LL", inplace=inplace), "mscclpp") == []
+
+
+@pytest.mark.parametrize("collective", ["allgather", "alltoall", "reduce_scatter"])
+def test_operations_are_counted_as_they_are_written(collective: str) -> None:
+    schedule = small("ring:4", collective, 4)
+    written = plan_value(schedule, protocol="LL")
+    for gpu, theirs in zip(make_plan(schedule, LL, protocol="LL").gpus, written["gpus"], strict=True):
+        assert [num_steps(block, LL) for block in gpu.blocks] == [len(b["ops"]) for b in theirs["threadblocks"]]
+
+
+# -- contents -------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_of_two_gpus() -> None:
+    """Each GPU puts packets and reads those of the other; then it says so, and waits until the other has read."""
+    plan = plan_value(small("full:2", "allreduce"), protocol="LL", inplace=True)
+    assert (plan["protocol"], plan["use_double_scratch_buffer"]) == ("LL", False)
+    assert plan["name"].endswith("_in_LL")
+    names = Counter(op["name"] for block in plan["gpus"][0]["threadblocks"] for op in block["ops"])
+    assert (names["ppkt"], names["repkt"], names["upkt"], names["signal"], names["wait"]) == (2, 1, 1, 1, 1)
+    assert plan["gpus"][0]["scratch_chunks"] == 2
+    assert plan["gpus"][0]["remote_buffers"] == [{"rank": 1, "type": "s", "access_channel_types": ["memory"]}]
+    assert operations(plan, "put") == []
+
+
+def test_relays_forward_packets() -> None:
+    plan = plan_value(small("ring:4", "alltoall"), protocol="LL")
+    forwards = operations(plan, "rppkt")
+    assert len(forwards) == 4
+    assert all(op["src_buff"][0]["type"] == "s" for op in forwards)
+    assert all(op["dst_buff"][0]["type"] == "o" for op in operations(plan, "upkt"))
+    assert (plan["min_message_size"], plan["max_message_size"]) == (0, 2**64 - 1)
+
+
+def test_partial_sums_are_after_all_packets_and_fix_the_size() -> None:
+    plan = plan_value(small("ring:4", "reduce_scatter"), protocol="LL")
+    assert (plan["min_message_size"], plan["max_message_size"]) == (SIZE, SIZE)
+    for gpu in plan["gpus"]:
+        ops = [op for block in gpu["threadblocks"] for op in block["ops"]]
+        packets = {op["src_buff"][-1]["index"] for op in ops if op["name"] in ("repkt", "upkt")}
+        plain = {op["dst_buff"][0]["index"] for op in ops if op["name"] == "repkt" and op["dst_buff"][0]["type"] == "s"}
+        assert packets == set(range(len(packets)))
+        assert not plain or min(plain) == 2 * len(packets)
+        assert max(plain, default=0) < 2 * gpu["scratch_chunks"]
+
+
+def test_scratch_is_twice_the_bytes() -> None:
+    program = read(made(small("full:4", "allgather"), "mscclpp", protocol="LL"), "mscclpp")
+    assert program.scratch_bytes(SIZE) == 3 * 2 * SIZE // 4
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_packets_are_for_one_host() -> None:
+    with pytest.raises(
+        InputError, match=r"packets \(--proto LL\) are for GPUs of one host, but gpu \d sends to gpu \d of another"
+    ):
+        made(small("rail:2x2", "allgather"), "mscclpp", protocol="LL")
+
+
+def test_packets_are_not_for_switches() -> None:
+    schedule = synthesize(machine("dgx_h100:1"), "allgather", SIZE, method="greedy", chunks=1, steps=1).schedule
+    with pytest.raises(InputError, match="operations of a switch have no packets; use --proto Simple"):
+        made(schedule, "mscclpp", protocol="LL")
+
+
+def test_sizes_of_plans_with_partial_sums() -> None:
+    schedule = small("ring:4", "reduce_scatter")
+    with pytest.raises(
+        InputError, match=r"keeps partial sums in scratch, so it serves only the size of its schedule, 65"
+    ):
+        made(schedule, "mscclpp", protocol="LL", max_bytes=1024)
+    odd = schedule_of("ring:4", "reduce_scatter", 1, 1000)
+    with pytest.raises(InputError, match="and 1000 bytes is no multiple of 64 bytes"):
+        made(odd, "mscclpp", protocol="LL")
+
+
+def test_malformed_packets() -> None:
+    plan = plan_value(small("full:2", "allgather"), protocol="LL")
+    operations(plan, "upkt")[0]["src_buff"][0]["type"] = "i"
+    with pytest.raises(FileError, match="packets must be in scratch"):
+        findings(json.dumps(plan).encode(), "mscclpp")
+    plan = plan_value(small("full:2", "allgather"), protocol="LL")
+    plan["gpus"][0]["remote_buffers"][0]["type"] = "o"
+    with pytest.raises(FileError, match="packets must be put into scratch, over a memory channel"):
+        findings(json.dumps(plan).encode(), "mscclpp")
+    plan["protocol"] = "LL128"
+    with pytest.raises(FileError, match="plan: protocol must be Simple or LL, got 'LL128'"):
+        findings(json.dumps(plan).encode(), "mscclpp")
+
+
+# -- damage ---------------------------------------------------------------------------------------------------------
+
+Damage = Callable[[Any], None]
+
+
+def drop(*names: str) -> Damage:
+    """Remove the first operation with each of the names, from the threadblock that has it."""
+
+    def change(plan: Any) -> None:
+        for name in names:
+            blocks = [block["ops"] for gpu in plan["gpus"] for block in gpu["threadblocks"]]
+            ops = next(ops for ops in blocks if any(op["name"] == name for op in ops))
+            ops.remove(next(op for op in ops if op["name"] == name))
+
+    return change
+
+
+def without_release(plan: Any) -> None:
+    """Remove all signals and waits: the next call may write packets that nobody has read."""
+    for gpu in plan["gpus"]:
+        for block in gpu["threadblocks"]:
+            block["ops"] = [op for op in block["ops"] if op["name"] not in ("signal", "wait")]
+
+
+def same_target(plan: Any) -> None:
+    blocks = [block["ops"] for gpu in plan["gpus"] for block in gpu["threadblocks"]]
+    puts = [[op for op in ops if op["name"] == "ppkt"] for ops in blocks]
+    first, second = next(found for found in puts if len(found) > 1)[:2]
+    first["dst_buff"][0]["index"] = second["dst_buff"][0]["index"]
+
+
+def swapped(plan: Any) -> None:
+    ops = operations({"gpus": plan["gpus"][:1]}, "upkt")
+    first, second = ops[0]["src_buff"][0], ops[1]["src_buff"][0]
+    first["index"], second["index"] = second["index"], first["index"]
+
+
+def over_packets(plan: Any) -> None:
+    op = next(op for op in operations(plan, "repkt") if op["dst_buff"][0]["type"] == "s")
+    op["dst_buff"][0]["index"] = 0
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "damage", "kind"),
+    [
+        ("ring:4", "allgather", drop("ppkt"), {"pair", "result", "bounds"}),
+        ("ring:4", "allgather", drop("upkt"), {"result", "garbage"}),
+        ("ring:4", "allreduce", drop("repkt"), {"result"}),
+        ("ring:4", "alltoall", drop("rppkt"), {"pair"}),
+        ("ring:4", "allgather", drop("signal"), {"pair"}),
+        ("ring:4", "allgather", without_release, {"entry"}),
+        ("full:4", "allreduce", drop("sem_release"), {"pair"}),
+        ("full:4", "allreduce", drop("sem_acquire", "sem_release"), {"race", "pair"}),
+        ("ring:4", "allgather", drop("nop"), {"sync"}),
+        ("ring:4", "allgather", same_target, {"packet"}),
+        ("full:4", "allgather", swapped, {"result", "race"}),
+        ("ring:4", "reduce_scatter", over_packets, {"packet"}),
+        ("ring:4", "reduce_scatter", lambda plan: plan.update(max_message_size=2 * SIZE), {"packet"}),
+        ("ring:4", "allgather", lambda plan: plan.update(protocol="Simple"), {"packet"}),
+        ("ring:4", "allgather", lambda plan: plan["gpus"][2].update(scratch_chunks=1), {"bounds"}),
+    ],
+)
+def test_damage_is_found(name: str, collective: str, damage: Damage, kind: set[str]) -> None:
+    plan = plan_value(small(name, collective), protocol="LL")
+    damage(plan)
+    assert kinds(json.dumps(plan).encode(), "mscclpp") & kind
+
+
+def test_missing_packets_are_named() -> None:
+    plan = plan_value(small("full:2", "allgather"), protocol="LL")
+    drop("ppkt")(plan)
+    found = [finding.message for finding in findings(json.dumps(plan).encode(), "mscclpp")]
+    assert "gpu 1 threadblock 2 step 0 (upkt): no send matches it at the other end" in found
+
+
+# -- the choice -----------------------------------------------------------------------------------------------------
+
+
+def test_the_estimate_counts_flags_and_no_signal() -> None:
+    """Overhead, twice the bytes and the latency of a link; then a release, with the latency and the signal."""
+    topology = machine("full:2:latency=1us:bandwidth=50GB/s")
+    profile = PROFILES["mscclpp"]
+    schedule = synthesize(topology, "allgather", SIZE, method="greedy", chunks=1, steps=1).schedule
+    program = read(made(schedule, "mscclpp", protocol="LL"), "mscclpp")
+    cost = profile.costs.nvlink
+    arrival_us = cost.overhead_us + 2 * (SIZE / 2) / 50e3 + 1.0
+    expected_us = arrival_us + 1.0 + cost.signal_us
+    found_us = estimate_ps(program, on_runtime(topology, profile), SIZE, profile.costs) / 1e6
+    assert found_us == pytest.approx(expected_us, rel=1e-4)
+
+
+@cache
+def made_for(size: int) -> Schedule:
+    found = synthesize(machine("full:4"), "alltoall", size, method="greedy", chunks=1, steps=1)
+    return found.schedule
+
+
+def test_auto_chooses_packets_for_small_sizes() -> None:
+    assert plan_value(made_for(4096), protocol="auto")["protocol"] == "LL"
+    assert plan_value(made_for(1 << 20), protocol="auto")["protocol"] == "Simple"
+    assert plan_value(made_for(1 << 20), protocol="auto") == plan_value(made_for(1 << 20))
+    two_hosts = schedule_of("rail:2x2", "allgather", 1, 4096)
+    assert plan_value(two_hosts, protocol="auto")["protocol"] == "Simple"
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, out = str(tmp_path / "s.json"), str(tmp_path / "plan.json")
+    save_schedule(made_for(4096), saved)
+    assert main(["export", saved, "--to", "mscclpp", "--sms", "16", "--proto", "auto", "--out", out]) == 0
+    assert "  protocol      LL: packets with flags, twice the bytes on links and in scratch" in capsys.readouterr().out
+    assert main(["check-export", out, "--to", "mscclpp", "--numbers"]) == 0
+    assert "PROVED: alltoall on 4 GPUs" in capsys.readouterr().out
+    assert main(["export", saved, "--to", "mscclpp", "--sms", "16", "--proto", "ll", "--json", "--out", out]) == 0
+    assert json.loads(capsys.readouterr().out)["packets"] is True
+    assert main(["export", saved, "--to", "mscclpp", "--proto", "LL128", "--out", out]) == 2
+    assert "mscclpp: the protocol must be Simple or LL, got 'LL128'" in capsys.readouterr().err
+    assert main(["export", saved, "--to", "msccl", "--proto", "auto", "--out", out]) == 2
+    assert "msccl: the protocol must be Simple or LL or LL128, got 'auto'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["export", saved, "--to", "mscclpp", "--proto", "fast", "--out", out])
+    assert "must be auto, Simple, LL, LL128, got 'fast'" in capsys.readouterr().err
