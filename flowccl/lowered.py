@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
+from flowccl.export.lowering.in_network import switch_issuers
+from flowccl.export.lowering.plan import make_plan
+from flowccl.export.lowering.plan_program import program_of
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.machine import on_runtime
@@ -37,6 +40,17 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
     made = TARGETS[profile.name](schedule, ExportOptions(sms=sms))
     program = parse(made, profile.name, f"the program for {profile.name}")
     return _measured(program, schedule, profile)
+
+
+def program_estimate_us(schedule: Schedule, profile: RuntimeProfile) -> float:
+    """Return the estimated time of a schedule's program on a runtime, without writing and reading its file.
+
+    It is that of `lower_for`, except that steps which wait for a link at the same time may take turns differently.
+    """
+    if profile.limits is None or switch_issuers(schedule) is not None:
+        return lower_for(schedule, profile).program_us
+    program = program_of(make_plan(schedule, profile.limits), profile.limits)
+    return ps_to_us(estimate_ps(program, _machine(schedule, profile), schedule.demand.size_bytes, profile.costs))
 
 
 def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:

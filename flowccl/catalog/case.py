@@ -96,7 +96,7 @@ class PlanTimer:
     """The time of one plan at any size: that of its program, or of its transfers where there is no runtime."""
 
     def __init__(self, schedule: Schedule, runtime: RuntimeProfile, inplace: bool) -> None:
-        self.schedule = schedule
+        self.schedule, self.runtime = schedule, runtime
         self.program: RuntimeProgram | None = None
         if not runtime.is_ideal:
             made = TARGETS[runtime.name](schedule, ExportOptions(inplace=inplace))
@@ -105,7 +105,7 @@ class PlanTimer:
     def time_ps(self, size_bytes: int, topology: Topology | None = None) -> int:
         """Return the time at a size, on the machine of the schedule or on another one with the same routes."""
         if self.program is not None:
-            return estimate_ps(self.program, topology or self.schedule.topology, size_bytes)
+            return estimate_ps(self.program, topology or self.schedule.topology, size_bytes, self.runtime.costs)
         schedule = resized(self.schedule, size_bytes)
         return schedule.finish_ps if topology is None else replace(schedule, topology=topology).finish_ps
 

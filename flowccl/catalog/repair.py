@@ -47,6 +47,30 @@ class FaultyMachine:
         used = np.add.reduceat(faulty[routes.link].astype(np.int64), routes.ptr[:-1]) > 0
         return np.flatnonzero(used[self.schedule.route]).astype(np.int64)
 
+    @cached_property
+    def is_affected(self) -> NDArray[np.bool_]:
+        """Whether each transfer uses a faulty link."""
+        mask = np.zeros(len(self.schedule), dtype=np.bool_)
+        mask[self.affected] = True
+        return mask
+
+    def ends(self, transfer: int) -> tuple[int, int]:
+        """The first and the last node of a transfer."""
+        links, ends = self.schedule.routes.links(int(self.schedule.route[transfer])), self.schedule.topology.links
+        return ends[links[0]].src, ends[links[-1]].dst
+
+    def new_links(self, transfer: int) -> tuple[int, ...]:
+        """The links of a transfer by their new numbers."""
+        return tuple(int(self.link[link]) for link in self.schedule.routes.links(int(self.schedule.route[transfer])))
+
+    def loads(self) -> NDArray[np.float64]:
+        """The time that unaffected transfers occupy each link of the faulty machine; one entry more, which is 0."""
+        timing = self.schedule.timing
+        kept = ~self.is_affected[timing.hop_transfer]
+        busy = (timing.hop_to_ps - timing.hop_from_ps)[kept]
+        links = self.link[timing.hop_link[kept]]
+        return np.bincount(links, busy, len(self.near.topology.links) + 1).astype(np.float64)
+
     def late(self) -> Schedule | None:
         """Return the schedule with its own routes on the faulty machine; None if it needs a link that is lost."""
         if np.any(self.link[self.schedule.routes.link] < 0):
@@ -65,20 +89,15 @@ class FaultyMachine:
             return None
         paths = _Detours(self)
         pieces: list[_Piece] = []
-        affected = set(self.affected.tolist())
         for i in sequence(schedule).tolist():
-            links, chunk, reduces = (
-                schedule.routes.links(int(schedule.route[i])),
-                int(schedule.chunk[i]),
-                schedule.reduce[i],
-            )
-            if i not in affected:
-                pieces.append((chunk, tuple(int(self.link[link]) for link in links), bool(reduces)))
+            chunk, reduces = int(schedule.chunk[i]), bool(schedule.reduce[i])
+            if not self.is_affected[i]:
+                pieces.append((chunk, self.new_links(i), reduces))
                 continue
             path = paths.find(i)
             if path is None:
                 return None
-            pieces += [(chunk, hop, bool(reduces) and hop == path[-1]) for hop in path]
+            pieces += [(chunk, hop, reduces and hop == path[-1]) for hop in path]
         return in_sequence(_from_pieces(schedule, self.near, pieces), np.arange(len(pieces)))
 
 
@@ -107,11 +126,7 @@ class _Detours:
 
     def __init__(self, machine: FaultyMachine) -> None:
         self.machine, self.schedule, self.near = machine, machine.schedule, machine.near
-        timing = self.schedule.timing
-        kept = ~np.isin(timing.hop_transfer, machine.affected)
-        links = machine.link[timing.hop_link[kept]]
-        busy = (timing.hop_to_ps - timing.hop_from_ps)[kept]
-        self.load = np.bincount(links, busy, len(self.near.topology.links)).astype(np.float64)
+        self.load = machine.loads()
         self.first_route = [self.near.routes.links(int(r)) for r in self.near.pair_ptr[:-1]]
         self.pair = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(self.near.src, self.near.end, strict=True))}
         self.values = _Values(self.schedule)
@@ -122,7 +137,7 @@ class _Detours:
         A copy may come from any node that has the value by then. A contribution may take a detour, or be reduced at
         another node that sends its own contribution later.
         """
-        a, b = self._ends(transfer)
+        a, b = self.machine.ends(transfer)
         own = self.near.pair_cost_ps(float(self.schedule.demand.chunk_bytes[self.schedule.chunk[transfer]]))
         cost = own + np.array([self.load[list(route)].max() for route in self.first_route])
         pairs, length = self._detour(transfer, a, b, cost)
@@ -136,10 +151,6 @@ class _Detours:
         for number in pairs:
             self.load[list(self.first_route[number])] += own[number]
         return [self.first_route[number] for number in pairs]
-
-    def _ends(self, transfer: int) -> tuple[int, int]:
-        links, ends = self.schedule.routes.links(int(self.schedule.route[transfer])), self.schedule.topology.links
-        return ends[links[0]].src, ends[links[-1]].dst
 
     def _detour(self, transfer: int, a: int, b: int, cost: NDArray[np.float64]) -> tuple[list[int], float]:
         """The pairs of neighbours on the quickest path through nodes that can relay, and its length."""

@@ -5,27 +5,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowccl.bounds.lower_bound import Bound, lower_bound
-from flowccl.catalog.case import PlanTimer
 from flowccl.catalog.repair import FaultyMachine
+from flowccl.catalog.substitution import substituted
+from flowccl.catalog.tree_repair import repaired_trees
 from flowccl.demand.collectives import collective
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
-from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
+from flowccl.lowered import program_estimate_us
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
 from flowccl.synthesis import synthesize
-from flowccl.topology.faults import Fault, apply_faults, find_faults
-from flowccl.units import ps_to_us
+from flowccl.topology.faults import Fault, find_faults
+from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
-_SUBDIVISIONS = (1, 2, 4)  # smaller chunks spread the traffic of a lost link over more of the others
+_SUBDIVISIONS = (1, 2)  # smaller chunks spread the traffic of a lost link over more of the others
+_METHODS = ("hierarchical", "greedy")  # the quick ones: one step is a whole schedule
+_REPAIRED = 4_000  # transfers of the largest schedule whose chunks are subdivided: more would take too long to compare
+_LOWERED = 8_000  # transfers that are lowered to compare programs: about two seconds on one core
 
 
 @dataclass(frozen=True)
 class Replanned:
     """A plan after faults. `affected` of its transfers use faulty links.
 
-    `before_us` is its time on the whole machine, `late_us` its time on the faulty machine as it is (None: it needs a
-    lost link), `after_us` the time of the new plan.
+    `before_us` is the completion time of the old schedule on the whole machine, `late_us` on the faulty machine as it
+    is (None: it needs a lost link), `after_us` that of the new one, and `program_us` the estimated time of the new
+    program on the runtime.
     """
 
     schedule: Schedule
@@ -35,6 +41,7 @@ class Replanned:
     before_us: float
     late_us: float | None
     after_us: float
+    program_us: float | None
     bound: Bound
 
     def to_json(self) -> dict[str, Any]:
@@ -51,33 +58,34 @@ class Replanned:
             "before_us": self.before_us,
             "late_us": self.late_us,
             "after_us": self.after_us,
+            "program_us": self.program_us,
             "lower_bound_us": self.bound.us,
         }
 
 
-def replan(schedule: Schedule, *, without: Sequence[str] = (), slow: Sequence[str] = (), steps: int = 8) -> Replanned:
+def replan(schedule: Schedule, *, without: Sequence[str] = (), slow: Sequence[str] = (), steps: int = 1) -> Replanned:
     """Return a plan for the machine with faults, repaired from the schedule; see `with_faults` for the texts.
 
-    Transfers that use faulty links get other paths; chunks are subdivided where that helps. A synthesis of `steps`
-    counted steps is tried too (0: only if no repair is valid), and the earliest plan is returned, verified. Raises
-    InputError if the faults disconnect GPUs.
+    Transfers, trees or chunks that use faulty links get other paths; chunks are subdivided where that helps. Quick
+    methods run `steps` counted steps with the chunks of the schedule (0: only if no repair is valid). The earliest plan
+    is returned, verified; for a runtime, the one with the earliest program. Raises InputError if the faults disconnect
+    GPUs.
     """
     faults = find_faults(schedule.topology, without=without, slow=slow)
     if not faults:
         raise InputError("nothing to do: give a lost link with --without, or a slow one with --slow")
-    runtime = schedule.runtime or PROFILES["ideal"]
     machine = FaultyMachine(schedule, faults)
     late = machine.late()
-    before_us, late_us = (None if one is None else _time_us(one, runtime) for one in (schedule, late))
     found = _repairs(schedule, faults, late)
     if steps or not found:
-        found += _fresh(schedule, faults, runtime, max(steps, 1))
+        found += _fresh(schedule, machine.near.topology, max(steps, 1))
     if not found:
         raise NothingFoundError(f"no plan found for {schedule.demand.collective} with these faults")
-    chosen, after_us = _fastest(found, runtime)
+    chosen, program_us = _fastest(found, schedule.runtime or PROFILES["ideal"])
     bound = lower_bound(chosen.topology, chosen.demand)
-    count = len(machine.affected)
-    return Replanned(chosen, faults, count, len(schedule), before_us or 0.0, late_us, after_us, bound)
+    late_us = None if late is None else late.finish_us
+    times = (schedule.finish_us, late_us, chosen.finish_us, program_us)
+    return Replanned(chosen, faults, len(machine.affected), len(schedule), *times, bound)
 
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:
@@ -85,14 +93,15 @@ def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | Non
     made = [late]
     for times in _SUBDIVISIONS:
         fine = schedule if times == 1 else _subdivided(schedule, times)
-        if fine is not None:
-            made.append(FaultyMachine(fine, faults).repaired())
+        if fine is not None and (times == 1 or len(fine) <= _REPAIRED):
+            machine = FaultyMachine(fine, faults)
+            made += [repaired_trees(machine, False), repaired_trees(machine, True), substituted(machine)]
+            if not any(made[-3:]):
+                made.append(machine.repaired())
     return [one for one in made if one is not None and not verify(one)]
 
 
 def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
-    from flowccl.runtimes.profiles import ALIGNMENT_BYTES
-
     demand = schedule.demand
     if int(demand.chunk_bytes.min()) % (ALIGNMENT_BYTES * times):
         return None
@@ -103,32 +112,39 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
     return subdivide(schedule, fine)
 
 
-def _fresh(schedule: Schedule, faults: tuple[Fault, ...], runtime: RuntimeProfile, steps: int) -> list[Schedule]:
-    """A synthesis on the faulty machine; its links already have the message costs of the runtime."""
-    topology = apply_faults(schedule.topology, faults)
-    result = synthesize(topology, schedule.demand.collective, schedule.demand.size_bytes, steps=steps, time_limit_s=600)
-    return [replace(result.schedule, runtime=None if runtime.is_ideal else runtime)]
+def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
+    """Schedules of the quick methods on the faulty machine; its links already have the message costs of the runtime."""
+    found = []
+    for method in _METHODS:
+        try:
+            result = synthesize(topology, schedule.demand, method=method, steps=steps, time_limit_s=600, workers=1)
+        except FlowcclError:  # the method does not suit this machine or collective
+            continue
+        found.append(replace(result.schedule, runtime=schedule.runtime))
+    return found
 
 
-def _fastest(found: Sequence[Schedule], runtime: RuntimeProfile) -> tuple[Schedule, float]:
-    """The plan whose program is the earliest; plans that the runtime cannot run are left out."""
+def _fastest(found: Sequence[Schedule], runtime: RuntimeProfile) -> tuple[Schedule, float | None]:
+    """The earliest plan; for a runtime, the one with the earliest program, and its time.
+
+    Plans that the runtime cannot run are left out. Programs are compared in the order of the completion times of their
+    plans, until the counted work is spent.
+    """
+    ordered = sorted(found, key=lambda one: one.finish_ps)
+    if runtime.is_ideal:
+        return ordered[0], None
     best: tuple[float, int] | None = None
-    problem = ""
-    for number, schedule in sorted(enumerate(found), key=lambda row: (row[1].finish_ps, row[0])):
-        if best is not None and schedule.finish_us > best[0]:
+    problem, work = "", 0
+    for number, schedule in enumerate(ordered):
+        work += len(schedule)
+        if best is not None and (schedule.finish_us > best[0] or work > _LOWERED):
             break
         try:
-            time_us = _time_us(schedule, runtime)
+            time_us = program_estimate_us(schedule, runtime)
         except InputError as error:
             problem = str(error)
             continue
         best = min(best or (time_us, number), (time_us, number))
     if best is None:
         raise NothingFoundError(f"{runtime.name} can run none of the plans that were found: {problem}")
-    return found[best[1]], best[0]
-
-
-def _time_us(schedule: Schedule, runtime: RuntimeProfile) -> float:
-    if runtime.is_ideal:
-        return schedule.finish_us
-    return ps_to_us(PlanTimer(schedule, runtime, False).time_ps(schedule.demand.size_bytes))
+    return ordered[best[1]], best[0]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flowccl.topology.topology import Topology
 
 _DEFAULT_STEPS = 40
+_FAILURE_STEPS = 1  # of each quick method: what `replan` does
 
 
 def add(commands: Commands) -> None:
@@ -246,7 +247,7 @@ def _prepare(
     def show(done: int, total: int) -> None:
         progress.phase(f"failures: {done} of {total} plans")
 
-    failures = prepare_failures(folder, catalog, topology, options.failures, engine, options.steps, show)
+    failures = prepare_failures(folder, catalog, topology, options.failures, engine, _FAILURE_STEPS, show)
     progress.clear()
     for failure in failures:
         if failure.refused:

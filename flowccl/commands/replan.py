@@ -22,8 +22,8 @@ def add(commands: Commands) -> None:
         usage="flowccl replan CATALOG|SCHEDULE --without LINK | --slow LINK=RATE [options]",
         description=(
             "Say which plans use a faulty link and how late each would be, and make a new plan for each of them.\n"
-            "Only transfers that use the faulty link get other paths; a short synthesis is tried too. Every new plan\n"
-            "is verified and comes with its lower bound."
+            "Only what uses the faulty link gets other paths; quick methods are tried too, and the earliest plan is\n"
+            "returned. Every new plan is verified and comes with its lower bound."
         ),
         epilog=(
             "examples:\n"
@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
     replan.add_argument("plans", metavar="CATALOG|SCHEDULE", help="a folder of `catalog build`, or a schedule file")
     replan.add_argument("--out", metavar="PATH", help="write the new schedule here; for a catalog, a new folder")
     replan.add_argument(
-        "--steps", metavar="N", type=natural, default=8, help="counted steps of the synthesis (default: 8; 0: none)"
+        "--steps", metavar="N", type=natural, default=1, help="counted steps of each method (default: 1; 0: none)"
     )
     replan.add_argument("--json", action="store_true", help="print one JSON list instead of text")
     replan.add_argument("--quiet", action="store_true", help="do not show the progress line")
@@ -100,7 +100,10 @@ def _words(name: str, result: "Replanned") -> str:
     used = f"{result.affected} of {counted(result.transfers, 'transfer')} use it"
     late = "cannot run" if result.late_us is None else f"{format_us(result.late_us)} as it is"
     gap = percent(result.after_us / max(result.bound.us, 1e-9) - 1)
+    above = f"{gap} above the lower bound"
+    if result.program_us is not None:
+        above += f", its program {format_us(result.program_us)}"
     return (
         f"{name}: {', '.join(map(str, result.faults))}: {used}; {format_us(result.before_us)} before, {late}; "
-        f"new plan {format_us(result.after_us)} ({result.schedule.method}), {gap} above the lower bound, verified"
+        f"new plan {format_us(result.after_us)} ({result.schedule.method}), {above}; verified"
     )

@@ -4,9 +4,13 @@ import pytest
 
 from flowccl import machine, save_schedule, synthesize, verify, with_faults
 from flowccl.catalog.files import load_catalog
+from flowccl.catalog.repair import FaultyMachine
 from flowccl.catalog.replan import replan
+from flowccl.catalog.substitution import substituted
+from flowccl.catalog.tree_repair import repaired_trees
 from flowccl.cli import main
 from flowccl.errors import InputError
+from flowccl.topology.faults import find_faults
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,44 @@ def test_a_slow_link_is_avoided(gathered):
     assert result.late_us > 10 * result.before_us
     assert result.after_us < 3 * result.before_us
     assert verify(result.schedule) == []
+
+
+@pytest.fixture(scope="module")
+def reduced():
+    return synthesize(
+        machine("dgx_h100:2"), "allreduce", 1_024_000, method="greedy", chunks=1, steps=1, runtime="mscclpp"
+    ).schedule
+
+
+@pytest.mark.parametrize("fault", [{"without": ["gpu0 <-> rail0"]}, {"slow": ["gpu9 -> rail1=10Gb/s"]}])
+@pytest.mark.parametrize("repair", [lambda m: repaired_trees(m, False), lambda m: repaired_trees(m, True), substituted])
+def test_only_chunks_that_use_the_faulty_link_change(reduced, repair, fault):
+    faulty = FaultyMachine(reduced, find_faults(reduced.topology, **fault))
+    made = repair(faulty)
+    assert verify(made) == []
+    assert made.topology.fingerprint == with_faults(reduced.topology, **fault).fingerprint
+    hit = set(reduced.chunk[faulty.affected].tolist())
+    assert 0 < len(hit) < len(reduced.demand)
+
+    def paths(schedule, new_links):
+        rows = enumerate(schedule.chunk.tolist())
+        return sorted((chunk, new_links(i), bool(schedule.reduce[i])) for i, chunk in rows if chunk not in hit)
+
+    assert paths(made, lambda i: made.routes.links(int(made.route[i]))) == paths(reduced, faulty.new_links)
+
+
+def test_a_gpu_without_a_nic_sends_through_the_others_of_its_host(reduced):
+    faulty = FaultyMachine(reduced, find_faults(reduced.topology, without=["gpu0 <-> rail0"]))
+    made = repaired_trees(faulty, True)
+    assert made.finish_ps < 2 * reduced.finish_ps
+    result = replan(reduced, without=["gpu0 <-> rail0"])
+    assert result.after_us >= result.bound.us
+    assert result.program_us >= result.after_us
+    assert result.to_json()["program_us"] == result.program_us
+
+
+def test_chunks_that_have_no_equal_are_not_substituted(gathered):
+    assert substituted(FaultyMachine(gathered, find_faults(gathered.topology, without=["gpu0 <-> gpu1"]))) is None
 
 
 def test_bad_input(gathered, tmp_path, capsys):
