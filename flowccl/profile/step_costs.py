@@ -14,7 +14,7 @@ from flowccl.profile.step_plans import FEW, MANY, MOVES_DATA, OPERATIONS, StepPr
 from flowccl.run.mscclpp import cuda
 from flowccl.run.mscclpp.cases import PlanCase
 from flowccl.run.mscclpp.run_plans import GpuOptions, run_cases_of_plans
-from flowccl.runtimes.costs import MessageCost
+from flowccl.runtimes.costs import LocalCost, MessageCost
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 
 SIZES = (4096, 32768, 262144, 2097152)  # bytes of one operation
@@ -93,16 +93,18 @@ def _fit(key: tuple[str, int, int], group: Sequence[StepSample]) -> OperationCos
 
 
 def runtime_profile_of(costs: Sequence[OperationCost], one_gpu: bool) -> RuntimeProfile:
-    """Return the profile of MSCCL++ with these costs. From one GPU it keeps the usual costs of links.
+    """Return the profile of MSCCL++ with these costs. From one GPU it has the usual costs of links.
 
     Between GPUs, a message is a put of one threadblock with its signal: the fixed part of the put occupies the sender,
     and the signal and its wait come after it.
     """
+    found = {cost.operation: cost for cost in costs if (cost.threadblocks, cost.threads) == (1, max(THREADS))}
+    local = tuple(LocalCost(cost.operation, cost.overhead_us, cost.GBps) for cost in found.values())
     usual = PROFILES["mscclpp"]
+    usual = replace(usual, costs=replace(usual.costs, local=local))
     if one_gpu:
         source = f"local operations measured on one GPU, which has no NVLink and no NIC; links: {usual.source}"
         return replace(usual, source=source)
-    found = {cost.operation: cost for cost in costs if (cost.threadblocks, cost.threads) == (1, max(THREADS))}
     message = MessageCost(found["put"].overhead_us, found["signal"].overhead_us)
     source = f"NVLink and PCIe: measured between two GPUs; NIC: {usual.source}"
     return replace(usual, costs=replace(usual.costs, nvlink=message, pcie=message), source=source)
@@ -122,5 +124,9 @@ def describe_costs(costs: Sequence[OperationCost], one_gpu: bool) -> str:
         rate = f"{cost.GBps:.1f}" if cost.GBps else "-"
         lines.append(f"{cost.operation:<18}{cost.threadblocks:>13}{cost.threads:>9}{cost.overhead_us:>10.3f}{rate:>16}")
     if one_gpu:
-        lines += ["", "measured on one GPU: this says nothing about NVLink and NICs, whose costs stay as they are"]
+        lines += [
+            "",
+            "measured on one GPU: this says nothing about NVLink and NICs, whose costs stay as they are;",
+            "`synth --for` takes only the costs of copies, reductions and packets that are read from it",
+        ]
     return "\n".join(lines)

@@ -1,10 +1,10 @@
 """What a message costs on a runtime, by kind of link."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from flowccl.errors import InputError
 from flowccl.topology.topology import LinkKind
-from flowccl.units import us_to_ps
+from flowccl.units import busy_ps, us_to_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,31 @@ class MessageCost:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalCost:
+    """The cost of an operation on the data of one GPU: a fixed part, and the rate of a threadblock (0: no limit)."""
+
+    operation: str
+    overhead_us: float
+    GBps: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("overhead_us", "GBps"):
+            if not 0 <= getattr(self, name) < 1e6:
+                raise InputError(f"{name} must be at least 0 and below 1e6, got {getattr(self, name):g}")
+
+    def time_ps(self, size_bytes: int) -> int:
+        """Return the time of the operation on some bytes."""
+        return us_to_ps(self.overhead_us) + (busy_ps(size_bytes, self.GBps) if self.GBps else 0)
+
+
+@dataclass(frozen=True, slots=True)
 class MessageCosts:
-    """The cost of a message on each kind of link."""
+    """The cost of a message on each kind of link, and of operations on one GPU, which are free if they are not here."""
 
     nvlink: MessageCost
     pcie: MessageCost
     nic: MessageCost
+    local: tuple[LocalCost, ...] = ()
 
     def of(self, kind: LinkKind) -> MessageCost:
         """The cost on a kind of link."""
@@ -52,7 +71,7 @@ class MessageCosts:
     @property
     def are_free(self) -> bool:
         """Whether messages cost nothing."""
-        return all(self.of(field.name) == MessageCost(0.0) for field in fields(self))  # type: ignore[arg-type]
+        return all(cost == MessageCost(0.0) for cost in (self.nvlink, self.pcie, self.nic))
 
 
 FREE = MessageCosts(MessageCost(0.0), MessageCost(0.0), MessageCost(0.0))

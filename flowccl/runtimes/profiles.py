@@ -1,12 +1,12 @@
 """Runtime profiles: the limits of a runtime and what a message costs on it; every cost with its source."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError, InputError
 from flowccl.files import read_json
-from flowccl.runtimes.costs import FREE, MessageCost, MessageCosts
+from flowccl.runtimes.costs import FREE, LocalCost, MessageCost, MessageCosts
 from flowccl.runtimes.limits import LIMITS, RuntimeLimits
 from flowccl.topology.fields import check_keys, flag_field, quantity_field, show, text_field
 from flowccl.topology.machines import nearest
@@ -107,13 +107,14 @@ def profile_to_json(profile: RuntimeProfile) -> dict[str, Any]:
         "runtime": profile.name,
         "costs": costs,
         "source": profile.source,
+        **({"local": [asdict(cost) for cost in profile.costs.local]} if profile.costs.local else {}),
     }
 
 
 def profile_from_json(value: Any) -> RuntimeProfile:
     """Return the profile in a JSON value; limits are those of the runtime that it names."""
     example = {"format": f'"{FORMAT}"', "version": str(VERSION), "runtime": '"mscclpp"', "costs": "{}"}
-    check_keys(value, "", (*example, "source", "local"), example)  # local: operations that `profile` has measured
+    check_keys(value, "", (*example, "source", "local"), example)
     if value["format"] != FORMAT or value["version"] != VERSION:
         raise InputError(f'write "format": "{FORMAT}", "version": {VERSION} at the top')
     name = text_field(value["runtime"], "", "runtime")
@@ -121,8 +122,29 @@ def profile_from_json(value: Any) -> RuntimeProfile:
         raise InputError(f"runtime: unknown {name!r}; known runtimes: {', '.join(PROFILES)}")
     kinds = ("nvlink", "pcie", "nic")
     check_keys(value["costs"], "costs", kinds, dict.fromkeys(kinds, '{"overhead_us": 0.6}'))
-    costs = MessageCosts(*(_read_cost(value["costs"][kind], f"costs.{kind}", name, kind) for kind in kinds))
+    nvlink, pcie, nic = (_read_cost(value["costs"][kind], f"costs.{kind}", name, kind) for kind in kinds)
+    costs = MessageCosts(nvlink, pcie, nic, _read_local(value.get("local", [])))
     return replace(PROFILES[name], costs=costs, source=text_field(value.get("source", ""), "", "source"))
+
+
+def _read_local(rows: Any) -> tuple[LocalCost, ...]:
+    """Return the cost of each operation for the most threads and the fewest threadblocks that were measured."""
+    if not isinstance(rows, list):
+        raise InputError(f"local must be a list, got {show(rows)}")
+    found: dict[str, tuple[tuple[int, int], LocalCost]] = {}
+    for number, row in enumerate(rows):
+        place = f"local[{number}]"
+        known = ("operation", "threadblocks", "threads", "overhead_us", "GBps")
+        check_keys(row, place, known, {"operation": '"copy"', "overhead_us": "0.4"})
+        for key in known[1:]:
+            if type(row.get(key, 0)) not in (int, float) or not 0 <= row.get(key, 0) < 1e6:
+                raise InputError(f"{place}: {key} must be a number of at least 0 and below 1e6, got {show(row[key])}")
+        operation = text_field(row["operation"], place, "operation")
+        cost = LocalCost(operation, float(row["overhead_us"]), float(row.get("GBps", 0)))
+        rank = (-row.get("threads", 0), row.get("threadblocks", 0))
+        if operation not in found or rank < found[operation][0]:
+            found[operation] = rank, cost
+    return tuple(cost for _, cost in found.values())
 
 
 def _read_cost(value: Any, place: str, runtime: str, kind: str) -> MessageCost:

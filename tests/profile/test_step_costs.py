@@ -22,7 +22,9 @@ from flowccl.profile.step_costs import (
 from flowccl.profile.step_plans import FEW, MANY, OPERATIONS, StepProbe
 from flowccl.run.mscclpp.diagnose import explain_hang
 from flowccl.run.mscclpp.plan_facts import read_plan
+from flowccl.runtimes.costs import LocalCost
 from flowccl.runtimes.profiles import PROFILES, profile_from_json, profile_to_json
+from flowccl.schedule.files import load_schedule
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -57,14 +59,46 @@ def test_one_operation_is_the_difference_of_many_and_few() -> None:
 def test_one_gpu_keeps_the_costs_of_links_and_two_measure_them(tmp_path: Path) -> None:
     costs = [OperationCost("put", 1, max(THREADS), 0.7, 30.0), OperationCost("signal", 1, max(THREADS), 1.1, 0.0)]
     one = runtime_profile_of(costs, one_gpu=True)
-    assert one.costs == PROFILES["mscclpp"].costs
+    assert dataclasses.replace(one.costs, local=()) == PROFILES["mscclpp"].costs
+    assert one.costs.local == (LocalCost("put", 0.7, 30.0), LocalCost("signal", 1.1))
     assert "no NVLink and no NIC" in one.source
     two = runtime_profile_of(costs, one_gpu=False)
     assert (two.costs.nvlink.overhead_us, two.costs.nvlink.signal_us) == (0.7, 1.1)
     assert two.costs.nic == PROFILES["mscclpp"].costs.nic
+    others = [dataclasses.replace(costs[0], threadblocks=4), dataclasses.replace(costs[0], threads=256)]
+    assert profile_from_json(to_json(profile_to_json(two), [*others, *costs])).costs == two.costs
     value = to_json(profile_to_json(two), costs)
     assert value["local"][0] == dataclasses.asdict(costs[0])
     assert profile_from_json(json.loads(json.dumps(value))) == two
+
+
+def test_synth_takes_only_the_local_costs_of_one_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A program is later by the time of its copies or reductions; the schedule, which has only messages, is not."""
+    costs = [OperationCost("reduce", 1, max(THREADS), 3.0, 0.0), OperationCost("put", 1, max(THREADS), 50.0, 1.0)]
+    path = tmp_path / "runtime.json"
+    path.write_text(json.dumps(to_json(profile_to_json(runtime_profile_of(costs, one_gpu=True)), costs)))
+    words = [
+        "synth",
+        "full:2",
+        "reduce_scatter",
+        "--size",
+        "64KiB",
+        "--method",
+        "greedy",
+        "--steps",
+        "2",
+        "--sms",
+        "16",
+    ]
+    found = []
+    for runtime in ("mscclpp", str(path)):
+        saved = str(tmp_path / "rs.json")
+        assert main([*words, "--chunks", "1", "--for", runtime, "--json", "--quiet", "--out", saved]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    usual, local = found
+    assert local["finish_us"] == usual["finish_us"]
+    assert local["program_us"] == pytest.approx(usual["program_us"] + 3.0)
+    assert load_schedule(tmp_path / "rs.json").runtime == runtime_profile_of(costs, one_gpu=True)
 
 
 def test_options_of_other_transports_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

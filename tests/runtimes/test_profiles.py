@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flowccl.errors import InputError
+from flowccl.errors import FileError, InputError
 from flowccl.runtimes.machine import on_runtime, sms_of
 from flowccl.runtimes.profiles import PROFILES, load_profile, profile_to_json, runtime_profile
 from flowccl.topology.machines import machine
@@ -89,6 +89,26 @@ def test_bad_profile_files(tmp_path: Path, change: dict[str, float], message: st
     with pytest.raises(InputError) as error:
         load_profile(path)
     assert str(error.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("local", "message"),
+    [
+        ({}, "local must be a list, got an object"),
+        ([{"operation": "copy"}], r'local\[0\]: "overhead_us" is missing; write for example "overhead_us": 0.4'),
+        (
+            [{"operation": "copy", "overhead_us": -1}],
+            r"local\[0\]: overhead_us must be a number of at least 0 .*, got -1",
+        ),
+        ([{"operation": 3, "overhead_us": 1}], r"local\[0\]: operation must be a string, got 3"),
+        ([{"operation": "copy", "overhead_us": 1, "GBps": "x"}], r'local\[0\]: GBps must be a number .*, got "x"'),
+    ],
+)
+def test_bad_local_costs(tmp_path: Path, local: object, message: str) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_to_json(PROFILES["mscclpp"]) | {"local": local}))
+    with pytest.raises(FileError, match=message):
+        load_profile(path)
 
 
 def test_an_unknown_runtime_names_the_known_ones() -> None:

@@ -3,7 +3,7 @@
 This is an event simulation. A step starts when everything it waits for is complete. A step that sends occupies the
 links of the fastest route between the two GPUs until its bytes have passed, first come, first served; its data arrives
 after the latency of the route. Packets are twice the bytes, and need no signal after their arrival. Copies and
-reductions on a GPU take no time. Bandwidths are those at time zero.
+reductions on a GPU take no time, unless the profile of the runtime has their costs. Bandwidths are those at time zero.
 
 Operations of a switch occupy one direction of the links of all GPUs of the group: a load with reduction of z bytes
 moves z bytes from every member into the switch and z bytes to the GPU that issues it; a store to all moves z bytes from
@@ -110,7 +110,8 @@ class _Simulation:
             choices = self.network.send(operation.rank, operation.sends_to, size)
         else:
             self.begin[n] = now
-            self._complete(n, now, now)
+            done = now + self.network.local_ps(operation, self.chunk_bytes)
+            self._complete(n, done, done)
             return
         blocked = [self._blocked(now, choice) for choice in choices]
         start, resource, k = min((*row, k) for k, row in enumerate(blocked))

@@ -57,6 +57,10 @@ class Occupation:
     free_ps: int
 
 
+_MEASURED = {"copy": "copy", "re": "reduce", "upkt": "read packets", "repkt": "read packets"}
+"""The names under which the costs of MSCCL++'s operations on one GPU are measured."""
+
+
 class SimulatedNetwork:
     """The routes of a machine, and what sends on them occupy. Resources are the links, then the proxies of the GPUs."""
 
@@ -67,6 +71,12 @@ class SimulatedNetwork:
         pointer, limits = topology.link_limits
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.made: dict[tuple[int, int, int], list[Occupation]] = {}
+        self.local = {} if costs is None else {cost.operation: cost for cost in costs.local}
+
+    def local_ps(self, operation: Operation, chunk_bytes: int) -> int:
+        """Return the time of an operation on one GPU: nothing, unless its cost was measured."""
+        cost = self.local.get(_MEASURED.get(operation.name, ""))
+        return 0 if cost is None else cost.time_ps(len(operation.assigns) * chunk_bytes)
 
     def latency_ps(self, src: int, dst: int, *, signals: bool = True) -> int:
         """Return the latency of a signal, which may travel against the direction of the only links, or of packets."""
