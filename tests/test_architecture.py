@@ -64,7 +64,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "profile": SCHEDULE | {"export", "run", "runtimes"},
     "plot": SCHEDULE,
     "notebook": SCHEDULE | {"result", "plot"},
-    "report": CHECKS | {"catalog", "explain", "export", "plot"},
+    "report": CHECKS | {"catalog", "explain", "lowered", "plot", "runtimes"},
     "trade_off": CHECKS | {"lowered", "result"},
     "show": CHECKS | {"result", "compact", "tenants", "trade_off"},
 }

@@ -55,6 +55,14 @@ class Commodities:
         return np.repeat(np.arange(len(self.bytes)), np.diff(self.source_ptr))
 
     @cached_property
+    def _source_bits(self) -> NDArray[np.uint8]:
+        return _bits(self.source_group, self.source, len(self.bytes), self.topology.num_gpus)
+
+    @cached_property
+    def _destination_bits(self) -> NDArray[np.uint8]:
+        return _bits(self.destination_group, self.destination, len(self.bytes), self.topology.num_gpus)
+
+    @cached_property
     def latency_ps(self) -> NDArray[np.float64]:
         """Least latency between any two nodes, rounded down."""
         return np.floor(_all_pairs(self.topology, self.topology.link_delay_ps.astype(np.float64)))
@@ -80,10 +88,8 @@ class Commodities:
 
     def crossing(self, far: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the groups with a source on the near side and a destination on the far side."""
-        starts = np.zeros(len(self.bytes), dtype=np.bool_)
-        starts[self.source_group[~far[self.source]]] = True
-        ends = np.zeros(len(self.bytes), dtype=np.bool_)
-        ends[self.destination_group[far[self.destination]]] = True
+        starts = _touches(self.source, self._source_bits, ~far)
+        ends = _touches(self.destination, self._destination_bits, far)
         return np.flatnonzero(starts & ends)
 
     def heads_and_tails(
@@ -108,6 +114,22 @@ class Commodities:
         rows = rows[np.flatnonzero(np.diff(self.destination_group[rows], prepend=-1))]
         worst = self.destination[rows]
         return heads, after[worst] + self.tail_ps[rows][:, None], worst
+
+
+def _bits(group: NDArray[np.int64], rank: NDArray[np.int32], groups: int, gpus: int) -> NDArray[np.uint8]:
+    """The ranks of each group as packed bits; nothing if each group has one rank."""
+    if len(rank) == groups:
+        return np.zeros((0, 0), dtype=np.uint8)
+    bits = np.zeros((groups, -(-gpus // 8)), dtype=np.uint8)
+    np.bitwise_or.at(bits, (group, rank >> 3), (128 >> (rank & 7)).astype(np.uint8))
+    return bits
+
+
+def _touches(rank: NDArray[np.int32], bits: NDArray[np.uint8], inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each group has a rank in a set of nodes."""
+    if not len(bits):
+        return inside[rank]
+    return np.asarray((bits & np.packbits(inside)[: bits.shape[1]]).any(axis=1))
 
 
 def _rows(

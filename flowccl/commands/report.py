@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     report = commands.add_parser(
         "report",
         help="write a page for the browser that shows a schedule",
-        usage="flowccl report FILE [FILE ...] [--out report.html] [--open]",
+        usage="flowccl report FILE [FILE ...] [--out report.html] [--runtimes] [--open]",
         description=(
             "Write one HTML file that shows a schedule: the machine, the timeline with its critical path, a time\n"
             "slider, the use of links and why they are idle, and what faster links would save. The file works\n"
@@ -28,6 +28,11 @@ def add(commands: Commands) -> None:
     )
     report.add_argument("schedule", metavar="FILE", nargs="+", help="schedule files, or the folder of a catalog")
     report.add_argument("--out", metavar="FILE", help=".html file (default: named after the first schedule)")
+    report.add_argument(
+        "--runtimes",
+        action="store_true",
+        help="say which runtimes load a large schedule too, and its time there (about 1 s per 1000 transfers)",
+    )
     report.add_argument("--open", action="store_true", help="open the page in the browser")
     report.set_defaults(run=_report)
 
@@ -52,7 +57,8 @@ def _report(options: argparse.Namespace) -> int:
         else:
             schedules = [load_schedule(name) for name in options.schedule]
             names = _names(options.schedule)
-            write_bytes(out, report_html(schedules, names=names, progress=line.phase).encode())
+            page = report_html(schedules, names=names, runtimes=options.runtimes, progress=line.phase)
+            write_bytes(out, page.encode())
     finally:
         line.clear()
     print(out)

@@ -98,28 +98,23 @@ def _served(rules: Sequence[Rule]) -> str:
     plans = len({rule.plan for rule in rules if rule.plan is not None})
     own = sum(rule.plan is None for rule in rules)
     text = f"Bands are the ranges of sizes: {counted(plans, 'plan')} in {counted(len(rules), 'range')}"
-    return f"{text}; grey bands, {own} of them, leave the call to the library." if own else f"{text}."
+    if not own:
+        return f"{text}."
+    return f"{text}; {counted(own, 'grey band leaves', 'grey bands leave')} the call to the library."
 
 
 def _rules_table(catalog: Catalog, rules: Sequence[Rule]) -> str:
     rows = []
     for rule in rules:
         plan = catalog.plan(rule.plan) if rule.plan is not None else None
-        chunks = str(plan.chunks) if plan else ""
-        measured = format_us(plan.measured_us) if plan and plan.measured_us is not None else ""
+        sizes = f"{format_bytes(rule.bytes.low)} to {format_bytes(rule.bytes.high)}"
         where = "in place" if rule.inplace else "out of place"
-        rows.append(
-            (
-                f"{format_bytes(rule.bytes.low)} to {format_bytes(rule.bytes.high)}",
-                where,
-                escape(plan.name if plan else "the library's own algorithm"),
-                chunks,
-                measured,
-                escape(rule.reason),
-            )
-        )
-    head = ("sizes", "call", "plan", "chunks", "measured", "reason")
-    return table("Which plan serves which size", head, rows, (3, 4))
+        name, chunks = (escape(plan.name), str(plan.chunks)) if plan else ("the library's own algorithm", "")
+        measured = format_us(plan.measured_us) if plan and plan.measured_us is not None else ""
+        rows.append((sizes, where, name, chunks, escape(rule.reason), measured))
+    head = ("sizes", "call", "plan", "chunks", "reason", "measured")
+    shown = 6 if any(row[5] for row in rows) else 5  # without the last column if nothing was measured
+    return table("Which plan serves which size", head[:shown], [row[:shown] for row in rows], (3, 5))
 
 
 def _times_table(points: Sequence[TimePoint]) -> str:

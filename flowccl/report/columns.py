@@ -88,7 +88,8 @@ def _transfers(explanation: Explanation, kept: NDArray[np.int64]) -> Columns:
     return {
         "number": kept.astype(np.int32),
         "chunk": chunk.astype(np.int32),
-        "source": demand.source_rank[demand.source_ptr[chunk]].astype(np.int32),
+        "source": _only(demand.source_ptr, demand.source_rank)[chunk],
+        "destination": _only(demand.destination_ptr, demand.destination_rank)[chunk],
         "src": timing.root_node[first_root].astype(np.int32),
         "dst": timing.end_node[last_end].astype(np.int32),
         "roots": np.bincount(timing.root_transfer, minlength=len(schedule))[kept].astype(np.int32),
@@ -104,6 +105,12 @@ def _transfers(explanation: Explanation, kept: NDArray[np.int64]) -> Columns:
         "slack": explanation.slack_ps[kept] / PS_PER_US,
         "critical": critical[kept],
     }
+
+
+def _only(ptr: NDArray[np.int64], rank: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The rank of each chunk that has only one; -1 for the others."""
+    one = np.diff(ptr) == 1
+    return np.where(one, rank[np.where(one, ptr[:-1], 0)], -1).astype(np.int32)
 
 
 def completed(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

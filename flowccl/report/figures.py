@@ -19,6 +19,7 @@ MOST_LINES = 4_000
 
 IMAGE_ROWS, IMAGE_COLUMNS = 300, 1_200  # pixels of the timeline where bars are too many to draw one by one
 _TOOLS = "pan,xwheel_zoom,box_zoom,reset"
+_PIXELS_PER_LETTER = 7  # of the names of links
 _ASIDE = 0.07  # distance of a link from the line between its nodes, so that both directions are visible
 
 
@@ -45,8 +46,9 @@ class Figures:
 def make_figures(schedule: Schedule, columns: ReportColumns, use: Columns, time_range: Any) -> Figures:
     """Return the figures of one schedule; `time_range` is the time axis, which several schedules share."""
     machine, machine_models = _machine(schedule.topology, use)
-    timeline, timeline_models = _timeline(columns, time_range)
-    flight = _in_flight(columns, time_range)
+    left = _label_width([schedule.topology.link_name(link) for link in columns.links.tolist()])
+    timeline, timeline_models = _timeline(columns, time_range, left)
+    flight = _in_flight(columns, time_range, left)
     source = bokeh_modules().models.ColumnDataSource
     data = {
         "hops": source(columns.hops),
@@ -60,7 +62,7 @@ def make_figures(schedule: Schedule, columns: ReportColumns, use: Columns, time_
 def _figure(label: str, **options: Any) -> Any:
     bokeh = bokeh_modules()
     common = {
-        "toolbar_location": "above",
+        "toolbar_location": "right",
         "background_fill_alpha": 0,
         "border_fill_alpha": 0,
         "output_backend": "canvas",
@@ -71,7 +73,12 @@ def _figure(label: str, **options: Any) -> Any:
     return figure
 
 
-def _timeline(columns: ReportColumns, time_range: Any) -> tuple[Any, dict[str, Any]]:
+def _label_width(names: list[str]) -> int:
+    """The space left of both figures with a time axis, so that their axes are aligned."""
+    return _PIXELS_PER_LETTER * max((len(name) for name in names), default=0) + 40
+
+
+def _timeline(columns: ReportColumns, time_range: Any, left: int) -> tuple[Any, dict[str, Any]]:
     models = bokeh_modules().models
     rows = len(columns.links)
     figure = _figure(
@@ -81,6 +88,7 @@ def _timeline(columns: ReportColumns, time_range: Any) -> tuple[Any, dict[str, A
         height=int(np.clip(16 * rows + 90, 260, 640)),
         x_range=time_range,
         y_range=models.Range1d(-rows + 0.5, 0.5),
+        min_border_left=left,
         x_axis_label="time [us]",
         lod_threshold=None,
     )
@@ -130,8 +138,10 @@ def _machine(topology: Topology, use: Columns) -> tuple[Any, dict[str, Any]]:
     figure.axis.visible = figure.grid.visible = False
     for name, outline in plan.outlines.items():
         figure.patch(*outline.T, fill_color="#8090a0", fill_alpha=0.12, line_color="#8090a0", line_alpha=0.5)
-        (x, y), _ = plan.labels[name]
-        figure.text([x], [y], [name], text_align="center", text_baseline="middle", text_font_size="11px", name="label")
+        (x, y), out = plan.labels[name]
+        align = "center" if abs(out[0]) < 0.5 else "left" if out[0] > 0 else "right"
+        base = "middle" if abs(out[1]) < 0.5 else "bottom" if out[1] > 0 else "top"
+        figure.text([x], [y], [name], text_align=align, text_baseline=base, text_font_size="11px", name="label")
     chosen = np.argsort(-use["use"], kind="stable")[:MOST_LINES]
     links = models.ColumnDataSource(_lines(topology, plan.place, np.sort(chosen)))
     figure.segment("x0", "y0", "x1", "y1", line_color="colour", line_width="width", line_alpha="alpha", source=links)
@@ -178,15 +188,16 @@ def _nodes(topology: Topology, place: Any) -> Columns:
     }
 
 
-def _in_flight(columns: ReportColumns, time_range: Any) -> Any:
+def _in_flight(columns: ReportColumns, time_range: Any, left: int) -> Any:
     models = bokeh_modules().models
     flight = columns.in_flight
     figure = _figure(
         "flight",
         tools=_TOOLS,
         active_scroll=None,
-        height=170,
+        height=190,
         x_range=time_range,
+        min_border_left=left,
         x_axis_label="time [us]",
         y_axis_label="MB in flight",
     )

@@ -9,12 +9,12 @@ from typing import Any
 from flowccl.bounds.lower_bound import Bound, lower_bound
 from flowccl.errors import InputError
 from flowccl.explain import Explanation, explain
-from flowccl.explain.words import path_in_parts
 from flowccl.files import write_bytes
 from flowccl.report import tables
+from flowccl.report.colourings import Colouring, colourings
 from flowccl.report.columns import ReportColumns, report_columns
 from flowccl.report.figures import IMAGE_COLUMNS, IMAGE_ROWS, MOST_LINES, bokeh_modules, make_figures
-from flowccl.report.runtimes import runtime_rows
+from flowccl.report.runtimes import RuntimeRow, lowers, runtime_rows
 from flowccl.report.shell import page_html
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
@@ -30,19 +30,24 @@ def save_report(
     path: str | Path,
     *,
     names: Sequence[str] | None = None,
+    runtimes: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Write a report of one schedule, or of several for the same machine, as one HTML file."""
-    write_bytes(path, report_html(schedules, names=names, progress=progress).encode())
+    """Write a report of one schedule, or of several for the same machine, as one HTML file; see `report_html`."""
+    write_bytes(path, report_html(schedules, names=names, runtimes=runtimes, progress=progress).encode())
 
 
 def report_html(
     schedules: Sequence[Schedule],
     *,
     names: Sequence[str] | None = None,
+    runtimes: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> str:
-    """Return the report as HTML. `progress` is called with the name of each phase."""
+    """Return the report as HTML. `progress` is called with the name of each phase.
+
+    Small schedules are lowered for every runtime; with `runtimes`, large ones too.
+    """
     check_comparable(schedules)
     say = progress or (lambda _: None)
     names = list(names or [f"schedule {number + 1}" for number in range(len(schedules))])
@@ -54,8 +59,9 @@ def report_html(
             explained.append(explain(schedule))
         say("lower bound")
         bounds = work.result()
+    rows = _runtimes(names, schedules, runtimes or lowers(schedules), say)
     say("drawing")
-    return _page(names, explained, bounds)
+    return _page(names, explained, bounds, rows)
 
 
 def check_comparable(schedules: Sequence[Schedule]) -> None:
@@ -90,21 +96,43 @@ def _task(schedule: Schedule, number: int) -> tuple[Any, ...]:
     return whole if plain else (number,)
 
 
-def _page(names: Sequence[str], explained: Sequence[Explanation], bounds: Sequence[Bound]) -> str:
+def _runtimes(
+    names: Sequence[str], schedules: Sequence[Schedule], lower: bool, say: Callable[[str], None]
+) -> list[list[RuntimeRow]]:
+    """The rows of the table of runtimes of each schedule."""
+    rows = []
+    for name, schedule in zip(names, schedules, strict=True):
+        if lower:
+            say(f"lowering {name}")
+        rows.append(runtime_rows(schedule, lower))
+    return rows
+
+
+def _page(
+    names: Sequence[str],
+    explained: Sequence[Explanation],
+    bounds: Sequence[Bound],
+    runtimes: Sequence[Sequence[RuntimeRow]],
+) -> str:
     bokeh = bokeh_modules()
     last = max([found.schedule.finish_us for found in explained] + [bound.us for bound in bounds])
     end = max(last, 1e-6) * 1.02
     time_range = bokeh.models.Range1d(0.0, end, bounds=(-0.02 * end, 1.02 * end), min_interval=end * 1e-6)
     document, parts, facts = bokeh.document.Document(), [], []
-    for number, (name, found, bound) in enumerate(zip(names, explained, bounds, strict=True)):
+    roots: list[Any] = []
+    for number, (name, found, bound, rows) in enumerate(zip(names, explained, bounds, runtimes, strict=True)):
         columns = report_columns(found)
         figures = make_figures(found.schedule, columns, {"use": measure(found.schedule).link_use}, time_range)
+        _connect(bokeh, document, number, figures.models)
         for root in figures.roots.values():
             root.name = f"{root.name}{number}"
-            document.add_root(root)
-        _connect(bokeh, document, number, figures.models)
-        parts.append(_part(number, name, found, bound, columns, alone=len(explained) == 1))
+        roots += figures.roots.values()
+        heading = _heading(found.schedule, name if len(explained) > 1 else "")
+        parts.append(_part(number, heading, found, bound, columns, rows))
         facts.append(_facts(found, bound, columns))
+    with document.models.freeze():  # Bokeh collects the models once, not after every figure
+        for root in roots:
+            document.add_root(root)
     title = f"flowccl: {', '.join(names)}"
     return page_html(document, title, _top(names, explained, bounds), parts, {"schedules": facts})
 
@@ -139,6 +167,7 @@ def _facts(found: Explanation, bound: Bound, columns: ReportColumns) -> dict[str
         "link_ends": [[link.src, link.dst] for link in topology.links],
         "use": measure(schedule).link_use.round(4).tolist(),
         "transfer_columns": list(columns.transfers),
+        "colourings": [choice.to_json() for choice in colourings(columns.transfers)],
         "image": [IMAGE_ROWS, IMAGE_COLUMNS],
     }
 
@@ -155,14 +184,23 @@ def _top(names: Sequence[str], explained: Sequence[Explanation], bounds: Sequenc
     return f"{head}<h2>Comparison</h2>{tables.comparison(names, explained, bounds)}"
 
 
-def _part(
-    number: int, name: str, found: Explanation, bound: Bound, columns: ReportColumns, alone: bool
-) -> dict[str, Any]:
-    """The HTML around the figures of one schedule."""
-    schedule, demand = found.schedule, found.schedule.demand
+def _heading(schedule: Schedule, name: str) -> str:
+    demand = schedule.demand
     what = f"{demand.collective}, {format_bytes(demand.size_bytes)}"
     by = f", method {schedule.method}" if schedule.method else ""
-    heading = f"{what}{by}" if alone else f"{name}: {what}{by}"
+    return f"{name}: {what}{by}" if name else f"{what}{by}"
+
+
+def _part(
+    number: int,
+    heading: str,
+    found: Explanation,
+    bound: Bound,
+    columns: ReportColumns,
+    runtimes: Sequence[RuntimeRow],
+) -> dict[str, Any]:
+    """The HTML around the figures of one schedule."""
+    schedule = found.schedule
     return {
         "figures": [
             (f"machine{number}", f"The machine {schedule.topology.name}; the table of links has the same data"),
@@ -170,9 +208,10 @@ def _part(
             (f"flight{number}", "Bytes in flight over time"),
         ],
         "before": f'<h2 id="schedule-{number}">{escape(heading)}</h2>{tables.facts(found, bound)}'
+        f"{tables.runtimes_in_words(runtimes)}"
         f"{_left_out(schedule, columns)}<h3>Machine</h3>{_use_legend()}",
         "between": [
-            _time_controls(number) + "<h3>Timeline</h3>" + _timeline_controls(number),
+            _time_controls(number) + "<h3>Timeline</h3>" + _timeline_controls(number, colourings(columns.transfers)),
             f'<div class="story" id="story-{number}" aria-live="polite">Point at the timeline to see a transfer, or '
             "why a link is idle. Drag to pan, use the wheel to zoom, click a row to show it alone.</div>",
             "",
@@ -185,8 +224,8 @@ def _part(
         + "<h3>GPUs</h3>"
         + tables.gpus_section(found)
         + "<h3>Runtimes</h3>"
-        + tables.runtimes_section(runtime_rows(schedule))
-        + f'<p class="soft">flowccl {VERSION}; critical path: {escape(path_in_parts(found))}</p>',
+        + tables.runtimes_section(schedule, runtimes)
+        + f'<p class="soft">Made with flowccl {VERSION}.</p>',
     }
 
 
@@ -222,13 +261,15 @@ def _time_controls(number: int) -> str:
     )
 
 
-def _timeline_controls(number: int) -> str:
+def _timeline_controls(number: int, choices: Sequence[Colouring]) -> str:
+    options = "".join(f'<option value="{choice.key}">{choice.key}</option>' for choice in choices)
     return (
-        f'<div class="controls"><label for="colour-{number}">colour by</label><select id="colour-{number}">'
-        '<option value="source">source</option><option value="phase">phase</option><option value="chunk">chunk</option>'
-        f'</select><label><input id="critical-{number}" type="checkbox" checked> critical path outlined</label>'
-        f'<button id="clear-{number}" type="button">Show all</button>'
+        f'<div class="controls"><label for="colour-{number}">colour by</label>'
+        f'<select id="colour-{number}">{options}</select>'
+        f'<label><input id="critical-{number}" type="checkbox" checked> critical path outlined</label>'
+        f'<button id="clear-{number}" type="button">Show all links</button>'
         f'<span id="selected-{number}" class="soft" aria-live="polite">shown: all links</span></div>'
         f'<div class="legend" id="legend-{number}"></div>'
-        '<p class="soft">Solid line: completion time. Dashed green line: lower bound. Dashed blue line: the slider.</p>'
+        '<p class="soft">Solid line: completion time. Dashed green line: lower bound. Dashed blue line: the time of '
+        "the slider.</p>"
     )

@@ -1,45 +1,64 @@
-"""Which runtimes load a schedule, and the time of its program there."""
+"""Which runtimes load a schedule, and what its program costs there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowccl.errors import FlowcclError
-from flowccl.export import ExportOptions, make, parse
-from flowccl.export.proof.estimate import estimate_ps
+from flowccl.lowered import Lowered, lower_for
+from flowccl.runtimes.limits import check_collective
+from flowccl.runtimes.machine import known_sms
+from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
-from flowccl.units import format_us, ps_to_us
-from flowccl.wording import counted, percent
+from flowccl.units import format_bytes, format_us
+from flowccl.wording import counted
 
-RUNTIMES = ("msccl", "executor", "rccl", "mscclpp")
-MOST_TRANSFERS = 1_000
-"""Larger schedules are not lowered for a report, because that takes seconds."""
+MOST_TRANSFERS = 2_000
+"""Larger reports do not lower their schedules unless they are asked to: it takes about a millisecond per transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeRow:
-    """A runtime: whether it loads the schedule, the estimated time of the program, and a note."""
+    """A runtime: whether it loads the schedule, the time of the program, that time compared, and a note."""
 
     name: str
     verdict: str
     time: str
+    compared: str
     note: str
 
 
-def runtime_rows(schedule: Schedule) -> list[RuntimeRow]:
-    """Return one row per runtime. Nothing is written."""
-    if len(schedule) > MOST_TRANSFERS:
-        note = f"not tried for more than {MOST_TRANSFERS:,} transfers; `flowccl export` says whether it loads"
-        return [RuntimeRow(", ".join(RUNTIMES), "not tried", "", note)]
-    return [_row(schedule, name) for name in RUNTIMES]
+def lowers(schedules: Sequence[Schedule]) -> bool:
+    """Return whether schedules are so small together that a report lowers them without being asked to."""
+    return sum(len(schedule) for schedule in schedules) <= MOST_TRANSFERS
 
 
-def _row(schedule: Schedule, name: str) -> RuntimeRow:
+def runtime_rows(schedule: Schedule, lower: bool = True) -> list[RuntimeRow]:
+    """Return one row per runtime; without `lower`, only what is known without a program. Nothing is written."""
+    own = schedule.runtime
+    profiles = [own if own is not None and own.name == name else PROFILES[name] for name in PROFILES]
+    return [_row(schedule, profile, lower) for profile in profiles if not profile.is_ideal]
+
+
+def _row(schedule: Schedule, profile: RuntimeProfile, lower: bool) -> RuntimeRow:
     try:
-        program = parse(make(schedule, name, ExportOptions()), name, name)
-        ps = estimate_ps(program, schedule.topology, schedule.demand.size_bytes)
+        if not lower and profile.limits is not None:
+            check_collective(profile.limits, schedule.demand.collective)
+            return RuntimeRow(profile.name, "not tried", "", "", "")
+        found = lower_for(schedule, profile, known_sms(schedule.topology))
     except FlowcclError as error:
-        return RuntimeRow(name, "no", "", str(error))
-    slower = ps / max(schedule.finish_ps, 1) - 1
-    blocks = len({(step.rank, step.block) for step in program.operations})
-    size = f"{counted(len(program.operations), 'step')} in {counted(blocks, 'threadblock')}"
-    cost = f"lowering costs {percent(slower)}" if slower > 0 else "lowering costs nothing"
-    return RuntimeRow(name, "yes", format_us(ps_to_us(ps)), f"{size}; {cost}")
+        return RuntimeRow(profile.name, "no", "", "", str(error))
+    return RuntimeRow(profile.name, "yes", format_us(found.program_us), _compared(schedule, found), _needs(found))
+
+
+def _compared(schedule: Schedule, found: Lowered) -> str:
+    """The time of the program compared with that of the schedule."""
+    ratio = found.program_ps / max(schedule.finish_ps, 1)
+    if ratio <= 1:
+        return "as early as the schedule"
+    return f"{100 * (ratio - 1):.1f} % later" if ratio < 2 else f"{ratio:.1f} times as long"
+
+
+def _needs(found: Lowered) -> str:
+    blocks = counted(found.threadblocks, "threadblock")
+    scratch = f", {format_bytes(found.scratch_bytes)} of scratch" if found.scratch_bytes else ""
+    return f"{blocks} per GPU, at most {counted(found.operations, 'operation')} in one{scratch}"

@@ -32,6 +32,8 @@ _TEMPLATE = """{% block head %}<head>
 """
 """Blocks of Bokeh's own template."""
 
+_SCRIPTS = ("colours.js", "transfers.js", "timeline.js", "machine.js", "report.js")  # each uses those before it
+
 
 def page_html(document: Any, title: str, top: str, parts: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
     """Return a page. A part has HTML `before` and `after`, `figures` (name of a root, label), and HTML `between`."""
@@ -41,7 +43,7 @@ def page_html(document: Any, title: str, top: str, parts: Sequence[dict[str, Any
     assets = resources.files("flowccl.report") / "assets"
     variables = {
         "style": (assets / "report.css").read_text(encoding="utf-8"),
-        "script": (assets / "report.js").read_text(encoding="utf-8"),
+        "script": "\n".join((assets / name).read_text(encoding="utf-8") for name in _SCRIPTS),
         "facts": json.dumps(facts, separators=(",", ":")).replace("</", "<\\/"),
         "top": top,
         "parts": parts,

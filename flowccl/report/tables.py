@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.bounds.lower_bound import Bound
 from flowccl.explain import Explanation
@@ -13,6 +14,7 @@ from flowccl.report.columns import completed
 from flowccl.report.rows import link_times, row_order
 from flowccl.report.runtimes import RuntimeRow
 from flowccl.schedule.metrics import measure
+from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 from flowccl.wording import counted, percent
 
@@ -40,11 +42,11 @@ def facts(explanation: Explanation, bound: Bound) -> str:
     schedule, metrics = explanation.schedule, measure(explanation.schedule)
     gap = schedule.finish_ps / max(bound.ps, 1) - 1
     demand = schedule.demand
-    chunks = f"{demand.pieces} per block, {format_bytes(float(demand.chunk_bytes.min()))} or more each"
+    chunks = f"{_sizes(demand.chunk_bytes)} each" + (f", {demand.pieces} per block" if demand.pieces > 1 else "")
     boxes = [
-        ("completion time", format_us(schedule.finish_us), last_arrival(explanation)),
+        ("completion time", format_us(schedule.finish_us), f"{last_arrival(explanation)} then"),
         ("lower bound", format_us(bound.us), "no schedule on this machine is faster"),
-        ("gap", percent(gap), "optimal" if gap <= 0 else "above the lower bound"),
+        ("gap", percent(gap), "optimal: equal to the lower bound" if gap <= 0 else "above the lower bound"),
         ("algbw", format_GBps(metrics.algbw_GBps), f"busbw {format_GBps(metrics.busbw_GBps)}"),
         ("chunks", f"{len(demand):,}", chunks),
         ("transfers", f"{len(schedule):,}", f"at most {counted(metrics.messages_per_gpu, 'message')} per GPU"),
@@ -57,6 +59,12 @@ def facts(explanation: Explanation, bound: Bound) -> str:
     return f'<div class="facts">{"".join(cells)}</div>{why}'
 
 
+def _sizes(chunk_bytes: NDArray[np.int64]) -> str:
+    """The size of chunks; sizes that differ by a byte or two are one size."""
+    least, most = int(chunk_bytes.min()), int(chunk_bytes.max())
+    return f"{format_bytes(least)} to {format_bytes(most)}" if most > 1.01 * least else format_bytes(least)
+
+
 def critical_path_section(explanation: Explanation, most: int = 40) -> str:
     """Return the critical path in words, as `flowccl explain` prints it."""
     schedule, path, runs = explanation.schedule, explanation.path, path_runs(explanation)
@@ -67,7 +75,10 @@ def critical_path_section(explanation: Explanation, most: int = 40) -> str:
         rows.append((format_us(path[run[0]].start_us), escape(link), str(len(run)), escape(why)))
     more = f"; {len(runs) - most} more rows: flowccl explain --json" if len(runs) > most else ""
     head = ("start", "link", "transfers", "why it starts then")
-    text = f"<p>{escape(path_in_parts(explanation))}. Slack: {escape(slack_in_words(explanation))}.</p>"
+    text = (
+        f"<p>The critical path is the chain of transfers that ends last. It has {escape(path_in_parts(explanation))}. "
+        f"Slack: {escape(slack_in_words(explanation))}.</p>"
+    )
     return text + table(f"Critical path{more}", head, rows, (0, 2))
 
 
@@ -80,7 +91,7 @@ def gains_section(explanation: Explanation) -> str:
         for gain in explanation.gains
     ]
     head = ("with 10 % more bandwidth", "completion time", "saves")
-    return table("Same transfers in the same order, started as early as possible", head, rows, (1,))
+    return table("What more bandwidth would save, with the same transfers in the same order", head, rows, (1,))
 
 
 def links_section(explanation: Explanation, number: int) -> str:
@@ -117,7 +128,8 @@ def links_section(explanation: Explanation, number: int) -> str:
     )
     unused = len(topology.links) - len(used)
     more = f" The {len(order) - MOST_ROWS} least used are left out." if len(order) > MOST_ROWS else ""
-    caption = f"Use of links, and idle time by reason. {counted(unused, 'link is', 'links are')} not used.{more} "
+    unused_words = f" {counted(unused, 'link is', 'links are')} not used." if unused else ""
+    caption = f"Use of links, and idle time by reason, as parts of the completion time.{unused_words}{more} "
     caption += "A click, or Enter, shows a link alone in the timeline."
     return f'<div class="scroll">{table(caption, head, rows, range(1, 8), f"links-{number}")}</div>'
 
@@ -141,11 +153,31 @@ def gpus_section(explanation: Explanation) -> str:
     return f'<div class="scroll">{table(f"Completion per GPU, the last first{more}", head, rows, (1, 2))}</div>'
 
 
-def runtimes_section(rows: Sequence[RuntimeRow]) -> str:
-    """Return which runtimes load the schedule, and what lowering costs there."""
-    cells = [(escape(row.name), escape(row.verdict), escape(row.time), escape(row.note)) for row in rows]
-    head = ("runtime", "loads it", "estimated time", "note")
-    return table("The schedule as a program of a runtime, on this machine", head, cells, (2,))
+def runtimes_in_words(rows: Sequence[RuntimeRow]) -> str:
+    """Return which runtimes load the schedule, in a sentence."""
+    if any(row.verdict == "not tried" for row in rows):
+        return "<p>Which runtimes load it: not tried for so many transfers, see <i>Runtimes</i> below.</p>"
+    loads = ", ".join(f"{escape(row.name)} (about {row.time} there)" for row in rows if row.verdict == "yes")
+    return f"<p>Runtimes that load it: {loads or 'none, see <i>Runtimes</i> below for the reasons'}.</p>"
+
+
+def runtimes_section(schedule: Schedule, rows: Sequence[RuntimeRow]) -> str:
+    """Return which runtimes load the schedule, and what its program costs there."""
+    cells = [tuple(escape(cell) for cell in (r.name, r.verdict, r.time, r.compared, r.note)) for r in rows]
+    head = ("runtime", "loads it", "time there", "compared with the schedule", "note")
+    own = schedule.runtime.name if schedule.runtime is not None else ""
+    if own:
+        why = f"The schedule was made for {own}: its times include what a message costs there."
+    else:
+        why = "The schedule's own time counts bytes and latencies; on a runtime, each message costs time too."
+    text = f"<p>{escape(why)} The time of a program is an estimate with these costs.</p>"
+    if any(row.verdict == "not tried" for row in rows):
+        text += (
+            f"<p>Lowering {len(schedule):,} transfers takes about {max(1, round(len(schedule) / 1000))} s and was left "
+            "out: <code>flowccl report --runtimes</code> does it, and <code>flowccl export</code> writes the "
+            "program for one runtime.</p>"
+        )
+    return text + table("The schedule as a program of a runtime", head, cells, (2,))
 
 
 def comparison(names: Sequence[str], explanations: Sequence[Explanation], bounds: Sequence[Bound]) -> str:

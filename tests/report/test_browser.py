@@ -75,22 +75,22 @@ def test_loads_without_errors_and_requests(browser, reports, name, scheme) -> No
 
 def test_clicking_a_link_filters_the_timeline(browser, reports) -> None:
     page, problems = opened(browser, reports["small"])
-    every = page.evaluate("flowccl.views[0].rows.length")
+    every = page.evaluate("flowccl.views[0].timeline.rows.length")
     assert every > 10
     page.locator("#links-0 tr[data-link]").nth(2).click()
     name = page.locator("#links-0 tr[data-link] td").nth(2 * 8).inner_text()
-    assert page.evaluate("flowccl.views[0].rows.length") == 1
+    assert page.evaluate("flowccl.views[0].timeline.rows.length") == 1
     assert page.locator("#selected-0").inner_text() == f"shown: {name}, 1 link"
     assert page.locator('#links-0 tr[aria-selected="true"]').count() == 1
     bars = page.evaluate("flowccl.views[0].models.bars.get_column('left').length")
     assert bars == page.evaluate(
-        "(() => {const v = flowccl.views[0], r = v.range.get(v.rows[0]); return r[1] - r[0]})()"
+        "(() => {const v = flowccl.views[0], r = v.data.range.get(v.timeline.rows[0]); return r[1] - r[0]})()"
     )
     page.locator("#clear-0").click()
-    assert page.evaluate("flowccl.views[0].rows.length") == every
+    assert page.evaluate("flowccl.views[0].timeline.rows.length") == every
     page.locator("#links-0 tr[data-link]").nth(1).focus()
     page.keyboard.press("Enter")
-    assert page.evaluate("flowccl.views[0].rows.length") == 1
+    assert page.evaluate("flowccl.views[0].timeline.rows.length") == 1
     assert problems == []
 
 
@@ -106,7 +106,7 @@ def test_clicking_the_machine_selects_a_gpu_everywhere(browser, reports) -> None
     page.mouse.click(*at)
     page.wait_for_timeout(400)
     assert page.locator("#selected-0").inner_text().startswith("shown: gpu0, ")
-    ends = page.evaluate("flowccl.views[0].rows.map((link) => flowccl.views[0].facts.link_ends[link])")
+    ends = page.evaluate("flowccl.views[0].timeline.rows.map((link) => flowccl.views[0].facts.link_ends[link])")
     assert all(0 in pair for pair in ends)
 
 
@@ -132,8 +132,8 @@ def test_pointing_tells_the_story_of_a_transfer_and_of_idle_time(browser, report
     page, _ = opened(browser, reports["small"])
     page.locator(".picture").nth(1).scroll_into_view_if_needed()
     at = page.evaluate(
-        """(() => { const v = flowccl.views[0], view = Bokeh.index.get_one(v.models.timeline), h = v.hops;
-        const r = view.el.getBoundingClientRect(), f = view.frame, row = v.rowOf.get(h.link[0]);
+        """(() => { const v = flowccl.views[0], view = Bokeh.index.get_one(v.models.timeline), h = v.data.hops;
+        const r = view.el.getBoundingClientRect(), f = view.frame, row = v.timeline.rowOf.get(h.link[0]);
         return [r.x + f.x_scale.compute((h.start[0] + h.end[0]) / 2), r.y + f.y_scale.compute(-row)]; })()"""
     )
     page.mouse.move(at[0] - 3, at[1])
@@ -142,7 +142,9 @@ def test_pointing_tells_the_story_of_a_transfer_and_of_idle_time(browser, report
     text = page.locator("#story-0").inner_text()
     assert "transfer " in text
     assert "arrives at" in text
-    idle = page.evaluate("flowccl.views[0].story(flowccl.views[0].facts.finish_us * 0.9999, 0)")
+    idle = page.evaluate(
+        "flowccl.views[0].data.story(flowccl.views[0].timeline.rows[0], flowccl.views[0].facts.finish_us * 0.9999)"
+    )
     assert "not needed any more" in idle or "transfer" in idle
 
 
@@ -179,11 +181,11 @@ def test_100_000_transfers_draw_in_3_s_and_zoom_in_100_ms_a_frame(browser, repor
     for _ in range(_ATTEMPTS):
         page, problems = opened(browser, reports["large"])
         draw_ms.append(page.evaluate("performance.now()"))
-        assert page.evaluate("flowccl.views[0].drawn.hops") > MANY
+        assert page.evaluate("flowccl.views[0].timeline.drawn.hops") > MANY
         frames = page.evaluate(ZOOM)
         zoom_ms.append(sorted(frames)[len(frames) // 2])
         page.wait_for_timeout(200)
-        assert page.evaluate("flowccl.views[0].drawn.detail")
+        assert page.evaluate("flowccl.views[0].timeline.drawn.detail")
         assert problems == []
         page.context.close()
         if draw_ms[-1] < 3_000 and zoom_ms[-1] < 100:

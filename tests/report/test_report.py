@@ -15,19 +15,27 @@ from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
 from flowccl.explain import explain
+from flowccl.lowered import lower_for
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.report import columns as report_columns_module
 from flowccl.report import report_html, save_report
+from flowccl.report import runtimes as report_runtimes
 from flowccl.report.catalog_page import catalog_html
+from flowccl.report.colourings import colourings
 from flowccl.report.columns import completed, report_columns
 from flowccl.report.rows import link_times
 from flowccl.report.runtimes import runtime_rows
+from flowccl.report.tables import runtimes_section
+from flowccl.runtimes.machine import on_runtime
+from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import left_shift
 from flowccl.search.context import SearchContext
 from flowccl.topology.files import save_topology
 from flowccl.topology.machines import machine
+from flowccl.units import format_us
 from tests.catalog.conftest import OPTIONS
 from tests.schedule.test_transform import spread_out
 
@@ -148,10 +156,55 @@ def test_too_many_transfers_are_left_out_and_the_page_says_so(ring, monkeypatch)
 def test_runtimes_say_what_lowering_costs(ring) -> None:
     rows = {row.name: row for row in runtime_rows(ring)}
     assert set(rows) == {"msccl", "executor", "rccl", "mscclpp"}
-    assert rows["msccl"].verdict == "yes"
-    assert "threadblocks; lowering costs" in rows["msccl"].note
-    late = made("ring:8", "allgather", 80_000, chunks=20)
-    assert "not tried" in runtime_rows(late)[0].verdict
+    assert {row.verdict for row in rows.values()} == {"yes"}
+    lowered = lower_for(ring, PROFILES["msccl"])
+    assert rows["msccl"].time == format_us(lowered.program_us)
+    assert rows["msccl"].note.startswith(f"{lowered.threadblocks} threadblock")
+    assert lowered.program_ps > ring.finish_ps  # messages cost time
+    assert "Runtimes that load it: mscclpp (about" in report_html([ring])
+
+
+def test_a_schedule_for_a_runtime_is_compared_with_its_own_costs(ring) -> None:
+    profile = PROFILES["mscclpp"]
+    machine_there = on_runtime(ring.topology, profile)
+    own = left_shift(replace(ring, topology=machine_there, start_ps=ring.start_ps * 20, runtime=profile))
+    rows = {row.name: row for row in runtime_rows(own)}
+    assert rows["mscclpp"].time == format_us(lower_for(own, profile).program_us)
+    assert "made for mscclpp: its times include what a message costs there" in runtimes_section(own, [rows["mscclpp"]])
+
+
+def test_large_schedules_are_lowered_on_request(ring, monkeypatch) -> None:
+    monkeypatch.setattr(report_runtimes, "MOST_TRANSFERS", 7)
+    text = report_html([ring])
+    assert "Which runtimes load it: not tried for so many transfers" in text
+    assert f"Lowering {len(ring)} transfers takes about 1 s and was left out: <code>flowccl report --runtimes" in text
+    assert "Runtimes that load it: mscclpp (about" in report_html([ring], runtimes=True)
+    gather = made("ring:4", "gather", 40_000, "direct")
+    row = {row.name: row for row in runtime_rows(gather, lower=False)}["mscclpp"]
+    assert row.verdict == "no"  # known without lowering
+    assert row.note.startswith("mscclpp does not support gather; it supports allgather")
+
+
+@pytest.mark.parametrize(
+    ("what", "method", "first"),
+    [
+        ("allgather", "ring", "source"),
+        ("alltoall", "direct", "source"),
+        ("allreduce", "ring", "phase"),
+        ("reduce_scatter", "ring", "destination"),
+        ("reduce", "direct", "sender"),
+        ("broadcast", "direct", "sender"),
+    ],
+)
+def test_colours_tell_transfers_apart(what: str, method: str, first: str) -> None:
+    """Chunks of a reduction have no source of their own, so other things decide."""
+    transfers = report_columns(explain(made("ring:4", what, 40_000, method))).transfers
+    choices = colourings(transfers)
+    assert choices[0].key == first
+    assert all(len(np.unique(transfers[choice.column])) > 1 for choice in choices)
+    if what in ("allreduce", "reduce_scatter"):
+        assert set(transfers["source"].tolist()) == {-1}
+        assert [choice.key for choice in choices] == [first, "chunk", "sender"]
 
 
 def test_refused(ring, tmp_path, capsys) -> None:
