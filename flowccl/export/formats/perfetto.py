@@ -203,19 +203,31 @@ def program_trace(program: RuntimeProgram, times: StepTimes, machine: str, size_
         events.append({"ph": "X", "name": step.name, "cat": "step", **span, **own})
     process = np.array([step.rank + 1 for step in operations], dtype=np.int64)
     threads = np.array([thread[step.rank, step.block] for step in operations], dtype=np.int64)
-    pairs = np.array(times.tokens, dtype=np.int64).reshape(-1, 2)
-    events += _token_flows(pairs, reached, done, process, threads)
+    waits = [
+        (place[step.rank, block, index], n)
+        for n, step in enumerate(operations)
+        for block, index in step.after
+        if block != step.block
+    ]
+    events += _step_flows({"signal": times.tokens, "wait": waits}, reached, done, process, threads)
     about = {"machine": machine, "collective": program.collective, "size_bytes": size_bytes}
     return trace_bytes(events, {**about, "finish_us": max(times.end_ps, default=0) / 1e6})
 
 
-def _token_flows(pairs: I64, reached: I64, done: I64, process: I64, thread: I64) -> Iterator[dict[str, Any]]:
-    """An arrow from each step that signals or sends to the step that waits for it, where that step ends its wait."""
-    source, target = pairs[:, 0], pairs[:, 1]
+def _step_flows(
+    pairs: dict[str, list[tuple[int, int]]], reached: I64, done: I64, process: I64, thread: I64
+) -> Iterator[dict[str, Any]]:
+    """An arrow from each step to a step that waits for it, where that step ends its wait.
+
+    A `signal` comes with data or a semaphore from another GPU; a `wait` is for another threadblock of the same GPU.
+    """
     last = np.maximum(done - 1, reached)
-    columns = (last[source], process[source], thread[source], last[target], process[target], thread[target])
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (leave, pid, tid, enter, to_pid, to_tid) in enumerate(rows, start=1):
-        common = {"name": "signal", "cat": "signal", "id": number}
-        yield {"ph": "s", **common, "ts": _us(leave), "pid": pid, "tid": tid}
-        yield {"ph": "f", "bp": "e", **common, "ts": _us(enter), "pid": to_pid, "tid": to_tid}
+    at = list(zip(last.tolist(), process.tolist(), thread.tolist(), strict=True))
+    number = 0
+    for name, rows in pairs.items():
+        for source, target in rows:
+            number += 1
+            (leave, pid, tid), (enter, to_pid, to_tid) = at[source], at[target]
+            common = {"name": name, "cat": name, "id": number}
+            yield {"ph": "s", **common, "ts": _us(leave), "pid": pid, "tid": tid}
+            yield {"ph": "f", "bp": "e", **common, "ts": _us(enter), "pid": to_pid, "tid": to_tid}
