@@ -1,6 +1,7 @@
 """`flowccl report`: a schedule, or several side by side, as one page for the browser."""
 
 import argparse
+import os
 from pathlib import Path
 
 from flowccl.commands.parts import Commands
@@ -44,10 +45,7 @@ def _report(options: argparse.Namespace) -> int:
     from flowccl.schedule.files import load_schedule
 
     out = Path(options.out or Path(options.schedule[0]).with_suffix("").with_suffix(".html").name)
-    if out.suffix not in (".html", ".htm"):
-        raise InputError(f"--out {out}: the name must end in .html")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    _check_out(out)
     bokeh_modules()
     line = LiveLine()
     try:
@@ -67,6 +65,18 @@ def _report(options: argparse.Namespace) -> int:
 
         webbrowser.open(out.resolve().as_uri())
     return 0
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a place that cannot be written to before the work begins."""
+    if out.suffix not in (".html", ".htm"):
+        raise InputError(f"--out {out}: the name must end in .html")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder, not a file")
+    if not os.access(out.parent, os.W_OK):
+        raise InputError(f"--out {out}: no permission to write to the folder {out.parent}")
 
 
 def _catalog_page(files: list[str]) -> str:

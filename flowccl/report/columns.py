@@ -22,7 +22,10 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class ReportColumns:
-    """The columns of one schedule. `hops` are sorted by link and start; `links` are the links in the timeline."""
+    """The columns of one schedule. `hops` are sorted by link and start; `links` are the links in the timeline.
+
+    Left out are `left_out_hops` on `left_out_links`, and the last `late_hops` on the links that are shown.
+    """
 
     hops: Columns
     transfers: Columns
@@ -31,6 +34,7 @@ class ReportColumns:
     links: NDArray[np.int64]
     left_out_hops: int
     left_out_links: int
+    late_hops: int
 
 
 def report_columns(explanation: Explanation) -> ReportColumns:
@@ -41,6 +45,8 @@ def report_columns(explanation: Explanation) -> ReportColumns:
     timing = schedule.timing
     rows = np.flatnonzero(np.isin(timing.hop_link, links))
     rows = rows[np.lexsort((timing.hop_from_ps[rows], timing.hop_link[rows]))]
+    late = max(0, len(rows) - MOST_HOPS)  # of a single link, where it alone has too many
+    rows = rows[: len(rows) - late]
     kept, transfer = np.unique(timing.hop_transfer[rows], return_inverse=True)
     hops: Columns = {
         "link": timing.hop_link[rows].astype(np.int32),
@@ -54,8 +60,9 @@ def report_columns(explanation: Explanation) -> ReportColumns:
         _arrivals(schedule),
         _in_flight(schedule),
         links,
-        len(timing.hop_link) - len(rows),
+        len(timing.hop_link) - len(rows) - late,
         len(used) - len(links),
+        late,
     )
 
 

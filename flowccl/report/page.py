@@ -237,6 +237,8 @@ def _left_out(schedule: Schedule, columns: ReportColumns) -> str:
             f"The timeline leaves out {columns.left_out_hops:,} transfers on {columns.left_out_links:,} links, which "
             "are neither on the critical path nor among the busiest; the tables count them."
         )
+    if columns.late_hops:
+        notes.append(f"Of the links that it shows, the timeline leaves out the last {columns.late_hops:,} transfers.")
     if len(schedule.topology.links) > MOST_LINES:
         notes.append(f"The picture of the machine shows the {MOST_LINES:,} busiest of its links.")
     return "".join(f'<p class="soft">{note}</p>' for note in notes)

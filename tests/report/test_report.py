@@ -1,5 +1,6 @@
 """Reports: their data adds up, their text says what is left out, and bad input is refused."""
 
+import os
 import re
 import sys
 from dataclasses import replace
@@ -153,6 +154,14 @@ def test_too_many_transfers_are_left_out_and_the_page_says_so(ring, monkeypatch)
     assert f"The timeline leaves out {columns.left_out_hops} transfers on" in report_html([ring])
 
 
+def test_a_link_with_too_many_transfers_is_cut(monkeypatch) -> None:
+    monkeypatch.setattr(report_columns_module, "MOST_HOPS", 5)
+    long = made("ring:2", "allgather", 40_000, "direct", chunks=8)
+    columns = report_columns(explain(long))
+    assert (len(columns.links), len(columns.hops["link"]), columns.late_hops, columns.left_out_hops) == (1, 5, 3, 8)
+    assert "Of the links that it shows, the timeline leaves out the last 3 transfers." in report_html([long])
+
+
 def test_runtimes_say_what_lowering_costs(ring) -> None:
     rows = {row.name: row for row in runtime_rows(ring)}
     assert set(rows) == {"msccl", "executor", "rccl", "mscclpp"}
@@ -212,28 +221,56 @@ def test_refused(ring, tmp_path, capsys) -> None:
     save_schedule(ring, good)
     save_schedule(made("ring:5", "allgather", 40_000), other)
     save_topology(ring.topology, machine_file)
-    empty = tmp_path / "empty.json"
+    empty, text, folder = tmp_path / "empty.json", tmp_path / "t.json", tmp_path / "d.html"
     nothing = {name: getattr(ring, name)[:0] for name in ("chunk", "route", "start_ps", "reduce")}
     save_schedule(replace(ring, **nothing), empty)
+    text.write_text("hello")
+    folder.mkdir()
+    out, pdf, nowhere = tmp_path / "r.html", tmp_path / "r.pdf", tmp_path / "no" / "r.html"
     cases = {
-        f"{machine_file} --out {tmp_path / 'r.html'}": "m.json",
-        f"{tmp_path / 'none.json'} --out {tmp_path / 'r.html'}": "none.json: no such file",
-        f"{good} {other} --out {tmp_path / 'r.html'}": "the schedules are for different machines, ring:4 and ring:5; "
+        f"{machine_file} --out {out}": f"{machine_file}: format must be 'flowccl-schedule', got \"flowccl-topology\"",
+        f"{text} --out {out}": f"{text}: not JSON: Expecting value at line 1, column 1",
+        f"{tmp_path / 'none.json'} --out {out}": f"{tmp_path / 'none.json'}: no such file",
+        f"{good} {other} --out {out}": "the schedules are for different machines, ring:4 and ring:5; "
         "a comparison needs one machine: make a report of each",
-        f"{empty} --out {tmp_path / 'r.html'}": "the schedule has no transfers, so there is nothing to explain",
-        f"{good} --out {tmp_path / 'r.pdf'}": "the name must end in .html",
-        f"{good} --out {tmp_path / 'no' / 'r.html'}": "there is no folder",
-        " ".join([str(good)] * 9) + f" --out {tmp_path / 'r.html'}": "a report shows at most 8 schedules, got 9",
+        f"{empty} --out {out}": "the schedule has no transfers, so there is nothing to explain",
+        f"{good} --out {pdf}": f"--out {pdf}: the name must end in .html",
+        f"{good} --out {nowhere}": f"--out {nowhere}: there is no folder {nowhere.parent}",
+        f"{good} --out {folder}": f"--out {folder}: is a folder, not a file",
+        " ".join([str(good)] * 9) + f" --out {out}": "a report shows at most 8 schedules, got 9",
     }
     for words, message in cases.items():
         assert main(["report", *words.split()]) == 2
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "r.html").exists()
+        assert capsys.readouterr().err == f"flowccl: error: {message}\n"
+    assert not out.exists()
     broken = tmp_path / "broken.json"
     save_schedule(replace(ring, start_ps=ring.start_ps * 0), broken)
     assert main(["report", str(broken), "--out", str(tmp_path / "r.html")]) == 1
     with pytest.raises(InputError, match="at least one schedule"):
         report_html([])
+
+
+def test_a_place_without_permission_is_refused_before_the_work(ring, tmp_path, capsys, monkeypatch) -> None:
+    save_schedule(ring, tmp_path / "s.json")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # for an administrator, every place is writable
+    out = tmp_path / "r.html"
+    assert main(["report", str(tmp_path / "s.json"), "--out", str(out)]) == 2
+    message = f"--out {out}: no permission to write to the folder {tmp_path}"
+    assert capsys.readouterr().err == f"flowccl: error: {message}\n"
+
+
+@pytest.mark.slow
+def test_ten_million_transfers(tmp_path) -> None:
+    """Takes some minutes and 9 GB of memory. The page says what it leaves out, and stays small."""
+    schedule = made("ring:8", "allgather", 8 * 178_600 * 1000, chunks=178_600)
+    assert len(schedule) > 10_000_000
+    text = report_html([schedule])
+    hops = report_columns(explain(schedule))
+    assert 0 < len(hops.hops["link"]) <= report_columns_module.MOST_HOPS
+    assert f"The timeline leaves out {hops.left_out_hops:,} transfers" in text
+    assert f"leaves out the last {hops.late_hops:,} transfers" in text
+    assert "not tried for so many transfers" in text
+    assert len(text) < 10_000_000
 
 
 def test_without_bokeh_the_message_names_the_extra(ring, tmp_path, capsys, monkeypatch) -> None:
