@@ -250,7 +250,7 @@ def _use_legend() -> str:
     return (
         f'<div class="legend use"><span>links by use:</span>{marks}'
         "<span>GPUs turn from light blue to dark green as their data arrives</span>"
-        "<span>click a link or a node to select it</span></div>"
+        '<span class="on-screen">click a link or a node to select it</span></div>'
     )
 
 

@@ -130,7 +130,7 @@ def links_section(explanation: Explanation, number: int) -> str:
     more = f" The {len(order) - MOST_ROWS} least used are left out." if len(order) > MOST_ROWS else ""
     unused_words = f" {counted(unused, 'link is', 'links are')} not used." if unused else ""
     caption = f"Use of links, and idle time by reason, as parts of the completion time.{unused_words}{more} "
-    caption += "A click, or Enter, shows a link alone in the timeline."
+    caption += '<span class="on-screen">A click, or Enter, shows a link alone in the timeline.</span>'
     return f'<div class="scroll">{table(caption, head, rows, range(1, 8), f"links-{number}")}</div>'
 
 

@@ -45,6 +45,7 @@ def reports(tmp_path_factory) -> dict[str, Path]:
     small, other = made("ndv2:1", "allgather", 80_000, "ring"), made("ndv2:1", "allgather", 80_000, "direct")
     save_report([small], folder / "small.html")
     save_report([small, other], folder / "two.html", names=["ring", "direct"])
+    save_report([made("ring:4", "allreduce", 80_000, "ring")], folder / "allreduce.html")
     large = made("ring:8", "allgather", 8 * 1800 * 1000, "ring", chunks=1800)
     assert len(large) > MANY
     save_report([large], folder / "large.html")
@@ -155,6 +156,32 @@ def test_colours_can_be_changed(browser, reports) -> None:
     page.locator("#critical-0").uncheck()
     page.locator("#theme").click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_timeline_of_a_reduction_shows_its_phases(browser, reports) -> None:
+    page, problems = opened(browser, reports["allreduce"])
+    assert page.locator("#legend-0").inner_text().split("\n") == [
+        "colour: copied, or reduced at the destination",
+        "copy",
+        "reduce",
+    ]
+    for key in ("chunk", "sender"):
+        page.locator("#colour-0").select_option(key)
+        assert page.evaluate("new Set(flowccl.views[0].models.bars.get_column('colour')).size") > 2
+    assert problems == []
+
+
+def test_paper_is_light_and_has_pictures_of_its_own(browser, reports) -> None:
+    page, problems = opened(browser, reports["small"], "dark")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.locator("img.paper").count() == 3
+    assert page.evaluate("Math.min(...[...document.querySelectorAll('img.paper')].map((i) => i.src.length))") > 2000
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.locator("img.paper").count() == 0
+    assert page.pdf(format="A4")[:5] == b"%PDF-"
+    assert problems == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -129,8 +129,7 @@ class View {
   }
 
   theme() {
-    const { timeline, machine, flight, bar, outline, cursor, finish, bound } = this.models;
-    [timeline, machine, flight].forEach(themeFigure);
+    const { bar, outline, cursor, finish, bound } = this.models;
     bar.line_color = themeColour("--page");
     outline.line_color = themeColour("--ink");
     cursor.line_color = themeColour("--accent");
@@ -147,6 +146,8 @@ const flowccl = {
   start(number, models) {
     this.facts ??= JSON.parse(document.getElementById("facts").textContent);
     this.views[number] = new View(number, models, this.facts.schedules[number]);
+    const { machine, timeline, flight } = models;
+    [machine, timeline, flight].forEach(themeFigure);
     if (this.views.filter(Boolean).length === this.facts.schedules.length) this.ready();
   },
 
@@ -165,6 +166,10 @@ const flowccl = {
     document.documentElement.dataset.ready = "yes";
   },
 
+  figures() {
+    return [...this.plainFigures, ...this.views.flatMap(({ models: m }) => [m.machine, m.timeline, m.flight])];
+  },
+
   markUse() {
     for (const mark of document.querySelectorAll("i[data-use]"))
       mark.style.background = useColour(Number(mark.dataset.use));
@@ -173,10 +178,22 @@ const flowccl = {
   setTheme(name) {
     document.documentElement.dataset.theme = name;
     this.views.forEach((view) => view.theme());
-    this.plainFigures.forEach(themeFigure);
+    this.figures().forEach(themeFigure);
     this.markUse();
   },
 };
+
+/** Put a picture of each figure beside it for printing: canvases keep the width and the colours of the screen. */
+function showPaper() {
+  for (const figure of flowccl.figures()) {
+    const view = Bokeh.index.get_one(figure);
+    for (const part of view.children()) part.set_visuals?.(); // else new colours come after printing
+    const picture = document.createElement("img");
+    picture.className = "paper";
+    picture.src = view.export("png").canvas.toDataURL();
+    view.el.closest(".picture").append(picture);
+  }
+}
 
 {
   // light or dark as the system says, until the button says otherwise; paper is light
@@ -189,8 +206,12 @@ const flowccl = {
   addEventListener("beforeprint", () => {
     onScreen = root.dataset.theme;
     flowccl.setTheme("light");
+    showPaper();
   });
-  addEventListener("afterprint", () => flowccl.setTheme(onScreen));
+  addEventListener("afterprint", () => {
+    document.querySelectorAll("img.paper").forEach((picture) => picture.remove());
+    flowccl.setTheme(onScreen);
+  });
   addEventListener("DOMContentLoaded", () =>
     document.getElementById("theme").addEventListener("click", () =>
       flowccl.setTheme(root.dataset.theme === "dark" ? "light" : "dark"),
