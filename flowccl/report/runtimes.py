@@ -47,7 +47,7 @@ def _row(schedule: Schedule, profile: RuntimeProfile, lower: bool) -> RuntimeRow
         found = lower_for(schedule, profile, known_sms(schedule.topology))
     except FlowcclError as error:
         return RuntimeRow(profile.name, "no", "", "", str(error))
-    return RuntimeRow(profile.name, "yes", format_us(found.program_us), _compared(schedule, found), _needs(found))
+    return RuntimeRow(profile.name, "yes", format_us(found.program_us), _compared(schedule, found), _size(found))
 
 
 def _compared(schedule: Schedule, found: Lowered) -> str:
@@ -58,7 +58,7 @@ def _compared(schedule: Schedule, found: Lowered) -> str:
     return f"{100 * (ratio - 1):.1f} % later" if ratio < 2 else f"{ratio:.1f} times as long"
 
 
-def _needs(found: Lowered) -> str:
+def _size(found: Lowered) -> str:
     blocks = counted(found.threadblocks, "threadblock")
     scratch = f", {format_bytes(found.scratch_bytes)} of scratch" if found.scratch_bytes else ""
     return f"{blocks} per GPU, at most {counted(found.operations, 'operation')} in one{scratch}"
