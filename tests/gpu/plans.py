@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowccl.cli import main
+from flowccl.errors import InputError
 from flowccl.export import ExportOptions, export
 from flowccl.schedule.files import load_schedule
 
@@ -46,12 +47,14 @@ class GpuCase:
     def _problem(self) -> str:
         return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size}".lower())
 
-    def schedule(self) -> Path:
-        """The schedule; synthesized first if it is missing."""
+    def schedule(self, *, chunks: int | None = None) -> Path:
+        """The schedule; synthesized first if it is missing, or again if it must have some number of chunks."""
         path = FOLDER / f"{self._problem}-schedule.json"
-        if not path.exists():
+        if chunks is not None or not path.exists():
             FOLDER.mkdir(parents=True, exist_ok=True)
-            assert main(["synth", self.machine, self.collective, "--size", self.size, *SEARCH, "--out", str(path)]) == 0
+            words = [] if chunks is None else ["--chunks", str(chunks)]
+            search = [*SEARCH, *words, "--out", str(path)]
+            assert main(["synth", self.machine, self.collective, "--size", self.size, *search]) == 0
         return path
 
     def plan(self) -> Path:
@@ -59,7 +62,10 @@ class GpuCase:
         path = FOLDER / f"{self.name}.json"
         if not path.exists():
             options = ExportOptions(inplace=self.place == "in", protocol=self.protocol, sms=16)
-            export(load_schedule(self.schedule()), "mscclpp", path, options)
+            try:
+                export(load_schedule(self.schedule()), "mscclpp", path, options)
+            except InputError:  # in place, a plan may have more operations, and so more threadblocks
+                export(load_schedule(self.schedule(chunks=2)), "mscclpp", path, options)
         return path
 
 
