@@ -1,6 +1,6 @@
 """The choice among the schedules that were found: the leanest in the model, or the earliest program on a runtime."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.lowered import Lowered, lower_for
@@ -24,12 +24,14 @@ def best_program(
     sms: int | None,
     lean: float,
     out_of_time: Callable[[], bool] = lambda: False,
+    in_network: Iterable[Schedule] = (),
 ) -> tuple[Schedule, Lowered]:
     """Return the schedule whose program is earliest on a runtime, and the program.
 
     Of all programs within `lean` of the earliest, that of the schedule with the fewest transfers is returned; of those
     the schedule that loses least by lowering. Schedules are lowered in the order of their completion times, until one
-    would finish later than the best program.
+    would finish later than the best program. Those that are `in_network` follow, while they are earlier than all
+    others: operations of switches overlap on the runtime more than the model says.
     """
     programs: list[tuple[Schedule, Lowered]] = []
     best_ps, problem = float("inf"), ""
@@ -43,6 +45,14 @@ def best_program(
             continue
         programs.append((schedule, lowered))
         best_ps = min(best_ps, lowered.program_ps)
+    for count, schedule in enumerate(in_network):
+        if count and out_of_time():
+            break
+        lowered = lower_for(schedule, profile, sms)
+        if lowered.program_ps >= best_ps:
+            break
+        programs.append((schedule, lowered))
+        best_ps = lowered.program_ps
     if not programs:
         raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problem}")
     near = [row for row in programs if row[1].program_ps <= best_ps * (1 + lean)]

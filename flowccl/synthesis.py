@@ -15,6 +15,7 @@ from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.choice import best_program, leanest
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
@@ -32,6 +33,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import SearchContext
+from flowccl.switched import in_network_schedules
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
 from flowccl.verifier.verify import verify
@@ -95,7 +97,8 @@ def synthesize(
     target = runtime_profile(runtime) if isinstance(runtime, str) else runtime
     if not target.is_ideal:
         sms = _check_runtime(target, topology, collective, sms)
-        topology, size_bytes = on_runtime(topology, target), _served_size(topology, collective, size_bytes)
+        size_bytes, ideal = _served_size(topology, collective, size_bytes), topology
+        topology = on_runtime(topology, target, in_network=method == "in-network")
     if chunks is None and method != "auto" and info_of(method).epochs:
         chunks = 1
     if method != "auto" and info_of(method).own_chunks:
@@ -157,7 +160,10 @@ def synthesize(
         best = leanest(found, best, lean)
     else:
         found = [replace(one, runtime=target) for one in found if not verify(one)]
-        best, lowered = best_program(found, target, sms, lean, lambda: context.budget.elapsed_s > limit_s)
+        switched = in_network_schedules(ideal, target, counts, context) if method == "auto" else ()
+        best, lowered = best_program(found, target, sms, lean, lambda: context.budget.elapsed_s > limit_s, switched)
+        if best.topology != topology:
+            bound = lower_bound(best.topology, best.demand)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})

@@ -116,6 +116,13 @@ def has_reducing_switch(problem: Problem) -> bool:
     return _is_allreduce_on_links(problem) and problem.reducing_switch is not None
 
 
+def suits_in_network(problem: Problem) -> bool:
+    """A collective that switches of the hosts can reduce or multicast, without limits."""
+    from flowccl.methods.in_network import switched_hosts
+
+    return problem.is_plain and (problem.reducing_switch is not None or switched_hosts(problem) is not None)
+
+
 def is_uneven_allreduce_with_limits(problem: Problem) -> bool:
     """An allreduce on links with limits or changes, where some GPU has more bandwidth than another."""
     limited = problem.topology.has_limits_or_changes and not problem.topology.has_buffer_limits

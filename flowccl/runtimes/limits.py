@@ -83,7 +83,7 @@ MSCCLPP_LIMITS = RuntimeLimits(
         "broadcast": "broadcast",
         "reduce_scatter": "reducescatter",
     },
-    instructions=frozenset({"s", "r", "cpy", "re"}),
+    instructions=frozenset({"s", "r", "cpy", "re", "gstore", "glres"}),
     protocols=("Simple", "LL"),
     steps=64,  # operations, execution_common.hpp
     channels=1024,

@@ -3,17 +3,20 @@
 from dataclasses import replace
 
 from flowccl.errors import InputError
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.gpu_models import GPU_MODELS
 from flowccl.topology.topology import Topology
 
 
-def on_runtime(topology: Topology, profile: RuntimeProfile, before: RuntimeProfile | None = None) -> Topology:
+def on_runtime(
+    topology: Topology, profile: RuntimeProfile, before: RuntimeProfile | None = None, *, in_network: bool = False
+) -> Topology:
     """Return the machine with the profile's costs: they replace the overheads of its links.
 
     The overhead is paid on the link that leaves the sender, and the signal arrives with the link that enters the
-    receiver. Switches only forward: in-network operations are lowered from whole collectives, not from single routes.
-    `before` is the profile whose costs the machine has so far.
+    receiver. Switches only forward; with `in_network` those that join the GPUs of one host with NVLS also reduce and
+    copy, if the runtime has operations for that. `before` is the profile whose costs the machine has so far.
     """
     if profile.is_ideal:
         return topology
@@ -24,8 +27,44 @@ def on_runtime(topology: Topology, profile: RuntimeProfile, before: RuntimeProfi
         known_us = 0.0 if before is None else before.costs.of(kind).signal_us
         latency_us = link.latency_us + (cost.signal_us - known_us if stores[link.dst] else 0.0)
         links.append(replace(link, overhead_us=overhead_us, latency_us=latency_us))
-    nodes = [replace(node, copies=False, reduces=False) if node.kind == "switch" else node for node in topology.nodes]
+    able = _nvls_switches(topology) if in_network and profile.nvls else set()
+    nodes = [
+        replace(node, copies=False, reduces=False) if node.kind == "switch" and index not in able else node
+        for index, node in enumerate(topology.nodes)
+    ]
     return replace(topology, nodes=tuple(nodes), links=tuple(links))
+
+
+def _nvls_switches(topology: Topology) -> set[int]:
+    """Return the switches whose neighbours are GPUs of one host with NVLS."""
+    groups, result = nvls_groups(topology), set()
+    for switch in range(topology.num_gpus, len(topology.nodes)):
+        beside = {*topology.link_src[topology.link_dst == switch].tolist()}
+        beside |= {*topology.link_dst[topology.link_src == switch].tolist()}
+        joined = {groups.get(node) for node in beside}
+        if len(joined) == 1 and None not in joined:
+            result.add(switch)
+    return result
+
+
+def nvls_groups(topology: Topology) -> dict[int, tuple[int, ...]]:
+    """Return, for each GPU whose host has NVLS, the GPUs of that host.
+
+    All GPUs of the host must be of a model with NVLS; where the machine names no model, one of its switches must
+    reduce. A threadblock has channels to at most 16 other GPUs, so larger hosts have no group.
+    """
+    gpus = topology.nodes[: topology.num_gpus]
+    reduces = any(node.reduces for node in topology.nodes[topology.num_gpus :])
+    hosts: dict[str, list[int]] = {}
+    for rank, node in enumerate(gpus):
+        hosts.setdefault(node.host, []).append(rank)
+    result: dict[int, tuple[int, ...]] = {}
+    for ranks in hosts.values():
+        models = {gpus[rank].model for rank in ranks}
+        has_nvls = all(GPU_MODELS[model].nvls if model in GPU_MODELS else not model and reduces for model in models)
+        if has_nvls and 2 <= len(ranks) <= CHANNELS_PER_BLOCK + 1:
+            result |= dict.fromkeys(ranks, tuple(ranks))
+    return result
 
 
 def sms_of(topology: Topology, given: int | None = None) -> int:

@@ -2,7 +2,8 @@
 
 A sender writes into the receiver's memory (put) and notifies the receiver (signal), which waits for the signal; with
 protocol LL it writes packets (mscclpp_packets.py). The threadblocks of a GPU synchronize by semaphores, one for each
-dependency.
+dependency. Operations of a switch (NVLS) use switch channels, one for each buffer that they access, and signal all
+other GPUs of the host over memory channels.
 """
 
 from collections import defaultdict
@@ -11,12 +12,9 @@ from typing import Any
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import OperationWriter
 from flowccl.export.formats.mscclpp_packets import PacketLayout, packet_layout, packet_writer
-from flowccl.export.formats.mscclpp_switch import switch_gpus
-from flowccl.export.lowering.buffers import layout_of
-from flowccl.export.lowering.in_network import switch_issuers
-from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, check_instances, make_plan
+from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, make_plan
 from flowccl.export.lowering.threadblocks import Step, Threadblock
-from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, check_collective, check_protocol
+from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.schedule import Schedule
 
@@ -24,6 +22,9 @@ MOST_BYTES = 2**64 - 1
 
 _End = tuple[int, int, int]
 """A connection: (sender, receiver, channel of the plan)."""
+
+_SwitchGroup = tuple[str, tuple[int, ...]]
+"""The GPUs whose buffers a switch channel joins: (buffer, ranks)."""
 
 
 def mscclpp_plan(
@@ -44,27 +45,18 @@ def mscclpp_plan(
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     collective = check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
-    issuers = switch_issuers(schedule)
-    if issuers is not None and schedule.demand.num_gpus <= CHANNELS_PER_BLOCK:
-        check_protocol(MSCCLPP_LIMITS, protocol)
-        check_instances(instances)
-        if protocol != "Simple":
-            raise InputError("mscclpp: operations of a switch have no packets; use --proto Simple")
-        layout = layout_of(schedule.demand, instances, inplace)
-        chunks, gpus = layout.chunks, switch_gpus(layout, issuers)
-    else:
-        plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
-        hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
-        connections = _connections(plan)
-        packets = None
-        if protocol == "LL":
-            _check_one_host(connections, hosts)
-            packets = [packet_layout(gpu.blocks) for gpu in plan.gpus]
-            if any(layout.plain for layout in packets):
-                min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, plan.chunks, min_bytes, max_bytes)
-        chunks, gpus = plan.chunks, [_gpu(plan, gpu, hosts, connections, packets) for gpu in plan.gpus]
+    plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
+    hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
+    connections, groups = _connections(plan), _groups(plan)
+    packets = None
+    if protocol == "LL":
+        _check_one_host(connections, hosts)
+        packets = [packet_layout(gpu.blocks) for gpu in plan.gpus]
+        if any(layout.plain for layout in packets):
+            min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, plan.chunks, min_bytes, max_bytes)
+    gpus = [_gpu(plan, gpu, hosts, connections, groups, packets) for gpu in plan.gpus]
     place = ("in" if inplace else "out") + ("" if protocol == "Simple" else f"_{protocol}")
-    identity = f"{schedule.topology.fingerprint[:8]}_{min_bytes}_{max_bytes}_{chunks}_{place}"
+    identity = f"{schedule.topology.fingerprint[:8]}_{min_bytes}_{max_bytes}_{plan.chunks}_{place}"
     return {
         "name": f"flowccl_{collective}_{schedule.demand.num_gpus}gpus_{identity}",  # must differ between plans
         "collective": collective,
@@ -112,11 +104,24 @@ def _connections(plan: ExecutionPlan) -> dict[int, list[_End]]:
     result: dict[int, list[_End]] = defaultdict(list)
     for gpu in plan.gpus:
         for block in gpu.blocks:
-            if block.send >= 0:
-                end = (gpu.rank, block.send, block.channel)
+            for peer in block.members or ((block.send,) if block.send >= 0 else ()):
+                end = (gpu.rank, peer, block.channel)
                 result[gpu.rank].append(end)
-                result[block.send].append(end)
+                result[peer].append(end)
     return {rank: sorted(ends, key=lambda end: (end[0] + end[1], end)) for rank, ends in result.items()}
+
+
+def _groups(plan: ExecutionPlan) -> list[_SwitchGroup]:
+    """Return the groups of the switch channels, in an order common to all GPUs."""
+    found: set[_SwitchGroup] = set()
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            ranks = tuple(sorted((gpu.rank, *block.members)))
+            for step in block.steps:
+                if step.kind in ("gstore", "glres"):
+                    buffers = {step.dst[0], step.src[0]} if step.kind == "glres" else {step.dst[0]}
+                    found |= {(buffer, ranks) for buffer in buffers}
+    return sorted(found)
 
 
 def _gpu(
@@ -124,6 +129,7 @@ def _gpu(
     gpu: GpuPlan,
     hosts: list[str],
     connections: dict[int, list[_End]],
+    groups: list[_SwitchGroup],
     packets: list[PacketLayout] | None,
 ) -> dict[str, Any]:
     channels: dict[str, list[_End]] = {"memory": [], "port": []}
@@ -139,6 +145,7 @@ def _gpu(
                 kinds.append(_kind(hosts, gpu.rank, block.send))
     semaphores = _semaphores(gpu)
     counts = plan.layout.whole_counts
+    switches = [(buffer, ranks) for buffer, ranks in groups if gpu.rank in ranks]
     return {
         "id": gpu.rank,
         "input_chunks": counts[0],
@@ -148,6 +155,10 @@ def _gpu(
             {"channel_type": kind, "connected_to": [b if a == gpu.rank else a for a, b, _ in ends]}
             for kind, ends in channels.items()
             if ends
+        ]
+        + [
+            {"channel_type": "switch", "buffer_type": buffer, "rank_groups": [{"size": len(ranks), "ranks": ranks}]}
+            for buffer, ranks in switches
         ],
         "remote_buffers": [
             {"rank": rank, "type": buffer, "access_channel_types": [kind]}
@@ -155,7 +166,7 @@ def _gpu(
         ],
         "semaphores": [{"init_value": 0} for ids in semaphores[0].values() for _ in ids],
         "threadblocks": [
-            _block(gpu.rank, number, block, hosts, channels, remote, semaphores, packets)
+            _block(gpu.rank, number, block, hosts, channels, remote, semaphores, [b for b, _ in switches], packets)
             for number, block in enumerate(gpu.blocks)
         ],
     }
@@ -190,6 +201,7 @@ def _block(
     channels: dict[str, list[_End]],
     remote: dict[tuple[int, str], int],
     semaphores: tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]],
+    switches: list[str],
     packets: list[PacketLayout] | None,
 ) -> dict[str, Any]:
     """Return one threadblock: its tables of channels and remote buffers, and operations that index these tables."""
@@ -200,7 +212,11 @@ def _block(
             kinds[direction] = _kind(hosts, rank, peer)
             end = (rank, peer, block.channel) if direction == "send" else (peer, rank, block.channel)
             ids[kinds[direction]].append(channels[kinds[direction]].index(end))
-    writer = OperationWriter(kinds.get("send", ""), kinds.get("recv", ""))
+    ids["memory"] += [channels["memory"].index((rank, peer, block.channel)) for peer in block.members]
+    if block.members:
+        ids["switch"] = list(range(len(switches)))
+    places = {buffer: place for place, buffer in enumerate(switches)}
+    writer = OperationWriter(kinds.get("send", ""), kinds.get("recv", ""), len(block.members), places)
     if packets is not None:
         writer = packet_writer(block, packets[rank], packets[block.send] if block.send >= 0 else None, rank)
     written = [_written(step, packets is not None) for step in block.steps]

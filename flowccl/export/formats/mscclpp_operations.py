@@ -4,12 +4,14 @@ The threads of a threadblock run independently. A nop is a barrier of its thread
 operations that depend on it, and data from the signal that announces it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from flowccl.export.lowering.buffers import BufferSlot
+from flowccl.export.lowering.drafts import SENDS
 from flowccl.export.lowering.threadblocks import Step, Threadblock
-from flowccl.runtimes.limits import SEMAPHORES_PER_STEP
+from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
 
 _WAITS = ("r", "await-ready", "await-release")
 
@@ -19,9 +21,10 @@ def count_operations(block: Threadblock) -> int:
     count = 0
     waited = worked = False
     touched: set[BufferSlot] = set()
+    times = max(1, -(-len(block.members) // CHANNELS_PER_OPERATION))  # operations that signal all, or wait for all
     for step in block.steps:
         kind = step.kind
-        waits = -(-len(step.waits) // SEMAPHORES_PER_STEP) + (kind in _WAITS)
+        waits = -(-len(step.waits) // SEMAPHORES_PER_STEP) + (kind in _WAITS) * times
         if waits:
             count += waits + worked
             worked, waited = False, True
@@ -40,8 +43,8 @@ def count_operations(block: Threadblock) -> int:
             count += 1
             worked = True
             touched |= slots
-            if kind == "s":
-                count += 2
+            if kind in SENDS:
+                count += 1 + times
                 worked = False
                 touched.clear()
         if step.awaited:
@@ -55,11 +58,15 @@ def count_operations(block: Threadblock) -> int:
 class OperationWriter:
     """Writes the operations of one threadblock, with a nop wherever its threads need a barrier.
 
-    `send_kind` and `recv_kind` are the types of the channels to the two peers.
+    `send_kind` and `recv_kind` are the types of the channels to the two peers. A threadblock that issues operations of
+    a switch has memory channels to all `members` of its group instead, and `switches`, its switch channel of each
+    buffer.
     """
 
     send_kind: str
     recv_kind: str
+    members: int = 0
+    switches: dict[str, int] = field(default_factory=dict)
     operations: list[dict[str, Any]] = field(default_factory=list)
     has_waited: bool = False
     has_worked: bool = False
@@ -87,6 +94,9 @@ class OperationWriter:
         src, dst = buffer_of(step.src, step.count), buffer_of(step.dst, step.count)
         if step.kind == "r":
             self._wait("wait", **self._channel(self.recv_kind, True))
+        elif step.kind == "await-ready" and self.members:
+            for channels in self._all_members():
+                self._wait("wait", **channels)
         elif step.kind in ("await-ready", "await-release"):
             self._wait("wait", **self._channel(self.send_kind, False))
         elif step.kind in ("ready", "release"):
@@ -102,12 +112,32 @@ class OperationWriter:
             self._work("put", slots_of(step.src, step.count), src_buff=[src], dst_buff=[remote], **channel)
             self._barrier()
             self._add("signal", **channel)
+        elif step.kind in ("gstore", "glres"):
+            self._through_switch(step, src)
         elif step.kind == "cpy":
             slots = slots_of(step.src, step.count) | slots_of(step.dst, step.count)
             self._work("copy", slots, src_buff=[src], dst_buff=[dst])
         else:
             slots = slots_of(step.src, step.count) | slots_of(step.dst, step.count)
             self._work("re", slots, src_buff=[dst, src], dst_buff=[dst])
+
+    def _through_switch(self, step: Step, src: dict[str, Any]) -> None:
+        """Write an operation of a switch, and signal all GPUs of the group."""
+        target = {"switch_channel_id": self.switches[step.dst[0]], "index": step.dst[1], "size": step.count}
+        if step.kind == "glres":
+            src = {"switch_channel_id": self.switches[step.src[0]], "index": step.src[1], "size": step.count}
+        channel = {"channel_ids": [target["switch_channel_id"]], "channel_type": "switch"}
+        slots = slots_of(step.src, step.count) | slots_of(step.dst, step.count)
+        self._work(step.kind, slots, src_buff=[src], dst_buff=[target], **channel)
+        self._barrier()
+        for channels in self._all_members():
+            self._add("signal", **channels)
+
+    def _all_members(self) -> Iterator[dict[str, Any]]:
+        """Yield the fields of operations that together use the channels to all members."""
+        for k in range(0, self.members, CHANNELS_PER_OPERATION):
+            ids = list(range(k, min(k + CHANNELS_PER_OPERATION, self.members)))
+            yield {"channel_ids": ids, "channel_type": "memory"}
 
     def _add(self, name: str, **fields: Any) -> None:
         self.operations.append({"name": name, **fields})

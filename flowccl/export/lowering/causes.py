@@ -18,7 +18,7 @@ class Causes:
 
     def send(self, i: int, rank: int, slot: BufferSlot) -> None:
         """Record that move i reads a slot and leaves: it inherits every cause of the data there."""
-        self.before_send[i] = self.known.get((rank, slot), 0) | 1 << i
+        self.before_send[i] |= self.known.get((rank, slot), 0) | 1 << i
         self.users.setdefault((rank, slot), []).append(i)
 
     def receive(self, i: int, rank: int, slot: BufferSlot) -> None:

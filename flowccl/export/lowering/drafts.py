@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from flowccl.export.lowering.buffers import BufferSlot
 
 Lane = tuple[str, int, int, int]
-"""A sequence of steps that keep their order: ("send" | "recv", peer, route, instance) or ("copy", -1, 0, instance)."""
+"""A sequence of steps that keep their order: ("send" | "recv", peer, route, instance) or ("copy", -1, 0, instance).
+
+A GPU issues operations of a switch in ("group", -1, SWITCH_ROUTE, instance), and the others receive on SWITCH_ROUTE.
+"""
+
+SWITCH_ROUTE = -1
+SENDS = ("s", "gstore", "glres")
+"""Kinds of steps that send."""
 
 
 @dataclass(slots=True, eq=False)
@@ -14,6 +21,9 @@ class Draft:
 
     `src` and `dst` are the first slots of `count` chunks. The `dst` of a send and the `src` of a plain receive are on
     the peer. `partner` is the other end of a send or receive. Sends of the same `message` travel together.
+
+    Operations of a switch ("gstore", "glres") write `dst` of all GPUs of a group; `partners` are the receives on all
+    others. `glres` reads `src` of all of them, and `loaded` says that on their side.
 
     One-sided senders and receivers also synchronize: "ready" (the receiver has entered the call) and "await-ready"
     (the sender waits for it); "release" (the receiver no longer uses the scratch that an `early` send wrote before the
@@ -33,11 +43,13 @@ class Draft:
     early: bool = False
     message: int = -1
     frees: tuple[BufferSlot, ...] = ()
+    partners: "tuple[Draft, ...]" = ()
+    loaded: BufferSlot | None = None
 
     def reads(self) -> list[BufferSlot]:
         """Return the slots of this GPU that the step reads."""
         if self.kind in ("r", "ready", "await-ready", "release", "await-release"):
-            return []
+            return [] if self.loaded is None else _slots(self.loaded, self.count)
         slots = _slots(self.src, self.count)
         return slots + _slots(self.dst, self.count) if self.kind == "re" else slots
 

@@ -1,11 +1,12 @@
 """From moves to steps: track the location of each chunk on each GPU, and choose the instruction for each move."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
+from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
 from flowccl.export.lowering.causes import Causes
-from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
+from flowccl.export.lowering.drafts import SWITCH_ROUTE, Draft, GpuDrafts, Lane
 from flowccl.export.lowering.merge import merge_contiguous
 from flowccl.export.lowering.moves import Event, Move
 from flowccl.runtimes.limits import RuntimeLimits
@@ -61,12 +62,13 @@ class _Lowering:
         self.causes = Causes(len(moves)) if limits.direct else None
         self.open: dict[int, Draft] = {}
         self.early = _early(moves) if limits.direct else set()
+        self.stored = _storing_themselves(demand, moves)
         self.lent: dict[tuple[int, int], Draft] = {}  # (gpu, chunk): its early receive, while the scratch is in use
 
     def run(self, events: list[Event]) -> None:
         """Make all steps: local copies of own data, then the moves, then copies of results to their final slots."""
         for rank in range(self.layout.demand.num_gpus):
-            for src, dst in self.layout.own_copies(rank, self.instance):
+            for src, dst in () if rank in self.stored else self.layout.own_copies(rank, self.instance):
                 self._copy(rank, src, dst, self.layout.demand.pieces)
         for event in events:
             (self._send if event.sends else self._receive)(event.move)
@@ -99,6 +101,9 @@ class _Lowering:
 
     def _send(self, i: int) -> None:
         move = self.moves[i]
+        if move.group:
+            self._issue(i)
+            return
         if (move.src, move.chunk) not in self.place:
             raise InputError(
                 f"transfer {move.transfer}: gpu {move.src} sends chunk {move.chunk} before it has any data of it; "
@@ -113,7 +118,54 @@ class _Lowering:
         if not self.sends_left[move.src, move.chunk]:
             self._release((move.src, move.chunk))
 
+    def _issue(self, i: int) -> None:
+        """Issue an operation of a switch; `glres` reads the same slot of all GPUs of the group."""
+        move = self.moves[i]
+        read = move.group if move.switch == "glres" else (move.src,)
+        slots = {self.place.get((rank, move.chunk)) for rank in read}
+        slot = slots.pop()
+        if slot is None or slots:
+            raise InputError(f"transfer {move.transfer}: chunk {move.chunk} is not in the same place on all gpus")
+        lane = ("group", -1, SWITCH_ROUTE, self.instance)
+        self.open[i] = self._step(move.switch, move.src, lane, slot, slot)
+        for rank in read:
+            self.sends_left[rank, move.chunk] -= 1
+            if self.causes is not None:
+                self.causes.send(i, rank, slot)
+
+    def _store_to_all(self, i: int) -> None:
+        """Receive from a switch on all GPUs of the group: in the final slot if it is free everywhere, else scratch."""
+        move, issued = self.moves[i], self.open.pop(i)
+        finals = {self.layout.output(rank, move.chunk, self.instance) for rank in move.group}
+        target = finals.pop()
+        if finals or not move.is_result or not all(self._can_store(i, rank, target) for rank in move.group):
+            first = max(self.scratch[rank] for rank in move.group)
+            target = "s", first
+            for rank in move.group:
+                self.scratch[rank] = first + 1
+        issued.dst = target
+        receives = []
+        for rank in move.group:
+            if rank != move.src:
+                lane = ("recv", move.src, SWITCH_ROUTE, self.instance)
+                receives.append(self._step("r", rank, lane, issued.src, target))
+                receives[-1].partner = issued
+                receives[-1].loaded = issued.src if move.switch == "glres" else None
+            if self.causes is not None:
+                self.causes.receive(i, rank, target)
+            self._put(rank, move.chunk, target)
+        issued.partners = tuple(receives)
+
+    def _can_store(self, i: int, rank: int, slot: BufferSlot) -> bool:
+        """Whether a move through a switch may write a slot of a GPU."""
+        move, other = self.moves[i], self.owner.get((rank, slot))
+        free = other is None or other == move.chunk or not self._needed(rank, other, slot)
+        return free and (self.causes is None or self.causes.covers(i, rank, slot))
+
     def _receive(self, i: int) -> None:
+        if self.moves[i].group:
+            self._store_to_all(i)
+            return
         move, send = self.moves[i], self.open.pop(i)
         key, lane = (move.dst, move.chunk), ("recv", move.src, self._route(move), self.instance)
         now = self.place.get(key)
@@ -125,7 +177,7 @@ class _Lowering:
             self._arrive(i, send, lane, "r", target)
             self._put(*key, target)
             return
-        total = self._accumulator(key)
+        total = self._accumulator(key, i, now)
         if "rrc" in self.limits.instructions:
             self._arrive(i, send, lane, "rrc", total, now)
         elif now != total:  # the accumulator is empty: receive into it, then reduce the own contribution
@@ -151,7 +203,7 @@ class _Lowering:
         assert send.partner is not None
         self.lent[key] = send.partner
         if adds and now is not None:
-            total = self._accumulator(key)
+            total = self._accumulator(key, i, now)
             if now != total:
                 self._step("cpy", move.dst, lane, now, total)
             self._add(i, lane, stage, total)
@@ -213,13 +265,19 @@ class _Lowering:
         """Whether a GPU still has to send a chunk from a slot."""
         return self.place.get((rank, chunk)) == slot and self.sends_left[rank, chunk] > 0
 
-    def _accumulator(self, key: tuple[int, int]) -> BufferSlot:
-        """Return the slot in which a GPU reduces a chunk: its final slot, or scratch if that input is still needed."""
+    def _accumulator(self, key: tuple[int, int], i: int, now: BufferSlot) -> BufferSlot:
+        """Return the slot in which a GPU reduces a chunk: its final slot, or scratch if that input is still needed.
+
+        Data from a switch, which is in scratch, is reduced there if the arriving move could overtake a use of the slot.
+        """
         if key not in self.accumulator:
             rank, chunk = key
+            output = self.layout.output(rank, chunk, self.instance)
+            if self.causes is not None and now[0] == "s" and not self.causes.covers(i, rank, output):
+                self.accumulator[key] = now
+                return now
             free = key in self.wanted and not (self.layout.inplace and self.layout.is_one_shot)
-            final = self.layout.output(rank, chunk, self.instance) if free else None
-            self.accumulator[key] = final or self._new_scratch(rank)
+            self.accumulator[key] = output if free else self._new_scratch(rank)
         return self.accumulator[key]
 
     def _new_scratch(self, rank: int) -> BufferSlot:
@@ -230,9 +288,17 @@ class _Lowering:
 def _sends_left(moves: list[Move], events: list[Event]) -> dict[tuple[int, int], int]:
     left: dict[tuple[int, int], int] = defaultdict(int)
     for event in events:
-        if event.sends:
-            left[moves[event.move].src, moves[event.move].chunk] += 1
+        move = moves[event.move]
+        for rank in (move.group if move.switch == "glres" else (move.src,)) if event.sends else ():
+            left[rank, move.chunk] += 1
     return left
+
+
+def _storing_themselves(demand: Demand, moves: list[Move]) -> set[int]:
+    """Return the GPUs that store all their own data in their output through a switch, so that they need no copy."""
+    own = dict(zip(demand.source_chunk.tolist(), demand.source_rank.tolist(), strict=True))
+    count = Counter(move.src for move in moves if move.switch == "gstore" and own[move.chunk] == move.src)
+    return {rank for rank, chunks in count.items() if demand.collective == "allgather" and chunks == demand.pieces}
 
 
 def _early(moves: list[Move]) -> set[int]:
@@ -244,5 +310,7 @@ def _early(moves: list[Move]) -> set[int]:
     finish_ps = max((move.arrival_ps for move in moves), default=0)
     first: dict[tuple[int, int, int], int] = {}
     for i, move in enumerate(moves):
+        if move.group:
+            continue
         first.setdefault((move.src, move.dst, move.route), i)
     return {i for i in first.values() if moves[i].start_ps < moves[i].latency_ps > finish_ps / EARLY_SEND_DIVISOR}

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from flowccl.export.lowering.buffers import BufferSlot
-from flowccl.export.lowering.drafts import Draft
+from flowccl.export.lowering.drafts import SENDS, Draft
 
 _Touches = dict[tuple[int, BufferSlot], list[tuple[Draft, bool]]]
 """For every (rank, slot) the steps that use it, and whether each of them writes it."""
@@ -21,7 +21,7 @@ def merge_contiguous(drafts: list[Draft], most: int, *, only_messages: bool = Fa
     head: dict[tuple[int, object], Draft] = {}
     gone: set[int] = set()
     for draft in reversed(drafts):
-        if draft.kind != "s":
+        if draft.kind not in SENDS:
             continue
         lane = (draft.rank, draft.lane)
         later = head.get(lane)
@@ -33,15 +33,23 @@ def merge_contiguous(drafts: list[Draft], most: int, *, only_messages: bool = Fa
             for rank_slot in _rank_slots(old):
                 touches[rank_slot] = [(new if d is old else d, w) for d, w in touches[rank_slot]]
             new.src, new.dst = min(old.src, new.src), min(old.dst, new.dst)
+            if old.loaded is not None and new.loaded is not None:
+                new.loaded = min(old.loaded, new.loaded)
             new.count += old.count
             gone.add(id(old))
     return [draft for draft in drafts if id(draft) not in gone]
 
 
 def _pairs(draft: Draft, later: Draft) -> list[tuple[Draft, Draft]]:
+    """Return two sends, and their receives on every GPU."""
+    return list(zip(_with_receives(draft), _with_receives(later), strict=True))
+
+
+def _with_receives(draft: Draft) -> list[Draft]:
+    if draft.partners:
+        return [draft, *draft.partners]
     assert draft.partner is not None
-    assert later.partner is not None
-    return [(draft, later), (draft.partner, later.partner)]
+    return [draft, draft.partner]
 
 
 def _rank_slots(draft: Draft) -> set[tuple[int, BufferSlot]]:
@@ -71,8 +79,17 @@ def _followers(drafts: list[Draft]) -> dict[int, Draft]:
 
 def _fits(draft: Draft, later: Draft, most: int, touches: _Touches, follower: dict[int, Draft]) -> bool:
     """Whether two consecutive sends of a connection, and their receives, can be merged."""
-    (_, _), (receive, received_later) = _pairs(draft, later)
-    if draft.count + later.count > most or receive.kind != received_later.kind or draft.early or later.early:
+    if draft.kind != later.kind or draft.count + later.count > most or draft.early or later.early:
+        return False
+    if _between(draft, later, touches, writes_only=True):
+        return False
+    return all(_receives_fit(draft, later, *pair, touches, follower) for pair in _pairs(draft, later)[1:])
+
+
+def _receives_fit(
+    draft: Draft, later: Draft, receive: Draft, received_later: Draft, touches: _Touches, follower: dict[int, Draft]
+) -> bool:
+    if receive.kind != received_later.kind or (receive.loaded is None) != (received_later.loaded is None):
         return False
     if not _beside(draft, later) or not _beside(receive, received_later):
         return False
@@ -83,8 +100,7 @@ def _fits(draft: Draft, later: Draft, most: int, touches: _Touches, follower: di
     after = follower.get(id(receive))
     if after is None or after.kind == "re":
         return False
-    writes_between = _between(draft, later, touches, writes_only=True)
-    return not writes_between and not _between(receive, received_later, touches, writes_only=False)
+    return not _between(receive, received_later, touches, writes_only=False)
 
 
 def _beside(a: Draft, b: Draft) -> bool:

@@ -2,11 +2,12 @@
 
 Runtimes know GPUs and connections between pairs of them. A route through plain switches is such a connection, and a
 multicast becomes one move to each of its ends. Reductions inside switches and data staged in host memory are refused.
+Where a runtime has operations of switches, in_network.py makes moves to all GPUs of a host of them.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,9 @@ class Move:
 
     `route` numbers the routes that the schedule uses between the two GPUs; order is kept only within a route. Moves of
     the same `message` travel together; -1 means alone.
+
+    An operation of a `switch` ("gstore", "glres") moves the chunk to all GPUs of the `group`; it has no `dst`. With
+    `is_result` the data is what the GPUs of the group keep, else only the GPU that issues it uses the data.
     """
 
     chunk: int
@@ -33,16 +37,24 @@ class Move:
     route: int = 0
     latency_ps: int = 0
     message: int = -1
+    switch: str = ""
+    group: tuple[int, ...] = ()
+    is_result: bool = True
 
 
-def moves_of(schedule: Schedule) -> list[Move]:
-    """Return all moves of a schedule by start time; repeated deliveries of the same data are omitted."""
+def moves_of(schedule: Schedule, target: str = "RUNTIME", through: Collection[int] = ()) -> list[Move]:
+    """Return all moves of a schedule by start time; repeated deliveries of the same data are omitted.
+
+    Error messages name the `target`. Transfers in `through` are omitted: they are operations of a switch.
+    """
     timing, demand, gpus = schedule.timing, schedule.demand, schedule.demand.num_gpus
     roots = np.bincount(timing.root_transfer, minlength=len(schedule))
-    for i in np.flatnonzero(roots != 1).tolist():
+    omitted = np.zeros(len(schedule), dtype=np.bool_)
+    omitted[list(through)] = True
+    for i in np.flatnonzero((roots != 1) & ~omitted).tolist():
         raise InputError(
-            f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch; this runtime only "
-            "sends from one gpu to another: synthesize with --for RUNTIME, which uses what the runtime has"
+            f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch, which {target} "
+            f"cannot do; synthesize with --for {target}, which uses only what the runtime has"
         )
     for i, node in zip(timing.root_transfer.tolist(), timing.root_node.tolist(), strict=True):
         _check_gpu(schedule, i, node, "leaves")
@@ -57,6 +69,8 @@ def moves_of(schedule: Schedule) -> list[Move]:
     routes: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
     for row in np.argsort(timing.end_arrival_ps, kind="stable").tolist():
         i = int(timing.end_transfer[row])
+        if omitted[i]:
+            continue
         chunk, dst = int(schedule.chunk[i]), int(timing.end_node[row])
         if not reduced[chunk]:
             if chunk * gpus + dst in present:

@@ -14,6 +14,7 @@ from flowccl.export.formats.mscclpp_operations import count_operations
 from flowccl.export.formats.mscclpp_packets import count_packet_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.drafts import GpuDrafts
+from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events
 from flowccl.export.lowering.threadblocks import (
@@ -25,6 +26,7 @@ from flowccl.export.lowering.threadblocks import (
     make_blocks,
 )
 from flowccl.runtimes.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
+from flowccl.runtimes.machine import nvls_groups
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
@@ -89,7 +91,7 @@ def make_plan(
     if sms is not None:  # all threadblocks must be resident at once, and each of them fills an SM
         limits = replace(limits, blocks=min(limits.blocks, sms))
     layout = layout_of(schedule.demand, instances, inplace)
-    moves = moves_of(schedule)
+    moves = _moves(schedule, limits)
     _check_peers(moves, layout, limits)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
@@ -113,12 +115,22 @@ def make_plan(
     raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule.demand, limits, worst)}")
 
 
+def _moves(schedule: Schedule, limits: RuntimeLimits) -> list[Move]:
+    """Return the moves of a schedule; those that the target's switches can do are operations of a switch."""
+    groups = nvls_groups(schedule.topology) if "gstore" in limits.instructions else {}
+    switched, through = switch_moves(schedule, groups)
+    if switched and not limits.direct:
+        raise InputError(f"{limits.target}: operations of a switch have no packets; use --proto Simple")
+    moves = switched + moves_of(schedule, limits.target, through)
+    return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
+
+
 def _check_peers(moves: list[Move], layout: BufferLayout, limits: RuntimeLimits) -> None:
     """Raise InputError if no strategy can fit: every peer needs a threadblock, and every chunk a place in a buffer."""
     excess = [Excess("chunks of a buffer", layout.chunks, limits.index)]
     for direction, pairs in (
         ("send to", {(move.src, move.dst) for move in moves}),
-        ("receive from", {(move.dst, move.src) for move in moves}),
+        ("receive from", {(rank, move.src) for move in moves for rank in (move.group or (move.dst,))}),
     ):
         for rank, peers in Counter(rank for rank, _ in pairs).items():
             where = f"gpu {rank}, threadblocks that {direction} its peers"
@@ -204,6 +216,7 @@ def _fitting(gpu: GpuPlan, limits: RuntimeLimits, spare: int) -> Callable[[tuple
 def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> Splits:
     """Return splits with more channels for the connections of threadblocks that have too many steps."""
     number: Counter[Connection] = Counter()  # threadblocks of every connection at one of its ends
+    ends: Counter[Connection] = Counter()  # GPUs at which every connection has threadblocks
     steps: Counter[Connection] = Counter()  # drafts of every connection
     factor: dict[Connection, float] = {}
     for gpu in plan.gpus:
@@ -211,13 +224,13 @@ def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> 
             length = num_steps(block, limits)
             for connection in block.connections:
                 number[connection] += 1
+                ends[connection] = 2 if connection[1] >= 0 else max(ends[connection], 1 + len(block.members))
                 steps[connection] += len(block.steps)
                 if length > limits.steps:
                     factor[connection] = max(factor.get(connection, 1.0), length / limits.steps)
     result = dict(splits)
     for connection, times in factor.items():
-        ends = 1 if connection[1] < 0 else 2
-        present = max(1, number[connection] // ends)
+        present = max(1, number[connection] // ends[connection])
         result[connection] = min(
             max(present + 1, ceil(present * times)), max(splits.get(connection, 1), steps[connection])
         )

@@ -9,6 +9,7 @@ from flowccl.runtimes.limits import FIFO, RuntimeLimits
 _RECEIVES = ("r", "rcs", "rrc", "rrcs")
 _SENDS = ("s", "rcs", "rrcs")
 _ADDS = ("rrc", "rrcs", "re")
+_SWITCH = ("gstore", "glres")
 _SIGNALS, _AWAITS = ("ready", "release"), ("await-ready", "await-release")  # from receiver to sender
 
 
@@ -47,7 +48,12 @@ def _connect(operation: Operation, block: Threadblock, step: Step) -> None:
         operation.size = step.count
     if step.kind in _SIGNALS:
         operation.pushes.append(("back", operation.rank, block.recv, block.channel))
-    if step.kind in _AWAITS:
+    if step.kind in _SWITCH:
+        operation.pushes += [(operation.rank, member, block.channel) for member in block.members]
+        operation.group, operation.size = tuple(sorted((operation.rank, *block.members))), step.count
+    if step.kind in _AWAITS and block.members:
+        operation.pops += [("back", member, operation.rank, block.channel) for member in block.members]
+    elif step.kind in _AWAITS:
         operation.pops.append(("back", block.send, operation.rank, block.channel))
 
 
@@ -67,6 +73,12 @@ def _through_fifo(operation: Operation, step: Step) -> None:
 def _write_remote(operation: Operation, step: Step) -> None:
     operation.after = list(step.waits)
     if step.kind in ("r", *_SIGNALS, *_AWAITS):
+        return
+    if step.kind in _SWITCH:
+        loads = operation.group if step.kind == "glres" else (operation.rank,)
+        for k in range(step.count):
+            sources = tuple(_at(rank, step.src, k) for rank in loads)
+            operation.assigns += [(_at(rank, step.dst, k), sources) for rank in operation.group]
         return
     rank = operation.sends_to if step.kind == "s" else operation.rank
     for k in range(step.count):

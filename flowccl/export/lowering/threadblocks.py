@@ -8,14 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.export.lowering.buffers import BufferSlot
-from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
+from flowccl.export.lowering.drafts import SENDS, SWITCH_ROUTE, Draft, GpuDrafts, Lane
 from flowccl.export.lowering.packets import PACKET_KINDS, forwarded, release_packets
 from flowccl.runtimes.limits import RuntimeLimits
 
 MOST_PEERS = 32  # sending threadblocks of one channel; more peers use further channels
 
 Connection = tuple[int, int, int, int]
-"""(sender, receiver, route, instance), or (rank, -1, 0, instance) for the local copies of a rank."""
+"""(sender, receiver, route, instance), or (rank, -1, 0, instance) for the local copies of a rank.
+
+Operations of a switch that a rank issues are (rank, -1, SWITCH_ROUTE, instance), also at the receivers.
+"""
 
 Splits = dict[Connection, int]
 """The number of channels over which the steps of a connection are spread; 1 if it is not named."""
@@ -54,13 +57,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Threadblock:
-    """A threadblock with at most one peer to send to and one to receive from, on one channel; -1 means none."""
+    """A threadblock with at most one peer to send to and one to receive from, on one channel; -1 means none.
+
+    One that issues operations of a switch has `members` instead: the other GPUs of the group.
+    """
 
     send: int
     recv: int
     channel: int
     steps: tuple[Step, ...]
     connections: tuple[Connection, ...] = ()
+    members: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +78,11 @@ class _Group:
     recv: int
     channel: int
     drafts: list[Draft]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The other GPUs of the group of operations of a switch."""
+        return tuple(dict.fromkeys(receive.rank for draft in self.drafts for receive in draft.partners))
 
 
 def assign_channels(
@@ -107,6 +119,7 @@ def assign_channels(
         draft.channel = (instance * width + part) * rounds + distance // MOST_PEERS
         assert draft.partner is not None
         draft.partner.channel = draft.channel
+    _assign_group_channels(gpu_drafts, splits, 1 + max((draft.channel for draft in sends), default=-1))
     for gpu in gpu_drafts:
         last: dict[Lane, int] = {}
         for draft in gpu.drafts:
@@ -114,11 +127,27 @@ def assign_channels(
                 assert draft.partner is not None
                 draft.channel = draft.partner.channel
                 continue
-            if draft.kind not in ("s", "r", "rrc") and draft.lane[0] != "copy":
+            if draft.kind not in (*SENDS, "r", "rrc") and draft.lane[0] != "copy":
                 draft.channel = last[draft.lane]
             elif draft.kind == "cpy":
                 draft.channel = draft.lane[3] * width * rounds
             last[draft.lane] = draft.channel
+
+
+def _assign_group_channels(gpu_drafts: list[GpuDrafts], splits: Splits, first: int) -> None:
+    """Assign channels from `first` on to the operations of switches, spread over channels as `splits` says."""
+    issued = [draft for gpu in gpu_drafts for draft in gpu.drafts if draft.partners]
+    parts: dict[tuple[int, int], int] = {}
+    for (rank, instance), count in Counter((draft.rank, draft.lane[3]) for draft in issued).items():
+        parts[rank, instance] = min(count, splits.get((rank, -1, SWITCH_ROUTE, instance), 1))
+    most = max(parts.values(), default=1)
+    seen: Counter[tuple[int, int]] = Counter()
+    for draft in issued:
+        key = draft.rank, draft.lane[3]
+        draft.channel = first + draft.lane[3] * most + seen[key] % parts[key]
+        seen[key] += 1
+        for receive in draft.partners:
+            receive.channel = draft.channel
 
 
 def make_blocks(
@@ -168,12 +197,15 @@ def make_blocks(
                 for index, (draft, sent) in enumerate(rows[number])
             ),
             tuple(dict.fromkeys(_connection(gpu.rank, draft.lane) for draft in group.drafts if draft.lane[0])),
+            group.members,
         )
         for number, group in enumerate(groups)
     )
 
 
 def _connection(rank: int, lane: Lane) -> Connection:
+    if lane[2] == SWITCH_ROUTE:
+        return (lane[1] if lane[0] == "recv" else rank, -1, *lane[2:])
     return (lane[1], rank, *lane[2:]) if lane[0] == "recv" else (rank, *lane[1:])
 
 
@@ -191,7 +223,7 @@ def _add_synchronization(rank: int, group: _Group) -> None:
 
     At its end, the sender waits until the scratch that its early sends wrote is free for the next call.
     """
-    sends = [k for k, draft in enumerate(group.drafts) if draft.kind == "s" and not draft.early]
+    sends = [k for k, draft in enumerate(group.drafts) if draft.kind in SENDS and not draft.early]
     early = sum(draft.kind == "s" and draft.early for draft in group.drafts)
     announces = any(draft.kind == "r" and draft.partner and not draft.partner.early for draft in group.drafts)
 

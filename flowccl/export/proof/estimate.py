@@ -5,9 +5,9 @@ links of the fastest route between the two GPUs until its bytes have passed, fir
 after the latency of the route. Packets are twice the bytes, and need no signal after their arrival. Copies and
 reductions on a GPU take no time, unless the profile of the runtime has their costs. Bandwidths are those at time zero.
 
-Operations of a switch occupy one direction of the links of all GPUs of the group: a load with reduction of z bytes
-moves z bytes from every member into the switch and z bytes to the GPU that issues it; a store to all moves z bytes from
-that GPU to every member.
+Operations of a switch share the links of all GPUs of the group: a store to all of z bytes moves z bytes from the GPU
+that issues it to every GPU; a load with reduction of z bytes moves z bytes up and down on every link, and again on
+those of the GPU that issues it, which loads the result and stores it to all.
 """
 
 import heapq
@@ -104,7 +104,8 @@ class _Simulation:
         """Start a step if everything that it occupies is free, else let it wait for that."""
         operation = self.program.operations[n]
         if operation.group:
-            choices = self.network.group(operation, operation.size * self.chunk_bytes)
+            self._through_switch(now, n)
+            return
         elif operation.sends_to >= 0 and operation.size:
             size = operation.size * self.chunk_bytes * (2 if operation.packets else 1)
             choices = self.network.send(operation.rank, operation.sends_to, size)
@@ -129,6 +130,18 @@ class _Simulation:
         else:
             heapq.heappush(self.waiting[resource], (self.since[n], operation.index, n))
             self._watch(resource)
+
+    def _through_switch(self, now: int, n: int) -> None:
+        """Do an operation of a switch: each of its links moves its share after what it already has to move."""
+        operation = self.program.operations[n]
+        use = self.network.group(operation, operation.size * self.chunk_bytes)
+        self.begin[n], end = now, 0
+        for link, busy in use.uses:
+            self.free[link] = max(now + use.overhead_ps, self.free[link]) + busy
+            end = max(end, self.free[link])
+            if self.waiting[link]:
+                self._watch(link)
+        self._complete(n, end + use.latency_ps, end + use.latency_ps)
 
     def _blocked(self, now: int, choice: Occupation) -> tuple[int, int]:
         """Return when the choice may be free, and the resource that blocks it (-1: none, or a limit)."""

@@ -61,6 +61,19 @@ _MEASURED = {"copy": "copy", "re": "reduce", "upkt": "read packets", "repkt": "r
 """The names under which the costs of MSCCL++'s operations on one GPU are measured."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """What an operation of a switch occupies: (link, time) of all links, after an overhead of its threadblock.
+
+    Operations of different GPUs run at the same time and share the links, so that each link is busy for its own bytes
+    only. The data is at all GPUs `latency_ps` after the last link has moved it.
+    """
+
+    uses: tuple[tuple[int, int], ...]
+    overhead_ps: int
+    latency_ps: int
+
+
 class SimulatedNetwork:
     """The routes of a machine, and what sends on them occupy. Resources are the links, then the proxies of the GPUs."""
 
@@ -71,6 +84,7 @@ class SimulatedNetwork:
         pointer, limits = topology.link_limits
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.made: dict[tuple[int, int, int], list[Occupation]] = {}
+        self.groups: dict[tuple[int, int, int], GroupUse] = {}
         self.local = {} if costs is None else {cost.operation: cost for cost in costs.local}
 
     def local_ps(self, operation: Operation, chunk_bytes: int) -> int:
@@ -117,25 +131,29 @@ class SimulatedNetwork:
             uses.append((len(self.topology.links) + src, 0, route.hops[0].overhead_ps))
         return Occupation(tuple(uses), tuple(rates.items()), end, free)
 
-    def group(self, operation: Operation, size_bytes: int) -> list[Occupation]:
+    def group(self, operation: Operation, size_bytes: int) -> GroupUse:
         """Return what an operation of a switch occupies: the links between the switch and the GPUs of its group.
 
-        A load with reduction (glres) of z bytes moves z bytes up and down on every link of the group, and again on
-        those of the issuing GPU. Issuers rotate, so this load is spread over all links. The store follows the load by
-        the latency of a route.
+        A store to all (gstore) of z bytes moves z bytes from the issuing GPU and to every GPU. A load with reduction
+        (glres) of z bytes moves z bytes up and down on every link of the group, and again on those of the issuing GPU;
+        its store follows its load by the latency of a route.
         """
         issuer, loads = operation.rank, operation.name == "glres"
-        others = [rank for rank in operation.group if rank != issuer]
-        into = [self._between(other, issuer)[0] for other in others]
-        out = [self._between(issuer, other)[0] for other in others]
-        links = {out[0].hops[0].link, into[0].hops[-1].link, *(route.hops[-1].link for route in out)}
-        if loads:
-            links |= {route.hops[0].link for route in into}
-            size_bytes += -(-size_bytes // len(operation.group))
-        rate = min(route.segment_GBps[0] for route in (*into, *out))
-        busy = max(route.hops[0].overhead_ps for route in out) + busy_ps(size_bytes, rate)
-        end = busy + (out[0].latency_ps if loads else 0)
-        return [Occupation(tuple((link, 0, busy) for link in sorted(links)), (), end, end)]
+        key = (issuer, -1 - loads, size_bytes)
+        if key not in self.groups:
+            others = [rank for rank in operation.group if rank != issuer]
+            into = [self._between(other, issuer)[0] for other in others]
+            out = [self._between(issuer, other)[0] for other in others]
+            overhead = max(route.hops[0].overhead_ps for route in out)
+            busy = busy_ps(size_bytes, min(route.segment_GBps[0] for route in (*into, *out)))
+            own = 2 * busy if loads else busy
+            times = dict.fromkeys((route.hops[-1].link for route in out), busy)
+            if loads:
+                times |= dict.fromkeys((route.hops[0].link for route in into), busy)
+            times |= {into[0].hops[-1].link: own, out[0].hops[0].link: own}
+            latency = out[0].latency_ps if loads else 0
+            self.groups[key] = GroupUse(tuple(sorted(times.items())), overhead, latency)
+        return self.groups[key]
 
 
 def _routes(topology: Topology, costs: MessageCosts | None) -> dict[tuple[int, int], list[_Route]]:
