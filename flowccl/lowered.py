@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
-from flowccl.export.lowering.in_network import switch_issuers
 from flowccl.export.lowering.plan import make_plan
 from flowccl.export.lowering.plan_program import program_of
 from flowccl.export.proof.estimate import estimate_ps
@@ -47,7 +46,7 @@ def program_estimate_us(schedule: Schedule, profile: RuntimeProfile) -> float:
 
     It is that of `lower_for`, except that steps which wait for a link at the same time may take turns differently.
     """
-    if profile.limits is None or switch_issuers(schedule) is not None:
+    if profile.limits is None:
         return lower_for(schedule, profile).program_us
     program = program_of(make_plan(schedule, profile.limits), profile.limits)
     return ps_to_us(estimate_ps(program, _machine(schedule, profile), schedule.demand.size_bytes, profile.costs))
