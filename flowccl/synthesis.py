@@ -15,6 +15,7 @@ from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
+from flowccl.auto.switched import in_network_schedules
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.choice import best_program, leanest
 from flowccl.demand.collectives import collective as named_collective
@@ -33,7 +34,6 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import SearchContext
-from flowccl.switched import in_network_schedules
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
 from flowccl.verifier.verify import verify

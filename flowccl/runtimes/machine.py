@@ -41,8 +41,8 @@ def _nvls_switches(topology: Topology) -> set[int]:
     for switch in range(topology.num_gpus, len(topology.nodes)):
         beside = {*topology.link_src[topology.link_dst == switch].tolist()}
         beside |= {*topology.link_dst[topology.link_src == switch].tolist()}
-        joined = {groups.get(node) for node in beside}
-        if len(joined) == 1 and None not in joined:
+        around = {groups.get(node) for node in beside}
+        if len(around) == 1 and None not in around:
             result.add(switch)
     return result
 
