@@ -9,11 +9,12 @@ fast. On CUDA GPUs, the backend "flowccl" runs the schedules as plans of MSCCL++
 pip install flowccl[torch].
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowccl.catalog.adaptive_choice import AdaptiveChooser
 from flowccl.catalog.run_time import PlanChooser
 from flowccl.errors import InputError
 from flowccl.run.torch_run import batch_exchange, import_torch, runner_of
@@ -21,6 +22,7 @@ from flowccl.schedule.files import load_schedule
 from flowccl.schedule.schedule import Schedule
 
 __all__ = [
+    "alarms",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -29,6 +31,7 @@ __all__ = [
     "init_process_group",
     "reduce_scatter",
     "register_backend",
+    "save_selection",
 ]
 
 
@@ -58,7 +61,12 @@ def broadcast(tensor: Any, schedule: Schedule, group: Any = None) -> None:
 
 
 def register_backend(
-    schedules: Iterable[Schedule | str | Path] = (), inner: str = "auto", catalog: str | Path | None = None
+    schedules: Iterable[Schedule | str | Path] = (),
+    inner: str = "auto",
+    catalog: str | Path | None = None,
+    selection: str = "rules",
+    state: str | Path | None = None,
+    reload_every: int = 0,
 ) -> None:
     """Register the backend "flowccl" for `init_process_group`; collectives run these schedules (or schedule files).
 
@@ -70,7 +78,11 @@ def register_backend(
 
     `catalog` is a folder of `flowccl catalog build`: its rules choose the schedules of CPU tensors by collective, size
     and ranks, and calls that no plan serves use the inner backend. The ranks compare their catalogs when a group is
-    made; where they differ or cannot be read, all ranks use the inner backend, and a warning says why.
+    made; where they differ or cannot be read, all ranks use the inner backend, and a warning says why. Once in
+    `reload_every` calls (0: never), a new version of the catalog is taken over by all ranks at the same call.
+
+    With `selection="adaptive"`, the times of the calls are measured and decide between plans and the inner backend (see
+    docs/catalog.md); `state` is a file of `save_selection`, with which the selection goes on.
     """
     from flowccl.run.mscclpp.plan_facts import is_plan, read_plan
     from flowccl.run.process_group import register
@@ -84,17 +96,39 @@ def register_backend(
             plans.append(read_plan(item))
         else:
             made.append(load_schedule(item))
-    register(made, inner, plans, None if catalog is None else partial(PlanChooser, catalog))
+    if selection not in ("rules", "adaptive"):
+        raise InputError(f"selection must be rules or adaptive, got {selection!r}")
+    if selection == "adaptive" and catalog is None:
+        raise InputError("selection='adaptive' needs a catalog: give its folder")
+    chooser = None if catalog is None else partial(_chooser, catalog, selection, state, reload_every)
+    register(made, inner, plans, chooser)
+
+
+def _chooser(
+    folder: str | Path,
+    selection: str,
+    state: str | Path | None,
+    reload_every: int,
+    store: Any,
+    rank: int,
+    size: int,
+    share: Callable[[list[float]], list[float]],
+) -> PlanChooser | AdaptiveChooser:
+    chosen = PlanChooser(folder, store, rank, size, share, reload_every)
+    return chosen if selection == "rules" else AdaptiveChooser(chosen, share, state)
 
 
 def init_process_group(
     schedules: Iterable[Schedule | str | Path] = (),
     inner: str = "auto",
     catalog: str | Path | None = None,
+    selection: str = "rules",
+    state: str | Path | None = None,
+    reload_every: int = 0,
     **options: Any,
 ) -> None:
     """Call `torch.distributed.init_process_group` with the backend "flowccl", after registering it."""
-    register_backend(schedules, inner, catalog)
+    register_backend(schedules, inner, catalog, selection, state, reload_every)
     import_torch().distributed.init_process_group("flowccl", **options)
 
 
@@ -106,6 +140,25 @@ def counts(group: Any = None) -> dict[str, dict[str, int]]:
     from flowccl.run.process_group import counts_of
 
     return counts_of(import_torch().distributed.group.WORLD if group is None else group)
+
+
+def alarms(group: Any = None) -> list[str]:
+    """Return the drift that the adaptive selection has found, one sentence each."""
+    return list(_adaptive(group).alarms)
+
+
+def save_selection(path: str | Path, group: Any = None) -> None:
+    """Write what the adaptive selection has learnt, for `state` of a later job; one rank is enough."""
+    _adaptive(group).save(path)
+
+
+def _adaptive(group: Any) -> AdaptiveChooser:
+    from flowccl.run.process_group import selection_of
+
+    found = selection_of(import_torch().distributed.group.WORLD if group is None else group)
+    if not isinstance(found, AdaptiveChooser):
+        raise InputError("this group selects by rules; use selection='adaptive'")
+    return found
 
 
 def _run(collective: str, schedule: Schedule, count: int, given: Any, output: Any, group: Any) -> None:

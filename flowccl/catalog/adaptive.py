@@ -61,9 +61,9 @@ class _Algorithm:
     predicted_us: float
     times_us: list[float] = field(default_factory=list)
 
-    def expected_us(self, tries: int) -> float:
-        """The median of the measured times; the prediction while there are too few."""
-        return median(self.times_us) if len(self.times_us) >= tries else self.predicted_us
+    def expected_us(self, tries: int, scale: float = 1.0) -> float:
+        """The median of the measured times; the prediction, scaled to this job, while there are too few."""
+        return median(self.times_us) if len(self.times_us) >= tries else self.predicted_us * scale
 
 
 class SizeClass:
@@ -81,6 +81,11 @@ class SizeClass:
         self.alarms: list[Alarm] = []
         self._own: list[float] = []
         self._current = self._best()
+
+    @property
+    def usual_us(self) -> float | None:
+        """The usual time of the best algorithm, once it is known."""
+        return exp(self.test.usual) if self.test.usual else None
 
     @property
     def current(self) -> str:
@@ -128,9 +133,14 @@ class SizeClass:
         self.test = DriftTest()
         self.lost_us = self.spent_us = 0.0
 
+    def _scale(self) -> float:
+        """Measured times as a multiple of predicted ones."""
+        known = [one for one in self.algorithms if len(one.times_us) >= self.params.tries and one.predicted_us > 0]
+        return median(median(one.times_us) / one.predicted_us for one in known) if known else 1.0
+
     def _best(self) -> int:
-        tries = self.params.tries
-        return min(range(len(self.algorithms)), key=lambda n: (self.algorithms[n].expected_us(tries), n))
+        tries, scale = self.params.tries, self._scale()
+        return min(range(len(self.algorithms)), key=lambda n: (self.algorithms[n].expected_us(tries, scale), n))
 
     def _next(self) -> int:
         """The best algorithm, or one without enough times where its expected loss is within the allowed part."""
@@ -141,7 +151,7 @@ class SizeClass:
         for n, one in sorted(enumerate(self.algorithms), key=lambda row: (row[1].predicted_us, row[0])):
             if n == best or len(one.times_us) >= tries:
                 continue
-            loss = self.params.agree_every * max(one.predicted_us - usual, usual)
+            loss = self.params.agree_every * max(one.predicted_us * self._scale() - usual, usual)
             if self.lost_us + loss <= self.params.exploration * (self.spent_us + loss):
                 return n
         if self._current != best:

@@ -48,6 +48,26 @@ class Selector:
             return Choice(None, _unaligned(plan, call.size_bytes), rule)
         return choice
 
+    def predicted_us(self, collective: str, size_bytes: int) -> dict[str, float]:
+        """Return predicted times of what may serve a call: its rule's plan, those beside it, and the library.
+
+        A plan's time is that at the nearest probed size at which it is the fastest one, in proportion for larger sizes.
+        """
+        points = [point for point in self.catalog.times if point.collective == collective]
+        rules = [rule for rule in self.catalog.rules if rule.collective == collective]
+        rules.sort(key=lambda rule: rule.bytes)
+        at = max(bisect_right([rule.bytes.low for rule in rules], size_bytes) - 1, 0)
+        names = [rules[at], *rules[at + 1 : at + 2], *rules[max(at - 1, 0) : at]]
+        found: dict[str, float] = {}
+        for name in dict.fromkeys(rule.plan for rule in names if rule.plan is not None):
+            rows = [(p.size_bytes, p.program_us) for p in points if p.plan == name and p.program_us is not None]
+            plan = self.catalog.plan(name)
+            near, us = _nearest(rows or [(plan.size_bytes, plan.program_us)], size_bytes)
+            found[name] = us * max(size_bytes / near, 1.0)
+        own = [(p.size_bytes, p.library_us) for p in points if p.library_us is not None]
+        near, us = _nearest(own or [(size_bytes, max(found.values(), default=1.0))], size_bytes)
+        return found | {"library": us * max(size_bytes / near, 1.0)}
+
     def _no_rule(self, call: Call) -> str:
         catalog = self.catalog
         if call.collective not in catalog.collectives:
@@ -55,6 +75,11 @@ class Selector:
         if call.ranks != catalog.machine.ranks:
             return f"the catalog is for {catalog.machine.ranks} ranks, the call has {call.ranks}"
         return f"the catalog is for calls {'out of place' if call.inplace else 'in place'}, this call is not"
+
+
+def _nearest(rows: list[tuple[int, float]], size_bytes: int) -> tuple[int, float]:
+    """The row whose size is nearest, as a ratio."""
+    return min(rows, key=lambda row: (max(row[0] / size_bytes, size_bytes / row[0]), row[0]))
 
 
 def _unaligned(plan: CatalogPlan, size_bytes: int) -> str:

@@ -5,25 +5,19 @@ torch calls the methods by the names below. torch 2.13 renamed some of them (`_a
 returns. CUDA tensors are served by plans of MSCCL++, if the group has any, in the order of a stream of their own.
 """
 
-import atexit
 import logging
-import platform
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.export.exporting import ExportOptions, make
-from flowccl.run.mscclpp.plan_facts import PlanFacts, read_plan
-from flowccl.run.mscclpp.run_plans import named_plan, root_of
-from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
+from flowccl.run.group_backends import MAKERS, gpu_parts, inner_group, largest_of
+from flowccl.run.mscclpp.plan_facts import PlanFacts
+from flowccl.run.mscclpp.tensors import PlanGroup
 from flowccl.run.torch_run import Runner, as_bytes, import_torch, runner_of
-from flowccl.runtimes.limits import MSCCLPP_LIMITS
 from flowccl.schedule.schedule import Schedule
 
 log = logging.getLogger("flowccl.torch")
@@ -59,7 +53,13 @@ class GroupMethods:
         self.fallen_back: Counter[str] = Counter()
 
     choose: Callable[[str, int], Schedule | None] | None = None
-    """Chooses the schedule of a collective and a size, where the group has a catalog."""
+    """Chooses the schedule of a collective and a size, where the group has a catalog.
+
+    If it has a method `finished`, the time of each call that it chose for is measured and given to it.
+    """
+
+    begun: float | None = None
+    """When the call that is being measured began."""
 
     # -- the collectives that schedules implement ---------------------------------------------------------------------
 
@@ -163,6 +163,7 @@ class GroupMethods:
         """
         if self.choose is not None and root is None and tensor.numel() and not tensor.is_sparse and not tensor.is_cuda:
             schedule = self.choose(collective, tensor.numel() * tensor.element_size() * times)
+            self.begun = perf_counter()
             return None if schedule is None else runner_of(schedule)
         fits = [
             runner
@@ -188,7 +189,17 @@ class GroupMethods:
         if into.data_ptr() != output.data_ptr():
             output.copy_(into.view_as(output))
         self.scheduled[runner.schedule.demand.collective] += 1
+        self._measured()
         return self._done(result)
+
+    def _measured(self, work: Any = None) -> None:
+        """Give the time of a call to the adaptive selection; a call of the inner backend is waited for."""
+        finished = getattr(self.choose, "finished", None)
+        if finished is not None and self.begun is not None:
+            if work is not None:
+                work.wait()
+            finished(1e6 * (perf_counter() - self.begun))
+        self.begun = None
 
     def _exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
         together = "nccl" in self.inner.name().lower()  # ungrouped, NCCL would run messages one by one
@@ -210,7 +221,9 @@ class GroupMethods:
         method = getattr(inner, name, None) or getattr(inner, _OLD_NAMES.get(name, name))
         while args and args[-1] is None:
             args = args[:-1]
-        return method(*args)
+        work = method(*args)
+        self._measured(work)
+        return work
 
     def _done(self, result: list[Any]) -> Any:
         return _classes()[1](result)
@@ -294,86 +307,36 @@ def register(
     schedules: Sequence[Schedule],
     inner: str,
     plans: Sequence[PlanFacts] = (),
-    chooser: Callable[[Any, int, int], Callable[[str, int], Schedule | None]] | None = None,
+    chooser: Callable[..., Callable[[str, int], Schedule | None]] | None = None,
 ) -> None:
     """Register the torch.distributed backend "flowccl", which runs these schedules, and on CUDA tensors these plans.
 
-    `chooser` makes the function that chooses schedules on the CPU, from a store, the rank and the size of the group.
+    `chooser` makes the function that chooses schedules on the CPU, from a store, the rank and the size of the group,
+    and a function that gives all ranks the largest of their numbers.
     """
     torch = import_torch()
     dist = torch.distributed
     if inner not in ("auto", "gloo", "nccl"):
         raise InputError(f"inner must be auto, gloo or nccl, got {inner!r}")
     carrier = "nccl" if inner == "nccl" else "gloo"
-    if not hasattr(dist, _MAKERS[carrier]):
+    if not hasattr(dist, MAKERS[carrier]):
         raise InputError(f"this torch has no {carrier}; choose another inner backend")
     on_gpus = inner == "auto" and bool(torch.cuda.is_available())
     if plans and not on_gpus:
         raise InputError(f"{plans[0].path} is a plan of MSCCL++, which needs CUDA GPUs and inner='auto'")
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        made = _inner_group(dist, carrier, dist.PrefixStore("flowccl", store), rank, size, timeout)
+        made = inner_group(dist, carrier, dist.PrefixStore("flowccl", store), rank, size, timeout)
         parts: list[Any] = [made, schedules]
         if on_gpus:
             parts += gpu_parts(dist.PrefixStore("flowccl-gpus", store), rank, size, timeout, schedules, plans, made)
         group = _classes()[0](rank, size, *parts)
         if chooser is not None:
-            group.choose = chooser(dist.PrefixStore("flowccl-catalog", store), rank, size)
+            group.choose = chooser(dist.PrefixStore("flowccl-catalog", store), rank, size, largest_of(made))
         return group
 
     devices = {"auto": ["cpu", "cuda"] if on_gpus else ["cpu"], "gloo": ["cpu"], "nccl": ["cuda"]}[inner]
     dist.Backend.register_backend("flowccl", create, devices=devices)
-
-
-_MAKERS = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}
-
-
-def _inner_group(dist: Any, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    maker = getattr(dist, _MAKERS[name])
-    return maker(store, rank, size, timeout) if name == "gloo" else maker(store, rank, size)
-
-
-def gpu_parts(
-    store: Any,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    schedules: Sequence[Schedule],
-    plans: Sequence[PlanFacts],
-    gloo: Any,
-) -> list[Any]:
-    """Return the plans of a group on GPUs, and the backend for all else: NCCL, or gloo where ranks share a GPU."""
-    torch = import_torch()
-    store.set(f"gpu-{rank}", f"{platform.node()} {torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
-    places = {bytes(store.get(f"gpu-{other}")) for other in range(size)}
-    has_nccl = len(places) == size and hasattr(torch.distributed, _MAKERS["nccl"])
-    inner = _inner_group(torch.distributed, "nccl", store, rank, size, timeout) if has_nccl else gloo
-    made = [SizedPlan(facts) for facts in plans] + [
-        plan for schedule in schedules if schedule.demand.num_gpus == size for plan in plans_of_schedule(schedule)
-    ]
-
-    def share(given: bytes | None) -> bytes:
-        if given is not None:
-            store.set("unique-id", given)
-        return bytes(store.get("unique-id"))
-
-    return [PlanGroup(rank, size, share, made) if made and size > 1 else None, inner]
-
-
-def plans_of_schedule(schedule: Schedule) -> list[SizedPlan]:
-    """Return the plan of a schedule for in-place calls, in a temporary folder that lasts as long as the process."""
-    if schedule.demand.collective not in MSCCLPP_LIMITS.collectives:
-        return []
-    folder = Path(tempfile.mkdtemp(prefix="flowccl-torch-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "plan.json"
-    path.write_bytes(make(schedule, "mscclpp", ExportOptions(inplace=True))[0])
-    named_plan(path, f"flowccl-{len(_PLANS)}")
-    _PLANS.append(path)
-    return [SizedPlan(read_plan(path, root_of(schedule)), schedule.demand.size_bytes)]
-
-
-_PLANS: list[Path] = []
 
 
 def counts_of(group: Any) -> dict[str, dict[str, int]]:
@@ -385,6 +348,13 @@ def counts_of(group: Any) -> dict[str, dict[str, int]]:
     if uses is not None:
         counts["catalog"] = dict(uses)
     return counts if group.plans is None else counts | {"plans": dict(group.plans.counts)}
+
+
+def selection_of(group: Any) -> Any:
+    """Return what chooses the schedules of a group: a `PlanChooser` or an `AdaptiveChooser`."""
+    if not isinstance(group, GroupMethods) or group.choose is None:
+        raise InputError('this group does not use the backend "flowccl" with a catalog')
+    return group.choose
 
 
 # -- checks -----------------------------------------------------------------------------------------------------

@@ -19,17 +19,17 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 NAMES = ("allgather", "allreduce", "reduce_scatter", "alltoall", "broadcast")
 
 
-def start(target: Any, folder: Path, *arguments: Any) -> list[Any]:
-    """Run `target(rank, folder, ...)` in four processes; return their results."""
+def start(target: Any, folder: Path, *arguments: Any, count: int = 4) -> list[Any]:
+    """Run `target(rank, folder, ...)` in four processes, or in `count`; return their results."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
-    started = [context.Process(target=_run_rank, args=(target, rank, folder, *arguments)) for rank in range(4)]
+    started = [context.Process(target=_run_rank, args=(target, rank, folder, *arguments)) for rank in range(count)]
     for process in started:
         process.start()
     for process in started:
         process.join(timeout=120)
-    assert [process.exitcode for process in started] == [0] * 4
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+    assert [process.exitcode for process in started] == [0] * count
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
 
 
 def _run_rank(target: Any, rank: int, folder: Path, *arguments: Any) -> None:
@@ -40,8 +40,8 @@ def _run_rank(target: Any, rank: int, folder: Path, *arguments: Any) -> None:
     (folder / f"{rank}.json").write_text(json.dumps(target(rank, folder, *arguments)))
 
 
-def rendezvous(folder: Path, rank: int, name: str) -> dict[str, Any]:
-    return {"init_method": f"file://{folder / name}", "rank": rank, "world_size": 4}
+def rendezvous(folder: Path, rank: int, name: str, count: int = 4) -> dict[str, Any]:
+    return {"init_method": f"file://{folder / name}", "rank": rank, "world_size": count}
 
 
 def train(rank: int, folder: Path, backend: str) -> dict[str, Any]:
