@@ -11,6 +11,7 @@ from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+_POWER = 4  # of loads: the higher, the nearer to the load of the busiest link alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +81,33 @@ class LoadedRoutes:
             self.known[key] = np.flatnonzero(np.isin(self.src, senders) & np.isin(self.end, receivers))
         return self.known[key]
 
-    def busiest_ps(self, routes: I64, size: int | I64) -> F64:
-        """For each route, the load of its busiest link once it has carried this many bytes more, and its latency."""
-        links = self.links[routes]
-        size = size if isinstance(size, int) else size[:, None]
-        busiest = (self.load_ps[links] + size * self.per_byte_ps[links]).max(axis=1, initial=0.0)
-        return np.asarray(busiest + self.latency_ps[routes])
+    def cost(self, links: I64, size: int | I64, before: int | I64 = 0) -> F64:
+        """What bytes more on sets of links cost: the growth of the sum of the powers of all loads.
 
-    def hop_ps(self, src: I64, end: I64, size: int | I64) -> F64:
-        """As `busiest_ps` of the first route of each pair; inf where there is none, 0 from a node to itself."""
+        The last axis of `links` is that of a set. A power prefers links with low loads, and unlike the maximum it sees
+        every link: one that is less loaded than another one of the set is still worth saving.
+        """
+        per_byte_ps = self.per_byte_ps[links]
+        low = self.load_ps[links] + before * per_byte_ps
+        return np.asarray(((low + size * per_byte_ps) ** _POWER - low**_POWER).sum(axis=-1))
+
+    def hop_cost(self, src: I64, end: I64, size: int) -> F64:
+        """The cost of the first route of each pair; inf where there is none, 0 from a node to itself."""
         route = self.first[src, end]
-        load = np.where(route >= 0, self.busiest_ps(route, size), np.inf)
-        return np.where(src == end, 0.0, load)
+        cost = np.where(route >= 0, self.cost(self.links[route], size), np.inf)
+        return np.where(src == end, 0.0, cost)
+
+    def star_cost(self, roots: I64, ends: I64, size: int) -> F64:
+        """The cost of sending the same bytes from each root to all ends, one by one; inf where one is no neighbour."""
+        route = self.first[roots[:, None], ends[None, :]]
+        away = roots[:, None] != ends[None, :]
+        links = np.where((away & (route >= 0))[:, :, None], self.links[route], len(self.load_ps) - 1)
+        links = np.sort(links.reshape(len(roots), -1), axis=1)
+        first = np.diff(links, axis=1, prepend=-1) > 0  # a link that several use is counted once, for all their bytes
+        times = np.diff(np.append(np.flatnonzero(first), first.size))
+        cost = np.zeros(links.shape)
+        cost[first] = self.cost(links[first][:, None], times[:, None] * size)
+        return np.where((away & (route < 0)).any(axis=1), np.inf, cost.sum(axis=1))
 
     def add(self, links: list[int], size: int) -> None:
         """Count bytes on links."""
@@ -106,7 +122,7 @@ class LoadedRoutes:
         if self.count[a, b] == 1:
             return int(self.first[a, b])
         routes = self.routes(a, b)
-        return int(routes[np.argmin(self.busiest_ps(routes, size))])
+        return int(routes[np.argmin(self.cost(self.links[routes], size))])
 
     @cached_property
     def quickest(self) -> NDArray[np.int32]:

@@ -20,7 +20,7 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
-_FILLING = 1 / 16  # part of the time that filling the pipeline may take
+_FILLING = 1 / 32  # part of the time that filling the pipeline may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +117,21 @@ def _planner(problem: Problem, variant: TreeVariant) -> Planner:
 
 @lru_cache(maxsize=64)
 def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] | None:
-    """Expected finish of a variant, and the load of its busiest links, from one chunk per block; None: not possible."""
+    """Expected finish of a variant, and the load of its busiest links, from one chunk per block; None: not possible.
+
+    The expected finish is that of the first chunk of every block, and the load of the others.
+    """
     planner = _planner(problem, variant)
     try:
         plan = planner.plan_of(1)
     except NoExchangeError:
         return None
-    load_ps = _typical_load_ps(problem.topology, planner.load_ps[:-1]) * problem.demand.pieces
-    path_ps = int(PlanScheduler(problem.topology, problem.demand, plan, "").tail_ps.max())
-    return load_ps + path_ps, load_ps
+    load_ps = _typical_load_ps(problem.topology, planner.load_ps[:-1])
+    first = PlanScheduler(problem.topology, problem.demand, plan, "").longest_first()
+    if first is None:
+        return None
+    pieces = problem.demand.pieces
+    return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
 
 def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64]) -> float:

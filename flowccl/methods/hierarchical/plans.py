@@ -39,8 +39,10 @@ class Planner:
             self.backward = TreeBuilder(LoadedRoutes(self.topology.reversed, load_ps), self.shape)
         self.width = max(map(len, self.forward.members[-1]))
         self.turn = 0
-        self.place: list[tuple[int, int]] = []  # of each transfer: its round, and how far its end is from its start
+        self.place: list[tuple[int, int, int]] = []  # of each transfer: round, shift and rail, see TransferPlan
         self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
+        self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
+        self.rail = -1  # of the present chunk
 
     def plan(self) -> TransferPlan:
         """The plan of all chunks; the first chunks of every block are planned, and further ones repeat them."""
@@ -52,11 +54,11 @@ class Planner:
         """The plan of the first chunks of every block."""
         chosen = [chunk for chunk in _in_turns(self.demand) if chunk % self.demand.pieces < pieces]
         for turn, chunk in enumerate(chosen):
-            self.into, self.turn = {}, turn
+            self.into, self.turn, self.rail = {}, turn, -1
             self._plan_chunk(chunk, turn)
         routes, route = Routes.from_lists([links for _, links, _ in self.rows]).distinct()
         before, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T.copy()
-        place = np.array(self.place, dtype=np.int64).reshape(-1, 2).T.copy()
+        place = np.array(self.place, dtype=np.int64).reshape(-1, 3).T.copy()
         chunks = np.array([chunk for chunk, _, _ in self.rows], dtype=np.int64)
         reduce = np.array([reduce for _, _, reduce in self.rows], dtype=np.bool_)
         job, turns = np.arange(len(chunks)), np.zeros(len(chunks), dtype=np.int64)
@@ -76,7 +78,7 @@ class Planner:
     def _send(self, chunk: int, links: tuple[int, ...], reduce: bool, before: list[int], ends: tuple[int, ...]) -> None:
         row = len(self.rows)
         self.rows.append((chunk, links, reduce))
-        self.place.append((self.turn // self.width, self._shift(links, ends[0])))
+        self.place.append((self.turn // self.width, self._shift(links, ends[0]), self.rail))
         self.waits += [(first, row) for first in before]
         for end in ends:
             self.into.setdefault(end, []).append(row)
@@ -107,6 +109,7 @@ class Planner:
         groups = sorted({label[rank] for rank in sources})
         inside = {g: [rank for rank in sources if label[rank] == g] for g in groups}
         gateway = self._gateways(groups, inside, size, turn)
+        self.rail = self.rails.setdefault(tuple(gateway[group] for group in groups), len(self.rails))
         for group in groups:
             self._reduce(chunk, self.backward.tree(gateway[group], inside[group], size, 1))
         ready = {group: list(self.into.get(gateway[group], [])) for group in groups}
@@ -123,41 +126,37 @@ class Planner:
             self._spread(chunk, self.forward.tree(gateway[group], ends, size, 1))
 
     def _gateways(self, groups: list[int], inside: dict[int, list[int]], size: int, turn: int) -> dict[int, int]:
-        """One GPU per group, each a neighbour of those of all other groups, with the least load."""
-        own = {g: self._own_load(ranks, size) for g, ranks in inside.items()}
+        """One GPU per group, each a neighbour of those of all other groups, at the least cost."""
+        own = {g: self._own_cost(ranks, size) for g, ranks in inside.items()}
         first = groups[turn % len(groups)]
         others = [group for group in groups if group != first]
         ranks = np.array(inside[first])
-        pairs = {g: self._pair_load(inside[first], inside[g], size) for g in others}
-        joint = {g: np.maximum(pairs[g], own[g][None, :]) for g in others}
-        worst = np.maximum(own[first], np.max([table.min(axis=1) for table in joint.values()], axis=0))
-        if not np.isfinite(worst.min()):
+        joint = [(self._pair_cost(inside[first], inside[g], size) + own[g][None, :]).min(axis=1) for g in others]
+        cost = own[first] + np.sum(joint, axis=0)
+        if not np.isfinite(cost.min()):
             raise NoExchangeError
         index = self.forward.index
-        at = int(np.lexsort(((index[ranks] - turn) % len(ranks), worst))[0])
+        at = int(np.lexsort(((index[ranks] - turn) % len(ranks), cost))[0])
         chosen = {first: int(ranks[at])}
         for g in others:
             ends = np.array(inside[g])
             off_rail = (index[ends] - index[ranks[at]]) % len(index)
-            linked = np.max([self._pair_load([one], inside[g], size)[0] for one in chosen.values()], axis=0)
-            load = np.maximum(linked, own[g])
-            if not np.isfinite(load.min()):
+            cost = own[g] + np.sum([self._pair_cost([one], inside[g], size)[0] for one in chosen.values()], axis=0)
+            if not np.isfinite(cost.min()):
                 raise NoExchangeError
-            chosen[g] = int(ends[np.lexsort((off_rail, load))[0]])
+            chosen[g] = int(ends[np.lexsort((off_rail, cost))[0]])
         return chosen
 
-    def _own_load(self, ranks: list[int], size: int) -> NDArray[np.float64]:
-        """The load of each GPU as a gateway of its group: what it receives to reduce and what it forwards."""
+    def _own_cost(self, ranks: list[int], size: int) -> NDArray[np.float64]:
+        """The cost of each GPU as a gateway of its group: what it receives to reduce and what it forwards."""
         gateways = np.array(ranks)
-        load = self.forward.forwarding_ps(gateways, ranks, size)
-        return np.maximum(load, self.backward.forwarding_ps(gateways, ranks, size))
+        return self.forward.spread_cost(gateways, ranks, size) + self.backward.spread_cost(gateways, ranks, size)
 
-    def _pair_load(self, ones: list[int], others: list[int], size: int) -> NDArray[np.float64]:
-        """The load of the routes between GPUs of two groups, in both directions; inf where there is none."""
+    def _pair_cost(self, ones: list[int], others: list[int], size: int) -> NDArray[np.float64]:
+        """The cost of the routes between GPUs of two groups, in both directions; inf where there is none."""
         a, b = (table.reshape(-1) for table in np.meshgrid(ones, others, indexing="ij"))
         network = self.forward.network
-        load = np.maximum(network.hop_ps(a, b, size), network.hop_ps(b, a, size))
-        return load.reshape(len(ones), len(others))
+        return (network.hop_cost(a, b, size) + network.hop_cost(b, a, size)).reshape(len(ones), len(others))
 
 
 class NoExchangeError(Exception):

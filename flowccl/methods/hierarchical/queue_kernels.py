@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from flowccl.compiled import I32, I64, Bool, compiled, grown, inner, lacks_space, larger, new_queue, put, take
+from flowccl.compiled import I32, I64, Bool, compiled, inner, lacks_space, larger, new_queue, put, take
+
+_NEVER = np.iinfo(np.int64).max
 
 
 @inner
@@ -68,6 +70,7 @@ def _blocked(
 @compiled
 def in_queues(
     rank: I64,
+    kind: I64,
     ptr: I64,
     after: I64,
     lag: I64,
@@ -79,6 +82,9 @@ def in_queues(
 ) -> tuple[bool, I64]:
     """Starts of all transfers: each as soon as its data and links allow, the least rank first where several wait.
 
+    Transfers of one `kind` use the same links. Of these, only the first ones are in the queue of a link, the others in
+    a queue of the kind: so a link that becomes free looks at few of the transfers that wait for it.
+
     `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i. Hop h of a transfer occupies a lane of its
     link from `hop_from` to `hop_to` after the start. A transfer that cannot start waits in the queue of the link that
     is free last. Returns (whether all transfers started, starts).
@@ -87,44 +93,69 @@ def in_queues(
     start, earliest, missing = np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     child, sibling = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     first, free_at = np.full(links, -1, np.int64), np.zeros(lane_ptr[-1], np.int64)
+    due = np.full(links, _NEVER, np.int64)  # when each link looks at its queue next
+    kinds = kind.max() + 1 if count else 0
+    others, queued, least = np.full(kinds, -1, np.int64), np.zeros(kinds, np.int64), np.zeros(kinds, np.int64)
     for k in range(len(after)):
         missing[after[k]] += 1
     queue = new_queue(2 * count + 64)
     for i in range(count):
         if missing[i] == 0:
             put(queue, 0, i)
-    left = count
-    same, size = np.empty(count + 1, np.int64), 0
+    left, turns = count, new_queue(links + 64)  # links that look at their queues now, by their first transfer
     while queue.size[0] > 0:
         now = queue.time[0]
-        size = 0
         while queue.size[0] > 0 and queue.time[0] == now:
             code = take(queue)
             link = -1 - code
-            if code >= 0:  # its data is there: it joins the queue of a link that it needs
+            if code < 0:
+                if due[link] != now:
+                    continue
+                due[link] = _NEVER
+            else:  # its data is there: it joins the queue of its kind, or of a link that it needs
+                of = kind[code]
+                if queued[of] > 0 and rank[code] > least[of]:
+                    others[of] = _meld(rank, child, sibling, others[of], code)
+                    continue
+                queued[of] += 1
+                least[of] = rank[code]
                 link = hop_link[hop_ptr[code]]
                 first[link] = _meld(rank, child, sibling, first[link], code)
-            if size == len(same):
-                same = grown(same)
-            same[size] = link
-            size += 1
-        for k in range(size):
-            link = same[k]
-            while first[link] >= 0:
-                i = first[link]
+            if first[link] >= 0:
+                if lacks_space(turns, 4):
+                    turns = larger(turns)
+                put(turns, rank[first[link]], link)
+        while turns.size[0] > 0:
+            if lacks_space(turns, 4):
+                turns = larger(turns)
+            asked = turns.time[0]
+            link = take(turns)
+            i = first[link]
+            if i >= 0 and rank[i] == asked:
                 which, until = _blocked(i, hop_ptr, hop_link, hop_from, lane_ptr, free_at, now)
                 if lacks_space(queue, ptr[i + 1] - ptr[i] + 4):
                     queue = larger(queue)
+                if which >= 0 and until < due[which]:
+                    due[which] = until
+                    put(queue, until, -1 - which)
                 if which == link:
-                    put(queue, until, -1 - link)
-                    break
+                    continue
                 first[link] = _without_first(rank, child, sibling, i)
                 if which >= 0:
                     first[which] = _meld(rank, child, sibling, first[which], i)
-                    put(queue, until, -1 - which)
+                    if first[link] >= 0:
+                        put(turns, rank[first[link]], link)
                     continue
                 start[i] = now
                 left -= 1
+                of = kind[i]
+                following = others[of]
+                if following >= 0:
+                    others[of] = _without_first(rank, child, sibling, following)
+                    least[of] = rank[following]
+                    first[link] = _meld(rank, child, sibling, first[link], following)
+                else:
+                    queued[of] -= 1
                 for h in range(hop_ptr[i], hop_ptr[i + 1]):
                     free_at[_lane(lane_ptr, free_at, hop_link[h])] = now + hop_to[h]
                 for e in range(ptr[i], ptr[i + 1]):
@@ -133,6 +164,8 @@ def in_queues(
                     missing[j] -= 1
                     if missing[j] == 0:
                         put(queue, max(earliest[j], now), j)
+                if first[link] >= 0:
+                    put(turns, rank[first[link]], link)
     return left == 0, start
 
 

@@ -12,6 +12,8 @@ from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import peak_rates_GBps
 
 I64 = NDArray[np.int64]
+_WINDOWS = (2, 4)  # chunks of a rail at a time: one is reduced while another is spread, and others are between groups
+_MOST_AT_ONCE = 50_000  # transfers of an exchange of which all may wait at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +23,7 @@ class TransferPlan:
     Entry k says that transfer `after[k]` needs the data of `before[k]`. Transfers with the same `job`, which is the
     first one of them, start together: those with `turn` 1 when those with `turn` 0 have left the first link, and so on.
     Of jobs with equal tails, those of an earlier `round` go first, in a round those with a lower `shift`: then the GPUs
-    of a group send to different ones at the same time.
+    of a group send to different ones at the same time. `rail` is the set of gateways that exchange the chunk, -1: none.
     """
 
     routes: Routes
@@ -34,6 +36,7 @@ class TransferPlan:
     turn: I64
     round: I64
     shift: I64
+    rail: I64
 
     def repeated(self, times: int, pieces: int) -> "TransferPlan":
         """The plan several times, each for chunks whose numbers are higher by `pieces`."""
@@ -51,6 +54,7 @@ class TransferPlan:
             turn=np.tile(self.turn, times),
             round=np.tile(self.round, times) + copies * rounds,
             shift=np.tile(self.shift, times),
+            rail=np.tile(self.rail, times),
         )
 
 
@@ -70,6 +74,8 @@ class PlanScheduler:
         self.schedule = replace(draft, start_ps=self.offset)
         self.jobs, self.job = np.unique(plan.job, return_inverse=True)
         self.round, self.shift = plan.round[self.jobs], plan.shift[self.jobs]
+        self.rail, self.chunk = plan.rail[self.jobs], plan.chunk[self.jobs]
+        self.piece = self.chunk % demand.pieces
         timing, size = self.schedule.timing, len(self.jobs)
         arrival = np.zeros(count, dtype=np.int64)
         np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
@@ -87,30 +93,84 @@ class PlanScheduler:
         self.hop_ptr = np.searchsorted(self.job[timing.hop_transfer][hops], np.arange(size + 1)).astype(np.int64)
         self.hop_link, self.hop_from = timing.hop_link[hops], timing.hop_from_ps[hops]
         self.hop_to = timing.hop_to_ps[hops]
-        self.takes = takes
+        self.takes, self.kind = takes, self._kinds()
         self.lane_ptr = np.concatenate(([0], np.cumsum(lanes(topology)))).astype(np.int64)
 
-    def best(self, label: NDArray[np.int64]) -> Schedule | None:
-        """The better of two schedules with the longest tails first: with and without queues between groups.
+    def _kinds(self) -> I64:
+        """A number for each job; jobs that use the same links at the same times after their start have the same one."""
+        mixed = self.hop_link.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + self.hop_from.astype(np.uint64)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(32)
+        total = np.add.reduceat(mixed, self.hop_ptr[:-1]) if len(self.jobs) else mixed
+        return np.unique(total, return_inverse=True)[1].astype(np.int64)
 
-        `label` is the group of every GPU. The queue of a link counts where it joins groups: then the first chunks of a
-        slow network card go first.
+    def best(self, label: NDArray[np.int64]) -> Schedule | None:
+        """The best of several schedules, with the longest tails, the first pieces or the first rounds of chunks first.
+
+        `label` is the group of every GPU. An exchange is also tried with few chunks of each rail at a time. Otherwise
+        the queue of a link counts where it joins groups: then the first chunks of a slow network card go first.
         """
+        keys = [-self.tail_ps, self._in_turns(self.piece), self._in_turns(self.round)]
+        found = [self._in_windows(label, most, key) for most in _WINDOWS for key in keys]
+        if all(one is None for one in found) or len(self.jobs) <= _MOST_AT_ONCE:
+            keys.append(-self._queued_tails(label))
+            found += [self._in_order_of(key, self.ptr, self.after, self.lag) for key in keys]
+        return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
+
+    def longest_first(self) -> Schedule | None:
+        """The schedule with the longest tails first; None if transfers wait for each other."""
+        return self._in_order_of(-self.tail_ps, self.ptr, self.after, self.lag)
+
+    def _in_turns(self, turn: I64) -> I64:
+        """A key by which those with an early turn go first; of equal turns, the longest tail."""
+        return turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps
+
+    def _queued_tails(self, label: NDArray[np.int64]) -> I64:
         from flowccl.methods.hierarchical.queue_kernels import queued_tails
 
-        queued = queued_tails(
-            self.ptr,
-            self.after,
-            self.lag,
-            self.takes,
-            self.hop_ptr,
-            self.hop_link,
-            self.hop_from,
-            self.hop_to,
-            self._joins_groups(label),
-        )
-        found = [self.in_order_of(-queued), self.in_order_of(-self.tail_ps)]
-        return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
+        links = (self.hop_ptr, self.hop_link, self.hop_from, self.hop_to, self._joins_groups(label))
+        return queued_tails(self.ptr, self.after, self.lag, self.takes, *links)
+
+    def _in_windows(self, label: NDArray[np.int64], most: int, key: I64) -> Schedule | None:
+        """The schedule with at most so many chunks of a rail at a time; None where that changes nothing.
+
+        In each group, the first transfers of a chunk wait for the last ones of an earlier chunk to start. They use
+        links in opposite directions, so that a group reduces one chunk while it spreads another one.
+        """
+        src = np.repeat(np.arange(len(self.jobs)), np.diff(self.ptr))
+        is_last = np.diff(self.ptr) == 0
+        is_first = np.ones(len(self.jobs), dtype=np.bool_)
+        is_first[self.after] = False
+        code, turns = self._place_in_rail(label)
+        used = self.rail >= 0
+        first, last = np.flatnonzero(used & is_first & ~is_last), np.flatnonzero(used & is_last & ~is_first)
+        first, last = (some[np.argsort(code[some], kind="stable")] for some in (first, last))
+        earlier = code[first] - most
+        low, high = (np.searchsorted(code[last], earlier, side=side) for side in ("left", "right"))
+        at = np.arange(len(first)) - np.searchsorted(code[first], code[first])  # which of its chunk and group
+        paced = (turns[first] >= most) & (high > low)
+        if not paced.any():
+            return None
+        before = last[(low + at % np.maximum(high - low, 1))[paced]]
+        src, after = np.append(src, before), np.append(self.after, first[paced])
+        lag = np.append(self.lag, np.zeros(len(before), dtype=np.int64))
+        order = np.argsort(src, kind="stable")
+        ptr = np.searchsorted(src[order], np.arange(len(self.jobs) + 1)).astype(np.int64)
+        return self._in_order_of(key, ptr, after[order], lag[order])
+
+    def _place_in_rail(self, label: NDArray[np.int64]) -> tuple[I64, I64]:
+        """A number of each job by rail, group and the turn of its chunk on the rail; and that turn."""
+        timing = self.schedule.timing
+        end = np.zeros(len(self.schedule), dtype=np.int64)
+        end[timing.end_transfer] = timing.end_node
+        group = label[np.minimum(end[self.jobs], len(label) - 1)]
+        chunks, first, place = np.unique(self.chunk, return_index=True, return_inverse=True)
+        rail, order = self.rail[first], np.lexsort((first, self.rail[first]))
+        turn = np.empty(len(chunks), dtype=np.int64)
+        turn[order] = np.arange(len(chunks)) - np.searchsorted(rail[order], rail[order])
+        turns, groups = turn[place], int(label.max()) + 1
+        return (self.rail * groups + group) * len(chunks) + turns, turns
 
     def _joins_groups(self, label: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The links of transfers between GPUs of different groups."""
@@ -123,7 +183,7 @@ class PlanScheduler:
         result[timing.hop_link[(start != end)[timing.hop_transfer]]] = True
         return result
 
-    def in_order_of(self, key: I64) -> Schedule | None:
+    def _in_order_of(self, key: I64, ptr: I64, after: I64, lag: I64) -> Schedule | None:
         """The schedule in which the transfer with the least key goes first; None if transfers wait for each other."""
         from flowccl.methods.hierarchical.queue_kernels import in_queues
 
@@ -131,9 +191,10 @@ class PlanScheduler:
         rank[np.lexsort((self.shift, self.round, key))] = np.arange(len(key))
         done, start = in_queues(
             rank,
-            self.ptr,
-            self.after,
-            self.lag,
+            self.kind,
+            ptr,
+            after,
+            lag,
             self.hop_ptr,
             self.hop_link,
             self.hop_from,

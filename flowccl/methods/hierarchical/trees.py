@@ -94,33 +94,33 @@ class TreeBuilder:
         """Of some routes into a group, the best one: least load, then fewest further hops, then along the rail.
 
         The load is that of the route and of what it makes necessary: the hop to its sender, and what its end forwards.
-        Loads that differ by less than one chunk on the route count as equal, so that chunks keep to their rails.
+        Costs that differ by less than one chunk more on the route count as equal, so that chunks keep to their rails.
         """
         network = self.network
         src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
-        load = np.maximum(network.busiest_ps(routes, size), self.forwarding_ps(end, wanted, size))
+        links = network.links[routes]
+        gateways, place = np.unique(end, return_inverse=True)
+        cost = network.cost(links, size) + self.spread_cost(gateways, wanted, size)[place]
         before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
         if before.any():
-            load = np.where(before, np.maximum(load, network.hop_ps(np.full_like(src, holder), src, size)), load)
-        slack = (size * network.per_byte_ps[network.links[routes]]).max(axis=1)
-        worse = load - slack > load.min()
+            cost = np.where(before, cost + network.hop_cost(np.full_like(src, holder), src, size), cost)
+        worse = cost - network.cost(links, size, size) > cost.min()
         hops = (src != holder) + before.astype(np.int64) + 2 * behind
         off_rail = (self.index[end] - self.index[src]) % len(self.index)
-        return int(routes[np.lexsort((src, off_rail, load, hops, worse))[0]])
+        return int(routes[np.lexsort((src, off_rail, cost, hops, worse))[0]])
 
     def _mask(self, nodes: list[int]) -> NDArray[np.bool_]:
         result = np.zeros(len(self.index), dtype=np.bool_)
         result[nodes] = True
         return result
 
-    def forwarding_ps(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
-        """The load of each gateway's link to the others once it has forwarded a chunk to all wanted GPUs."""
-        some = np.array(wanted)
-        other = np.where(gateways == some[0], some[-1], some[0])  # any other one, for the route to it
-        times = len(wanted) - self._mask(wanted)[gateways].astype(np.int64)
+    def spread_cost(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
+        """What it costs that each gateway forwards a chunk to all wanted GPUs."""
         if len(wanted) > 2 and self._multicast(wanted[0], wanted[1:]) is not None:
-            times = np.minimum(times, 1)
-        return self.network.hop_ps(gateways, other, times * size)
+            found = [self._multicast(int(root), [rank for rank in wanted if rank != root]) for root in gateways]
+            costs = [np.inf if links is None else self.network.cost(np.array(links), size) for links in found]
+            return np.array(costs, dtype=np.float64)
+        return self.network.star_cost(gateways, np.array(wanted), size)
 
     def _multicast(self, root: int, wanted: list[int]) -> tuple[int, ...] | None:
         """The links of a multicast to all wanted GPUs; None where no switch can do it."""
