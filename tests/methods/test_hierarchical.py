@@ -99,7 +99,7 @@ def test_gpus_without_network_cards_leave_the_load_balanced():
 
 
 def test_a_switch_that_reduces_and_copies_does_both_at_once():
-    """dgx_h100:2: 160 us on the network; 142 us in the switch, only where one chunk is reduced while another is copied."""
+    """dgx_h100:2: 160 us on the network; 142 us in the switch, if it reduces one chunk while it copies another."""
     assert best(machine("dgx_h100:2"), "allreduce", 64_000_000, 16).finish_us <= 172
 
 
