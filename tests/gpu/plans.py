@@ -36,6 +36,7 @@ class GpuCase:
     place: str
     dtype: str
     protocol: str = "Simple"
+    chunks: int | None = None
 
     @property
     def name(self) -> str:
@@ -45,13 +46,15 @@ class GpuCase:
 
     @property
     def _problem(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size}".lower())
+        chunks = "" if self.chunks is None else f" {self.chunks}"
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size}{chunks}".lower())
 
     def schedule(self, *, chunks: int | None = None) -> Path:
         """The schedule; synthesized first if it is missing, or again if it must have some number of chunks."""
         path = FOLDER / f"{self._problem}-schedule.json"
         if chunks is not None or not path.exists():
             FOLDER.mkdir(parents=True, exist_ok=True)
+            chunks = chunks or self.chunks
             words = [] if chunks is None else ["--chunks", str(chunks)]
             search = [*SEARCH, *words, "--out", str(path)]
             assert main(["synth", self.machine, self.collective, "--size", self.size, *search]) == 0
@@ -75,7 +78,9 @@ SANITIZED = (
     GpuCase("rail:2x1", "allgather", "64KiB", "out", "float32"),  # between hosts: port channels
     GpuCase("full:2", "allreduce", "64KiB", "in", "float32", "LL"),  # packets
 )
+TWO_HOPS = GpuCase("ring:4", "broadcast", "16MiB", "out", "float32", chunks=1)
 OTHERS = (
+    TWO_HOPS,  # for a missing wait
     GpuCase("dgx1", "allgather", "1MiB", "out", "float32"),  # for broken plans
     GpuCase("full:4", "allreduce", "1MiB", "in", "float32"),  # for PyTorch
     GpuCase("full:4", "allreduce", "64KiB", "in", "float32", "LL"),  # for PyTorch

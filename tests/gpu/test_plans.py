@@ -1,6 +1,5 @@
 """Plans on a real GPU, all ranks on one device: every element is right, and broken plans are reported."""
 
-import copy
 import json
 import subprocess
 import sys
@@ -12,17 +11,13 @@ from typing import Any
 import pytest
 
 from flowccl.errors import InputError
-from flowccl.export import ExportOptions, make
-from flowccl.export.formats.read_mscclpp import parse_mscclpp
-from flowccl.export.proof.interpreter import interpret
 from flowccl.run.mscclpp.cases import PlanCase
 from flowccl.run.mscclpp.launcher import HangError
 from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.run_plans import GpuOptions, run_cases_of_plans
-from flowccl.topology.machines import machine
 from flowccl.units import parse_bytes
 from tests.gpu.markers import needs_gpu
-from tests.gpu.plans import COLLECTIVES, MACHINES, PLACES, SIZES, TYPES, GpuCase, covering, packets
+from tests.gpu.plans import COLLECTIVES, MACHINES, PLACES, SIZES, TWO_HOPS, TYPES, GpuCase, covering, packets
 
 
 def test_the_selection_covers_every_pair_of_values() -> None:
@@ -84,35 +79,16 @@ def test_a_missing_signal_hangs_and_is_explained(tmp_path: Path) -> None:
         run_cases_of_plans([broken(tmp_path, change)], GpuOptions(one_gpu=True, timeout_s=8))
 
 
-def remove_a_needed_wait(plan: Any) -> None:
-    """Remove the first wait without which the GPU sends data on before it has arrived."""
-    for number in range(sum(found[2]["name"] == "wait" for found in operations(plan))):
-        damaged = copy.deepcopy(plan)
-        ops, index, _ = [found for found in operations(damaged) if found[2]["name"] == "wait"][number]
-        del ops[index]
-        found = interpret(parse_mscclpp(json.dumps(damaged).encode(), "damaged"))
-        if any(finding.kind == "race" and "(put) both access" in finding.message for finding in found):
-            plan["gpus"] = damaged["gpus"]
-            return
-    raise AssertionError("no wait is needed by a put")
-
-
-def test_a_needed_wait_is_found() -> None:
-    """Without a GPU, on a plan that is made here: the damage of the next test is one."""
-    pytest.importorskip("numba", reason="synthesizes a schedule")
-    from flowccl.synthesis import synthesize
-
-    schedule = synthesize(machine("ring:4"), "allgather", 1 << 20, method="greedy", chunks=1, steps=1).schedule
-    plan = json.loads(make(schedule, "mscclpp", ExportOptions())[0])
-    before = len(operations(plan))
-    remove_a_needed_wait(plan)
-    assert len(operations(plan)) == before - 1
-
-
 @needs_gpu
 def test_a_missing_wait_is_reported(tmp_path: Path) -> None:
-    case = broken(tmp_path, remove_a_needed_wait)
-    arguments = ["run", case.plan, "--on", "mscclpp", "--one-gpu", "--size", "64MiB", "--iterations", "2"]
+    """GPU 2 gets the whole buffer over two hops: without its wait, it completes the call before any data comes."""
+    plan = json.loads(TWO_HOPS.plan().read_text())
+    found = [(ops, index) for ops, index, op in operations({"gpus": plan["gpus"][2:3]}) if op["name"] == "wait"]
+    assert len(found) == 1
+    del found[0][0][found[0][1]]
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(plan))
+    arguments = ["run", str(path), "--on", "mscclpp", "--one-gpu", "--size", "256MiB", "--iterations", "2"]
     command = [sys.executable, "-m", "flowccl", *arguments, "--warmup", "0", "--timeout", "8"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.returncode, done.stderr, done.stdout)
