@@ -15,7 +15,7 @@ from flowccl.commands.parts import (
     positive,
     protocol,
 )
-from flowccl.commands.terminal import print_text
+from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.commands.trace import trace_of_program
 from flowccl.errors import InputError, InvalidScheduleError
 
@@ -137,10 +137,14 @@ def _export(options: argparse.Namespace) -> int:
     sms = min((number for number in found if number is not None), default=None)
     limit = None if options.allow_oversubscribed else sms
     chosen = ExportOptions(options.inplace, options.instances, options.proto, low, high, limit)
-    if len(schedules) > 1 or Path(options.out).is_dir():
-        written = export_folder(schedules, options.to, options.out, chosen)
-    else:
-        written = [export_file(schedules[0], options.to, options.out, chosen)]
+    line = LiveLine()
+    try:
+        if len(schedules) > 1 or Path(options.out).is_dir():
+            written = export_folder(schedules, options.to, options.out, chosen, line.phase)
+        else:
+            written = [export_file(schedules[0], options.to, options.out, chosen, line.phase)]
+    finally:
+        line.clear()
     _print_exported(written, options, sms)
     if options.to != "perfetto" and any(schedule.has_messages for schedule in schedules):
         print(f"note: {_message_note(options.to)}", file=sys.stderr)

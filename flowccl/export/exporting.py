@@ -1,7 +1,9 @@
 """Writing a schedule for a target, and proving a file that was written for one."""
 
+import gc
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -125,9 +127,15 @@ def export(schedule: Schedule, target: str, path: str | Path, options: ExportOpt
     return export_file(schedule, target, path, options or ExportOptions()).paths
 
 
-def export_file(schedule: Schedule, target: str, path: str | Path, options: ExportOptions) -> Exported:
+def export_file(
+    schedule: Schedule,
+    target: str,
+    path: str | Path,
+    options: ExportOptions,
+    on_phase: Callable[[str], None] = lambda text: None,
+) -> Exported:
     """Write a schedule for a target, as `export` does, and return the files and their program."""
-    made, program = prove(schedule, target, options)
+    made, program = prove(schedule, target, options, on_phase)
     paths = [Path(path)] if target != "chakra" else [Path(f"{path}.{rank}.et") for rank in range(len(made))]
     return Exported(schedule, _write_all(dict(zip(paths, made, strict=True))), program)
 
@@ -151,24 +159,45 @@ def make(schedule: Schedule, target: str, options: ExportOptions) -> list[bytes]
     return prove(schedule, target, options)[0]
 
 
-def prove(schedule: Schedule, target: str, options: ExportOptions) -> tuple[list[bytes], RuntimeProgram | None]:
-    """Return the proved contents, and the program that was read back; None if the format has no program."""
+def prove(
+    schedule: Schedule, target: str, options: ExportOptions, on_phase: Callable[[str], None] = lambda text: None
+) -> tuple[list[bytes], RuntimeProgram | None]:
+    """Return the proved contents, and the program that was read back; None if the format has no program.
+
+    `on_phase` is told in a few words what is being done.
+    """
     if target == "perfetto":  # a trace for people, with nothing to prove
         return _plain(target, lambda shown: [schedule_trace(shown)], schedule, options), None
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}; known targets: {', '.join(TARGETS)}, perfetto")
-    made = TARGETS[target](schedule, options)
     program = None
-    if target in READERS:
-        program = parse(made, target, f"the file for {target}")
-        if target != "chakra":  # a Chakra trace names its root, the other formats do not
-            program.root = layout_of(schedule.demand, 1, False).root
-        findings = interpret(program)
-    else:
-        findings = prove_listing(made[0], target)
+    with _few_collections():
+        on_phase("lowering")
+        made = TARGETS[target](schedule, options)
+        if target in READERS:
+            on_phase("reading the file again")
+            program = parse(made, target, f"the file for {target}")
+            if target != "chakra":  # a Chakra trace names its root, the other formats do not
+                program.root = layout_of(schedule.demand, 1, False).root
+            on_phase("proving")
+            findings = interpret(program)
+        else:
+            findings = prove_listing(made[0], target)
     if findings:
         raise InvalidScheduleError(f"the file for {target} would be wrong, please report this: {findings[0]}")
     return made, program
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Let the garbage collector rest: a program has many small objects, which it would look through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def parse(made: list[bytes], target: str, name: str) -> RuntimeProgram:
@@ -190,7 +219,11 @@ def export_directory(
 
 
 def export_folder(
-    schedules: Sequence[Schedule], target: str, folder: str | Path, options: ExportOptions
+    schedules: Sequence[Schedule],
+    target: str,
+    folder: str | Path,
+    options: ExportOptions,
+    on_phase: Callable[[str], None] = lambda text: None,
 ) -> list[Exported]:
     """Write a folder of files, as `export_directory` does, and return each schedule's file and program."""
     if target not in _FOLDER_TARGETS:
@@ -207,7 +240,7 @@ def export_folder(
         chosen = replace(options, min_bytes=low, max_bytes=high)
         place = "in" if options.inplace else "out"
         name = f"{schedule.demand.collective}-{schedule.demand.num_gpus}-{place}-{low:016d}.xml"
-        contents, program = prove(schedule, target, chosen)
+        contents, program = prove(schedule, target, chosen, on_phase)
         made[folder / name] = contents[0]
         written.append(Exported(schedule, [folder / name], program))
     folder.mkdir(exist_ok=True)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
+
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
@@ -91,8 +93,9 @@ def make_plan(
     if sms is not None:  # all threadblocks must be resident at once, and each of them fills an SM
         limits = replace(limits, blocks=min(limits.blocks, sms))
     layout = layout_of(schedule.demand, instances, inplace)
-    moves = _moves(schedule, limits)
-    _check_peers(moves, layout, limits)
+    groups = nvls_groups(schedule.topology) if "gstore" in limits.instructions else {}
+    _check_peers(schedule, layout, limits, groups)
+    moves = _moves(schedule, limits, groups)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
@@ -115,9 +118,8 @@ def make_plan(
     raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule.demand, limits, worst)}")
 
 
-def _moves(schedule: Schedule, limits: RuntimeLimits) -> list[Move]:
+def _moves(schedule: Schedule, limits: RuntimeLimits, groups: dict[int, tuple[int, ...]]) -> list[Move]:
     """Return the moves of a schedule; those that the target's switches can do are operations of a switch."""
-    groups = nvls_groups(schedule.topology) if "gstore" in limits.instructions else {}
     switched, through = switch_moves(schedule, groups)
     if switched and not limits.direct:
         raise InputError(f"{limits.target}: operations of a switch have no packets; use --proto Simple")
@@ -125,14 +127,24 @@ def _moves(schedule: Schedule, limits: RuntimeLimits) -> list[Move]:
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
 
 
-def _check_peers(moves: list[Move], layout: BufferLayout, limits: RuntimeLimits) -> None:
-    """Raise InputError if no strategy can fit: every peer needs a threadblock, and every chunk a place in a buffer."""
+def _check_peers(
+    schedule: Schedule, layout: BufferLayout, limits: RuntimeLimits, groups: dict[int, tuple[int, ...]]
+) -> None:
+    """Raise InputError if no strategy can fit: every peer needs a threadblock, and every chunk a place in a buffer.
+
+    Peers are counted from whole arrays, before anything is lowered. One operation of a switch serves a whole `group`.
+    """
+    timing, gpus = schedule.timing, schedule.topology.num_gpus
+    root = np.zeros(len(schedule), dtype=np.int64)
+    root[timing.root_transfer] = timing.root_node
+    src, dst = root[timing.end_transfer], timing.end_node.astype(np.int64)
+    between = np.unique(src * len(schedule.topology.nodes) + dst)
+    src, dst = between // len(schedule.topology.nodes), between % len(schedule.topology.nodes)
+    host = np.array([groups.get(rank, (-1 - rank,))[0] for rank in range(len(schedule.topology.nodes))])
+    apart = (src < gpus) & (dst < gpus) & (host[src] != host[dst])
     excess = [Excess("chunks of a buffer", layout.chunks, limits.index)]
-    for direction, pairs in (
-        ("send to", {(move.src, move.dst) for move in moves}),
-        ("receive from", {(rank, move.src) for move in moves for rank in (move.group or (move.dst,))}),
-    ):
-        for rank, peers in Counter(rank for rank, _ in pairs).items():
+    for direction, ranks in (("send to", src[apart]), ("receive from", dst[apart])):
+        for rank, peers in enumerate(np.bincount(ranks).tolist()):
             where = f"gpu {rank}, threadblocks that {direction} its peers"
             excess.append(Excess("threadblocks per gpu", peers * layout.instances, limits.blocks, where))
     worst = max(excess, key=lambda e: e.need / e.most)

@@ -271,29 +271,30 @@ def _ends(program: RuntimeProgram, pairs: Pairs) -> dict[int, list[int]]:
 def unordered(
     program: RuntimeProgram, graph: PrecedenceGraph, order: list[int], pairs: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return the pairs (a, b) in which a does not happen before b, by vector clocks over threadblocks."""
-    column: dict[tuple[int, int], int] = {}
+    """Return the pairs (a, b) in which a does not happen before b.
+
+    Most pairs are only a few steps apart. For the others there are vector clocks, over the threadblocks of their first
+    steps.
+    """
+    number: dict[tuple[int, int], int] = {}
     for operation in program.operations:
-        column.setdefault((operation.rank, operation.block), len(column))
-    of = [column[o.rank, o.block] for o in program.operations]
+        number.setdefault((operation.rank, operation.block), len(number))
+    of = [number[o.rank, o.block] for o in program.operations]
     index = [o.index for o in program.operations]
-    width = max(1, min(len(column), _COLUMN_BYTES // max(4 * len(of), 1)))
-    if len(column) > width:  # one pass over all clocks is not enough: most pairs are only a few steps apart
-        pairs = [pair for pair in pairs if not _near(graph.before, of, index, *pair)]
-    by_part: dict[int, list[tuple[int, int]]] = {}
-    for pair in pairs:
-        by_part.setdefault(of[pair[0]] // width, []).append(pair)
+    pairs = [pair for pair in pairs if not _near(graph.before, of, index, *pair)]
+    asked = sorted({of[a] for a, _ in pairs})
+    width = max(1, _COLUMN_BYTES // max(4 * len(of), 1))
     result = []
-    for part, asked in sorted(by_part.items()):
-        low = part * width
-        clock = np.full((len(of), width), -1, dtype=np.int32)
+    for low in range(0, len(asked), width):
+        column = {block: k for k, block in enumerate(asked[low : low + width])}
+        clock = np.full((len(of), len(column)), -1, dtype=np.int32)
         for n in order:
             row = clock[n]
             for other in graph.before[n]:
                 np.maximum(row, clock[other], out=row)
-            if low <= of[n] < low + width:
-                row[of[n] - low] = index[n]
-        result += [(a, b) for a, b in asked if clock[b, of[a] - low] < index[a]]
+            if of[n] in column:
+                row[column[of[n]]] = index[n]
+        result += [(a, b) for a, b in pairs if of[a] in column and clock[b, column[of[a]]] < index[a]]
     return result
 
 

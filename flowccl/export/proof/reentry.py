@@ -23,10 +23,7 @@ def early_writes(program: RuntimeProgram, before: list[list[int]], order: list[i
     for n in reversed(order):
         for other in before[n]:
             left[other] |= left[n]
-    users: dict[Cell, list[int]] = {}
-    for n in order:
-        for cell in operations[n].reads() | operations[n].writes():
-            users.setdefault(cell, []).append(n)
+    users: dict[Cell, list[int]] = {}  # made when the first write needs it
     findings = []
     for n in order:
         operation = operations[n]
@@ -37,6 +34,7 @@ def early_writes(program: RuntimeProgram, before: list[list[int]], order: list[i
             rank, buffer, index = cell
             if rank == operation.rank or entered[n] >> rank & 1:
                 continue
+            users = users or _users(program, order)
             name = f"{operation}: writes {buffer}[{index}] of gpu {rank}"
             late = next((m for m in users[cell] if not left[m] >> operation.rank & 1), None)
             if buffer in ("i", "o"):
@@ -45,6 +43,15 @@ def early_writes(program: RuntimeProgram, before: list[list[int]], order: list[i
                 words = f"and does not wait for {operations[late]}, which may come after the write of the next call"
                 findings.append(Finding("entry", f"{name} before that gpu has entered the call, {words}"))
     return findings
+
+
+def _users(program: RuntimeProgram, order: list[int]) -> dict[Cell, list[int]]:
+    """Return the steps that access each chunk, in order."""
+    users: dict[Cell, list[int]] = {}
+    for n in order:
+        for cell in program.operations[n].reads() | program.operations[n].writes():
+            users.setdefault(cell, []).append(n)
+    return users
 
 
 def _outside(program: RuntimeProgram, n: int, entered: int, left: int) -> list[Finding]:
