@@ -141,9 +141,9 @@ def _check_peers(
     between = np.unique(src * len(schedule.topology.nodes) + dst)
     src, dst = between // len(schedule.topology.nodes), between % len(schedule.topology.nodes)
     host = np.array([groups.get(rank, (-1 - rank,))[0] for rank in range(len(schedule.topology.nodes))])
-    apart = (src < gpus) & (dst < gpus) & (host[src] != host[dst])
+    separate = (src < gpus) & (dst < gpus) & (host[src] != host[dst])
     excess = [Excess("chunks of a buffer", layout.chunks, limits.index)]
-    for direction, ranks in (("send to", src[apart]), ("receive from", dst[apart])):
+    for direction, ranks in (("send to", src[separate]), ("receive from", dst[separate])):
         for rank, peers in enumerate(np.bincount(ranks).tolist()):
             where = f"gpu {rank}, threadblocks that {direction} its peers"
             excess.append(Excess("threadblocks per gpu", peers * layout.instances, limits.blocks, where))
