@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
-from flowccl.topology.trunks import Lanes, split_trunks
+from flowccl.topology.routes import Routes
+from flowccl.topology.trunks import Lanes, merge_lanes, split_trunks
 
 
 def with_trunks(method: Method) -> Method:
@@ -26,3 +29,36 @@ def with_trunks(method: Method) -> Method:
 def on_trunks(schedule: Schedule, lanes: Lanes) -> Schedule:
     """A schedule on lanes as one on the machine itself: the same times, and the trunk in the place of its lanes."""
     return replace(schedule, topology=lanes.original, routes=schedule.routes.renamed(lanes.link))
+
+
+def with_merged_lanes(method: Method) -> Method:
+    """The method on a machine whose lanes are merged to trunks; the lane of every transfer is chosen at the end."""
+
+    def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        lanes = merge_lanes(problem.topology)
+        if lanes is None:
+            yield from method(problem, context)
+            return
+        for found in method(Problem(lanes.original, problem.demand), context):
+            yield None if found is None else on_lanes(found, lanes)
+
+    return run
+
+
+def on_lanes(schedule: Schedule, lanes: Lanes) -> Schedule | None:
+    """A schedule on trunks as one on their lanes: each transfer takes a lane that is free; None where none is."""
+    timing = schedule.timing
+    order = np.argsort(timing.hop_transfer, kind="stable")
+    link, chosen = timing.hop_link[order], np.empty(len(order), dtype=np.int64)
+    starts, ends = timing.hop_from_ps[order], timing.hop_to_ps[order]
+    free = {int(trunk): {int(lane): 0 for lane in np.flatnonzero(lanes.link == trunk)} for trunk in np.unique(link)}
+    for hop in np.argsort(starts, kind="stable").tolist():
+        lane, since = min(free[int(link[hop])].items(), key=lambda one: one[1])
+        if since > starts[hop]:
+            return None
+        free[int(link[hop])][lane] = int(ends[hop])
+        chosen[hop] = lane
+    ptr = np.searchsorted(timing.hop_transfer[order], np.arange(len(schedule) + 1)).astype(np.int64)
+    routes = Routes(ptr, chosen.astype(np.int32))
+    rows = (schedule.chunk, routes, schedule.start_ps, schedule.reduce, schedule.method)
+    return Schedule.from_links(lanes.topology, schedule.demand, *rows)

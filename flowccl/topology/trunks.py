@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.topology.topology import Topology
+from flowccl.topology.topology import Link, Topology
 
 _ROUNDING = 1e-9
 
@@ -50,6 +50,26 @@ def split_trunks(topology: Topology) -> Lanes | None:
     ]
     split = replace(topology, links=tuple(lanes), limits=tuple(limits))
     return Lanes(split, topology, link)
+
+
+def merge_lanes(topology: Topology) -> Lanes | None:
+    """The machine as `original`, with alike links side by side between switches merged to trunks; None without any."""
+    if topology.changes or topology.limits or np.any(topology.link_overhead_ps):
+        return None
+    inner = topology.cuts_through[topology.link_src] & topology.cuts_through[topology.link_dst]
+    place: dict[tuple[Link, int], int] = {}
+    keys = [(link, -1 if inner[at] else at) for at, link in enumerate(topology.links)]
+    link = np.array([place.setdefault(key, len(place)) for key in keys], dtype=np.int64)
+    count = np.bincount(link)
+    if not np.any(count > 1):
+        return None
+    first = np.unique(link, return_index=True)[1]
+    trunks = [topology.links[at] for at in first.tolist()]
+    trunks = [replace(k, bandwidth_GBps=k.bandwidth_GBps * int(n)) for k, n in zip(trunks, count, strict=True)]
+    merged = replace(topology, links=tuple(trunks))
+    peak = peak_rates_GBps(merged)
+    lanes = np.floor(merged.link_GBps / np.where(peak > 0, peak, np.inf) * (1 + _ROUNDING))
+    return Lanes(topology, merged, link) if np.all((count == 1) | (lanes == count)) else None
 
 
 def _widest(topology: Topology, start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Hierarchical collectives on hosts joined by rails, and on more levels."""
+"""Hierarchical collectives on hosts merged by rails, and on more levels."""
 
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +15,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.topology.trunks import merge_lanes, split_trunks
 from flowccl.verifier.verify import verify
 
 
@@ -107,6 +108,19 @@ def test_three_levels_use_the_spine_once():
     """Every host receives 48 MB over 8 network cards, 120 us; the lower bound is 125.3 us."""
     found = best(leaf_and_spine(), "allgather", 64_000_000, 8)
     assert found.finish_us <= 1.1 * 125.3
+
+
+def test_lanes_side_by_side_are_as_good_as_a_trunk():
+    """The 400 GB/s links of leaf and spine as 8 links of 50 GB/s: the same plan, and a free lane for every transfer."""
+    trunk = leaf_and_spine()
+    lanes = split_trunks(trunk)
+    assert lanes is not None
+    merged = merge_lanes(lanes.topology)
+    assert merged is not None
+    assert merged.original.links == trunk.links
+    assert (
+        best(lanes.topology, "allgather", 64_000_000, 4).finish_us == best(trunk, "allgather", 64_000_000, 4).finish_us
+    )
 
 
 def test_the_smallest_machine_by_hand():

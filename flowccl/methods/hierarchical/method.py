@@ -9,17 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.adapters.reduction import with_reductions
+from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
-from flowccl.methods.hierarchical.scheduling import PlanScheduler
+from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import merge_lanes
 from flowccl.verifier.verify import verify
 
+_BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
 _FILLING = 1 / 32  # part of the time that filling the pipeline may take
 
 
@@ -32,6 +35,11 @@ class TreeVariant:
 
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    """Schedules of all variants, planned on trunks where the machine has links side by side between switches."""
+    return with_merged_lanes(_on_levels)(problem, context)
+
+
+def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of all variants; of an allreduce with and without exchange, the better one first."""
     if not problem.hierarchy.levels:
         name = problem.topology.name
@@ -50,6 +58,8 @@ def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 def useful_chunks(problem: Problem) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time."""
+    lanes = merge_lanes(problem.topology)
+    problem = problem if lanes is None else Problem(lanes.original, problem.demand)
     trees = Problem(problem.topology, _spread_demand(problem))
     found = [one for variant in variants(trees) if (one := _estimate_ps(trees, variant))]
     if problem.allreduce_ranks is not None:
@@ -116,21 +126,28 @@ def _planner(problem: Problem, variant: TreeVariant) -> Planner:
 
 
 @lru_cache(maxsize=64)
+def _first_chunks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan, NDArray[np.float64]] | None:
+    """The plan of the first chunk of every block, and the load of each link; None: not possible."""
+    planner = _planner(problem, variant)
+    try:
+        return planner.plan_of(1), planner.load_ps[:-1]
+    except NoExchangeError:
+        return None
+
+
+@lru_cache(maxsize=64)
 def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] | None:
     """Expected finish of a variant, and the load of its busiest links, from one chunk per block; None: not possible.
 
     The expected finish is that of the first chunk of every block, and the load of the others.
     """
-    planner = _planner(problem, variant)
-    try:
-        plan = planner.plan_of(1)
-    except NoExchangeError:
+    planned = _first_chunks(problem, variant)
+    if planned is None:
         return None
-    load_ps = _typical_load_ps(problem.topology, planner.load_ps[:-1])
-    first = PlanScheduler(problem.topology, problem.demand, plan, "").longest_first()
+    first = PlanScheduler(problem.topology, problem.demand, planned[0], "").longest_first()
     if first is None:
         return None
-    pieces = problem.demand.pieces
+    load_ps, pieces = _typical_load_ps(problem.topology, planned[1]), problem.demand.pieces
     return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
 
@@ -141,13 +158,21 @@ def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64]) -> float:
     return float((np.bincount(kind, load_ps[used]) / np.bincount(kind)).max())
 
 
+def _is_balanced(topology: Topology, load_ps: NDArray[np.float64]) -> bool:
+    """Whether all links of the same bandwidth have nearly the same load."""
+    _, kind = np.unique(topology.link_GBps, return_inverse=True)
+    mean_ps = np.bincount(kind, load_ps) / np.bincount(kind)
+    return bool(np.all(load_ps <= _BALANCED * mean_ps[kind]))
+
+
 def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     """The schedule of a variant; None where its gateways are not joined."""
-    planner = _planner(problem, variant)
-    try:
-        plan = planner.plan()
-    except NoExchangeError:
+    planned = _first_chunks(problem, variant)
+    if planned is None:
         return None
+    balanced = _is_balanced(problem.topology, planned[1])
+    pieces = problem.demand.pieces
+    plan = planned[0].repeated(pieces, 1) if balanced else _planner(problem, variant).plan()
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
     if schedule is not None and problem.is_reduction and verify(schedule):  # a gateway received before it had sent
