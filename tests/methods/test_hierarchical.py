@@ -1,4 +1,4 @@
-"""Hierarchical collectives on hosts merged by rails, and on more levels."""
+"""Hierarchical collectives on hosts joined by rails, and on more levels."""
 
 from dataclasses import replace
 from itertools import islice
