@@ -41,7 +41,7 @@ test-gpu-all: $(GPU_READY)
 # Tests of reports in Chromium, which comes from the system: apt-get install chromium. Installs Playwright first.
 test-browser: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,browser]'
-	$(BIN)/python -m pytest -q -rs tests/report
+	$(BIN)/python -m pytest -q -rs tests/report/test_browser.py
 
 check: $(READY)
 	$(BIN)/ruff check .
