@@ -21,6 +21,7 @@ from flowccl.topology.topology import Topology
 
 _MOST_ENTRIES = 4_000_000  # sources and destinations of all groups, times partitions
 
+_LARGEST_TABLE = 10_000_000  # entries (group, part) that are counted in a table; more are sorted
 _LARGEST_MERGED = 300  # nodes of the largest machine whose weakest partitions are computed
 _WEAKEST = 4  # partitions that are kept of those
 
@@ -77,14 +78,24 @@ def partition_bounds(commodities: Commodities) -> Iterator[tuple[float, Crossing
 
 def _volume(commodities: Commodities, part: Part) -> float:
     """Bytes that must arrive at parts: the bytes of each group times the arrivals that it needs."""
-    parts = int(part.max()) + 1
-    starts = np.unique(commodities.source_group * parts + part[commodities.source])
-    ends = np.unique(commodities.destination_group * parts + part[commodities.destination])
-    groups = len(commodities.bytes)
-    s = np.bincount(starts // parts, minlength=groups)
-    d = np.bincount(ends // parts, minlength=groups)
-    both = np.bincount(np.intersect1d(starts, ends) // parts, minlength=groups)
+    parts, groups = int(part.max()) + 1, len(commodities.bytes)
+    starts = commodities.source_group * parts + part[commodities.source]
+    ends = commodities.destination_group * parts + part[commodities.destination]
+    if groups * parts > _LARGEST_TABLE:
+        starts, ends = np.unique(starts), np.unique(ends)
+        s, d = (np.bincount(keys // parts, minlength=groups) for keys in (starts, ends))
+        both = np.bincount(np.intersect1d(starts, ends) // parts, minlength=groups)
+    else:
+        has_start, has_end = (_table(keys, groups, parts) for keys in (starts, ends))
+        s, d, both = (table.sum(axis=1) for table in (has_start, has_end, has_start & has_end))
     return float((commodities.bytes * (s + d - 2 + (both == 0))).sum())
+
+
+def _table(keys: NDArray[np.int64], groups: int, parts: int) -> NDArray[np.bool_]:
+    """Whether each group has an entry in each part."""
+    table = np.zeros(groups * parts, dtype=np.bool_)
+    table[keys] = True
+    return table.reshape(groups, parts)
 
 
 def _partitions(topology: Topology) -> Iterator[tuple[str, Part]]:

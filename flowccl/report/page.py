@@ -1,7 +1,6 @@
 """The page: sections of HTML, the figures, the data and the scripts in one file."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from flowccl.report import tables
 from flowccl.report.colourings import Colouring, colourings
 from flowccl.report.columns import ReportColumns, report_columns
 from flowccl.report.figures import IMAGE_COLUMNS, IMAGE_ROWS, MOST_LINES, bokeh_modules, make_figures
-from flowccl.report.runtimes import RuntimeRow, lowers, runtime_rows
+from flowccl.report.runtimes import RuntimeRow, quickly_lowered, runtime_rows
 from flowccl.report.shell import page_html
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
@@ -51,15 +50,13 @@ def report_html(
     check_comparable(schedules)
     say = progress or (lambda _: None)
     names = list(names or [f"schedule {number + 1}" for number in range(len(schedules))])
-    with ThreadPoolExecutor(1) as worker:  # most of the bound is linear algebra, which runs beside Python
-        work = worker.submit(_bounds, schedules)
-        explained = []
-        for name, schedule in zip(names, schedules, strict=True):
-            say(f"explaining {name}")
-            explained.append(explain(schedule))
-        say("lower bound")
-        bounds = work.result()
-    rows = _runtimes(names, schedules, runtimes or lowers(schedules), say)
+    explained = []
+    for name, schedule in zip(names, schedules, strict=True):
+        say(f"explaining {name}")
+        explained.append(explain(schedule))
+    say("lower bound")
+    bounds = _bounds(schedules)
+    rows = _runtimes(names, schedules, runtimes, say)
     say("drawing")
     return _page(names, explained, bounds, rows)
 
@@ -97,14 +94,14 @@ def _task(schedule: Schedule, number: int) -> tuple[Any, ...]:
 
 
 def _runtimes(
-    names: Sequence[str], schedules: Sequence[Schedule], lower: bool, say: Callable[[str], None]
+    names: Sequence[str], schedules: Sequence[Schedule], every: bool, say: Callable[[str], None]
 ) -> list[list[RuntimeRow]]:
     """The rows of the table of runtimes of each schedule."""
     rows = []
-    for name, schedule in zip(names, schedules, strict=True):
-        if lower:
+    for name, schedule, quick in zip(names, schedules, quickly_lowered(schedules), strict=True):
+        if every or quick:
             say(f"lowering {name}")
-        rows.append(runtime_rows(schedule, lower))
+        rows.append(runtime_rows(schedule, every or quick))
     return rows
 
 

@@ -27,9 +27,14 @@ class RuntimeRow:
     note: str
 
 
-def lowers(schedules: Sequence[Schedule]) -> bool:
-    """Return whether schedules are so small together that a report lowers them without being asked to."""
-    return sum(len(schedule) for schedule in schedules) <= MOST_TRANSFERS
+def quickly_lowered(schedules: Sequence[Schedule]) -> list[bool]:
+    """Return which schedules a report lowers without being asked to: the smallest, up to `MOST_TRANSFERS` together."""
+    order = sorted(range(len(schedules)), key=lambda number: (len(schedules[number]), number))
+    total, chosen = 0, [False] * len(schedules)
+    for number in order:
+        total += len(schedules[number])
+        chosen[number] = total <= MOST_TRANSFERS
+    return chosen
 
 
 def runtime_rows(schedule: Schedule, lower: bool = True) -> list[RuntimeRow]:

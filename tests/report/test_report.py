@@ -188,6 +188,9 @@ def test_large_schedules_are_lowered_on_request(ring, monkeypatch) -> None:
     assert "Which runtimes load it: not tried for so many transfers" in text
     assert f"Lowering {len(ring)} transfers takes about 1 s and was left out: <code>flowccl report --runtimes" in text
     assert "Runtimes that load it: mscclpp (about" in report_html([ring], runtimes=True)
+    monkeypatch.setattr(report_runtimes, "MOST_TRANSFERS", 30)
+    assert report_runtimes.quickly_lowered([ring, ring, made("ring:2", "allgather", 40_000)]) == [True, True, True]
+    assert report_runtimes.quickly_lowered([ring, ring, ring]) == [True, True, False]
     gather = made("ring:4", "gather", 40_000, "direct")
     row = {row.name: row for row in runtime_rows(gather, lower=False)}["mscclpp"]
     assert row.verdict == "no"  # known without lowering
