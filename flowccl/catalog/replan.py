@@ -11,6 +11,7 @@ from flowccl.catalog.tree_repair import repaired_trees
 from flowccl.demand.collectives import collective
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
 from flowccl.lowered import program_estimate_us
+from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
@@ -113,14 +114,22 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
 
 
 def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
-    """Schedules of the quick methods on the faulty machine; its links already have the message costs of the runtime."""
+    """Schedules of the quick methods on the faulty machine; its links already have the message costs of the runtime.
+
+    Runtimes run in-network operations only as the method `in-network` uses them: for the others, switches forward.
+    """
+    runtime = schedule.runtime
+    plain = topology if runtime is None else on_runtime(topology, runtime, runtime)
+    machines = [(method, plain) for method in _METHODS]
+    if runtime is not None and any(node.reduces for node in topology.nodes[topology.num_gpus :]):
+        machines.append(("in-network", topology))
     found = []
-    for method in _METHODS:
+    for method, machine in machines:
         try:
-            result = synthesize(topology, schedule.demand, method=method, steps=steps, time_limit_s=600, workers=1)
+            result = synthesize(machine, schedule.demand, method=method, steps=steps, time_limit_s=600, workers=1)
         except FlowcclError:  # the method does not suit this machine or collective
             continue
-        found.append(replace(result.schedule, runtime=schedule.runtime))
+        found.append(replace(result.schedule, runtime=runtime))
     return found
 
 

@@ -82,6 +82,16 @@ def test_a_gpu_without_a_nic_sends_through_the_others_of_its_host(reduced):
     assert result.to_json()["program_us"] == result.program_us
 
 
+def test_a_plan_with_operations_of_switches_gets_one_that_the_runtime_can_run():
+    topology = machine("dgx_h100:2")
+    old = synthesize(
+        topology, "allreduce", 1_024_000, method="in-network", chunks=1, steps=1, runtime="mscclpp"
+    ).schedule
+    result = replan(old, without=["gpu0 <-> rail0"])
+    assert verify(result.schedule) == []
+    assert result.program_us > 0
+
+
 def test_chunks_that_have_no_equal_are_not_substituted(gathered):
     assert substituted(FaultyMachine(gathered, find_faults(gathered.topology, without=["gpu0 <-> gpu1"]))) is None
 
