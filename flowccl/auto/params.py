@@ -1,6 +1,6 @@
 """The parameters of `auto`, each with the reason for its value."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flowccl.errors import InputError
 
@@ -27,9 +27,6 @@ class AutoParams:
     max_deliveries: int = 400_000
 
     def __post_init__(self) -> None:
-        for name in ("first_steps", "patience", "max_deliveries"):
-            if getattr(self, name) < 1:
-                raise InputError(f"AutoParams: {name} must be at least 1, got {getattr(self, name)}")
-        for name in ("close", "worth", "due", "memory_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"AutoParams: {name} must be above 0, got {getattr(self, name)}")
+        for name, value in asdict(self).items():
+            if not value > 0:
+                raise InputError(f"AutoParams: {name} must be above 0, got {value}")

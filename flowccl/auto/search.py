@@ -156,13 +156,14 @@ class PortfolioSearch:
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken:
             return []
-        count = self.useful_chunks(name)
-        while count > mine[-1].count:
-            seconds = _SAFETY * mine[-1].seconds * count / mine[-1].count
-            if self.counts.demand(count) is not None and self._has_time(seconds):
-                return [count]
-            count = 1 << ((count - 1).bit_length() - 1)  # the next lower power of two
-        return []
+        most = self.useful_chunks(name)
+        fewer = (1 << k for k in range(most.bit_length() - 1, 0, -1))
+        new = [count for count in (most, *fewer) if count > mine[-1].count and self.counts.demand(count) is not None]
+        return [count for count in new if self._fits(mine[-1], count)][:1]
+
+    def _fits(self, below: Arm, count: int) -> bool:
+        """Whether there is time for a first step with this many chunks, by the seconds of an arm with fewer."""
+        return self._has_time(_SAFETY * below.seconds * count / below.count)
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -193,11 +194,9 @@ class PortfolioSearch:
 
     def _is_due(self, name: str, count: int) -> bool:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
-        below = self._arms_of(name)[-1]
-        seconds = _SAFETY * below.seconds * count / below.count
         known = count <= self.useful_chunks(name) or not self._running()
         enough = known or self.params.due * self._first_work_s(name, count) <= self.work_s
-        return self._has_time(seconds) and (enough or self.context.budget.steps is not None)
+        return self._fits(self._arms_of(name)[-1], count) and (enough or self.context.budget.steps is not None)
 
     def _refinements(self) -> list[Arm]:
         """The most promising refinement of a schedule, where one is due."""

@@ -149,6 +149,7 @@ def _reason(schedule: Schedule, report: ExportReport) -> str:
         return "a GPU that issues an operation of the switch loads and stores the data itself, and waits for all others"
     if multicasts(schedule):
         return "its switches copy, and the program sends to each GPU separately; synthesize with --for " + report.target
-    if schedule.runtime is None:
-        return f"its messages are free, and those of a runtime are not; synthesize with --for {report.target}"
-    return f"signals between GPUs are a large part of {format_us(report.finish_us)}, and threadblocks wait for them"
+    order = "its threadblocks run side by side, so a link that several of them use carries transfers in another order"
+    if LIMITS[report.target].one_sided:
+        order = f"GPUs signal that their buffers may be written, which takes the latency of a message, and {order}"
+    return order if schedule.runtime is not None else f"{order}; synthesize with --for {report.target}"

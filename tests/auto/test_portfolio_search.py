@@ -128,7 +128,7 @@ def test_a_least_chunk_above_the_block_is_an_error():
 
 @pytest.mark.parametrize("name", ["first_steps", "patience", "max_deliveries"])
 def test_parameters_are_checked(name):
-    with pytest.raises(InputError, match=f"AutoParams: {name} must be at least 1, got 0"):
+    with pytest.raises(InputError, match=f"AutoParams: {name} must be above 0, got 0"):
         AutoParams(**{name: 0})
 
 

@@ -80,7 +80,12 @@ def random_exports(seeds: range) -> int:
             if target == "mscclpp" and len({node.host for node in schedule.topology.nodes}) > 1:
                 protocol = "Simple"  # packets are for one host
             options = {"inplace": bool(rng.random() < 0.5), "instances": int(rng.integers(1, 4)), "protocol": protocol}
-            data = made(schedule, target, **options)
+            try:
+                data = made(schedule, target, **options)
+            except InputError as error:  # packets with partial sums are for sizes that are aligned
+                if target != "mscclpp" or "is no multiple of" not in str(error):
+                    raise
+                continue
             assert findings(data, target, root) == [], (seed, target, options)
             count += 1
     return count
