@@ -233,7 +233,10 @@ def test_nvls_saves_the_expected_traffic() -> None:
 
 
 def test_in_network_needs_a_switch_that_reduces() -> None:
-    words = "in-network needs an allreduce whose ranks share a switch that reduces and copies; ring:4 has none"
+    words = (
+        "method in-network needs an allreduce whose ranks share a switch that reduces and copies, or an allreduce, "
+        "allgather or reduce_scatter of hosts with such a switch each; ring:4 has none for this allreduce"
+    )
     with pytest.raises(DemandError, match=words):
         next(
             load_method("in-network")(
