@@ -88,10 +88,11 @@ def use_device(index: int) -> None:
 
 
 def upload(address: int, values: NDArray[Any]) -> None:
-    """Copy an array to the GPU."""
+    """Copy an array to the GPU, and wait until it is there: the copy of pageable memory may return before that."""
     array = np.ascontiguousarray(values)
     if array.nbytes:
         call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), array.ctypes.data_as(ctypes.c_void_p), _size(array.nbytes))
+        call("cuCtxSynchronize")
 
 
 def download(address: int, count: int, dtype: Any) -> NDArray[Any]:
