@@ -447,5 +447,5 @@ def test_threadblocks_fit_the_gpu() -> None:
 def test_a_late_program_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exported(tmp_path, schedule_of("dgx1", "allgather", 2, 65536), "--to", "mscclpp") == 0
     warning = capsys.readouterr().err
-    assert "later than the schedule: its messages are free" in warning
+    assert "later than the schedule: GPUs signal that their buffers may be written" in warning
     assert "synthesize with --for mscclpp" in warning
