@@ -25,7 +25,7 @@ from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 from tests.strategies import demands, topologies
 
-EACH = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+EACH = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -283,7 +283,7 @@ def test_300_random_sketches_give_a_valid_schedule_or_a_reason(data):
     assert all(verify(schedule) == [] for schedule in found)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_random_machines_and_demands_without_a_sketch(data):
     topology = data.draw(topologies(max_gpus=4, max_switches=2, overheads=True))
