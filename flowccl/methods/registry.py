@@ -369,13 +369,6 @@ _METHODS = (
         in_auto=suitability.is_uneven_allreduce_with_limits,
     ),
     MethodInfo(
-        name="reroute-weighted",
-        load="flowccl.methods.reroute:reroute",
-        summary="allreduce by reroute, with more blocks reduced where there is more bandwidth",
-        reductions="weighted halves",
-        loops=(*_EVERY, "reroute"),
-    ),
-    MethodInfo(
         name="lp-quick",
         load="flowccl.methods.teccl.lp:lp_quick",
         summary="lp from nothing within 2.5 seconds",
