@@ -34,26 +34,26 @@ def best_program(
     others: operations of switches overlap on the runtime more than the model says.
     """
     programs: list[tuple[Schedule, Lowered]] = []
-    best_ps, problem = float("inf"), ""
+    problems: list[str] = []
+
+    def program_ps(schedule: Schedule) -> float:
+        try:
+            programs.append((schedule, lower_for(schedule, profile, sms)))
+        except InputError as error:
+            problems.append(str(error))
+            return float("inf")
+        return programs[-1][1].program_ps
+
+    best_ps = float("inf")
     for schedule in sorted(found, key=lambda one: (one.finish_ps, len(one))):
         if schedule.finish_ps > best_ps * (1 + lean) or (programs and out_of_time()):
             break
-        try:
-            lowered = lower_for(schedule, profile, sms)
-        except InputError as error:
-            problem = problem or str(error)
-            continue
-        programs.append((schedule, lowered))
-        best_ps = min(best_ps, lowered.program_ps)
+        best_ps = min(best_ps, program_ps(schedule))
     for count, schedule in enumerate(in_network):
-        if count and out_of_time():
+        if (count and out_of_time()) or (ps := program_ps(schedule)) >= best_ps:
             break
-        lowered = lower_for(schedule, profile, sms)
-        if lowered.program_ps >= best_ps:
-            break
-        programs.append((schedule, lowered))
-        best_ps = lowered.program_ps
+        best_ps = ps
     if not programs:
-        raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problem}")
+        raise NothingFoundError(f"{profile.name} can run none of the schedules that were found: {problems[0]}")
     near = [row for row in programs if row[1].program_ps <= best_ps * (1 + lean)]
     return min(near, key=lambda row: (len(row[0]), row[1].program_ps / max(row[0].finish_ps, 1), row[1].program_ps))

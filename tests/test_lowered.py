@@ -101,3 +101,10 @@ def test_json_names_the_runtimes(capsys):
     assert value["program_us"] >= value["finish_us"] * 0.999
     assert value["loss"] == pytest.approx(value["program_us"] / value["finish_us"] - 1)
     assert set(value["runtimes"]) >= {"mscclpp", "msccl"}
+
+
+def test_an_in_network_plan_that_does_not_fit_the_sms_is_left_out() -> None:
+    """NVLS takes a threadblock for every GPU of the host; separate sends get by with fewer."""
+    found = synthesize(machine("dgx_h100:1"), "allreduce", 1 << 20, runtime="mscclpp", sms=4, steps=40)
+    assert found.lowered is not None
+    assert found.lowered.threadblocks <= 4

@@ -156,7 +156,7 @@ def gpus_section(explanation: Explanation) -> str:
 def runtimes_in_words(rows: Sequence[RuntimeRow]) -> str:
     """Return which runtimes load the schedule, in a sentence."""
     if any(row.verdict == "not tried" for row in rows):
-        return "<p>Which runtimes load it: not tried for so many transfers, see <i>Runtimes</i> below.</p>"
+        return "<p>Which runtimes load it: not tried for this many transfers, see <i>Runtimes</i> below.</p>"
     loads = ", ".join(f"{escape(row.name)} (about {row.time} there)" for row in rows if row.verdict == "yes")
     return f"<p>Runtimes that load it: {loads or 'none, see <i>Runtimes</i> below for the reasons'}.</p>"
 

@@ -133,7 +133,7 @@ class PlanScheduler:
         return queued_tails(self.ptr, self.after, self.lag, self.takes, *links)
 
     def _in_windows(self, label: NDArray[np.int64], most: int, key: I64) -> Schedule | None:
-        """The schedule with at most so many chunks of a rail at a time; None where that changes nothing.
+        """The schedule with at most `most` chunks of a rail at a time; None where that changes nothing.
 
         In each group, the first transfers of a chunk wait for the last ones of an earlier chunk to start. They use
         links in opposite directions, so that a group reduces one chunk while it spreads another one.
