@@ -54,8 +54,7 @@ class PortfolioSearch:
         self.dropped: set[str] = set()
         self.refined: dict[tuple[int, int], float] = {}  # (chunk count, fine count) -> completion time refined from
         self.rules: list[StopRule] = [TimeLimit(self.context), GapReached(self.context)]
-        if self.context.budget.steps is None:
-            self.rules.append(NoImprovement(self.lean, self.params.memory_s))
+        self.idle_rule = NoImprovement(self.lean, self.params.memory_s)
 
     def run(self) -> Iterator[Schedule]:
         """Verified schedules, each better than all before."""
@@ -95,6 +94,7 @@ class PortfolioSearch:
         first = [arm for arm in self._running() if arm.count == 1 and not arm.traits.slow_second_step]
         if young := [arm for arm in first if arm.taken < self.params.first_steps]:
             return [(arm, 1) for arm in young]
+        self.rules += [self.idle_rule] if self.context.budget.steps is None and self.idle_rule not in self.rules else []
         new = [self._open(name, count) for name, count in self._raised()]
         new += self._refinements()
         new = new or self._last()
@@ -125,14 +125,15 @@ class PortfolioSearch:
     # -- chunk counts ---------------------------------------------------------------------------------------------
 
     def _raised(self) -> list[tuple[str, int]]:
-        """Methods whose next chunk count is due, with that count, the least work first."""
+        """Methods whose next chunk count is due, with that count: known to be useful, then the least work first."""
         due = []
         for name in self.methods:
             if name in self.dropped or traits_of(name).runs_last:
                 continue
             counts = [count for count in self._next_counts(name) if self._is_due(name, count)]
-            due += [(self._first_work_s(name, count), name, count) for count in counts]
-        return [(name, count) for _, name, count in sorted(due, key=lambda row: row[0])[: 2 * _PLACES]]
+            most = self.useful_chunks(name)
+            due += [(count > most, self._first_work_s(name, count), name, count) for count in counts]
+        return [(name, count) for *_, name, count in sorted(due, key=lambda row: row[:2])[: 2 * _PLACES]]
 
     def _next_counts(self, name: str) -> list[int]:
         """Chunk counts that may improve on the best: the next one of the method, or those where others are best."""

@@ -66,6 +66,12 @@ def is_large_and_regular(problem: Problem) -> bool:
     return problem.is_plain and named and problem.is_whole_machine and large and problem.is_regular
 
 
+def is_regular_but_for_faults(problem: Problem) -> bool:
+    """A collective with copies, of all GPUs, on a machine that would look the same from each without a few faults."""
+    named = problem.demand.collective in ("allgather", "reduce_scatter", "allreduce")
+    return named and problem.is_plain and problem.is_whole_machine and problem.has_regular_whole
+
+
 def suits_baselines(problem: Problem) -> bool:
     """All GPUs take part, no buffer limits, and few deliveries."""
     few = problem.deliveries <= _MOST_FOR_BASELINES
