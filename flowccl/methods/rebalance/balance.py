@@ -29,7 +29,7 @@ class ChunkTrees:
         link = schedule.routes.link[schedule.routes.ptr[schedule.route]]
         src, dst = schedule.topology.link_src[link], schedule.topology.link_dst[link]
         child, parent = np.where(schedule.reduce, src, dst), np.where(schedule.reduce, dst, src)
-        keys, row = np.unique(schedule.chunk * 2 + schedule.reduce, return_inverse=True)
+        keys, row = np.unique(schedule.chunk.astype(np.int64) * 2 + schedule.reduce, return_inverse=True)
         table = np.full((len(keys), len(schedule.topology.nodes)), -1, dtype=np.int64)
         table[row, child] = parent
         if np.count_nonzero(table >= 0) < len(schedule):
