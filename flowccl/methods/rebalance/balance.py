@@ -82,12 +82,12 @@ class TreeBalance:
         for tree, child in self.lost:
             if not self._join(tree, child):
                 return False
-        floor_ps = self.load_ps.sum() / self.links
+        mean_ps = self.load_ps.sum() / self.links
         stuck = np.zeros(self.links, dtype=np.bool_)
         while True:
             waiting = np.where(stuck, -1.0, self.load_ps)
             link = int(np.argmax(waiting))
-            if waiting[link] <= floor_ps:
+            if waiting[link] <= mean_ps:
                 return True
             if self._relieve(link):
                 stuck[:] = False
