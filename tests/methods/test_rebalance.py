@@ -6,7 +6,7 @@ import pytest
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods.rebalance.balance import ChunkTrees, TreeBalance
+from flowccl.methods.rebalance.balance import ParentTables, TreeBalance
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -42,7 +42,7 @@ def test_slow_link() -> None:
 
 def test_loads_become_equal() -> None:
     schedule = best("symmetric", TORUS, "allreduce", 4)
-    trees = ChunkTrees.of(schedule)
+    trees = ParentTables.of(schedule)
     assert trees is not None
     balance = TreeBalance(FAULTY, trees, schedule.demand.chunk_bytes)
     assert len(balance.lost)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flowccl.adapters.reduction import with_reductions
 from flowccl.errors import DemandError
-from flowccl.methods.rebalance.balance import ChunkTrees, TreeBalance
+from flowccl.methods.rebalance.balance import ParentTables, TreeBalance
 from flowccl.methods.symmetric import symmetric
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
@@ -83,7 +83,7 @@ class _Search:
         """The trees of the next better schedule of the whole machine, moved to the links of this one."""
         found = [next(self.wholes) for _ in range(_SYMMETRIC_STEPS)]
         whole = min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
-        trees = None if whole is None else ChunkTrees.of(whole)
+        trees = None if whole is None else ParentTables.of(whole)
         if trees is None:
             return None
         balance = TreeBalance(self.problem.topology, trees, self.problem.demand.chunk_bytes)
@@ -104,7 +104,7 @@ class _Search:
         return scheduler.in_order_of(turn[scheduler.schedule.chunk] * step_ps - tail)
 
 
-def _in_order_of_depth(problem: Problem, trees: ChunkTrees, link: NDArray[np.int64]) -> Schedule:
+def _in_order_of_depth(problem: Problem, trees: ParentTables, link: NDArray[np.int64]) -> Schedule:
     """The transfers of all trees one after the other: reductions, the deepest first, then copies, the deepest last."""
     depth = trees.depths()
     row, child = np.nonzero(trees.parent >= 0)

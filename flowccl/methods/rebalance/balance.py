@@ -14,7 +14,7 @@ _DEEPER = 1  # hops by which a tree may become deeper than the deepest one
 
 
 @dataclass(eq=False)
-class ChunkTrees:
+class ParentTables:
     """A tree per row: the parent of each node (-1 at the root), its chunk, and whether nodes send to their parents."""
 
     parent: I64
@@ -22,7 +22,7 @@ class ChunkTrees:
     reduces: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, schedule: Schedule) -> "ChunkTrees | None":
+    def of(cls, schedule: Schedule) -> "ParentTables | None":
         """The trees of a schedule whose transfers take one link each; None where some chunk takes no tree."""
         if np.any(np.diff(schedule.routes.ptr) != 1):
             return None
@@ -63,7 +63,7 @@ class ChunkTrees:
 class TreeBalance:
     """Moves branches of trees to other parents until no move makes the links' loads more equal."""
 
-    def __init__(self, topology: Topology, trees: ChunkTrees, chunk_bytes: I64) -> None:
+    def __init__(self, topology: Topology, trees: ParentTables, chunk_bytes: I64) -> None:
         self.trees, self.links = trees, len(topology.links)
         self.link = np.full((len(topology.nodes),) * 2, self.links, dtype=np.int64)  # a link beyond the last is lost
         self.link[topology.link_src, topology.link_dst] = np.arange(self.links)
