@@ -45,13 +45,13 @@ def _rebalanced(problem: Problem, context: SearchContext) -> Iterator[Schedule |
         name = problem.topology.name
         raise DemandError(f"method rebalance needs a machine that is regular but for a few faults; {name} is not")
     own = replace(context, incumbents=replace(context.incumbents, schedules={}, reported=[], reported_hints=[]))
-    search = _Search(problem, with_reductions(symmetric)(Problem(whole, problem.demand), own), context.seed)
+    search = _RebalanceSearch(problem, with_reductions(symmetric)(Problem(whole, problem.demand), own), context.seed)
     while True:
         yield search.step()
 
 
 @dataclass
-class _Search:
+class _RebalanceSearch:
     """The search on the whole machine, and the orders of its last trees that are being tried."""
 
     problem: Problem
