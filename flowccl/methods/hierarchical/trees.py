@@ -116,11 +116,22 @@ class TreeBuilder:
 
     def spread_cost(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
         """What it costs that each gateway forwards a chunk to all wanted GPUs."""
-        if len(wanted) > 2 and self._multicast(wanted[0], wanted[1:]) is not None:
-            found = [self._multicast(int(root), [rank for rank in wanted if rank != root]) for root in gateways]
-            costs = [np.inf if links is None else self.network.cost(np.array(links), size) for links in found]
-            return np.array(costs, dtype=np.float64)
+        for into, out in self.network.multicasts if len(wanted) > 2 else ():
+            if all(rank in out for rank in wanted):
+                return self._multicast_cost(into, {rank: out[rank] for rank in wanted}, gateways, size)
         return self.network.star_cost(gateways, np.array(wanted), size)
+
+    def _multicast_cost(
+        self, into: dict[int, int], out: dict[int, int], gateways: I64, size: int
+    ) -> NDArray[np.float64]:
+        """The cost of a multicast from each gateway to all others that have a link out; inf without a link in."""
+        roots = gateways.tolist()
+        none = len(self.network.topology.links)  # its load is 0
+        cost = self.network.cost(
+            np.array([[into.get(root, none), out.get(root, none)] for root in roots])[..., None], size
+        )
+        every = float(self.network.cost(np.array(list(out.values())), size))
+        return np.where([root in into for root in roots], every + cost[:, 0] - cost[:, 1], np.inf)
 
     def _multicast(self, root: int, wanted: list[int]) -> tuple[int, ...] | None:
         """The links of a multicast to all wanted GPUs; None where no switch can do it."""
