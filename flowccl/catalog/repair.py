@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.catalog.resize import stretched
+from flowccl.schedule.generation.list_scheduling import list_schedule
 from flowccl.schedule.generation.serial import sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
@@ -16,6 +19,16 @@ from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes
 
 _Piece = tuple[int, tuple[int, ...], bool]  # chunk, links, whether the end reduces
+
+
+class RepairedTransfer(NamedTuple):
+    """A transfer of a repaired schedule; rows are kept in the order of `start_ps`."""
+
+    start_ps: int
+    chunk: int
+    links: tuple[int, ...]
+    reduces: bool
+    message: int = -1
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,14 @@ class FaultyMachine:
         """The links of a transfer by their new numbers."""
         return tuple(int(self.link[link]) for link in self.schedule.routes.links(int(self.schedule.route[transfer])))
 
+    def row(self, transfer: int) -> RepairedTransfer:
+        """The transfer by the new numbers of its links."""
+        schedule, links = self.schedule, self.new_links(transfer)
+        start, chunk, message = (
+            int(column[transfer]) for column in (schedule.start_ps, schedule.chunk, schedule.message)
+        )
+        return RepairedTransfer(start, chunk, links, bool(schedule.reduce[transfer]), message)
+
     def loads(self) -> NDArray[np.float64]:
         """The time that unaffected transfers occupy each link of the faulty machine; one entry more, which is 0."""
         timing = self.schedule.timing
@@ -98,18 +119,59 @@ class FaultyMachine:
             if path is None:
                 return None
             pieces += [(chunk, hop, reduces and hop == path[-1]) for hop in path]
-        return in_sequence(_from_pieces(schedule, self.near, pieces), np.arange(len(pieces)))
+        return in_rounds(_from_pieces(schedule, self.near, pieces), np.arange(len(pieces)))
 
 
-def in_sequence(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
-    """Return the schedule with its transfers in this order, one after the other, then left-shifted."""
+def scheduled(machine: FaultyMachine, rows: Sequence[RepairedTransfer]) -> Schedule:
+    """Return the earliest schedule of some rows: in the order of their starts, or by longest tails.
+
+    Rows that started together still do, so that nodes that exchange partial reductions send before they receive.
+    """
+    rounds = _rounds(rows)
+    rows = [row for one in rounds for row in one]
+    made = Schedule.from_links(
+        machine.near.topology,
+        machine.schedule.demand,
+        np.array([row.chunk for row in rows], dtype=np.int32),
+        Routes.from_lists([row.links for row in rows]),
+        np.zeros(len(rows), dtype=np.int64),
+        np.array([row.reduces for row in rows], dtype=np.bool_),
+        machine.schedule.method,
+        np.array([row.message for row in rows], dtype=np.int32),
+    )
+    number = np.repeat(np.arange(len(rounds)), [len(one) for one in rounds])
+    ordered = in_rounds(replace(made, runtime=machine.schedule.runtime), number)
+    listed = list_schedule(ordered)
+    return ordered if listed is None else min(ordered, listed, key=lambda one: one.finish_ps)
+
+
+def _rounds(rows: Sequence[RepairedTransfer]) -> list[list[RepairedTransfer]]:
+    """The rows in the order of their starts, in rounds of rows that start together and share no link.
+
+    Rows of a message stay together.
+    """
+    rounds: list[list[RepairedTransfer]] = []
+    for _, together in groupby(sorted(rows, key=lambda row: row.start_ps), key=lambda row: row.start_ps):
+        first, busy = len(rounds), dict[int, int]()  # the first round of this start in which each link is free
+        of_message: dict[int, int] = {}
+        for row in together:
+            at = of_message.get(row.message, max([first, *(busy[link] for link in row.links if link in busy)]))
+            if row.message >= 0:
+                of_message[row.message] = at
+            if at == len(rounds):
+                rounds.append([])
+            rounds[at].append(row)
+            busy.update(dict.fromkeys(row.links, at + 1))
+    return rounds
+
+
+def in_rounds(schedule: Schedule, number: NDArray[np.int64]) -> Schedule:
+    """Return the schedule with its transfers in numbered rounds, one round after the other, then left-shifted."""
     zero = replace(schedule, start_ps=np.zeros(len(schedule), dtype=np.int64))
-    takes = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(takes, zero.timing.end_transfer, zero.timing.end_arrival_ps)
-    np.maximum.at(takes, schedule.leader, takes.copy())
-    start = np.zeros(len(schedule), dtype=np.int64)
-    start[order] = np.cumsum(takes[order]) - takes[order] + schedule.demand.available_ps.max(initial=0)
-    return left_shift(replace(schedule, start_ps=start[schedule.leader]))
+    takes = np.zeros(number.max(initial=-1) + 1, dtype=np.int64)
+    np.maximum.at(takes, number[zero.timing.end_transfer], zero.timing.end_arrival_ps)
+    start = np.cumsum(takes) - takes + schedule.demand.available_ps.max(initial=0)
+    return left_shift(replace(schedule, start_ps=start[number]))
 
 
 def _from_pieces(schedule: Schedule, near: Neighbours, pieces: Sequence[_Piece]) -> Schedule:

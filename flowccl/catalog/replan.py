@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from flowccl.bounds.lower_bound import Bound, lower_bound
@@ -9,19 +10,24 @@ from flowccl.catalog.repair import FaultyMachine
 from flowccl.catalog.substitution import substituted
 from flowccl.catalog.tree_repair import repaired_trees
 from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Demand
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
 from flowccl.lowered import program_estimate_us
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
-from flowccl.synthesis import synthesize
+from flowccl.search.context import SearchContext
 from flowccl.topology.faults import Fault, find_faults
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import split_trunks
 from flowccl.verifier.verify import verify
 
 _SUBDIVISIONS = (1, 2)  # smaller chunks spread the traffic of a lost link over more of the others
-_METHODS = ("hierarchical", "greedy")  # the quick ones: one step is a whole schedule
+_METHODS = ("hierarchical", "greedy")  # the quick ones, best first: one step is a whole schedule
+_NO_TIME_LIMIT_S = 3600.0  # work is counted in steps
 _REPAIRED = 4_000  # transfers of the largest schedule whose chunks are subdivided: more would take too long to compare
 _LOWERED = 8_000  # transfers that are lowered to compare programs: about two seconds on one core
 
@@ -96,9 +102,10 @@ def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | Non
         fine = schedule if times == 1 else _subdivided(schedule, times)
         if fine is not None and (times == 1 or len(fine) <= _REPAIRED):
             machine = FaultyMachine(fine, faults)
-            made += [repaired_trees(machine, False), repaired_trees(machine, True), substituted(machine)]
-            if not any(made[-3:]):
-                made.append(machine.repaired())
+            some = [repaired_trees(machine, False), repaired_trees(machine, True), substituted(machine, False)]
+            if fine.has_messages:
+                some.append(substituted(machine, True))
+            made += some if any(some) else [machine.repaired()]
     return [one for one in made if one is not None and not verify(one)]
 
 
@@ -114,23 +121,34 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
 
 
 def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
-    """Schedules of the quick methods on the faulty machine; its links already have the message costs of the runtime.
+    """The schedule of the first quick method that suits the faulty machine, and one with operations of switches.
 
-    Runtimes run in-network operations only as the method `in-network` uses them: for the others, switches forward.
+    The links of the machine already have the message costs of the runtime. Runtimes run in-network operations only as
+    the method `in-network` uses them: for the others, switches forward.
     """
     runtime = schedule.runtime
     plain = topology if runtime is None else on_runtime(topology, runtime, runtime)
-    machines = [(method, plain) for method in _METHODS]
+    quick = (_after_steps(method, plain, schedule.demand, steps) for method in _METHODS)
+    found = [next((made for made in quick if made is not None), None)]
     if runtime is not None and any(node.reduces for node in topology.nodes[topology.num_gpus :]):
-        machines.append(("in-network", topology))
-    found = []
-    for method, machine in machines:
-        try:
-            result = synthesize(machine, schedule.demand, method=method, steps=steps, time_limit_s=600, workers=1)
-        except FlowcclError:  # the method does not suit this machine or collective
-            continue
-        found.append(replace(result.schedule, runtime=runtime))
-    return found
+        found.append(_after_steps("in-network", topology, schedule.demand, steps))
+    return [replace(made, runtime=runtime) for made in found if made is not None]
+
+
+def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) -> Schedule | None:
+    """The verified schedule of a method after some steps; None where the method does not suit the problem."""
+    lanes = split_trunks(topology)
+    problem = Problem(topology if lanes is None else lanes.topology, demand)
+    context = SearchContext.with_limit(_NO_TIME_LIMIT_S, steps=steps)
+    made = None
+    try:
+        for found in islice(load_method(method)(problem, context), steps):
+            made = found or made
+    except FlowcclError:
+        return None
+    if made is not None and lanes is not None:
+        made = replace(made, topology=topology, routes=made.routes.renamed(lanes.link))
+    return None if made is None or verify(made) else made
 
 
 def _fastest(found: Sequence[Schedule], runtime: RuntimeProfile) -> tuple[Schedule, float | None]:

@@ -1,4 +1,4 @@
-"""Substitution: a chunk that a fault affects takes the paths of a chunk with the same sources and destinations.
+"""Substitution: chunks that a fault affects take the paths of chunks with the same sources and destinations.
 
 All chunks of an allreduce are interchangeable: what went over a lost rail is spread over the others.
 """
@@ -6,49 +6,79 @@ All chunks of an allreduce are interchangeable: what went over a lost rail is sp
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.catalog.repair import FaultyMachine
-from flowccl.catalog.tree_repair import scheduled
+from flowccl.catalog.repair import FaultyMachine, scheduled
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.timing import spread
 
 
-def substituted(machine: FaultyMachine) -> Schedule | None:
-    """Return the schedule with other paths for all affected chunks; None where a chunk has no unaffected equal.
+def substituted(machine: FaultyMachine, together: bool = False) -> Schedule | None:
+    """Return the schedule with other paths for all affected chunks; None where chunks have no unaffected equals.
 
-    Each of them takes the paths on which the busiest link then has the least load. The result must be verified.
+    Each of them takes the paths on which the busiest link then has the least load. Chunks that share messages with
+    each other take paths `together`, or each its own, without messages. The result must be verified.
     """
-    schedule, count = machine.schedule, len(machine.schedule.demand)
-    if schedule.has_messages:
-        return None
-    hit = np.zeros(count, dtype=np.bool_)
+    schedule = machine.schedule
+    hit = np.zeros(len(schedule.demand), dtype=np.bool_)
     hit[schedule.chunk[machine.affected]] = True
-    own = _loads(schedule)
-    load = own[~hit].sum(axis=0)
-    kinds = _kinds(schedule)
-    used = np.zeros(count, dtype=np.int64)
-    carrier = np.arange(count)
-    for chunk in np.flatnonzero(hit).tolist():
-        like = np.flatnonzero(~hit & (kinds == kinds[chunk]))
+    group = _groups(schedule)
+    hit = np.isin(group, group[hit])
+    carrier = _carriers(schedule, group if together else np.arange(len(hit)), hit)
+    if carrier is None:
+        return None
+    by_chunk = np.argsort(schedule.chunk, kind="stable")
+    first = np.searchsorted(schedule.chunk[by_chunk], np.arange(len(hit) + 1))
+    new_message = int(schedule.message.max(initial=-1)) + 1
+    rows = []
+    for chunk, like in enumerate(carrier.tolist()):
+        moved = new_message * (1 + int(group[chunk])) if together else -1
+        for i in by_chunk[first[like] : first[like + 1]].tolist():
+            row = machine.row(i)
+            message = moved + row.message if together and row.message >= 0 else -1
+            rows.append(row._replace(chunk=chunk, message=message) if hit[chunk] else row)
+    return scheduled(machine, rows)
+
+
+def _carriers(schedule: Schedule, unit: NDArray[np.int64], hit: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """The chunk whose paths each chunk takes; chunks of a unit take those of one other unit, in order."""
+    members = {number: np.flatnonzero(unit == number) for number in np.unique(unit).tolist()}
+    chunk_kinds, chunk_loads = _kinds(schedule), _loads(schedule)
+    kinds = {number: tuple(chunk_kinds[chunks].tolist()) for number, chunks in members.items()}
+    healthy = [number for number, chunks in members.items() if not hit[chunks[0]]]
+    own = np.array([chunk_loads[members[number]].sum(axis=0) for number in healthy])
+    load, used = own.sum(axis=0), np.zeros(len(healthy), dtype=np.int64)
+    carrier = np.arange(len(unit))
+    for number in sorted(members.keys() - set(healthy)):
+        like = np.array([n for n, other in enumerate(healthy) if kinds[other] == kinds[number]], dtype=np.int64)
         if not len(like):
             return None
         then = np.where(own[like] > 0, load + own[like], 0.0)
         best = int(like[np.lexsort((like, used[like], then.sum(axis=1), then.max(axis=1)))[0]])
-        carrier[chunk], load = best, load + own[best]
+        carrier[members[number]], load = members[healthy[best]], load + own[best]
         used[best] += 1
-    by_chunk = np.argsort(schedule.chunk, kind="stable")
-    first = np.searchsorted(schedule.chunk[by_chunk], np.arange(count + 1))
-    rows = [
-        (int(schedule.start_ps[i]), chunk, machine.new_links(i), bool(schedule.reduce[i]))
-        for chunk in range(count)
-        for i in by_chunk[first[carrier[chunk]] : first[carrier[chunk] + 1]].tolist()
-    ]
-    return scheduled(machine, rows)
+    return carrier
+
+
+def _groups(schedule: Schedule) -> NDArray[np.int64]:
+    """A number for each chunk, the same for chunks that share messages, directly or through others."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    count = len(schedule.demand)
+    ends = (schedule.chunk, schedule.chunk[schedule.leader])
+    _, group = connected_components(coo_matrix((np.ones(len(schedule)), ends), (count, count)), directed=False)
+    return np.asarray(group, dtype=np.int64)
 
 
 def _loads(schedule: Schedule) -> NDArray[np.float64]:
-    """The time that each chunk occupies each link."""
+    """The time that each chunk occupies each link; chunks of a message share its time by their bytes."""
     timing, links = schedule.timing, len(schedule.topology.links)
-    place = schedule.chunk[timing.hop_transfer].astype(np.int64) * links + timing.hop_link
-    busy = np.bincount(place, timing.hop_to_ps - timing.hop_from_ps, len(schedule.demand) * links)
+    by_leader = np.argsort(schedule.leader, kind="stable")
+    first = np.searchsorted(schedule.leader[by_leader], np.arange(len(schedule) + 1))
+    hop, member = spread(first, timing.hop_transfer.astype(np.int32))
+    transfer = by_leader[member]
+    share = schedule.demand.chunk_bytes[schedule.chunk[transfer]] / schedule.sent_bytes[transfer]
+    place = schedule.chunk[transfer].astype(np.int64) * links + timing.hop_link[hop]
+    busy = np.bincount(place, share * (timing.hop_to_ps - timing.hop_from_ps)[hop], len(schedule.demand) * links)
     return busy.reshape(-1, links).astype(np.float64)
 
 

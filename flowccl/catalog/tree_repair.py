@@ -6,16 +6,14 @@ through the NICs of the other GPUs of its host, and the other hosts use the rail
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.catalog.repair import FaultyMachine, in_sequence
-from flowccl.schedule.generation.list_scheduling import list_schedule
+from flowccl.catalog.repair import FaultyMachine, RepairedTransfer, scheduled
 from flowccl.schedule.schedule import Schedule
-from flowccl.topology.routes import Routes
 
 _Links = tuple[int, ...]
 _Parents = dict[int, int]  # of each node but the root: the node to which it sends, or from which it receives
@@ -53,10 +51,7 @@ def repaired_trees(machine: FaultyMachine, recentre: bool) -> Schedule | None:
     if schedule.has_messages or np.any(ends > 1):
         return None
     repair = _TreeRepair(machine, recentre)
-    rows = [
-        (int(schedule.start_ps[i]), int(schedule.chunk[i]), machine.new_links(i), bool(schedule.reduce[i]))
-        for i in np.flatnonzero(~hit).tolist()
-    ]
+    rows = [machine.row(i) for i in np.flatnonzero(~hit).tolist()]
     by_chunk = np.argsort(schedule.chunk, kind="stable")
     first = np.searchsorted(schedule.chunk[by_chunk], np.arange(len(schedule.demand) + 1))
     for chunk in chunks.tolist():
@@ -65,24 +60,6 @@ def repaired_trees(machine: FaultyMachine, recentre: bool) -> Schedule | None:
             return None
         rows += made
     return scheduled(machine, rows)
-
-
-def scheduled(machine: FaultyMachine, rows: list[tuple[int, int, _Links, bool]]) -> Schedule:
-    """Return the earliest schedule of (start, chunk, links, reduces) rows: in their order, or by longest tails."""
-    rows = sorted(rows, key=lambda row: row[0])
-    zero = np.zeros(len(rows), dtype=np.int64)
-    made = Schedule.from_links(
-        machine.near.topology,
-        machine.schedule.demand,
-        np.array([row[1] for row in rows], dtype=np.int32),
-        Routes.from_lists([row[2] for row in rows]),
-        zero,
-        np.array([row[3] for row in rows], dtype=np.bool_),
-        machine.schedule.method,
-    )
-    ordered = in_sequence(replace(made, runtime=machine.schedule.runtime), np.arange(len(rows)))
-    listed = list_schedule(ordered)
-    return ordered if listed is None else min(ordered, listed, key=lambda one: one.finish_ps)
 
 
 class _TreeRepair:
@@ -98,7 +75,7 @@ class _TreeRepair:
         for number, links in enumerate(self.links):
             self.padded[number, : len(links)] = links
 
-    def chunk_rows(self, chunk: int, transfers: list[int]) -> list[tuple[int, int, _Links, bool]] | None:
+    def chunk_rows(self, chunk: int, transfers: list[int]) -> list[RepairedTransfer] | None:
         """The new transfers of a chunk, or None where it cannot be repaired."""
         into, out = self._tree(transfers, True), self._tree(transfers, False)
         if into is None or out is None or (into.parents and out.parents and into.root != out.root):
@@ -189,7 +166,7 @@ class _TreeRepair:
 
     def _rows(
         self, chunk: int, transfers: list[int], trees: list[tuple[_Parents, bool]]
-    ) -> list[tuple[int, int, _Links, bool]] | None:
+    ) -> list[RepairedTransfer] | None:
         """The transfers of the trees of a chunk with starts in the order of the data; links stay where they can."""
         schedule, machine = self.machine.schedule, self.machine
         old = {
@@ -210,7 +187,7 @@ class _TreeRepair:
                 start = max(start, at.get(a, 0))
                 takes = int(self.own[number]) if number is not None else 1
                 at[b] = max(at.get(b, 0), start + takes)
-                rows.append((start, chunk, links, reduces))
+                rows.append(RepairedTransfer(start, chunk, links, reduces))
         return rows
 
 

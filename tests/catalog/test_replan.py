@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from flowccl import machine, save_schedule, synthesize, verify, with_faults
@@ -10,6 +11,8 @@ from flowccl.catalog.substitution import substituted
 from flowccl.catalog.tree_repair import repaired_trees
 from flowccl.cli import main
 from flowccl.errors import InputError
+from flowccl.lowered import lower_for
+from flowccl.runtimes.profiles import PROFILES
 from flowccl.topology.faults import find_faults
 
 
@@ -82,14 +85,40 @@ def test_a_gpu_without_a_nic_sends_through_the_others_of_its_host(reduced):
     assert result.to_json()["program_us"] == result.program_us
 
 
-def test_a_plan_with_operations_of_switches_gets_one_that_the_runtime_can_run():
-    topology = machine("dgx_h100:2")
-    old = synthesize(
-        topology, "allreduce", 1_024_000, method="in-network", chunks=1, steps=1, runtime="mscclpp"
+@pytest.fixture(scope="module")
+def switched():
+    """An in-network plan: each GPU of a host owns a part of the data, whose chunks are one message."""
+    return synthesize(
+        machine("dgx_h100:2"), "allreduce", 1_024_000, method="in-network", chunks=1, steps=1, runtime="mscclpp"
     ).schedule
-    result = replan(old, without=["gpu0 <-> rail0"])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_chunks_of_messages_are_substituted_together_or_one_by_one(switched, together):
+    faulty = FaultyMachine(switched, find_faults(switched.topology, without=["gpu0 <-> rail0"]))
+    hit = np.isin(switched.chunk, switched.chunk[faulty.affected])
+    assert 0 < hit.sum() < len(switched)
+    made = substituted(faulty, together)
+    assert verify(made) == []
+    assert len(made) == len(switched)
+    moved = np.isin(made.chunk, switched.chunk[faulty.affected])
+    assert np.all((made.message[moved] >= 0) == together)
+    assert np.all(made.message[~moved] >= 0)
+    assert made.finish_ps < 2 * switched.finish_ps
+
+
+def test_a_plan_with_operations_of_switches_keeps_them(switched):
+    result = replan(switched, without=["gpu0 <-> rail0"])
+    assert result.schedule.method == "in-network"
     assert verify(result.schedule) == []
-    assert result.program_us > 0
+    assert result.program_us == pytest.approx(lower_for(result.schedule, PROFILES["mscclpp"]).program_us)
+    plain = replan(synthesize_plain(switched), without=["gpu0 <-> rail0"])
+    assert result.program_us < plain.program_us
+
+
+def synthesize_plain(schedule):
+    topology, demand = machine("dgx_h100:2"), schedule.demand
+    return synthesize(topology, demand, method="hierarchical", steps=1, runtime="mscclpp").schedule
 
 
 def test_chunks_that_have_no_equal_are_not_substituted(gathered):

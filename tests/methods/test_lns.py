@@ -13,6 +13,7 @@ from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.lns import LnsSearch, timetable_kernels
+from flowccl.methods.lns.insertion_kernels import _is_connected
 from flowccl.methods.lns.timetable_kernels import Timetable
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
@@ -166,3 +167,12 @@ def test_chunks_on_links_with_many_entries_are_not_right_shifted():
     assert search._few_entries()
     search.state = (table._replace(entries=np.full_like(table.entries, 16_384)), trees)
     assert not search._few_entries()  # on ndv2:2, right-shifting took 13 s
+
+
+def test_a_path_that_closed_a_cycle_is_not_booked():
+    """Nodes 1 -> 2 -> 3 -> 1 feed each other, 4 hangs on them, 5 has lost its route, 6 begins in the tree at 0."""
+    net = SimpleNamespace(start=np.array([0, 1, 2, 3, 3, 0]))
+    trees = SimpleNamespace(route=np.array([[-1, 3, 1, 2, 4, -1, 5]]))
+    scratch = SimpleNamespace(member=np.arange(7) == 0)
+    plain = getattr(_is_connected, "py_func", _is_connected)
+    assert [node for node in range(7) if plain(net, trees, scratch, 0, node)] == [0, 6]

@@ -140,6 +140,38 @@ def _relax_again(
 
 
 @inner
+def _is_connected(net: RouteNetwork, trees: InsertedTrees, scratch: InsertionScratch, chunk: int, node: int) -> bool:
+    """Whether the path to a node begins in the tree; nodes that were relaxed again may have closed a cycle."""
+    for _ in range(len(scratch.member)):
+        if scratch.member[node]:
+            return True
+        if trees.route[chunk, node] < 0:
+            return False
+        node = net.start[trees.route[chunk, node]]
+    return False
+
+
+@inner
+def _relax_tree(
+    net: RouteNetwork,
+    table: Timetable,
+    trees: InsertedTrees,
+    scratch: InsertionScratch,
+    current: InsertedChunk,
+) -> int:
+    """Relax all routes from the nodes of the tree, with an empty queue and no other paths; return the queue's size."""
+    size = 0
+    for node in range(len(scratch.member)):
+        scratch.cost[node] = 0.0
+        if not scratch.member[node]:
+            trees.route[current.chunk, node] = -1
+    for node in range(len(scratch.member)):
+        if scratch.member[node]:
+            size = _relax_node(net, table, trees, scratch, size, current, node)
+    return size
+
+
+@inner
 def _book_path(
     net: RouteNetwork,
     table: Timetable,
@@ -192,17 +224,14 @@ def insert_chunk(
     for k in range(first, after):
         scratch.wanted[planned.wanted[k]] = True
     trees.at_ps[chunk, planned.source[chunk]] = planned.ready_ps[chunk]
-    left, size = 0, 0
+    left = 0
     for node in range(len(scratch.member)):
-        scratch.cost[node] = 0.0
         scratch.member[node] = trees.route[chunk, node] >= 0 or node == planned.source[chunk]
         if scratch.member[node]:
             scratch.wanted[node] = False
         elif scratch.wanted[node]:
             left += 1
-    for node in range(len(scratch.member)):
-        if scratch.member[node]:
-            size = _relax_node(net, table, trees, scratch, size, current, node)
+    size = _relax_tree(net, table, trees, scratch, current)
     while left > 0 and size > 0:
         key, node = scratch.key[0], scratch.node[0]
         heap_pop(scratch.key, scratch.node, size)
@@ -217,6 +246,8 @@ def insert_chunk(
             size = _relax_again(net, table, trees, scratch, size, current, node)
         elif not scratch.wanted[node]:
             size = _relax_node(net, table, trees, scratch, size, current, node)
+        elif not _is_connected(net, trees, scratch, chunk, node):
+            size = _relax_tree(net, table, trees, scratch, current)
         else:
             for k in range(_book_path(net, table, trees, scratch, current, node)):
                 added = scratch.path[k]
