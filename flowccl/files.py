@@ -94,6 +94,15 @@ def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
     return (text + "\n").encode()
 
 
+def make_folder(path: Path) -> Path:
+    """Create a folder, if there is none, inside one that exists; return its path."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be made: {error.strerror or error}") from None
+    return path
+
+
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a file atomically: write a temporary file in the same folder, then rename it."""
     path = Path(path)

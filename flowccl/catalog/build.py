@@ -15,7 +15,7 @@ from flowccl.catalog.sweep import SweepProgress, locked, sweep
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.export.exporting import ExportOptions, make
-from flowccl.files import json_bytes, write_bytes
+from flowccl.files import json_bytes, make_folder, write_bytes
 from flowccl.runtimes.limits import check_collective
 from flowccl.runtimes.machine import sms_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES, RuntimeProfile, profile_to_json
@@ -277,7 +277,7 @@ def _write_plan(
     schedule = json_bytes(row.schedule)
     file, schedule_file = f"plans/{name}{SUFFIX[options.runtime.name]}", f"schedules/{one.name}-{row.size_bytes}.json"
     for path, data in ((file, content), (schedule_file, schedule)):
-        (folder / path).parent.mkdir(exist_ok=True)
+        make_folder((folder / path).parent)
         write_bytes(folder / path, data)
     loaded = loaded_schedule(row)
     return CatalogPlan(

@@ -14,7 +14,7 @@ from flowccl.catalog.model import Catalog
 from flowccl.catalog.replan import replan
 from flowccl.demand.demand import Demand
 from flowccl.errors import FileError, InputError
-from flowccl.files import json_bytes, read_json, write_bytes, write_json
+from flowccl.files import json_bytes, make_folder, read_json, write_bytes, write_json
 from flowccl.schedule.files import load_schedule, schedule_from_json, schedule_to_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.faults import with_faults
@@ -109,7 +109,7 @@ def prepare_failures(
         (schedule_to_json(load_plan_schedule(folder, plan, catalog.machine.ranks)), name, steps)
         for _, name, plan in cases
     ]
-    (folder / FOLDER).mkdir(exist_ok=True)
+    make_folder(folder / FOLDER)
     rows: list[dict[str, Any]] = []
     for done, (at, outcome) in enumerate(engine.map(replanned, tasks), 1):
         number, name, plan = cases[at]

@@ -29,6 +29,9 @@ def _row(catalog: Catalog, rule: Rule) -> str:
     if rule.plan is None:
         return f"{sizes:>22} {'(library)':<32} {'':>6} {'':>11}  {words}"
     plan = catalog.plan(rule.plan)
+    if plan.measured_us is not None:
+        late = percent(plan.measured_us / max(plan.program_us, 1e-9) - 1)
+        words += f"; measured {format_us(plan.measured_us)} at {format_bytes(plan.size_bytes)} ({late} above predicted)"
     return f"{sizes:>22} {plan.name:<32} {plan.chunks:>6} {plan.alignment_bytes:>9} B  {words}"
 
 

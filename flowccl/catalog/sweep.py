@@ -9,7 +9,7 @@ from pathlib import Path
 from flowccl.catalog.case import Case, FinishedCase, machine_json, run_case
 from flowccl.catalog.engine import Engine, TaskFailure
 from flowccl.errors import FileError, InputError
-from flowccl.files import read_json, write_json
+from flowccl.files import make_folder, read_json, write_json
 from flowccl.topology.topology import Topology
 
 CASES = ".cases"
@@ -43,8 +43,7 @@ def sweep(
 ) -> SweepResult:
     """Run all cases that are not finished yet. Every finished case is written at once, as a whole file."""
     machine = machine_json(topology)
-    store = folder / CASES
-    store.mkdir(exist_ok=True)
+    store = make_folder(folder / CASES)
     paths = [store / f"{case.key(machine)}.json" for case in cases]
     found = {
         n: FinishedCase.from_json(read_json(p, _MAX_CASE_BYTES), str(p)) for n, p in enumerate(paths) if p.exists()

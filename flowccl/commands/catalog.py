@@ -1,33 +1,19 @@
-"""`flowccl catalog build | check | show | select | export`: the plans of a machine for all sizes."""
+"""`flowccl catalog build | check | show | select | export | record`: the plans of a machine for all sizes."""
 
 import argparse
 import json
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import (
-    Commands,
-    Parser,
-    add_faults,
-    fraction,
-    machine_with_faults,
-    natural,
-    optional_machine,
-    positive,
-)
-from flowccl.commands.terminal import LiveLine, print_text
+from flowccl.commands.catalog_build import add_build
+from flowccl.commands.parts import Commands, Parser, add_faults, optional_machine, positive
+from flowccl.commands.terminal import print_text
 from flowccl.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from flowccl.catalog.engine import Engine
     from flowccl.catalog.model import Catalog
-    from flowccl.catalog.sweep import SweepProgress
-    from flowccl.topology.topology import Topology
 
-_DEFAULT_STEPS = 40
-_FAILURE_STEPS = 1  # of each quick method: what `replan` does
+    Parts = argparse._SubParsersAction[Parser]
 
 
 def add(commands: Commands) -> None:
@@ -35,7 +21,7 @@ def add(commands: Commands) -> None:
     catalog = commands.add_parser(
         "catalog",
         help="a folder of plans for many collectives and sizes",
-        usage="flowccl catalog build|check|show|select|export ...",
+        usage="flowccl catalog build|check|show|select|export|record ...",
         description=(
             "A catalog is a folder of plans for one machine and one runtime: for each collective and range of sizes\n"
             "the plan that is predicted to be the fastest, or the library's own algorithm where that is faster."
@@ -46,11 +32,23 @@ def add(commands: Commands) -> None:
             "  flowccl catalog check plans\n"
             "  flowccl catalog show plans --out plans.png\n"
             "  flowccl catalog select plans --collective allreduce --size 3MiB\n"
-            "  flowccl catalog export plans --out for-mscclpp"
+            "  flowccl catalog export plans --out for-mscclpp\n"
+            "  flowccl catalog record plans --measured allreduce-16-000000001000=14.2"
         ),
     )
     parts = catalog.add_subparsers(title="parts", required=True, metavar="PART", dest="part", prog="flowccl catalog")
-    _add_build(parts)
+    add_build(parts)
+    check, select = _add_check(parts), _add_select(parts)
+    rest = ((_add_show(parts), _show), (_add_export(parts), _export), (_add_record(parts), _record))
+    for parser, run in ((check, _check), (select, _select), *rest):
+        parser.add_argument("folder", metavar="FOLDER", help="the folder that `flowccl catalog build` wrote")
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        parser.set_defaults(run=run)
+    for parser in (check, select):
+        add_faults(parser)
+
+
+def _add_check(parts: "Parts") -> Parser:
     check = parts.add_parser(
         "check",
         help="everything that is wrong with a catalog",
@@ -61,6 +59,10 @@ def add(commands: Commands) -> None:
         ),
     )
     check.add_argument("--machine", metavar="MACHINE", help="the machine on which the catalog is to be used")
+    return check
+
+
+def _add_show(parts: "Parts") -> Parser:
     show = parts.add_parser(
         "show",
         help="a table of the plans, and a picture of time by size",
@@ -69,6 +71,10 @@ def add(commands: Commands) -> None:
     )
     show.add_argument("--collective", metavar="NAME", help="plot this collective (default: the first one)")
     show.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")
+    return show
+
+
+def _add_select(parts: "Parts") -> Parser:
     select = parts.add_parser(
         "select",
         help="which plan serves a call, and why",
@@ -81,8 +87,10 @@ def add(commands: Commands) -> None:
     select.add_argument(
         "--machine", metavar="MACHINE", help="the machine on which the call runs (default: not checked)"
     )
-    for parser in (check, select):
-        add_faults(parser)
+    return select
+
+
+def _add_export(parts: "Parts") -> Parser:
     export = parts.add_parser(
         "export",
         help="the files that the runtime loads",
@@ -94,173 +102,28 @@ def add(commands: Commands) -> None:
         ),
     )
     export.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
-    for parser, run in ((check, _check), (show, _show), (select, _select), (export, _export)):
-        parser.add_argument("folder", metavar="FOLDER", help="the folder that `flowccl catalog build` wrote")
-        parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-        parser.set_defaults(run=run)
+    return export
 
 
-def _add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
-    build = parts.add_parser(
-        "build",
-        help="synthesize plans for many sizes and keep those that win",
-        usage="flowccl catalog build MACHINE --out FOLDER [options]",
+def _add_record(parts: "Parts") -> Parser:
+    record = parts.add_parser(
+        "record",
+        help="write measured times of plans into the catalog",
+        usage="flowccl catalog record FOLDER --measured PLAN=MICROSECONDS [--measured ...]",
         description=(
-            "Synthesize each collective at many sizes (each twice the one before), time every plan at neighbouring\n"
-            "sizes, keep the few plans that win somewhere, and find by bisection where one takes over from the other.\n"
-            "Work is counted in steps, so equal inputs give equal files. A build that was stopped goes on where it was."
+            "Write the times that plans took on the machine, each at the size that the plan was made for, into\n"
+            "catalog.json as measured_us; `show` compares them with the predicted times. Rules stay as they are."
         ),
-        epilog=(
-            "examples:\n"
-            "  flowccl catalog build dgx_h100:2 --for mscclpp --out plans\n"
-            "  flowccl catalog build cluster.json --collectives allreduce --sizes 64KB:256MB --inplace --out plans\n"
-            "  flowccl catalog build dgx_h100:4 --engine dask=tcp://10.0.0.1:8786 --out plans"
-        ),
+        epilog=("example:\n  flowccl catalog record plans --measured allreduce-16-000000001000=14.2"),
     )
-    build.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a topology file")
-    build.add_argument("--out", metavar="FOLDER", required=True, help="the folder to write")
-    build.add_argument(
-        "--for",
-        dest="runtime",
-        metavar="RUNTIME",
-        default="mscclpp",
-        help="mscclpp, msccl, executor, rccl, ideal, or a profile file (default: mscclpp)",
+    record.add_argument(
+        "--measured",
+        metavar="PLAN=US",
+        action="append",
+        required=True,
+        help="a plan and its measured time in microseconds; may be given several times",
     )
-    build.add_argument(
-        "--collectives",
-        metavar="LIST",
-        default="allreduce,allgather,reduce_scatter,alltoall",
-        help="collectives without a root (default: allreduce,allgather,reduce_scatter,alltoall)",
-    )
-    build.add_argument("--sizes", metavar="LOW:HIGH", default="1KB:1GB", help="the range of sizes (default: 1KB:1GB)")
-    build.add_argument("--inplace", action="store_true", help="plans for in-place calls (default: out of place)")
-    build.add_argument(
-        "--steps",
-        metavar="N",
-        type=positive,
-        default=_DEFAULT_STEPS,
-        help=f"work of each synthesis in counted steps (default: {_DEFAULT_STEPS})",
-    )
-    build.add_argument(
-        "--tolerance",
-        metavar="FRACTION",
-        type=fraction,
-        default=0.01,
-        help="a plan within this of the fastest one may take its place (default: 0.01)",
-    )
-    build.add_argument("--most", metavar="N", type=positive, default=8, help="plans of a collective (default: 8)")
-    build.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
-    build.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, where the machine names no GPU model")
-    build.add_argument(
-        "--engine",
-        metavar="ENGINE",
-        default="local",
-        help="where the work is done: local (processes), dask=ADDRESS or ray; all give the same files (default: local)",
-    )
-    build.add_argument(
-        "--failures",
-        choices=("links", "nics"),
-        help="also prepare plans for every failure of one link, or of one NIC; one of each symmetric kind is planned",
-    )
-    build.add_argument("--jobs", metavar="N", type=positive, help="processes at a time (default: one per core)")
-    build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    build.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    add_faults(build)
-    build.set_defaults(run=_build)
-
-
-class SweepLine(LiveLine):
-    """The live line of a sweep: finished cases, and the time that is left."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        super().__init__(quiet)
-        self._done = 0.0
-
-    def show(self, progress: "SweepProgress") -> None:
-        """Report the finished cases and the estimate of the remaining time."""
-        new, left = progress.finished - progress.before, progress.total - progress.finished
-        self._done = progress.finished / max(progress.total, 1)
-        self.facts = [f"{progress.finished} of {progress.total} cases"]
-        if new and left:
-            self.facts.append(f"about {(time.monotonic() - self.started) / new * left:.0f} s left")
-        self.phase("synthesizing")
-
-    def done(self) -> float | None:
-        """The finished part of the cases."""
-        return self._done
-
-
-def _build(options: argparse.Namespace) -> int:
-    from flowccl.catalog.build import BuildOptions, build_catalog
-    from flowccl.catalog.engine import Engine
-    from flowccl.catalog.files import catalog_to_json
-    from flowccl.catalog.show import describe_catalog
-    from flowccl.demand.collectives import collective_name
-    from flowccl.runtimes.profiles import runtime_profile
-
-    topology = machine_with_faults(options.machine, options)
-    low, high = _range(options.sizes)
-    chosen = BuildOptions(
-        collectives=tuple(dict.fromkeys(collective_name(name) for name in options.collectives.split(","))),
-        low_bytes=low,
-        high_bytes=high,
-        runtime=runtime_profile(options.runtime),
-        inplace=options.inplace,
-        steps=options.steps,
-        seed=options.seed,
-        sms=options.sms,
-        tolerance=options.tolerance,
-        most=options.most,
-    )
-    engine = Engine.parse(options.engine, options.jobs)
-    folder = Path(options.out)
-    if not folder.parent.is_dir():
-        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
-    progress = SweepLine(options.quiet or options.verbose)
-    try:
-        result = build_catalog(topology, folder, chosen, engine, progress.show, progress.phase)
-        if options.failures is not None:
-            _prepare(options, folder, result.catalog, topology, engine, progress)
-    except KeyboardInterrupt:
-        progress.clear()
-        print(f"flowccl: stopped; the same command goes on where it was ({folder})", file=sys.stderr)
-        return 3
-    finally:
-        progress.clear()
-    for case, message in result.failed:
-        print(f"flowccl: note: {case}: {message}", file=sys.stderr)
-    print_text(json.dumps(catalog_to_json(result.catalog)) if options.json else describe_catalog(result.catalog))
-    return 0
-
-
-def _prepare(
-    options: argparse.Namespace,
-    folder: Path,
-    catalog: "Catalog",
-    topology: "Topology",
-    engine: "Engine",
-    progress: SweepLine,
-) -> None:
-    """Prepare plans for single failures; say which ones no plan can serve."""
-    from flowccl.catalog.failures import prepare_failures
-
-    def show(done: int, total: int) -> None:
-        progress.phase(f"failures: {done} of {total} plans")
-
-    failures = prepare_failures(folder, catalog, topology, options.failures, engine, _FAILURE_STEPS, show)
-    progress.clear()
-    for failure in failures:
-        if failure.refused:
-            print(f"flowccl: note: no plan for {failure.name}: {failure.refused}", file=sys.stderr)
-
-
-def _range(text: str) -> tuple[int, int]:
-    from flowccl.units import parse_bytes
-
-    low, colon, high = text.partition(":")
-    if not colon:
-        raise InputError(f"--sizes {text!r}: write the smallest and the largest size, for example 1KB:1GB")
-    return parse_bytes(low), parse_bytes(high)
+    return record
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -361,6 +224,28 @@ def _export(options: argparse.Namespace) -> int:
     paths = write_runtime_files(Path(options.folder), load_catalog(options.folder), Path(options.out))
     print_text(json.dumps([str(path) for path in paths]) if options.json else "\n".join(map(str, paths)))
     return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    from flowccl.catalog.measured import record_measured
+    from flowccl.wording import counted
+
+    times = dict(_measured(text) for text in options.measured)
+    catalog = record_measured(options.folder, times)
+    done = [plan for plan in catalog.plans if plan.measured_us is not None]
+    if options.json:
+        print(json.dumps({plan.name: plan.measured_us for plan in done}))
+    else:
+        print_text(f"{counted(len(done), 'plan')} of {len(catalog.plans)} with a measured time")
+    return 0
+
+
+def _measured(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        return name, float(number)
+    except ValueError:
+        raise InputError(f"--measured {text!r}: write a plan and its time in microseconds, as in NAME=14.2") from None
 
 
 def _predicted_us(folder: str, catalog: "Catalog", name: str, size_bytes: int) -> float:

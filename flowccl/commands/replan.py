@@ -23,7 +23,8 @@ def add(commands: Commands) -> None:
         description=(
             "Say which plans use a faulty link and how late each would be, and make a new plan for each of them.\n"
             "Only what uses the faulty link gets other paths; quick methods are tried too, and the earliest plan is\n"
-            "returned. Every new plan is verified and comes with its lower bound."
+            "returned. Every new plan is verified and comes with its lower bound. For a catalog, --out is the catalog\n"
+            "of the faulty machine."
         ),
         epilog=(
             "examples:\n"
@@ -32,7 +33,9 @@ def add(commands: Commands) -> None:
         ),
     )
     replan.add_argument("plans", metavar="CATALOG|SCHEDULE", help="a folder of `catalog build`, or a schedule file")
-    replan.add_argument("--out", metavar="PATH", help="write the new schedule here; for a catalog, a new folder")
+    replan.add_argument(
+        "--out", metavar="PATH", help="write the new schedule here; for a catalog, the folder of the new catalog"
+    )
     replan.add_argument(
         "--steps", metavar="N", type=natural, default=1, help="counted steps of each method (default: 1; 0: none)"
     )
@@ -43,7 +46,9 @@ def add(commands: Commands) -> None:
 
 
 def _replan(options: argparse.Namespace) -> int:
+    from flowccl.catalog.files import load_catalog
     from flowccl.catalog.replan import replan
+    from flowccl.catalog.replanned import save_replanned
     from flowccl.schedule.files import save_schedule
 
     given = Path(options.plans)
@@ -59,11 +64,10 @@ def _replan(options: argparse.Namespace) -> int:
             results[name] = replan(schedule, without=options.without, slow=options.slow, steps=options.steps)
     finally:
         progress.clear()
-    if out is not None:
-        if given.is_dir():
-            out.mkdir(exist_ok=True)
-        for name, result in results.items():
-            save_schedule(result.schedule, out / f"{name}.json" if given.is_dir() else out)
+    if out is not None and given.is_dir():
+        save_replanned(given, load_catalog(given), results, out, without=options.without, slow=options.slow)
+    elif out is not None:
+        save_schedule(next(iter(results.values())).schedule, out)
     if options.json:
         print(json.dumps([{"plan": name} | result.to_json() for name, result in results.items()]))
     else:

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -158,6 +160,54 @@ def test_bad_input_of_build(words, message, tmp_path, monkeypatch, capsys):
     assert main(["catalog", "build", "ring:4", *words, *out]) == 2
     assert message in capsys.readouterr().err
     assert files(tmp_path) == {}
+
+
+class FullDisk:
+    """Opens files for writing, of which all after some cannot be written."""
+
+    def __init__(self, files: int) -> None:
+        self.left, self.fdopen = files, os.fdopen
+
+    def __call__(self, handle, mode):
+        self.left -= 1
+        return self.fdopen(handle, mode) if self.left >= 0 else _Full(handle)
+
+
+class _Full:
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        os.close(self.handle)
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("whole_files", [0, 1, 3])
+def test_a_full_disk_leaves_nothing_half_written(whole_files, tmp_path, monkeypatch, capsys):
+    """Two cases, then plans and schedules: none of them is left in part, and the build goes on when there is space."""
+    words = ["catalog", "build", "ring:4", "--collectives", "allgather", "--sizes", "64KB:128KB", "--for", "ideal"]
+    words += ["--steps", "1", "--jobs", "1", "--quiet", "--out", str(tmp_path / "plans")]
+    with monkeypatch.context() as patch:
+        patch.setattr("flowccl.files.os.fdopen", FullDisk(whole_files))
+        assert main(words) == 2
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    written = [path for path in (tmp_path / "plans").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert len(written) == whole_files
+    assert all(json.loads(path.read_text()) for path in written)
+    assert main(words) == 0
+    assert check_catalog(tmp_path / "plans").findings == ()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / CASES).write_text("")
+    assert main(["catalog", "build", "ring:4", "--for", "ideal", "--out", str(tmp_path / "plans")]) == 2
+    assert f"{CASES}: cannot be made: File exists" in capsys.readouterr().err
 
 
 def test_an_engine_that_is_not_installed(monkeypatch):

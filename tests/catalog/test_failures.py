@@ -4,9 +4,11 @@ import time
 import pytest
 
 from flowccl import machine, synthesize, verify, with_faults
+from flowccl.catalog.build import machine_id
 from flowccl.catalog.engine import Engine
 from flowccl.catalog.failures import PreparedFailures, map_schedule, prepare_failures, single_failures
 from flowccl.catalog.files import load_catalog
+from flowccl.catalog.model import BuildSettings, Catalog
 from flowccl.catalog.replan import replan
 from flowccl.errors import FileError
 
@@ -54,3 +56,17 @@ def test_prepared_failures_are_found_by_the_fingerprint(built, tmp_path):
     assert prepared.find("0" * 16) is None
     with pytest.raises(FileError, match="has no plan nothing"):
         prepared.schedule(failures[0], "nothing")
+
+
+def test_the_failure_of_a_nic_of_four_hosts_is_looked_up_in_milliseconds(tmp_path):
+    """32 NICs of one orbit; the table has no plans here."""
+    topology = machine("dgx_h100:4")
+    catalog = Catalog(machine_id(topology), "ideal", BuildSettings(1, 1, 1, 0, 0.0), (), ())
+    failures = prepare_failures(tmp_path, catalog, topology, "nics", Engine(jobs=1), steps=0)
+    assert len(failures) == 32
+    assert {failure.planned for failure in failures} == {"gpu0 <-> rail0"}
+    prepared, fingerprint = PreparedFailures(tmp_path), failures[-1].fingerprint
+    begin = time.perf_counter()
+    found = prepared.find(fingerprint)
+    assert time.perf_counter() - begin < 0.01
+    assert found == failures[-1]

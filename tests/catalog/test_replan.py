@@ -149,6 +149,11 @@ def test_the_command_on_a_schedule_and_on_a_catalog(gathered, built, tmp_path, c
     assert main(["replan", str(built), *words, "--out", str(tmp_path / "new"), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["plan"] for row in rows] == [plan.name for plan in load_catalog(built).plans]
-    assert len(list((tmp_path / "new").iterdir())) == len(rows)
+    assert main(["catalog", "check", str(tmp_path / "new"), "--machine", "ring:4", *words[:2]]) == 0
+    old, new = load_catalog(built), load_catalog(tmp_path / "new")
+    assert new.machine.fingerprint == with_faults(machine("ring:4"), without=["gpu0 <-> gpu1"]).fingerprint
+    assert [rule.bytes for rule in new.rules] == [rule.bytes for rule in old.rules]
+    assert all(plan.program_us >= before.program_us for plan, before in zip(new.plans, old.plans, strict=True))
+    assert "planned again" in new.rules[0].reason
     assert main(["replan", str(built), *words, "--out", str(tmp_path / "new")]) == 2
     assert "must be a new or an empty folder" in capsys.readouterr().err
