@@ -33,7 +33,7 @@ from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
 _MAX_ENTRIES = 20_000_000  # (commodity, link) entries of all cuts that are evaluated, the most promising cuts first
 _THRESHOLDS = 8  # distinct heads and tails that are tried per cut
-_PARTIAL = 12  # cuts whose partial-reduction bound is computed, the best cuts first
+_PARTIAL = 12  # cuts whose partial-reduction bound is computed, the best cuts first; of cuts that look alike, one
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,12 @@ def _cuts(commodities: Commodities) -> list[Bound]:
     found = [bound for bound, _ in result]
     if len(commodities.source) > len(commodities.bytes) or commodities.copies:
         result.sort(key=lambda pair: -pair[0].ps)
-        found += [_partial_reduction_cut(commodities, cuts[at], crossing[at]) for _, at in result[:_PARTIAL]]
+        GBps = on_grid(np.array([cuts[at].GBps for _, at in result])).tolist()
+        distinct: dict[tuple[int, int, int], int] = {}
+        for (bound, at), rate in zip(result, GBps, strict=True):
+            distinct.setdefault((bound.ps, rate, len(cuts[at].links)), at)
+        chosen = list(distinct.values())[:_PARTIAL]
+        found += [_partial_reduction_cut(commodities, cuts[at], crossing[at]) for at in chosen]
     return found
 
 

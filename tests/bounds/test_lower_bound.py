@@ -215,3 +215,11 @@ def test_full_mesh_alltoall_meets_its_bound():
     search = GreedySearch(topology, demand)
     search.step()
     assert search.best.finish_us == lower_bound(topology, demand).us == 1.5
+
+
+def test_the_spine_counts_although_many_cuts_of_gpus_look_better():
+    """Cuts that look alike count once, so that the cut between the leaves is among those with partial reductions."""
+    hosts = machine("dgx_h100:4:nvls=false:network=fat-tree:leaf_hosts=2:oversubscription=2")
+    bound = lower_bound(hosts, collective("allreduce", 32, 1_000_000))
+    assert bound.witness.startswith("1 MB must cross into gpu0 ... gpu15, 400 GB/s (1 link)")
+    assert bound.us == pytest.approx(8.9125)

@@ -1,7 +1,7 @@
 """Method `hierarchical`: a schedule for every way to use the levels of the machine."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -23,6 +23,7 @@ from flowccl.topology.trunks import merge_lanes
 from flowccl.verifier.verify import verify
 
 _BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
+_LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
 _FILLING = 1 / 32  # part of the time that filling the pipeline may take
 
 
@@ -74,7 +75,9 @@ def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 
 def _exchanges(problem: Problem) -> list[TreeVariant]:
-    return [TreeVariant(levels, "direct") for levels in _subsets(problem)]
+    some = _subsets(problem)
+    staged = [TreeVariant(levels, "stages") for levels in some if len(levels) > 1]
+    return [*(TreeVariant(levels, "direct") for levels in some), *staged]
 
 
 def _spread_demand(problem: Problem) -> Demand:
@@ -125,14 +128,54 @@ def _planner(problem: Problem, variant: TreeVariant) -> Planner:
     return Planner(problem.topology, problem.demand, TreeShape(labels, variant.between))
 
 
-@lru_cache(maxsize=64)
 def _first_chunks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan, NDArray[np.float64]] | None:
-    """The plan of the first chunk of every block, and the load of each link; None: not possible."""
+    """The plan of the first chunk of every block, and the load of each link; None: not possible.
+
+    The costs by which a plan is made scale with the sizes, so one plan serves for all numbers of chunks.
+    """
+    demand = problem.demand
+    planned = _planned_blocks(Problem(problem.topology, _first_pieces(demand)), variant)
+    if planned is None:
+        return None
+    scale = float(demand.chunk_bytes.max()) / _LARGEST_BYTES
+    return replace(planned[0], chunk=planned[0].chunk * demand.pieces), planned[1] * scale
+
+
+@lru_cache(maxsize=64)
+def _planned_blocks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan, NDArray[np.float64]] | None:
     planner = _planner(problem, variant)
     try:
         return planner.plan_of(1), planner.load_ps[:-1]
     except NoExchangeError:
         return None
+
+
+def _first_pieces(demand: Demand) -> Demand:
+    """The first chunk of every block, with sizes in proportion, the largest one given."""
+    first = np.arange(0, len(demand), demand.pieces)
+    scale = _LARGEST_BYTES / float(demand.chunk_bytes.max())
+    sources, destinations = (
+        (
+            np.concatenate(([0], np.cumsum(np.diff(ptr)[first]))),
+            np.concatenate([rank[ptr[c] : ptr[c + 1]] for c in first]),
+        )
+        for ptr, rank in (
+            (demand.source_ptr, demand.source_rank),
+            (demand.destination_ptr, demand.destination_rank),
+        )
+    )
+    return replace(
+        demand,
+        size_bytes=_LARGEST_BYTES,
+        chunk_bytes=np.maximum(np.rint(demand.chunk_bytes[first] * scale), 1),
+        source_ptr=sources[0],
+        source_rank=sources[1],
+        destination_ptr=destinations[0],
+        destination_rank=destinations[1],
+        pieces=1,
+        ready_ps=None,
+        tenants=(),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -1,11 +1,15 @@
 """Plans: the transfers of all chunks on a hierarchy, and what each of them waits for.
 
 A chunk with one source goes down a tree. In an allreduce, each group of the outermost level reduces a chunk to its
-gateway, the gateways exchange what they have, and each spreads the result in its group. Other reductions are plans of
+gateway, the gateways exchange what they have, and each spreads the result in its group; or the groups of the innermost
+level do so, and exchange in stages, level by level: on every other rail from the outermost level inwards, on the others
+from the innermost level outwards, so that the outermost links are busy early and late. Other reductions are plans of
 the reversed demand, run backwards.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,27 +107,64 @@ class Planner:
     def _exchange(self, chunk: int, sources: list[int], wanted: list[int], size: int, turn: int) -> None:
         """Reduce to the gateway of every group, exchange between the gateways, spread from each gateway.
 
-        All sends of an exchange are one gang, which starts at once: else a gateway might receive before it has sent.
+        The groups are those of the outermost level; of an exchange in stages, those of the innermost one.
         """
-        label, network = self.shape.labels[0], self.forward.network
+        depth = len(self.shape.labels) if self.shape.is_staged else 1
+        label = self.shape.labels[depth - 1]
         groups = sorted({label[rank] for rank in sources})
         inside = {g: [rank for rank in sources if label[rank] == g] for g in groups}
-        gateway = self._gateways(groups, inside, size, turn)
+        gateway = (self._on_one_rail if self.shape.is_staged else self._gateways)(groups, inside, size, turn)
         self.rail = self.rails.setdefault(tuple(gateway[group] for group in groups), len(self.rails))
         for group in groups:
-            self._reduce(chunk, self.backward.tree(gateway[group], inside[group], size, 1))
-        ready = {group: list(self.into.get(gateway[group], [])) for group in groups}
-        gang = len(self.rows)
-        for shift in range(1, len(groups)):
-            for at, group in enumerate(groups):
-                a, b = gateway[group], gateway[groups[(at + shift) % len(groups)]]
+            self._reduce(chunk, self.backward.tree(gateway[group], inside[group], size, depth))
+        stages = self.stages if self.shape.is_staged else [[groups]]
+        for stage in stages if self.rail % 2 == 0 else stages[::-1]:
+            for members in stage:
+                self._exchange_among(chunk, [gateway[group] for group in members], size)
+        for group in groups:
+            ends = [rank for rank in wanted if label[rank] == group]
+            self._spread(chunk, self.forward.tree(gateway[group], ends, size, depth))
+
+    def _exchange_among(self, chunk: int, gateways: list[int], size: int) -> None:
+        """Each gateway sends what it has to all others.
+
+        All these sends are one gang, which starts at once: else a gateway might receive before it has sent.
+        """
+        network, gang = self.forward.network, len(self.rows)
+        ready = [list(self.into.get(gateway, [])) for gateway in gateways]
+        for shift in range(1, len(gateways)):
+            for at, a in enumerate(gateways):
+                b = gateways[(at + shift) % len(gateways)]
                 links = tuple(network.links_of(network.least_loaded(a, b, size)))
                 network.add(list(links), size)
                 self.gang[len(self.rows)] = (gang, shift - 1)
-                self._send(chunk, links, True, ready[group], (b,))
-        for group in groups:
-            ends = [rank for rank in wanted if label[rank] == group]
-            self._spread(chunk, self.forward.tree(gateway[group], ends, size, 1))
+                self._send(chunk, links, True, ready[at], (b,))
+
+    @cached_property
+    def stages(self) -> list[list[list[int]]]:
+        """For each level, the sets of innermost groups that exchange there: those with the same place on all others.
+
+        The place of a group on a level is its number within the group around it. Raises NoExchangeError where groups
+        of a level have different numbers of groups inside.
+        """
+        labels = [np.array(label) for label in self.shape.labels]
+        first = np.unique(labels[-1], return_index=True)[1]
+        around = [np.zeros(len(first), dtype=np.int64), *(label[first] for label in labels)]
+        places = []
+        for outer, inner in pairwise(around):
+            place = np.array(
+                [len(np.unique(inner[(outer == o) & (inner < i)])) for o, i in zip(outer, inner, strict=True)]
+            )
+            places.append(place)
+        stages = []
+        for level, place in enumerate(places):
+            others = np.array([other for at, other in enumerate(places) if at != level]).reshape(-1, len(first))
+            _, key = np.unique(others, axis=1, return_inverse=True)
+            sets = [np.flatnonzero(key.reshape(-1) == k).tolist() for k in range(int(key.max()) + 1)]
+            if any(len(members) != int(place.max()) + 1 for members in sets):
+                raise NoExchangeError
+            stages.append(sets)
+        return stages
 
     def _gateways(self, groups: list[int], inside: dict[int, list[int]], size: int, turn: int) -> dict[int, int]:
         """One GPU per group, each a neighbour of those of all other groups, at the least cost."""
@@ -146,6 +187,19 @@ class Planner:
                 raise NoExchangeError
             chosen[g] = int(ends[np.lexsort((off_rail, cost))[0]])
         return chosen
+
+    def _on_one_rail(self, groups: list[int], inside: dict[int, list[int]], size: int, turn: int) -> dict[int, int]:
+        """GPUs with the same number in each group, at the least cost; groups of different sizes have none."""
+        width = len(inside[groups[0]])
+        if any(len(inside[group]) != width for group in groups):
+            raise NoExchangeError
+        own = [self._own_cost(inside[group], size) for group in groups]
+        pairs = [np.diag(self._pair_cost(inside[a], inside[b], size)) for a, b in pairwise(groups)]
+        cost = np.sum([*own, *pairs], axis=0)
+        if not np.isfinite(cost.min()):
+            raise NoExchangeError
+        at = int(np.lexsort(((np.arange(width) - turn) % width, cost))[0])
+        return {group: inside[group][at] for group in groups}
 
     def _own_cost(self, ranks: list[int], size: int) -> NDArray[np.float64]:
         """The cost of each GPU as a gateway of its group: what it receives to reduce and what it forwards."""

@@ -29,7 +29,12 @@ class TreeShape:
     """Levels to use, as the group of every GPU, the outermost first; and the tree between groups of a level."""
 
     labels: tuple[tuple[int, ...], ...]
-    between: str = "direct"  # or "chain", "tree"
+    between: str = "direct"  # or "chain", "tree"; of an exchange "direct" or "stages"
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether groups exchange level by level."""
+        return self.between == "stages"
 
     def parent(self, turn: int) -> int:
         """The group, in order of distance from the root's group, that sends to the `turn`-th group after it."""
