@@ -15,7 +15,6 @@ from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
-from flowccl.auto.switched import in_network_schedules
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.choice import best_program, leanest
 from flowccl.demand.collectives import collective as named_collective
@@ -34,6 +33,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import SearchContext
+from flowccl.switched import in_network_schedules
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
 from flowccl.verifier.verify import verify
@@ -160,7 +160,7 @@ def synthesize(
         best = leanest(found, best, lean)
     else:
         found = [replace(one, runtime=target) for one in found if not verify(one)]
-        switched = in_network_schedules(ideal, target, counts, context) if method == "auto" else ()
+        switched = in_network_schedules(ideal, target, counts.demand, context) if method == "auto" else ()
         best, lowered = best_program(found, target, sms, lean, lambda: context.budget.elapsed_s > limit_s, switched)
         if best.topology != topology:
             bound = lower_bound(best.topology, best.demand)

@@ -85,7 +85,7 @@ class PortfolioSearch:
     def _round(self) -> list[tuple[Arm, int]]:
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
         self.methods |= self.joining()
-        names = [name for name in self.methods if not traits_of(name).runs_last or len(self.methods) == 1]
+        names = [name for name in self.methods if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
@@ -95,9 +95,7 @@ class PortfolioSearch:
         if young := [arm for arm in first if arm.taken < self.params.first_steps]:
             return [(arm, 1) for arm in young]
         self.rules += [self.idle_rule] if self.context.budget.steps is None and self.idle_rule not in self.rules else []
-        new = [self._open(name, count) for name, count in self._raised()]
-        new += self._refinements()
-        new = new or self._last()
+        new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
 
     def _turns(self, new: Sequence[Arm]) -> list[tuple[Arm, int]]:
@@ -117,8 +115,8 @@ class PortfolioSearch:
         """Without duplicates; of a method that reports within a round, only one arm."""
         kept = list[Arm]()
         for arm in arms:
-            single = not arm.traits.reports_after_round
-            if not any(arm is other or (single and arm.name == other.name) for other in [*kept, *new]):
+            same = arm.name if not arm.traits.reports_after_round else None
+            if not any(arm is other or other.name == same for other in [*kept, *new]):
                 kept.append(arm)
         return kept
 
@@ -126,20 +124,19 @@ class PortfolioSearch:
 
     def _raised(self) -> list[tuple[str, int]]:
         """Methods whose next chunk count is due, with that count: known to be useful, then the least work first."""
-        due = []
-        for name in self.methods:
-            if name in self.dropped or traits_of(name).runs_last:
-                continue
-            counts = [count for count in self._next_counts(name) if self._is_due(name, count)]
-            most = self.useful_chunks(name)
-            due += [(count > most, self._first_work_s(name, count), name, count) for count in counts]
+        due = [
+            (count > self.useful_chunks(name), self._first_work_s(name, count), name, count)
+            for name in self.methods
+            for count in self._next_counts(name)
+            if name not in self.dropped and self._is_due(name, count)
+        ]
         return [(name, count) for *_, name, count in sorted(due, key=lambda row: row[:2])[: 2 * _PLACES]]
 
     def _next_counts(self, name: str) -> list[int]:
         """Chunk counts that may improve on the best: the next one of the method, or those where others are best."""
         mine = self._arms_of(name)
         if not mine:
-            return []
+            return [1]  # its one step takes long, so it waits until the others have worked
         if traits_of(name).continues_others and len(self.methods) > 1:
             leaders = sorted((arm for arm in self.arms if arm.best is not None), key=lambda arm: arm.best_ps)
             few = min(arm.count for arm in leaders if arm.best_ps <= 1.01 * leaders[0].best_ps)
@@ -195,9 +192,12 @@ class PortfolioSearch:
 
     def _is_due(self, name: str, count: int) -> bool:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
-        known = count <= self.useful_chunks(name) or not self._running()
-        enough = known or self.params.due * self._first_work_s(name, count) <= self.work_s
-        return self._fits(self._arms_of(name)[-1], count) and (enough or self.context.budget.steps is not None)
+        work_s = self._first_work_s(name, count)
+        enough = self.params.due * work_s <= self.work_s or not self._running()
+        if not (mine := self._arms_of(name)):
+            return enough and self._has_time(_SAFETY * work_s)
+        known = count <= self.useful_chunks(name) or self.context.budget.steps is not None
+        return (enough or known) and self._fits(mine[-1], count)
 
     def _refinements(self) -> list[Arm]:
         """The most promising refinement of a schedule, where one is due."""
@@ -208,7 +208,7 @@ class PortfolioSearch:
         options = [
             (self._refined_limit_ps(count, base), fine, count)
             for count, base in bases.items()
-            for fine in self._refined_counts(count, base)
+            if (fine := self._refined_count(count, base))
         ]
         done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
         for hope_ps, fine, count in sorted(options):
@@ -221,17 +221,15 @@ class PortfolioSearch:
                 return [self._add(REFINE, fine, refined(bases[count], demand, self.context))]
         return []
 
-    def _refined_counts(self, count: int, base: Schedule) -> list[int]:
-        """The fine counts to try for a schedule: double, until it was tried from this completion time."""
-        times = 2
-        while True:
-            fine = count * times
-            if self.counts.demand(fine) is None:
-                odd = [count * k for k in range(times - 1, times // 2, -1) if self.counts.demand(count * k) is not None]
-                return [odd[0]] if odd and self.refined.get((count, odd[0])) != base.finish_ps else []
+    def _refined_count(self, count: int, base: Schedule) -> int | None:
+        """The fine count to try for a schedule: the first double of it that was not tried from this completion time."""
+        fine = 2 * count
+        while self.counts.demand(fine) is not None:
             if self.refined.get((count, fine)) != base.finish_ps:
-                return [fine]
-            times *= 2
+                return fine
+            fine *= 2
+        odd = next((k for k in range(fine - count, fine // 2, -count) if self.counts.demand(k) is not None), None)
+        return odd if odd and self.refined.get((count, odd)) != base.finish_ps else None
 
     def _refined_limit_ps(self, count: int, base: Schedule) -> float:
         """What refining a schedule may reach, by the law of pipelines from earlier refinements of this count."""
@@ -243,20 +241,11 @@ class PortfolioSearch:
         ratio = min(arm.best_ps for arm in arms) / self.refined[count, tried[-1]]
         return base.finish_ps * limit_ps(count, 1.0, tried[-1], ratio)
 
-    def _last(self) -> list[Arm]:
-        """A method that runs last, once the others have worked as long as it takes."""
-        for name in self.methods:
-            work_s = self._first_work_s(name, 1)
-            waits = traits_of(name).runs_last and name not in self.dropped and not self._arms_of(name)
-            if waits and self.work_s >= work_s and self._has_time(_SAFETY * work_s):
-                return [self._open(name, 1)]
-        return []
-
     # -- arms -----------------------------------------------------------------------------------------------------
 
     def _open(self, name: str, count: int) -> Arm:
-        demand = self.counts.allowed(count)
-        return self._add(name, count, self.methods[name](Problem(self.topology, demand), self.context))
+        problem = Problem(self.topology, self.counts.allowed(count))
+        return self._add(name, count, self.methods[name](problem, self.context))
 
     def _add(self, name: str, count: int, steps: Iterator[Schedule | None]) -> Arm:
         self.arms.append(Arm(name, count, self.counts.allowed(count), steps, self.params.memory_s))

@@ -236,7 +236,6 @@ _METHODS = (
         fluid=True,
         chunks_for_gap=_trees_for_gap,
         loops=(*_EVERY, "trees"),
-        traits=Traits(prefers_many_chunks=True),
         in_auto=suitability.has_large_blocks_for_all,
     ),
     MethodInfo(
@@ -385,7 +384,7 @@ _METHODS = (
         reductions="none",
         supports=_ALL,
         loops=(*_EVERY, "greedy", "reroute"),
-        traits=Traits(runs_last=True, step_s=2.5),
+        traits=Traits(one_schedule=True, step_s=2.5),
         in_auto=suitability.suits_time_expanded_lp,
     ),
     MethodInfo(

@@ -11,10 +11,8 @@ class Traits:
     powers_of_two        it needs its time to improve: it only tries powers of two as chunk counts
     continues_others     it starts from what others found, so it runs at the chunk counts where they are best
     reports_after_round  its reports count after the round: two of its searches may run side by side
-    runs_last            its one step takes long: it runs with one chunk, once the others have worked as long
     first_step_work      work of its first step, relative to that of other methods
-    step_s               work of a step in seconds, where it does not depend on the problem
-    prefers_many_chunks  it is good at allreduce with many chunks and poor with few
+    step_s               work of a step in seconds, where it does not depend on the problem; the others begin first
     one_schedule         it has one schedule per chunk count: higher counts are tried only while it is the best
     slow_second_step     its second step calls a solver and takes long
     quick_start          on large problems its first schedule comes much earlier than those of other searches
@@ -24,10 +22,8 @@ class Traits:
     powers_of_two: bool = False
     continues_others: bool = False
     reports_after_round: bool = False
-    runs_last: bool = False
     first_step_work: float = 1.0
     step_s: float = 0.0
-    prefers_many_chunks: bool = False
     one_schedule: bool = False
     quick_start: bool = False
     slow_second_step: bool = False

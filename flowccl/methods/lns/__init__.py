@@ -39,7 +39,7 @@ from flowccl.units import busy_times_ps
 _NEVER = np.iinfo(np.int64).max
 _WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first constructions
 _MANY_ROUTES = 3_000  # beyond, only the two best routes of each pair are used
-_EXAMINED_ROUTES = 600_000  # routes that one step of the neighbourhood search examines, in 5 to 200 tries
+_EXAMINED_ROUTES = 200_000  # routes that one step of the neighbourhood search examines, in 5 to 200 tries
 _MOST_TO_BUILD = 1_000_000  # chunks x routes: beyond, only schedules of other methods are improved
 _FEW_TO_BUILD = 200_000  # up to here, one step makes all first constructions
 _IDLE_STEPS = 25  # steps without improvement before the search restarts

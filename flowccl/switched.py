@@ -1,9 +1,9 @@
 """Schedules for a runtime that use its operations of switches (NVLS), as further candidates beside the search."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from flowccl.auto.chunk_counts import ChunkCounts
+from flowccl.demand.demand import Demand
 from flowccl.methods.in_network import in_network
 from flowccl.methods.suitability import suits_in_network
 from flowccl.problem import Problem
@@ -18,17 +18,18 @@ _CHUNKS = (1, 2, 4)  # per block: more of them only add messages, since data flo
 
 
 def in_network_schedules(
-    topology: Topology, profile: RuntimeProfile, counts: ChunkCounts, context: SearchContext
+    topology: Topology, profile: RuntimeProfile, demand_of: Callable[[int], Demand | None], context: SearchContext
 ) -> Iterator[Schedule]:
     """Yield verified in-network schedules of a collective on a machine, with the message costs of a runtime.
 
-    There is none where the runtime or the machine has no such operations.
+    `demand_of` returns the demand with a number of chunks per block, or None where that is not allowed. There is no
+    schedule where the runtime or the machine has no such operations.
     """
     if not profile.nvls:
         return
     switched = on_runtime(topology, profile, in_network=True)
     for count in _CHUNKS:
-        demand = counts.demand(count)
+        demand = demand_of(count)
         if demand is None or not suits_in_network(problem := Problem(switched, demand)):
             return
         for schedule in in_network(problem, context):
