@@ -147,12 +147,14 @@ class _Throttle:
         self.flight: dict[tuple[int, int], deque[int]] = {}
         self.delayed: dict[tuple[int, int], list[int]] = {}
         self.ready: list[tuple[int, int]] = []
+        self.queued: set[int] = set()  # receives in `ready`
         for i in range(len(moves)):
             self._offer(2 * i)
 
     def run(self) -> list[Event]:
         while self.ready:
             _, event = heapq.heappop(self.ready)
+            self.queued.discard(event)
             i, receives = divmod(event, 2)
             pair = self.moves[i].src, self.moves[i].dst
             flight = self.flight.setdefault(pair, deque())
@@ -183,9 +185,9 @@ class _Throttle:
             heapq.heappush(self.ready, (move.start_ps, event))
             return
         flight = self.flight.get((move.src, move.dst))
-        entry = (move.arrival_ps if self.by_time else -1, event)
-        if flight and flight[0] == event // 2 and entry not in self.ready:
-            heapq.heappush(self.ready, entry)
+        if flight and flight[0] == event // 2 and event not in self.queued:
+            heapq.heappush(self.ready, (move.arrival_ps if self.by_time else -1, event))
+            self.queued.add(event)
 
 
 def channels_needed(moves: list[Move], depth: int) -> dict[tuple[int, int, int], int]:

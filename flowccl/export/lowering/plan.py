@@ -100,16 +100,20 @@ def make_plan(
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
     least: list[Excess] = []
+    counted = _counted(moves, layout.instances)
     for strategy in _strategies(limits):
-        if strategy.ahead not in events:
-            events[strategy.ahead] = order_events(moves, FIFO[protocol], ahead=strategy.ahead)
+        excess = [] if strategy.merge else _too_many_steps(counted, strategy, limits)
         key = strategy.ahead, strategy.merge
-        if key not in lowered:
+        if not excess and key not in lowered:
+            if strategy.ahead not in events:
+                events[strategy.ahead] = order_events(moves, FIFO[protocol], ahead=strategy.ahead)
             lowered[key] = lower(
                 layout, moves, events[strategy.ahead], limits, by_route=strategy.ahead, merge=strategy.merge
             )
-        run = _pack if strategy.share and limits.one_sided else _split
-        plan, excess, _ = run(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
+        excess = excess or _too_many_steps(_counted_drafts(lowered[key]), strategy, limits)
+        if not excess:
+            run = _pack if strategy.share and limits.one_sided else _split
+            plan, excess, _ = run(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
         if not excess:
             return plan
         if not least or _badness(excess) < _badness(least):
@@ -150,6 +154,43 @@ def _check_peers(
     worst = max(excess, key=lambda e: e.need / e.most)
     if worst.need > worst.most:
         raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(layout.demand, limits, worst)}")
+
+
+def _counted(moves: list[Move], instances: int) -> dict[int, tuple[int, int]]:
+    """Return the sends and receives of every GPU, before any lowering; the chunks of one message count once."""
+    alone = [move for move in moves if move.message < 0 and not move.group]
+    joint = {(move.src, move.dst, move.route, move.message) for move in moves if move.message >= 0 and not move.group}
+    sends = Counter(move.src for move in alone) + Counter(src for src, *_ in joint)
+    receives = Counter(move.dst for move in alone) + Counter(dst for _, dst, *_ in joint)
+    return {rank: (sends[rank] * instances, receives[rank] * instances) for rank in sends | receives}
+
+
+def _counted_drafts(gpu_drafts: list[GpuDrafts]) -> dict[int, tuple[int, int]]:
+    """Return the sends and receives of every GPU after lowering."""
+    kinds = {gpu.rank: Counter(draft.kind for draft in gpu.drafts) for gpu in gpu_drafts}
+    return {rank: (count["s"], count["r"] + count["rrc"]) for rank, count in kinds.items()}
+
+
+def _too_many_steps(
+    counted: dict[int, tuple[int, int]], strategy: LoweringStrategy, limits: RuntimeLimits
+) -> list[Excess]:
+    """Return the limits that the sends and receives of the busiest GPU exceed, however they are put into threadblocks.
+
+    In MSCCL++, a send without packets takes a put, a barrier and a signal, and the receive of a packet may take nothing.
+    A fused step receives and sends.
+    """
+    each, received = (3 if limits.direct else 1), (0 if limits.packets else 1)
+    steps = {
+        rank: max(sends, receives) if strategy.fuse else each * sends + received * receives
+        for rank, (sends, receives) in counted.items()
+    }
+    rank = max(steps, key=steps.__getitem__, default=-1)
+    need, where = steps.get(rank, 0), f"gpu {rank}"
+    excess = [
+        Excess("XML nodes", need, limits.nodes, where),
+        Excess("threadblocks per gpu", -(-need // limits.steps), limits.blocks, where),
+    ]
+    return [one for one in excess if one.need > one.most]
 
 
 def _split(
