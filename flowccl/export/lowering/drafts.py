@@ -27,8 +27,9 @@ class Draft:
 
     One-sided senders and receivers also synchronize: "ready" (the receiver has entered the call) and "await-ready"
     (the sender waits for it); "release" (the receiver no longer uses the scratch that an `early` send wrote before the
-    receiver was ready, or the packets of the sender) and "await-release" (the sender waits for it). `frees` are the
-    slots that a release of packets comes after.
+    receiver was ready, or the packets of the sender) and "await-release" (the sender waits for it). The `release` of
+    an early receive is the step that ends the use of its scratch. `frees` are the slots that a release of packets
+    comes after.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Draft:
     message: int = -1
     frees: tuple[BufferSlot, ...] = ()
     partners: "tuple[Draft, ...]" = ()
+    release: "Draft | None" = None
     loaded: BufferSlot | None = None
 
     def reads(self) -> list[BufferSlot]:

@@ -5,13 +5,12 @@ from collections import Counter, defaultdict
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
+from flowccl.export.lowering.bundles import are_adjacent, bundles_of, early_moves
 from flowccl.export.lowering.causes import Causes
 from flowccl.export.lowering.drafts import SWITCH_ROUTE, Draft, GpuDrafts, Lane
 from flowccl.export.lowering.merge import merge_contiguous
 from flowccl.export.lowering.moves import Event, Move
 from flowccl.runtimes.limits import RuntimeLimits
-
-EARLY_SEND_DIVISOR = 50  # send early if the latency of a signal is more than 1/50 of the finish
 
 
 def lower(
@@ -61,9 +60,12 @@ class _Lowering:
         self.accumulator: dict[tuple[int, int], BufferSlot] = {}
         self.causes = Causes(len(moves)) if limits.direct else None
         self.open: dict[int, Draft] = {}
-        self.early = _early(moves) if limits.direct else set()
+        self.bundles = bundles_of(moves) if by_route else {}  # in the order of times, all are there when the first is
+        self.early = early_moves(moves, self.bundles) if limits.direct else set()
         self.stored = _storing_themselves(demand, moves)
         self.lent: dict[tuple[int, int], Draft] = {}  # (gpu, chunk): its early receive, while the scratch is in use
+        self.leaves: dict[int, BufferSlot] = {}  # the places of moves among the chunks of their messages
+        self.arrives: dict[int, BufferSlot] = {}
 
     def run(self, events: list[Event]) -> None:
         """Make all steps: local copies of own data, then the moves, then copies of results to their final slots."""
@@ -109,14 +111,17 @@ class _Lowering:
                 f"transfer {move.transfer}: gpu {move.src} sends chunk {move.chunk} before it has any data of it; "
                 "the schedule is not valid"
             )
-        slot = self.place[move.src, move.chunk]
-        self.open[i] = self._step("s", move.src, ("send", move.dst, self._route(move), self.instance), slot, ("o", 0))
+        self._pack(i)
+        slot, lane = self.place[move.src, move.chunk], ("send", move.dst, self._route(move), self.instance)
+        self.open[i] = self._step("s", move.src, lane, self.leaves.get(i, slot), ("o", 0))
         self.open[i].message = move.message
         self.sends_left[move.src, move.chunk] -= 1
         if self.causes is not None:
             self.causes.send(i, move.src, slot)
-        if not self.sends_left[move.src, move.chunk]:
-            self._release((move.src, move.chunk))
+        bundle = self.bundles.get(i, (i,))
+        for key in [(move.src, self.moves[k].chunk) for k in bundle] if i == bundle[-1] else ():
+            if not self.sends_left[key]:
+                self._release(key)
 
     def _issue(self, i: int) -> None:
         """Issue an operation of a switch; `glres` reads the same slot of all GPUs of the group."""
@@ -193,11 +198,13 @@ class _Lowering:
         """Receive into scratch before the receiver is ready, then copy to the final slot; False if that is in use."""
         move = self.moves[i]
         key, now = (move.dst, move.chunk), self.place.get((move.dst, move.chunk))
-        final = self.layout.output(*key, self.instance) if key in self.wanted else None
-        adds = move.reduce and now is not None
-        if final is not None and not adds and not self._is_free(i, final):
-            return False
-        stage = self._new_scratch(move.dst)
+        adds, bundle = move.reduce and now is not None, self.bundles.get(i, (i,))
+        if not adds and i == bundle[0]:
+            if not all(self._is_free(k, self._output(k)) for k in bundle if self._is_wanted(k)):
+                self.early -= set(bundle)
+                return False
+            self.arrives.update((k, self._new_scratch(move.dst)) for k in bundle)
+        stage = self._new_scratch(move.dst) if adds else self.arrives.pop(i)
         self._arrive(i, send, lane, "r", stage)
         send.early = True
         assert send.partner is not None
@@ -211,13 +218,20 @@ class _Lowering:
             self._release(key)
             return True
         self._put(*key, stage)
-        if final is not None:
-            self._copy(move.dst, stage, final, 1)
+        for k in bundle if i == bundle[-1] else ():  # its last move: the others are there
+            self._keep_early(k)
+        return True
+
+    def _keep_early(self, i: int) -> None:
+        """Copy what arrived early to its final slot, if it has one; release the scratch unless it is sent on."""
+        key = rank, _ = self.moves[i].dst, self.moves[i].chunk
+        if self._is_wanted(i):
+            stage, final = self.place[key], self._output(i)
+            self._copy(rank, stage, final, 1)
             if self.causes is not None:
-                self.causes.local(i, move.dst, [stage, final])
+                self.causes.local(i, rank, [stage, final])
         if not self.sends_left[key]:
             self._release(key)
-        return True
 
     def _release(self, key: tuple[int, int]) -> None:
         """Release the scratch of an early send: nothing reads it any more, and a wanted chunk has been copied."""
@@ -225,7 +239,7 @@ class _Lowering:
         if receive is None:
             return
         release = self._step("release", receive.rank, receive.lane, receive.dst, receive.dst)
-        release.partner = receive
+        release.partner, receive.release = receive, release
         if self.place[key] == receive.dst and key in self.wanted:
             self._put(*key, self.layout.output(*key, self.instance))
 
@@ -244,8 +258,14 @@ class _Lowering:
             self.causes.receive(i, self.moves[i].dst, slot)
 
     def _target(self, i: int) -> BufferSlot:
-        """Return the slot for a chunk that replaces the present data: its final slot if that is free, else scratch."""
+        """Return the slot for a chunk that replaces the present data: its final slot if that is free, else scratch.
+
+        The chunks of a message get adjacent slots of the scratch if their final slots are not adjacent.
+        """
         move = self.moves[i]
+        self._unpack(i)
+        if i in self.arrives:
+            return self.arrives.pop(i)
         if (move.dst, move.chunk) in self.wanted:
             final = self.layout.output(move.dst, move.chunk, self.instance)
             if self._is_free(i, final) and (self.causes is None or self.causes.covers(i, move.dst, final)):
@@ -254,6 +274,30 @@ class _Lowering:
         if self.causes is None and now is not None and now[0] == "s":
             return now
         return self._new_scratch(move.dst)
+
+    def _pack(self, i: int) -> None:
+        """Copy the chunks of a message next to each other before they are sent, unless they already are."""
+        bundle, rank = self.bundles.get(i, ()), self.moves[i].src
+        slots = [self.place[rank, self.moves[k].chunk] for k in bundle if i == bundle[0]]
+        if bundle and i == bundle[0] and not are_adjacent(slots):
+            for k, slot in zip(bundle, slots, strict=True):
+                self.leaves[k] = self._new_scratch(rank)
+                self._copy(rank, slot, self.leaves[k], 1)
+
+    def _unpack(self, i: int) -> None:
+        """Let the chunks of a message arrive next to each other in scratch, unless their final slots are adjacent."""
+        bundle = self.bundles.get(i, ())
+        finals = [self._output(k) for k in bundle if self._is_wanted(k)]
+        if bundle and i == bundle[0] and not (len(finals) == len(bundle) and are_adjacent(finals)):
+            self.arrives.update((k, self._new_scratch(self.moves[i].dst)) for k in bundle)
+
+    def _is_wanted(self, i: int) -> bool:
+        """Whether the receiver of a move keeps its chunk."""
+        return (self.moves[i].dst, self.moves[i].chunk) in self.wanted
+
+    def _output(self, i: int) -> BufferSlot:
+        """Return the final slot of the chunk of a move on its receiver."""
+        return self.layout.output(self.moves[i].dst, self.moves[i].chunk, self.instance)
 
     def _is_free(self, i: int, final: BufferSlot) -> bool:
         """Whether the final slot of an arriving chunk has no data of another chunk that is still to be sent."""
@@ -299,18 +343,3 @@ def _storing_themselves(demand: Demand, moves: list[Move]) -> set[int]:
     own = dict(zip(demand.source_chunk.tolist(), demand.source_rank.tolist(), strict=True))
     count = Counter(move.src for move in moves if move.switch == "gstore" and own[move.chunk] == move.src)
     return {rank for rank, chunks in count.items() if demand.collective == "allgather" and chunks == demand.pieces}
-
-
-def _early(moves: list[Move]) -> set[int]:
-    """Return the moves that would be delayed by waiting for the receiver: the first of each route, if that matters.
-
-    Waiting takes the latency of a signal. A send that starts later than that is not delayed, and if the whole schedule
-    takes much longer, an extra copy does not pay off.
-    """
-    finish_ps = max((move.arrival_ps for move in moves), default=0)
-    first: dict[tuple[int, int, int], int] = {}
-    for i, move in enumerate(moves):
-        if move.group:
-            continue
-        first.setdefault((move.src, move.dst, move.route), i)
-    return {i for i in first.values() if moves[i].start_ps < moves[i].latency_ps > finish_ps / EARLY_SEND_DIVISOR}

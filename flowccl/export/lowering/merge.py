@@ -36,12 +36,13 @@ def merge_contiguous(drafts: list[Draft], most: int, *, only_messages: bool = Fa
             if old.loaded is not None and new.loaded is not None:
                 new.loaded = min(old.loaded, new.loaded)
             new.count += old.count
+            new.at = max(old.at, new.at) if new.kind == "release" else new.at
             gone.add(id(old))
     return [draft for draft in drafts if id(draft) not in gone]
 
 
 def _pairs(draft: Draft, later: Draft) -> list[tuple[Draft, Draft]]:
-    """Return two sends, and their receives on every GPU."""
+    """Return two sends, their receives on every GPU, and the releases of early ones."""
     return list(zip(_with_receives(draft), _with_receives(later), strict=True))
 
 
@@ -49,7 +50,8 @@ def _with_receives(draft: Draft) -> list[Draft]:
     if draft.partners:
         return [draft, *draft.partners]
     assert draft.partner is not None
-    return [draft, draft.partner]
+    receive = draft.partner
+    return [draft, receive] if receive.release is None else [draft, receive, receive.release]
 
 
 def _rank_slots(draft: Draft) -> set[tuple[int, BufferSlot]]:
@@ -79,11 +81,12 @@ def _followers(drafts: list[Draft]) -> dict[int, Draft]:
 
 def _fits(draft: Draft, later: Draft, most: int, touches: _Touches, follower: dict[int, Draft]) -> bool:
     """Whether two consecutive sends of a connection, and their receives, can be merged."""
-    if draft.kind != later.kind or draft.count + later.count > most or draft.early or later.early:
+    if draft.kind != later.kind or draft.count + later.count > most or draft.early != later.early:
         return False
     if _between(draft, later, touches, writes_only=True):
         return False
-    return all(_receives_fit(draft, later, *pair, touches, follower) for pair in _pairs(draft, later)[1:])
+    receives = [pair for pair in _pairs(draft, later)[1:] if pair[0].kind != "release"]
+    return all(_receives_fit(draft, later, *pair, touches, follower) for pair in receives)
 
 
 def _receives_fit(

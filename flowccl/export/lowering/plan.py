@@ -15,6 +15,7 @@ from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
 from flowccl.export.formats.mscclpp_packets import count_packet_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
+from flowccl.export.lowering.counting import count_drafts, count_moves, too_many_steps
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.lower import lower
@@ -100,9 +101,9 @@ def make_plan(
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
     least: list[Excess] = []
-    counted = _counted(moves, layout.instances)
+    counted = count_moves(moves, layout.instances)
     for strategy in _strategies(limits):
-        excess = [] if strategy.merge else _too_many_steps(counted, strategy, limits)
+        excess = [] if strategy.merge else too_many_steps(counted, strategy, limits)
         key = strategy.ahead, strategy.merge
         if not excess and key not in lowered:
             if strategy.ahead not in events:
@@ -110,7 +111,7 @@ def make_plan(
             lowered[key] = lower(
                 layout, moves, events[strategy.ahead], limits, by_route=strategy.ahead, merge=strategy.merge
             )
-        excess = excess or _too_many_steps(_counted_drafts(lowered[key]), strategy, limits)
+        excess = excess or too_many_steps(count_drafts(lowered[key]), strategy, limits)
         if not excess:
             run = _pack if strategy.share and limits.one_sided else _split
             plan, excess, _ = run(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
@@ -128,7 +129,11 @@ def _moves(schedule: Schedule, limits: RuntimeLimits, groups: dict[int, tuple[in
     if switched and not limits.direct:
         raise InputError(f"{limits.target}: operations of a switch have no packets; use --proto Simple")
     moves = switched + moves_of(schedule, limits.target, through)
-    return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
+    first: dict[int, int] = {}  # the first transfer of every message, whose chunks stay in order
+    for move in moves:
+        if move.message >= 0:
+            first[move.message] = min(first.get(move.message, move.transfer), move.transfer)
+    return sorted(moves, key=lambda move: (move.start_ps, first.get(move.message, move.transfer), move.dst, move.chunk))
 
 
 def _check_peers(
@@ -154,43 +159,6 @@ def _check_peers(
     worst = max(excess, key=lambda e: e.need / e.most)
     if worst.need > worst.most:
         raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(layout.demand, limits, worst)}")
-
-
-def _counted(moves: list[Move], instances: int) -> dict[int, tuple[int, int]]:
-    """Return the sends and receives of every GPU, before any lowering; the chunks of one message count once."""
-    alone = [move for move in moves if move.message < 0 and not move.group]
-    joint = {(move.src, move.dst, move.route, move.message) for move in moves if move.message >= 0 and not move.group}
-    sends = Counter(move.src for move in alone) + Counter(src for src, *_ in joint)
-    receives = Counter(move.dst for move in alone) + Counter(dst for _, dst, *_ in joint)
-    return {rank: (sends[rank] * instances, receives[rank] * instances) for rank in sends | receives}
-
-
-def _counted_drafts(gpu_drafts: list[GpuDrafts]) -> dict[int, tuple[int, int]]:
-    """Return the sends and receives of every GPU after lowering."""
-    kinds = {gpu.rank: Counter(draft.kind for draft in gpu.drafts) for gpu in gpu_drafts}
-    return {rank: (count["s"], count["r"] + count["rrc"]) for rank, count in kinds.items()}
-
-
-def _too_many_steps(
-    counted: dict[int, tuple[int, int]], strategy: LoweringStrategy, limits: RuntimeLimits
-) -> list[Excess]:
-    """Return the limits that the sends and receives of the busiest GPU exceed, however they are put into threadblocks.
-
-    In MSCCL++, a send without packets takes a put, a barrier and a signal, and the receive of a packet may take nothing.
-    A fused step receives and sends.
-    """
-    each, received = (3 if limits.direct else 1), (0 if limits.packets else 1)
-    steps = {
-        rank: max(sends, receives) if strategy.fuse else each * sends + received * receives
-        for rank, (sends, receives) in counted.items()
-    }
-    rank = max(steps, key=steps.__getitem__, default=-1)
-    need, where = steps.get(rank, 0), f"gpu {rank}"
-    excess = [
-        Excess("XML nodes", need, limits.nodes, where),
-        Excess("threadblocks per gpu", -(-need // limits.steps), limits.blocks, where),
-    ]
-    return [one for one in excess if one.need > one.most]
 
 
 def _split(
@@ -318,7 +286,8 @@ def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
     for gpu in plan.gpus:
         where = f"gpu {gpu.rank}"
         steps = [num_steps(block, limits) for block in gpu.blocks]
-        most("threadblocks per gpu", len(gpu.blocks), limits.blocks, where)
+        blocks = max(len(gpu.blocks), -(-sum(steps) // limits.steps))  # spreading steps over blocks never makes fewer
+        most("threadblocks per gpu", blocks, limits.blocks, where)
         nodes = 1 + len(plan.gpus) + len(gpu.blocks) + sum(steps)
         most("XML nodes", nodes, limits.nodes, where)
         most("chunks of a buffer", max(gpu.input, gpu.output, gpu.scratch), limits.index, where)

@@ -1,0 +1,45 @@
+"""Counting of sends and receives, to refuse what no plan could hold before threadblocks are filled."""
+
+from collections import Counter
+
+from flowccl.export.lowering.drafts import GpuDrafts
+from flowccl.export.lowering.moves import Move
+from flowccl.export.lowering.threadblocks import LoweringStrategy
+from flowccl.runtimes.limits import Excess, RuntimeLimits
+
+
+def count_moves(moves: list[Move], instances: int) -> dict[int, tuple[int, int]]:
+    """Return the sends and receives of every GPU, before any lowering; the chunks of one message count once."""
+    alone = [move for move in moves if move.message < 0 and not move.group]
+    joint = {(move.src, move.dst, move.route, move.message) for move in moves if move.message >= 0 and not move.group}
+    sends = Counter(move.src for move in alone) + Counter(src for src, *_ in joint)
+    receives = Counter(move.dst for move in alone) + Counter(dst for _, dst, *_ in joint)
+    return {rank: (sends[rank] * instances, receives[rank] * instances) for rank in sends | receives}
+
+
+def count_drafts(gpu_drafts: list[GpuDrafts]) -> dict[int, tuple[int, int]]:
+    """Return the sends and receives of every GPU after lowering."""
+    kinds = {gpu.rank: Counter(draft.kind for draft in gpu.drafts) for gpu in gpu_drafts}
+    return {rank: (count["s"], count["r"] + count["rrc"]) for rank, count in kinds.items()}
+
+
+def too_many_steps(
+    counted: dict[int, tuple[int, int]], strategy: LoweringStrategy, limits: RuntimeLimits
+) -> list[Excess]:
+    """Return the limits that the sends and receives of the busiest GPU exceed, however they are put into threadblocks.
+
+    In MSCCL++, a send without packets takes a put, a barrier and a signal; the receive of a packet may take nothing. A
+    fused step receives and sends.
+    """
+    each, received = (3 if limits.direct else 1), (0 if limits.packets else 1)
+    steps = {
+        rank: max(sends, receives) if strategy.fuse else each * sends + received * receives
+        for rank, (sends, receives) in counted.items()
+    }
+    rank = max(steps, key=steps.__getitem__, default=-1)
+    need, where = steps.get(rank, 0), f"gpu {rank}"
+    excess = [
+        Excess("XML nodes", need, limits.nodes, where),
+        Excess("threadblocks per gpu", -(-need // limits.steps), limits.blocks, where),
+    ]
+    return [one for one in excess if one.need > one.most]
