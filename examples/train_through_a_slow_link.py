@@ -11,13 +11,12 @@ over at the same step. Needs torch: pip install flowccl[torch]
 import logging
 import multiprocessing
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
-
-from flowccl.cli import main as flowccl
 
 MACHINE = Path(__file__).parent / "data" / "two_hosts.json"
 RANKS, STEPS, SLOW_FROM = 4, 240, 60
@@ -28,8 +27,7 @@ DELAY_S = 0.2  # what the slow link adds to a message
 def run(*words: object) -> None:
     """Run a command of flowccl as in a shell."""
     print("$ flowccl", *words, flush=True)
-    if code := flowccl([str(word) for word in words]):
-        sys.exit(code)
+    subprocess.run([sys.executable, "-m", "flowccl", *map(str, words)], check=True)
 
 
 class SlowGloo:

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from math import inf
 from typing import Any
 
 from flowccl.bounds.lower_bound import Bound, lower_bound
+from flowccl.catalog.forked import Forked
 from flowccl.catalog.repair import FaultyMachine
 from flowccl.catalog.substitution import substituted
 from flowccl.catalog.tree_repair import repaired_trees
@@ -16,7 +19,7 @@ from flowccl.lowered import program_estimate_us
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.runtimes.machine import on_runtime
-from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES, RuntimeProfile
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
 from flowccl.search.context import SearchContext
@@ -28,8 +31,17 @@ from flowccl.verifier.verify import verify
 _SUBDIVISIONS = (1, 2)  # smaller chunks spread the traffic of a lost link over more of the others
 _METHODS = ("hierarchical", "greedy")  # the quick ones, best first: one step is a whole schedule
 _NO_TIME_LIMIT_S = 3600.0  # work is counted in steps
-_REPAIRED = 4_000  # transfers of the largest schedule whose chunks are subdivided: more would take too long to compare
-_LOWERED = 8_000  # transfers that are lowered to compare programs: about two seconds on one core
+_REPAIRED = 2_000  # transfers of the largest schedule whose chunks are subdivided: more would take too long to compare
+_LOWERED = 4_000  # transfers that are lowered to compare programs: about a second
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A schedule and the time of its program (without a runtime, its own), or why there is none."""
+
+    schedule: Schedule | None = None
+    time_us: float = inf
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,29 +82,40 @@ class Replanned:
         }
 
 
-def replan(schedule: Schedule, *, without: Sequence[str] = (), slow: Sequence[str] = (), steps: int = 1) -> Replanned:
+def replan(
+    schedule: Schedule,
+    *,
+    without: Sequence[str] = (),
+    slow: Sequence[str] = (),
+    steps: int = 1,
+    in_parallel: bool = False,
+) -> Replanned:
     """Return a plan for the machine with faults, repaired from the schedule; see `with_faults` for the texts.
 
     Transfers, trees or chunks that use faulty links get other paths; chunks are subdivided where that helps. Quick
-    methods run `steps` counted steps with the chunks of the schedule (0: only if no repair is valid). The earliest plan
-    is returned, verified; for a runtime, the one with the earliest program. Raises InputError if the faults disconnect
-    GPUs.
+    methods run `steps` counted steps with the chunks of the schedule (0: only if no repair is valid); `in_parallel`, in
+    a forked process, which suits programs without threads of their own. The earliest plan is returned, verified; for a
+    runtime, the one with the earliest program. Raises InputError if the faults disconnect GPUs.
     """
     faults = find_faults(schedule.topology, without=without, slow=slow)
     if not faults:
         raise InputError("nothing to do: give a lost link with --without, or a slow one with --slow")
     machine = FaultyMachine(schedule, faults)
     late = machine.late()
-    found = _repairs(schedule, faults, late)
-    if steps or not found:
-        found += _fresh(schedule, machine.near.topology, max(steps, 1))
-    if not found:
-        raise NothingFoundError(f"no plan found for {schedule.demand.collective} with these faults")
-    chosen, program_us = _fastest(found, schedule.runtime or PROFILES["ideal"])
-    bound = lower_bound(chosen.topology, chosen.demand)
+    fresh = partial(_fresh_plan, schedule, machine.near.topology, max(steps, 1))
+    forked = Forked(fresh) if in_parallel and steps else None
+    found = [_fastest(_repairs(schedule, faults, late), schedule.runtime)]
+    if steps or not found[0].schedule:
+        found.append(fresh() if forked is None else forked.result())
+    chosen = min(found, key=lambda one: one.time_us)
+    if chosen.schedule is None:
+        problem = next((one.problem for one in found if one.problem), "")
+        raise NothingFoundError(problem or f"no plan found for {schedule.demand.collective} with these faults")
+    bound = lower_bound(chosen.schedule.topology, chosen.schedule.demand)
     late_us = None if late is None else late.finish_us
-    times = (schedule.finish_us, late_us, chosen.finish_us, program_us)
-    return Replanned(chosen, faults, len(machine.affected), len(schedule), *times, bound)
+    program_us = None if schedule.runtime is None else chosen.time_us
+    times = (schedule.finish_us, late_us, chosen.schedule.finish_us, program_us)
+    return Replanned(chosen.schedule, faults, len(machine.affected), len(schedule), *times, bound)
 
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:
@@ -120,8 +143,8 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
     return subdivide(schedule, fine)
 
 
-def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
-    """The schedule of the first quick method that suits the faulty machine, and one with operations of switches.
+def _fresh_plan(schedule: Schedule, topology: Topology, steps: int) -> _Plan:
+    """The plan of the first quick method that suits the faulty machine, or one with operations of switches.
 
     The links of the machine already have the message costs of the runtime. Runtimes run in-network operations only as
     the method `in-network` uses them: for the others, switches forward.
@@ -132,7 +155,7 @@ def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]
     found = [next((made for made in quick if made is not None), None)]
     if runtime is not None and any(node.reduces for node in topology.nodes[topology.num_gpus :]):
         found.append(_after_steps("in-network", topology, schedule.demand, steps))
-    return [replace(made, runtime=runtime) for made in found if made is not None]
+    return _fastest([replace(made, runtime=runtime) for made in found if made is not None], runtime)
 
 
 def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) -> Schedule | None:
@@ -151,27 +174,21 @@ def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) ->
     return None if made is None or verify(made) else made
 
 
-def _fastest(found: Sequence[Schedule], runtime: RuntimeProfile) -> tuple[Schedule, float | None]:
-    """The earliest plan; for a runtime, the one with the earliest program, and its time.
+def _fastest(found: Sequence[Schedule], runtime: RuntimeProfile | None) -> _Plan:
+    """The earliest plan; for a runtime, the one with the earliest program.
 
     Plans that the runtime cannot run are left out. Programs are compared in the order of the completion times of their
     plans, until the counted work is spent.
     """
-    ordered = sorted(found, key=lambda one: one.finish_ps)
-    if runtime.is_ideal:
-        return ordered[0], None
-    best: tuple[float, int] | None = None
-    problem, work = "", 0
-    for number, schedule in enumerate(ordered):
+    best, work = _Plan(), 0
+    for schedule in sorted(found, key=lambda one: one.finish_ps):
         work += len(schedule)
-        if best is not None and (schedule.finish_us > best[0] or work > _LOWERED):
+        if schedule.finish_us > best.time_us or (best.schedule is not None and work > _LOWERED):
             break
         try:
-            time_us = program_estimate_us(schedule, runtime)
+            time_us = schedule.finish_us if runtime is None else program_estimate_us(schedule, runtime)
         except InputError as error:
-            problem = str(error)
+            best = replace(best, problem=f"{runtime.name if runtime else ''} can run no plan that was found: {error}")
             continue
-        best = min(best or (time_us, number), (time_us, number))
-    if best is None:
-        raise NothingFoundError(f"{runtime.name} can run none of the plans that were found: {problem}")
-    return ordered[best[1]], best[0]
+        best = min(best, replace(best, schedule=schedule, time_us=time_us), key=lambda one: one.time_us)
+    return best

@@ -60,13 +60,15 @@ def _carriers(schedule: Schedule, unit: NDArray[np.int64], hit: NDArray[np.bool_
 
 def _groups(schedule: Schedule) -> NDArray[np.int64]:
     """A number for each chunk, the same for chunks that share messages, directly or through others."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    count = len(schedule.demand)
-    ends = (schedule.chunk, schedule.chunk[schedule.leader])
-    _, group = connected_components(coo_matrix((np.ones(len(schedule)), ends), (count, count)), directed=False)
-    return np.asarray(group, dtype=np.int64)
+    group = np.arange(len(schedule.demand), dtype=np.int64)
+    one, other = schedule.chunk, schedule.chunk[schedule.leader]
+    while True:
+        least = group.copy()
+        np.minimum.at(least, one, group[other])
+        np.minimum.at(least, other, group[one])
+        if np.array_equal(least, group):
+            return group
+        group = least
 
 
 def _loads(schedule: Schedule) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """`flowccl replan`: new plans after links were lost or became slow."""
 
 import argparse
+import gc
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,11 +59,15 @@ def _replan(options: argparse.Namespace) -> int:
         _check_out(out, given.is_dir())
     progress = LiveLine(options.quiet or options.verbose)
     results: dict[str, Replanned] = {}
+    gc.disable()  # it would take a tenth of the time of this short command
     try:
         for name, schedule in schedules.items():
             progress.phase(name)
-            results[name] = replan(schedule, without=options.without, slow=options.slow, steps=options.steps)
+            results[name] = replan(
+                schedule, without=options.without, slow=options.slow, steps=options.steps, in_parallel=True
+            )
     finally:
+        gc.enable()
         progress.clear()
     if out is not None and given.is_dir():
         save_replanned(given, load_catalog(given), results, out, without=options.without, slow=options.slow)

@@ -5,6 +5,7 @@ import pytest
 
 from flowccl import machine, save_schedule, synthesize, verify, with_faults
 from flowccl.catalog.files import load_catalog
+from flowccl.catalog.forked import Forked
 from flowccl.catalog.repair import FaultyMachine
 from flowccl.catalog.replan import replan
 from flowccl.catalog.substitution import substituted
@@ -119,6 +120,19 @@ def test_a_plan_with_operations_of_switches_keeps_them(switched):
 def synthesize_plain(schedule):
     topology, demand = machine("dgx_h100:2"), schedule.demand
     return synthesize(topology, demand, method="hierarchical", steps=1, runtime="mscclpp").schedule
+
+
+def test_a_forked_process_gives_the_same_plan(switched):
+    alone = replan(switched, without=["gpu0 <-> rail0"])
+    beside = replan(switched, without=["gpu0 <-> rail0"], in_parallel=True)
+    assert beside.schedule == alone.schedule
+    assert beside.to_json() == alone.to_json()
+
+
+def test_an_error_in_a_forked_process_is_raised_here():
+    with pytest.raises(ZeroDivisionError):
+        Forked(lambda: 1 // 0).result()
+    assert Forked(lambda: 7).result() == 7
 
 
 def test_chunks_that_have_no_equal_are_not_substituted(gathered):
