@@ -161,7 +161,8 @@ class PortfolioSearch:
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks, by the seconds of an arm with fewer."""
-        return self._has_time(_SAFETY * below.seconds * count / below.count)
+        more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
+        return self._has_time(_SAFETY * below.seconds * more)
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -181,7 +182,8 @@ class PortfolioSearch:
         """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
         best = min(mine, key=lambda arm: arm.best_ps)
         in_vain = len(mine) - 1 - mine.index(best) >= self.params.patience
-        if in_vain or (mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > self.best_ps):
+        first_ps = min(arm.best_ps for arm in self.arms if arm.name != REFINE)  # its own schedule may be refined
+        if in_vain or (mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > first_ps):
             return False
         if len(mine) == 1 or best is not mine[-1]:  # compare with what others found with no more chunks
             peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= mine[-1].count)

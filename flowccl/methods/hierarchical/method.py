@@ -18,13 +18,14 @@ from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
+from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import merge_lanes
 from flowccl.verifier.verify import verify
 
 _BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
 _LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
-_FILLING = 1 / 32  # part of the time that filling the pipeline may take
+_FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | 
 
 
 def useful_chunks(problem: Problem) -> int:
-    """The number of chunks per block with which filling the pipeline takes a small part of the time."""
+    """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     lanes = merge_lanes(problem.topology)
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
     trees = Problem(problem.topology, _spread_demand(problem))
@@ -66,7 +67,7 @@ def useful_chunks(problem: Problem) -> int:
     if problem.allreduce_ranks is not None:
         found += [one for variant in _exchanges(problem) if (one := _estimate_ps(problem, variant))]
     finish_ps, load_ps = min(found)
-    return max(int((finish_ps - load_ps) / (_FILLING * load_ps)), 1)
+    return 1 << max(int((finish_ps - load_ps) / (_FILLING * load_ps)) - 1, 0).bit_length()
 
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -134,11 +135,27 @@ def _first_chunks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan,
     The costs by which a plan is made scale with the sizes, so one plan serves for all numbers of chunks.
     """
     demand = problem.demand
-    planned = _planned_blocks(Problem(problem.topology, _first_pieces(demand)), variant)
+    topology, order = _with_sorted_links(problem.topology)
+    planned = _planned_blocks(Problem(topology, _first_pieces(demand)), variant)
     if planned is None:
         return None
-    scale = float(demand.chunk_bytes.max()) / _LARGEST_BYTES
-    return replace(planned[0], chunk=planned[0].chunk * demand.pieces), planned[1] * scale
+    plan, load_ps = planned
+    routes = Routes(plan.routes.ptr, order[plan.routes.link].astype(np.int32))
+    own_ps = np.empty_like(load_ps)
+    own_ps[order] = load_ps * (float(demand.chunk_bytes.max()) / _LARGEST_BYTES)
+    return replace(plan, routes=routes, chunk=plan.chunk * demand.pieces), own_ps
+
+
+@lru_cache(maxsize=8)
+def _with_sorted_links(topology: Topology) -> tuple[Topology, NDArray[np.int64]]:
+    """The machine with its links sorted, and the number of each in the given machine.
+
+    A machine whose links have the same bandwidth in both directions is then equal to its reversal: the plans of a
+    reduction are those of the distribution.
+    """
+    columns = (topology.link_latency_ps, topology.link_GBps, topology.link_dst, topology.link_src)
+    order = np.lexsort(columns).astype(np.int64)
+    return replace(topology, name="sorted", links=tuple(topology.links[link] for link in order)), order
 
 
 @lru_cache(maxsize=64)
@@ -195,17 +212,24 @@ def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] 
 
 
 def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64]) -> float:
-    """The highest mean load of links of one bandwidth: further chunks go where the load is still lower."""
-    used = load_ps > 0
-    _, kind = np.unique(topology.link_GBps[used], return_inverse=True)
-    return float((np.bincount(kind, load_ps[used]) / np.bincount(kind)).max())
+    """The highest mean load of alike links: further chunks go where the load is still lower."""
+    used, kind = load_ps > 0, _link_kinds(topology)
+    count = np.bincount(kind[used])
+    return float((np.bincount(kind[used], load_ps[used]) / np.maximum(count, 1)).max())
 
 
 def _is_balanced(topology: Topology, load_ps: NDArray[np.float64]) -> bool:
-    """Whether all links of the same bandwidth have nearly the same load."""
-    _, kind = np.unique(topology.link_GBps, return_inverse=True)
+    """Whether all alike links have nearly the same load."""
+    kind = _link_kinds(topology)
     mean_ps = np.bincount(kind, load_ps) / np.bincount(kind)
     return bool(np.all(load_ps <= _BALANCED * mean_ps[kind]))
+
+
+def _link_kinds(topology: Topology) -> NDArray[np.int64]:
+    """A number for each link, the same for links of one bandwidth from GPUs to switches, back, or between alike."""
+    ends = topology.stores[topology.link_src], topology.stores[topology.link_dst]
+    kinds = np.unique(np.stack((topology.link_GBps, *ends)), axis=1, return_inverse=True)[1]
+    return kinds.reshape(-1).astype(np.int64)
 
 
 def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
@@ -215,7 +239,7 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
         return None
     balanced = _is_balanced(problem.topology, planned[1])
     pieces = problem.demand.pieces
-    plan = planned[0].repeated(pieces, 1) if balanced else _planner(problem, variant).plan()
+    plan = planned[0].repeated(pieces, 1) if balanced or pieces == 1 else _planner(problem, variant).plan()
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
     if schedule is not None and problem.is_reduction and verify(schedule):  # a gateway received before it had sent

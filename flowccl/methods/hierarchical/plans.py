@@ -182,7 +182,7 @@ class Planner:
         for g in others:
             ends = np.array(inside[g])
             off_rail = (index[ends] - index[ranks[at]]) % len(index)
-            cost = own[g] + np.sum([self._pair_cost([one], inside[g], size)[0] for one in chosen.values()], axis=0)
+            cost = own[g] + self._pair_cost(list(chosen.values()), inside[g], size).sum(axis=0)
             if not np.isfinite(cost.min()):
                 raise NoExchangeError
             chosen[g] = int(ends[np.lexsort((off_rail, cost))[0]])

@@ -104,7 +104,8 @@ class TreeBuilder:
         network = self.network
         src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
         links = network.links[routes]
-        gateways, place = np.unique(end, return_inverse=True)
+        gateways = np.flatnonzero(np.bincount(end))
+        place = np.searchsorted(gateways, end)
         cost = network.cost(links, size) + self.spread_cost(gateways, wanted, size)[place]
         before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
         if before.any():
