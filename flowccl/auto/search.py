@@ -90,7 +90,7 @@ class PortfolioSearch:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             useful = [(name, count) for name in names for count in self._useful_counts(name)]
-            return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
+            return [(self._open(name, count), 1) for name, count in useful or ((name, 1) for name in missing)]
         first = [arm for arm in self._running() if arm.count == 1 and not arm.traits.slow_second_step]
         if young := [arm for arm in first if arm.taken < self.params.first_steps]:
             return [(arm, 1) for arm in young]
@@ -182,8 +182,7 @@ class PortfolioSearch:
         """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
         best = min(mine, key=lambda arm: arm.best_ps)
         in_vain = len(mine) - 1 - mine.index(best) >= self.params.patience
-        first_ps = min(arm.best_ps for arm in self.arms if arm.name != REFINE)  # its own schedule may be refined
-        if in_vain or (mine[0].traits.one_schedule and len(mine) > 1 and best.best_ps > first_ps):
+        if in_vain or (mine[0].traits.one_schedule and len(mine) > 1 and not self._leads(best)):
             return False
         if len(mine) == 1 or best is not mine[-1]:  # compare with what others found with no more chunks
             peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= mine[-1].count)
@@ -199,7 +198,12 @@ class PortfolioSearch:
         if not (mine := self._arms_of(name)):
             return enough and self._has_time(_SAFETY * work_s)
         known = count <= self.useful_chunks(name) or self.context.budget.steps is not None
-        return (enough or known) and self._fits(mine[-1], count)
+        leads = mine[-1].traits.one_schedule and self._leads(mine[-1])  # more chunks are all that it can try
+        return (enough or known or leads) and self._fits(mine[-1], count)
+
+    def _leads(self, arm: Arm) -> bool:
+        """Whether no other arm has a better schedule, but for refined ones: they may come from its own."""
+        return arm.best_ps <= min(other.best_ps for other in self.arms if other.name != REFINE)
 
     def _refinements(self) -> list[Arm]:
         """The most promising refinement of a schedule, where one is due."""
