@@ -30,10 +30,11 @@ _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks
 
 @dataclass(frozen=True, slots=True)
 class TreeVariant:
-    """Which levels are used, and how groups send to each other."""
+    """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups."""
 
     levels: tuple[int, ...]
     between: str
+    inside: str = "star"
 
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -90,7 +91,7 @@ def _spread_demand(problem: Problem) -> Demand:
 
 
 def variants(problem: Problem) -> list[TreeVariant]:
-    """All variants of trees; their shape matters where a group has more than two groups below it."""
+    """All variants of trees; their shape matters where a group has more than two groups or GPUs below it."""
     result = []
     for chosen in _subsets(problem):
         outer = [0, *(len(problem.hierarchy.levels[level]) for level in chosen[:-1])]
@@ -98,7 +99,9 @@ def variants(problem: Problem) -> list[TreeVariant]:
         many = any(inner > 2 * max(around, 1) for around, inner in zip(outer, below, strict=True))
         shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
         result += [TreeVariant(chosen, between) for between in shapes]
-    return result
+    most = int(np.bincount(problem.hierarchy.group_of(len(problem.hierarchy.levels) - 1)).max())
+    chains = [replace(one, inside="chain") for one in result if most > 2 and problem.is_multicast]
+    return result + chains
 
 
 def _subsets(problem: Problem) -> list[tuple[int, ...]]:
@@ -126,7 +129,7 @@ def _of_variants(problem: Problem, some: list[TreeVariant], best_ps: float) -> I
 
 def _planner(problem: Problem, variant: TreeVariant) -> Planner:
     labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
-    return Planner(problem.topology, problem.demand, TreeShape(labels, variant.between))
+    return Planner(problem.topology, problem.demand, TreeShape(labels, variant.between, variant.inside))
 
 
 def _first_chunks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan, NDArray[np.float64]] | None:

@@ -26,10 +26,14 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """Levels to use, as the group of every GPU, the outermost first; and the tree between groups of a level."""
+    """Levels to use, as the group of every GPU, the outermost first; and the trees between groups and inside them.
+
+    Chains inside groups load the links of all GPUs alike, wherever chunks enter: together they are a ring.
+    """
 
     labels: tuple[tuple[int, ...], ...]
     between: str = "direct"  # or "chain", "tree"; of an exchange "direct" or "stages"
+    inside: str = "star"  # or "chain"
 
     @property
     def is_staged(self) -> bool:
@@ -121,10 +125,12 @@ class TreeBuilder:
         return result
 
     def spread_cost(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
-        """What it costs that each gateway forwards a chunk to all wanted GPUs."""
+        """What it costs that each gateway forwards a chunk to all wanted GPUs; chains cost the same from everywhere."""
         for into, out in self.network.multicasts if len(wanted) > 2 else ():
             if all(rank in out for rank in wanted):
                 return self._multicast_cost(into, {rank: out[rank] for rank in wanted}, gateways, size)
+        if self.shape.inside == "chain":
+            return np.zeros(len(gateways))
         return self.network.star_cost(gateways, np.array(wanted), size)
 
     def _multicast_cost(
@@ -154,7 +160,7 @@ class TreeBuilder:
             self.network.add(list(links), size)
             return [Edge(root, tuple(wanted), links)]
         if wanted and (self.network.count[root, wanted] == 1).all():
-            return self._star(root, wanted, size)
+            return self._chain(root, wanted, size) if self.shape.inside == "chain" else self._star(root, wanted, size)
         edges, reached = list[Edge](), {root}
         gpus = self.network.topology.num_gpus
         for rank in sorted(wanted, key=lambda rank: (rank - root) % gpus):
@@ -174,6 +180,11 @@ class TreeBuilder:
         np.add.at(network.load_ps, links, size * network.per_byte_ps[links])
         used = [[link for link in row if link < len(network.topology.links)] for row in links.tolist()]
         return [Edge(root, (end,), tuple(row)) for end, row in zip(ends, used, strict=True)]
+
+    def _chain(self, root: int, wanted: list[int], size: int) -> list[Edge]:
+        """From the root to the next wanted GPU, from there to the one after it, and so on around the group."""
+        gpus = self.network.topology.num_gpus
+        return self._path([root, *sorted(wanted, key=lambda rank: (rank - root) % gpus)], size)
 
     def _path(self, nodes: list[int], size: int) -> list[Edge]:
         """One edge after the other."""
