@@ -25,7 +25,7 @@ from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 from tests.strategies import demands, topologies
 
-EACH = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+EACH = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -107,13 +107,13 @@ def test_recursive_doubling_needs_a_power_of_two(problem):
         next(steps("recursive-doubling", problem))
 
 
-@settings(EACH, max_examples=40)
+@settings(EACH, max_examples=25)
 @given(problems())
 def test_multi_ring_on_random_machines(problem):
     check_baseline("multi-ring", problem)
 
 
-@settings(EACH, max_examples=40)
+@settings(EACH, max_examples=25)
 @given(problems())
 def test_double_binary_tree_on_random_machines(problem):
     check_baseline("double-binary-tree", problem)

@@ -32,7 +32,9 @@ def dispatched() -> list[str]:
     return [name for name in core.__cpu_dispatch__ if core.__cpu_features__.get(name)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
+@pytest.mark.parametrize(
+    "case", [*CASES[:2], pytest.param(CASES[2], marks=pytest.mark.slow)], ids=lambda case: "-".join(case)
+)
 def test_without_the_faster_paths_of_numpy(tmp_path, case):
     disabled = synthesized(tmp_path, case, NPY_DISABLE_CPU_FEATURES=" ".join(dispatched()))
     assert disabled == synthesized(tmp_path, case)

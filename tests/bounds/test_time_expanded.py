@@ -25,7 +25,7 @@ def bound_ps(topology, demand, most_ps):
     st.sampled_from([2_000, 60_000, 900_000]),
     st.sampled_from(["allgather", "alltoall"]),
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_schedule_is_earlier(topology, size, name):
     found = synthesize(topology, name, size, method="greedy", chunks=2, steps=3, time_limit_s=100)
     demand = collective(name, topology.num_gpus, size, 1)

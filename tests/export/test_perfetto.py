@@ -135,7 +135,7 @@ def test_slices_and_flows_are_those_of_the_schedule(name: str, what: str, method
     assert Counter(event["args"]["transfer"] for event in found["X"]).keys() == set(range(len(schedule)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(spread_out(buffers=False))
 def test_random_schedules_have_valid_traces(schedule: Schedule) -> None:
     assume(len(schedule) > 0)

@@ -41,7 +41,7 @@ def problems(draw):
 
 
 @given(problems())
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_every_schedule_is_valid_and_better_than_all_before(problem):
     topology, demand = problem
     search = LnsSearch(topology, demand, seed=1)
@@ -101,7 +101,7 @@ def test_one_step_repairs_a_few_late_chunks_of_many():
 
 
 @given(problems())
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_repaired_schedules_are_valid_and_never_later(problem):
     topology, demand = problem
     other = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0)))

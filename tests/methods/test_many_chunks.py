@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 from flowccl import Link, Node, Topology, synthesize
-gpus = 12
+gpus = 8
 nodes = [Node(name=f"gpu{i}") for i in range(gpus)] + [Node(name=f"s{i}", kind="switch") for i in range(gpus)]
 pairs = [(i, gpus + i) for i in range(gpus)] + [(gpus + i, gpus + i + 1) for i in range(gpus - 1)]
 links = [Link(src=x, dst=y, bandwidth_GBps=25.0, latency_us=0.7) for a, b in pairs for x, y in ((a, b), (b, a))]

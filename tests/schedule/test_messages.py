@@ -29,7 +29,7 @@ from tests.strategies import demands, topologies
 
 US = 1_000_000  # picoseconds
 INFINIBAND = Link(src=0, dst=1, bandwidth_GBps=1000 / 106, overhead_us=1.7)  # TACCL section 2.1: 1.7 us and 106 us/MB
-RANDOM = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+RANDOM = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 def chain(*links: Link) -> Topology:

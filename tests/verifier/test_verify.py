@@ -427,13 +427,13 @@ def test_the_slow_verifier_agrees_on_valid_schedules(schedule):
     assert_verifiers_agree(schedule)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_slow_verifier_agrees_on_damaged_schedules(data):
     assert_verifiers_agree(damaged(data.draw, data.draw(schedules())))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_slow_verifier_agrees_on_buffers(data):
     """Random buffer limits for schedules that were made without them."""
@@ -443,7 +443,7 @@ def test_the_slow_verifier_agrees_on_buffers(data):
     assert_verifiers_agree(replace(schedule, topology=replace(schedule.topology, nodes=tuple(nodes))))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_slow_verifier_agrees_on_routes_of_any_links(data):
     """Any links as one transfer: both verifiers find the same trees and the same times."""
