@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -95,57 +95,30 @@ def synthesize(
     """
     limit_s = _checked_limit(time_limit_s)
     target = runtime_profile(runtime) if isinstance(runtime, str) else runtime
-    if not target.is_ideal:
-        sms = _check_runtime(target, topology, collective, sms)
-        size_bytes, ideal = _served_size(topology, collective, size_bytes), topology
-        topology = on_runtime(topology, target, in_network=method == "in-network")
-    if chunks is None and method != "auto" and info_of(method).epochs:
-        chunks = 1
-    if method != "auto" and info_of(method).own_chunks:
-        options, chunks = {**(options or {}), "chunks": chunks}, 1
-    check_memory(topology, collective, chunks)
-    demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
-    if chunks is None and not isinstance(collective, Demand):
-        demand_of = _multiples(demand_of, getattr((options or {}).get("sketch"), "chunks", 1))
-    first = demand_of(1)
-    first.check_fits(topology)
-    _check_duration(topology, first)
+    task = _task(topology, collective, size_bytes, root, method, chunks, target, sms, dict(options or {}))
+    problem, first = task.problem, task.problem.demand
     if chunks is not None and steps is None:
         _check_chunks(chunks, first, limit_s)
-    problem = Problem(topology, first)
-    lanes = split_trunks(topology)  # the search plans one transfer at a time on every link
+    lanes = split_trunks(problem.topology)  # the search plans one transfer at a time on every link
     searched = problem if lanes is None else Problem(lanes.topology, first)
-    search_s = limit_s if target.is_ideal else limit_s * _SEARCH_SHARE
     watch, params = MemoryWatch(), AutoParams()
+    search_s = limit_s if target.is_ideal else limit_s * _SEARCH_SHARE
     budget = Budget(search_s, steps, should_stop=lambda: should_stop() or watch())
-    context = SearchContext(budget, seed=seed, options=options or {})
-    most = params.max_deliveries if steps is not None else min(params.max_deliveries, most_deliveries(topology, first))
+    context = SearchContext(budget, seed=seed, options=task.options)
+    fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
     loader = MethodLoader(_names(method, searched), repeatable=steps is not None)
     methods = loader.first(on_phase)
     context.notes |= loader.notes
     if loader.all_first:
         context.budget.started = time.monotonic()
     bounds = BoundSearch(problem, context, gap)
-    trace: list[Progress] = []
-    best: Schedule | None = None
-    interrupted = False
-    try:
-        useful = partial(_useful_chunks, problem=searched, gap=gap if method != "auto" else None, context=context)
-        least = _least_chunk(min_chunk_bytes, first)
-        counts = ChunkCounts(demand_of, least, most, for_runtime=not target.is_ideal)
-        search = PortfolioSearch(
-            searched.topology, counts, methods, context, workers, lean, cache(useful), params, loader.more
-        )
-        for best in search.run():  # each verified
-            found_s = context.budget.elapsed_s
-            bounds.begin()
-            trace.append(Progress(best.finish_us, bounds.bound.us if bounds.bound else None, best.method, found_s))
-            log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
-            if on_progress:
-                on_progress(trace[-1])
-    except KeyboardInterrupt:
-        interrupted = True
-        log.warning("interrupted")
+    useful = partial(_useful_chunks, problem=searched, gap=gap if method != "auto" else None, context=context)
+    least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
+    counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
+    search = PortfolioSearch(
+        searched.topology, counts, methods, context, workers, lean, cache(useful), params, loader.more
+    )
+    best, trace, interrupted = _searched(search, bounds, on_progress)
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
     context.notes |= watch.notes(most < params.max_deliveries)
@@ -153,22 +126,94 @@ def synthesize(
         raise NothingFoundError(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
-    lowered, found = None, search.found()
+    found = search.found()
     if lanes is not None:
         found, best = [on_trunks(one, lanes) for one in found], _verified(on_trunks(best, lanes))
+    lowered = None
     if target.is_ideal:
         best = leanest(found, best, lean)
     else:
         found = [replace(one, runtime=target) for one in found if not verify(one)]
-        switched = in_network_schedules(ideal, target, counts.demand, context) if method == "auto" else ()
-        best, lowered = best_program(found, target, sms, lean, lambda: context.budget.elapsed_s > limit_s, switched)
-        if best.topology != topology:
-            bound = lower_bound(best.topology, best.demand)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+        switched = in_network_schedules(topology, target, counts.demand, context) if method == "auto" else ()
+        late = partial(_is_over, context, limit_s)
+        best, lowered = best_program(found, target, task.sms, lean, late, switched)
+        bound = bound if best.topology == problem.topology else lower_bound(best.topology, best.demand)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
-    seconds = context.budget.elapsed_s
+    seconds, memory = context.budget.elapsed_s, _peak_memory_MB()
     return Result(best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is to be planned: the problem with one chunk per block, and the demand for any number of chunks.
+
+    Its machine is as the runtime uses it, with at most `sms` threadblocks on a GPU.
+    """
+
+    problem: Problem
+    demand_of: Callable[[int], Demand]
+    options: dict[str, Any]
+    sms: int | None
+
+
+def _task(
+    topology: Topology,
+    collective: str | Demand | Callable[[int], Demand],
+    size_bytes: int | None,
+    root: int,
+    method: str,
+    chunks: int | None,
+    target: RuntimeProfile,
+    sms: int | None,
+    options: dict[str, Any],
+) -> _Task:
+    """Check what was asked for, and return what is to be planned."""
+    if not target.is_ideal:
+        sms = _check_runtime(target, topology, collective, sms)
+        size_bytes = _served_size(topology, collective, size_bytes)
+        topology = on_runtime(topology, target, in_network=method == "in-network")
+    if chunks is None and method != "auto" and info_of(method).epochs:
+        chunks = 1
+    if method != "auto" and info_of(method).own_chunks:
+        options, chunks = {**options, "chunks": chunks}, 1
+    check_memory(topology, collective, chunks)
+    demand_of = _demand_of(topology, collective, size_bytes, chunks, root)
+    if chunks is None and not isinstance(collective, Demand):
+        demand_of = _multiples(demand_of, getattr(options.get("sketch"), "chunks", 1))
+    first = demand_of(1)
+    first.check_fits(topology)
+    _check_duration(topology, first)
+    return _Task(Problem(topology, first), demand_of, options, sms)
+
+
+def _searched(
+    search: PortfolioSearch, bounds: BoundSearch, on_progress: Callable[[Progress], None] | None
+) -> tuple[Schedule | None, list[Progress], bool]:
+    """Run a search; return its best schedule, the trace of its improvements, and whether it was interrupted."""
+    best: Schedule | None = None
+    trace: list[Progress] = []
+    try:
+        for best in search.run():  # each verified
+            found_s = search.context.budget.elapsed_s
+            bounds.begin()
+            trace.append(Progress(best.finish_us, bounds.bound.us if bounds.bound else None, best.method, found_s))
+            log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
+            if on_progress:
+                on_progress(trace[-1])
+    except KeyboardInterrupt:
+        log.warning("interrupted")
+        return best, trace, True
+    return best, trace, False
+
+
+def _is_over(context: SearchContext, limit_s: float) -> bool:
+    """Whether the time limit is over; the budget of the search is only a part of it."""
+    return context.budget.elapsed_s > limit_s
+
+
+def _peak_memory_MB() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def _check_runtime(
