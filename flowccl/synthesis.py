@@ -145,7 +145,7 @@ def synthesize(
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _SynthesisTask:
     """What is to be planned: the problem with one chunk per block, and the demand for any number of chunks.
 
     Its machine is as the runtime uses it, with at most `sms` threadblocks on a GPU.
@@ -167,7 +167,7 @@ def _task(
     target: RuntimeProfile,
     sms: int | None,
     options: dict[str, Any],
-) -> _Task:
+) -> _SynthesisTask:
     """Check what was asked for, and return what is to be planned."""
     if not target.is_ideal:
         sms = _check_runtime(target, topology, collective, sms)
@@ -184,7 +184,7 @@ def _task(
     first = demand_of(1)
     first.check_fits(topology)
     _check_duration(topology, first)
-    return _Task(Problem(topology, first), demand_of, options, sms)
+    return _SynthesisTask(Problem(topology, first), demand_of, options, sms)
 
 
 def _searched(
