@@ -169,10 +169,25 @@ def test_chunks_on_links_with_many_entries_are_not_right_shifted():
     assert not search._few_entries()  # on ndv2:2, right-shifting took 13 s
 
 
+def uncompiled(function):
+    return getattr(function, "py_func", function)
+
+
 def test_a_path_that_closed_a_cycle_is_not_booked():
     """Nodes 1 -> 2 -> 3 -> 1 feed each other, 4 hangs on them, 5 has lost its route, 6 begins in the tree at 0."""
     net = SimpleNamespace(start=np.array([0, 1, 2, 3, 3, 0]))
     trees = SimpleNamespace(route=np.array([[-1, 3, 1, 2, 4, -1, 5]]))
     scratch = SimpleNamespace(member=np.arange(7) == 0)
-    plain = getattr(_is_connected, "py_func", _is_connected)
-    assert [node for node in range(7) if plain(net, trees, scratch, 0, node)] == [0, 6]
+    assert [node for node in range(7) if uncompiled(_is_connected)(net, trees, scratch, 0, node)] == [0, 6]
+
+
+@pytest.mark.parametrize(
+    ("begin", "until"), [([0, 0, 30], [10, 20, 34]), ([0, 5, 30], [10, 20, 34]), ([0, 2, 2], [20, 4, 10])]
+)
+def test_the_search_for_slots_ends_where_bookings_overlap(begin, until):
+    """The only link is busy up to 20 ps; a search that goes back to earlier bookings would never end."""
+    table = Timetable(np.array([3]), np.array([begin]), np.array([until]), np.zeros((1, 3), dtype=np.int32))
+    net = SimpleNamespace(hop_ptr=np.array([0, 1]), hop_link=np.array([0]), hop_offset_ps=np.array([0]))
+    with patch.object(timetable_kernels, "first_after", uncompiled(timetable_kernels.first_after)):
+        assert uncompiled(timetable_kernels.earliest)(net, table, 0, 5, 0, np.inf) == 20
+        assert uncompiled(timetable_kernels.latest)(net, table, 0, 5, 19) <= 19

@@ -72,16 +72,20 @@ def first_after(table: Timetable, link: int, time: int) -> int:
 
 @inner
 def earliest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int, limit: float) -> int:
-    """The earliest start from `time` on at which all links of a route are free; the search stops at `limit`."""
+    """The earliest start from `time` on at which all links of a route are free; the search stops at `limit`.
+
+    Entries may overlap: an adopted schedule may occupy a link for less time than the table says.
+    """
     while True:
         free = True
         for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
             link, begin = net.hop_link[h], time + net.hop_offset_ps[h]
             place = first_after(table, link, begin)
             while place < table.entries[link] and table.begin_ps[link, place] < begin + busy:
-                begin = table.until_ps[link, place]
+                if table.until_ps[link, place] > begin:
+                    begin = table.until_ps[link, place]
+                    free = False
                 place += 1
-                free = False
             time = begin - net.hop_offset_ps[h]
         if free or time >= limit:
             return time
@@ -100,9 +104,10 @@ def latest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int
             if place == table.entries[link] or table.begin_ps[link, place] >= begin + busy:
                 place -= 1
             while place >= 0 and table.until_ps[link, place] > begin:
-                begin = table.begin_ps[link, place] - busy
+                if table.begin_ps[link, place] < begin + busy:
+                    begin = table.begin_ps[link, place] - busy
+                    free = False
                 place -= 1
-                free = False
             time = begin - net.hop_offset_ps[h]
         if free:
             return time
