@@ -92,6 +92,17 @@ def _connected(gpus: int, src: NDArray[np.int32], end: NDArray[np.int32], keep: 
     return np.array([first[int(name)] for name in label], dtype=np.int64)
 
 
+def _widest(
+    gpus: int, src: NDArray[np.int32], end: NDArray[np.int32], rate: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The rate of the widest path between the ends of each pair, over any of the pairs."""
+    widest = rate.copy()
+    for least in np.unique(rate)[::-1].tolist():
+        label = _connected(gpus, src, end, rate >= least)
+        widest = np.maximum(widest, np.where(label[src] == label[end], least, 0.0))
+    return widest
+
+
 def _is_nested(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
     """Whether every group of one partition lies inside a group of the other, or the other way around."""
     pairs = len(np.unique(one * (other.max() + 1) + other))
@@ -105,13 +116,18 @@ def _is_faster(
     rate: NDArray[np.float64],
     latency: NDArray[np.float64],
 ) -> bool:
-    """Whether pairs inside groups have a typical rate or latency that is better by `FASTER` than of those between."""
+    """Whether pairs inside groups have a typical rate or latency that is better by `FASTER` than of those between.
+
+    Inside groups, the rate of a pair is that of the widest path over other GPUs: a host whose GPUs are joined by direct
+    links need not have one between every two.
+    """
     inside = label[src] == label[end]
     if not inside.any():
         return False
     if inside.all():
         return True
-    faster = np.median(rate[inside]) >= FASTER * np.median(rate[~inside]) * (1 - 1e-9)
+    widest = _widest(len(label), src[inside], end[inside], rate[inside])
+    faster = np.median(widest) >= FASTER * np.median(rate[~inside]) * (1 - 1e-9)
     nearer = FASTER * np.median(latency[inside]) <= np.median(latency[~inside]) * (1 + 1e-9)
     return bool(faster or nearer)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flowccl import synthesize
+from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.method import TreeVariant, _first_chunks, _first_pieces
@@ -16,6 +17,7 @@ from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
+from flowccl.topology.faults import with_faults
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.topology.trunks import merge_lanes, split_trunks
@@ -224,3 +226,20 @@ def test_chains_inside_hosts_load_all_gpus_alike_where_few_of_them_send_to_the_o
     assert result.bound.us == pytest.approx(31 * 2**25 / 125e3, rel=1e-4)
     assert result.gap < 0.06
     assert result.loss == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("without", "slow"), [([], ["gpu3 <-> rail3=100Gb/s"]), (["gpu3 <-> rail3"], [])])
+def test_a_slow_or_lost_network_card_of_four_hosts_passes_its_share_on(without, slow):
+    """Alone, the slow card would take 480 us; all others together have to carry little more than without the fault."""
+    faulty = with_faults(machine("dgx_h100:4"), without=without, slow=slow)
+    assert best(faulty, "allgather", 64_000_000, 8).finish_us <= 147
+
+
+def test_hosts_with_direct_links_get_trees_over_them():
+    """All cards of mi250 are busy all the time, and the links inside a host less than that."""
+    problem = Problem(machine("mi250:4"), collective("allgather", 64, 1_000_000_000))
+    planned = _first_chunks(problem, TreeVariant((0,), "direct"))
+    assert planned is not None
+    assert planned.load_ps.max() / 1e6 == pytest.approx(3750)
+    schedule = best(machine("mi250:2"), "allgather", 1_000_000_000, 4)
+    assert schedule.finish_ps <= 1.25 * lower_bound(schedule.topology, schedule.demand).ps

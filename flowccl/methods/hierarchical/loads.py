@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.topology.hierarchy import FASTER
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 
@@ -70,6 +71,7 @@ class LoadedRoutes:
         self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
         self.per_byte_ps = table.per_byte_ps
         self.known: dict[tuple[int, int], I64] = {}
+        self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
 
     def routes(self, a: int, b: int) -> I64:
         """The routes from one node to another that is its neighbour."""
@@ -108,6 +110,15 @@ class LoadedRoutes:
         cost = np.zeros(links.shape)
         cost[first] = self.cost(links[first][:, None], times[:, None] * size)
         return np.where((away & (route < 0)).any(axis=1), np.inf, cost.sum(axis=1))
+
+    def is_uneven(self, root: int, ends: list[int]) -> bool:
+        """Whether the root has direct links to some ends and much slower routes to others: then GPUs forward chunks."""
+        routes = self.first[root, ends]
+        if (routes < 0).any():
+            return False
+        slowest = self.per_byte_ps[self.links[routes]].max(axis=1)
+        direct = (self.links[routes] < len(self.topology.links)).sum(axis=1) == 1
+        return bool(direct[np.argmin(slowest)] and slowest.max() > FASTER * slowest.min())
 
     def add(self, links: list[int], size: int) -> None:
         """Count bytes on links."""

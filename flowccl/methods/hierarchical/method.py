@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from flowccl.adapters.reduction import with_reductions
 from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.methods.hierarchical.loads import LoadedRoutes
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
 from flowccl.methods.hierarchical.trees import TreeShape
@@ -105,9 +107,18 @@ def variants(problem: Problem) -> list[TreeVariant]:
 
 
 def _subsets(problem: Problem) -> list[tuple[int, ...]]:
-    """All sets of levels with the innermost one, the largest first."""
-    *outer, inner = range(len(problem.hierarchy.levels))
+    """All sets of levels with the innermost one, the largest first; none inside groups that have trees of their own."""
+    *outer, inner = range(_used_levels(problem))
     return [(*chosen, inner) for size in range(len(outer), -1, -1) for chosen in combinations(outer, size)]
+
+
+def _used_levels(problem: Problem) -> int:
+    """The number of levels to the first one whose groups are joined unevenly: trees there grow over their links."""
+    network = LoadedRoutes(problem.topology, np.zeros(len(problem.topology.links) + 1))
+    for level, groups in enumerate(problem.hierarchy.levels):
+        if any(len(ranks) > 1 and network.is_uneven(ranks[0], list(ranks[1:])) for ranks in groups):
+            return level + 1
+    return len(problem.hierarchy.levels)
 
 
 def _of_variants(problem: Problem, some: list[TreeVariant], best_ps: float) -> Iterator[Schedule | None]:
@@ -127,13 +138,22 @@ def _of_variants(problem: Problem, some: list[TreeVariant], best_ps: float) -> I
             kept = None
 
 
-def _planner(problem: Problem, variant: TreeVariant) -> Planner:
+def _planner(problem: Problem, variant: TreeVariant, overloaded: NDArray[np.bool_] | None = None) -> Planner:
     labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
-    return Planner(problem.topology, problem.demand, TreeShape(labels, variant.between, variant.inside))
+    shape = TreeShape(labels, variant.between, variant.inside)
+    return Planner(problem.topology, problem.demand, shape, overloaded)
 
 
-def _first_chunks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan, NDArray[np.float64]] | None:
-    """The plan of the first chunk of every block, and the load of each link; None: not possible.
+class _FirstPlan(NamedTuple):
+    """The plan of one chunk per block, the load of each link, and which links are overloaded without care."""
+
+    plan: TransferPlan
+    load_ps: NDArray[np.float64]
+    overloaded: NDArray[np.bool_]
+
+
+def _first_chunks(problem: Problem, variant: TreeVariant) -> _FirstPlan | None:
+    """The plan of the first chunk of every block; None: not possible.
 
     The costs by which a plan is made scale with the sizes, so one plan serves for all numbers of chunks.
     """
@@ -142,11 +162,13 @@ def _first_chunks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan,
     planned = _planned_blocks(Problem(topology, _first_pieces(demand)), variant)
     if planned is None:
         return None
-    plan, load_ps = planned
+    plan, load_ps, overloaded = planned
     routes = Routes(plan.routes.ptr, order[plan.routes.link].astype(np.int32))
     own_ps = np.empty_like(load_ps)
     own_ps[order] = load_ps * (float(demand.chunk_bytes.max()) / _LARGEST_BYTES)
-    return replace(plan, routes=routes, chunk=plan.chunk * demand.pieces), own_ps
+    own_overloaded = np.zeros_like(overloaded)
+    own_overloaded[order] = overloaded[:-1]
+    return _FirstPlan(replace(plan, routes=routes, chunk=plan.chunk * demand.pieces), own_ps, own_overloaded)
 
 
 @lru_cache(maxsize=8)
@@ -162,12 +184,18 @@ def _with_sorted_links(topology: Topology) -> tuple[Topology, NDArray[np.int64]]
 
 
 @lru_cache(maxsize=64)
-def _planned_blocks(problem: Problem, variant: TreeVariant) -> tuple[TransferPlan, NDArray[np.float64]] | None:
+def _planned_blocks(problem: Problem, variant: TreeVariant) -> _FirstPlan | None:
+    """The plan of a demand with one chunk per block; once more where links are overloaded, as a slow network card."""
     planner = _planner(problem, variant)
     try:
-        return planner.plan_of(1), planner.load_ps[:-1]
+        plan = planner.plan_of(1)
+        overloaded = planner.found_overloaded()
+        if overloaded.any():
+            planner = _planner(problem, variant, overloaded)
+            plan = planner.plan_of(1)
     except NoExchangeError:
         return None
+    return _FirstPlan(plan, planner.load_ps[:-1], overloaded)
 
 
 def _first_pieces(demand: Demand) -> Demand:
@@ -207,10 +235,10 @@ def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] 
     planned = _first_chunks(problem, variant)
     if planned is None:
         return None
-    first = PlanScheduler(problem.topology, problem.demand, planned[0], "").longest_first()
+    first = PlanScheduler(problem.topology, problem.demand, planned.plan, "").longest_first()
     if first is None:
         return None
-    load_ps, pieces = _typical_load_ps(problem.topology, planned[1]), problem.demand.pieces
+    load_ps, pieces = _typical_load_ps(problem.topology, planned.load_ps), problem.demand.pieces
     return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
 
@@ -240,9 +268,10 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     planned = _first_chunks(problem, variant)
     if planned is None:
         return None
-    balanced = _is_balanced(problem.topology, planned[1])
+    balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded.any()
     pieces = problem.demand.pieces
-    plan = planned[0].repeated(pieces, 1) if balanced or pieces == 1 else _planner(problem, variant).plan()
+    again = not balanced and pieces > 1  # further chunks of a block then take other ways than the first
+    plan = _planner(problem, variant, planned.overloaded).plan() if again else planned.plan.repeated(pieces, 1)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
     if schedule is not None and problem.is_reduction and verify(schedule):  # a gateway received before it had sent

@@ -21,6 +21,7 @@ from flowccl.methods.hierarchical.trees import Edge, TreeBuilder, TreeShape
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
+_OVERLOADED = 1.5  # load over the mean load of links like it; whole chunks make smaller differences
 _PLANNED = 4  # chunks per block that are planned one by one, so that unequal links get unequal shares
 
 
@@ -31,6 +32,7 @@ class Planner:
     topology: Topology
     demand: Demand
     shape: TreeShape
+    overloaded: NDArray[np.bool_] | None = None
     rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # chunk, links, reduce
     waits: list[tuple[int, int]] = field(default_factory=list)
     gang: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a transfer: its gang, and its turn in it
@@ -41,6 +43,9 @@ class Planner:
         self.backward = self.forward
         if self.demand.reduces:
             self.backward = TreeBuilder(LoadedRoutes(self.topology.reversed, load_ps), self.shape)
+        for tree in (self.forward, self.backward):
+            if self.overloaded is not None:
+                tree.network.overloaded = self.overloaded
         self.width = max(map(len, self.forward.members[-1]))
         self.turn = 0
         self.place: list[tuple[int, int, int]] = []  # of each transfer: round, shift and rail, see TransferPlan
@@ -53,6 +58,18 @@ class Planner:
         pieces = self.demand.pieces
         planned = _PLANNED if pieces > _PLANNED and pieces % _PLANNED == 0 else pieces
         return self.plan_of(planned).repeated(pieces // planned, planned)
+
+    def found_overloaded(self) -> NDArray[np.bool_]:
+        """The links between groups with more load than the links like them have on average, as a slow network card."""
+        topology, joins = self.topology, np.zeros(len(self.load_ps), dtype=np.bool_)
+        network, label = self.forward.network, np.array(self.shape.labels[0])
+        between = (network.src < len(label)) & (network.end < len(label))
+        between[between] = label[network.src[between]] != label[network.end[between]]
+        joins[network.links[between]] = True
+        kind = 2 * topology.stores[topology.link_src] + topology.stores[topology.link_dst]
+        load, used = self.load_ps[:-1], joins[:-1] & (self.load_ps[:-1] > 0)
+        mean = np.bincount(kind[used], load[used], 4) / np.maximum(np.bincount(kind[used], minlength=4), 1)
+        return np.append(used & (load > _OVERLOADED * mean[kind]), False)
 
     def plan_of(self, pieces: int) -> TransferPlan:
         """The plan of the first chunks of every block."""

@@ -54,6 +54,7 @@ class TreeBuilder:
             [[rank for rank, group in enumerate(label) if group == at] for at in range(max(label) + 1)]
             for label in shape.labels
         ]
+        self.routes_among: dict[tuple[int, ...], I64] = {}
         self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
         for ranks in self.members[-1]:
             self.index[ranks] = np.arange(len(ranks))
@@ -100,10 +101,10 @@ class TreeBuilder:
         return [edge]
 
     def choose(self, routes: I64, holder: int, have: list[int], wanted: list[int], size: int) -> int:
-        """Of some routes into a group, the best one: least load, then fewest further hops, then along the rail.
+        """Of some routes into a group, the best one: fewest further hops, then along the rail, then the least load.
 
         The load is that of the route and of what it makes necessary: the hop to its sender, and what its end forwards.
-        Costs that differ by less than one chunk more on the route count as equal, so that chunks keep to their rails.
+        Chunks keep to the network card of their holder, unless it is overloaded: then the least cost decides.
         """
         network = self.network
         src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
@@ -114,10 +115,10 @@ class TreeBuilder:
         before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
         if before.any():
             cost = np.where(before, cost + network.hop_cost(np.full_like(src, holder), src, size), cost)
-        worse = cost - network.cost(links, size, size) > cost.min()
+        worse = network.overloaded[links].any(axis=1) & (cost > cost.min() * (1 + 1e-9))
         hops = (src != holder) + before.astype(np.int64) + 2 * behind
         off_rail = (self.index[end] - self.index[src]) % len(self.index)
-        return int(routes[np.lexsort((src, off_rail, cost, hops, worse))[0]])
+        return int(routes[np.lexsort((src, cost, off_rail, hops, worse))[0]])
 
     def _mask(self, nodes: list[int]) -> NDArray[np.bool_]:
         result = np.zeros(len(self.index), dtype=np.bool_)
@@ -129,8 +130,8 @@ class TreeBuilder:
         for into, out in self.network.multicasts if len(wanted) > 2 else ():
             if all(rank in out for rank in wanted):
                 return self._multicast_cost(into, {rank: out[rank] for rank in wanted}, gateways, size)
-        if self.shape.inside == "chain":
-            return np.zeros(len(gateways))
+        if self.shape.inside == "chain" or (len(wanted) > 1 and self.network.is_uneven(wanted[0], wanted[1:])):
+            return np.zeros(len(gateways))  # trees of the group reach all from anywhere at about the same cost
         return self.network.star_cost(gateways, np.array(wanted), size)
 
     def _multicast_cost(
@@ -159,6 +160,8 @@ class TreeBuilder:
         if links is not None:
             self.network.add(list(links), size)
             return [Edge(root, tuple(wanted), links)]
+        if wanted and self.network.is_uneven(root, wanted):
+            return self._grown(root, wanted, size)
         if wanted and (self.network.count[root, wanted] == 1).all():
             return self._chain(root, wanted, size) if self.shape.inside == "chain" else self._star(root, wanted, size)
         edges, reached = list[Edge](), {root}
@@ -171,6 +174,43 @@ class TreeBuilder:
             edges += self._path(path[last:], size)
             reached.update(path)
         return edges
+
+    def _grown(self, root: int, wanted: list[int], size: int) -> list[Edge]:
+        """A tree that grows by the route with the least cost, where far from the root costs more."""
+        network, members = self.network, tuple(sorted([root, *wanted]))
+        if members not in self.routes_among:
+            self.routes_among[members] = self._fastest_routes(list(members))
+        routes = self.routes_among[members]
+        src, end, links = network.src[routes], network.end[routes], network.links[routes]
+        reached = self._mask([root])
+        hops = np.zeros(len(self.index))
+        edges = list[Edge]()
+        while len(edges) < len(wanted):
+            usable = np.flatnonzero(reached[src] & ~reached[end])
+            cost = network.cost(links[usable], size) * (1 + hops[src[usable]])
+            best = int(usable[np.argmin(cost)])
+            a, b = int(src[best]), int(end[best])
+            used = [link for link in links[best].tolist() if link < len(network.topology.links)]
+            network.add(used, size)
+            reached[b], hops[b] = True, hops[a] + 1
+            edges.append(Edge(a, (b,), tuple(used)))
+        return edges
+
+    def _fastest_routes(self, members: list[int]) -> I64:
+        """The routes among some GPUs with the highest rates that join all of them."""
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import connected_components
+
+        network, count = self.network, len(self.index)
+        routes = np.flatnonzero(np.isin(network.src, members) & np.isin(network.end, members))
+        slowness = network.per_byte_ps[network.links[routes]].max(axis=1)
+        for most in np.unique(slowness).tolist():
+            kept: I64 = routes[slowness <= most]
+            graph = csr_matrix((np.ones(len(kept)), (network.src[kept], network.end[kept])), (count, count))
+            label = connected_components(graph, directed=True, connection="strong")[1]
+            if (label[members] == label[members[0]]).all():
+                return kept
+        return routes
 
     def _star(self, root: int, wanted: list[int], size: int) -> list[Edge]:
         """An edge from the root to each wanted GPU, those after it first."""
