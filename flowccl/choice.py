@@ -18,6 +18,23 @@ def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
     return best
 
 
+def with_fewer_chunks(
+    best: Schedule, lean: float, schedule_with: Callable[[Schedule, int], Schedule | None]
+) -> list[Schedule]:
+    """Return schedules like the best one with half as many chunks, a quarter, and so on, as long as each is as good.
+
+    `schedule_with` returns a schedule like another one with a number of chunks, or None.
+    """
+    found: list[Schedule] = []
+    count = best.demand.pieces
+    while count % 2 == 0 and (fewer := schedule_with(best, count // 2)) is not None:
+        if fewer.finish_ps > best.finish_ps * (1 + lean):
+            break
+        found.append(fewer)
+        count //= 2
+    return found
+
+
 def best_program(
     found: Sequence[Schedule],
     profile: RuntimeProfile,

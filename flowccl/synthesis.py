@@ -16,7 +16,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
 from flowccl.bounds.lower_bound import lower_bound
-from flowccl.choice import best_program, leanest
+from flowccl.choice import best_program, leanest, with_fewer_chunks
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
@@ -127,6 +127,8 @@ def synthesize(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
     found = search.found()
+    if not interrupted:
+        found += with_fewer_chunks(leanest(found, best, lean), lean, search.schedule_with)
     if lanes is not None:
         found, best = [on_trunks(one, lanes) for one in found], _verified(on_trunks(best, lanes))
     lowered = None
@@ -296,7 +298,7 @@ def _demand_of(
     if isinstance(collective, Demand):
         fixed = collective
     elif callable(collective) and chunks is None:
-        return collective
+        return _same_size(collective)
     elif callable(collective):
         fixed = collective(chunks or 1)
     elif size_bytes is None:
@@ -312,6 +314,22 @@ def _demand_of(
         return fixed
 
     return only
+
+
+def _same_size(demand_of: Callable[[int], Demand]) -> Callable[[int], Demand]:
+    """The same; an error where the size depends on the number of chunks."""
+    whole = demand_of(1)
+
+    def checked(count: int) -> Demand:
+        demand = demand_of(count)
+        if demand.chunk_bytes.sum() != whole.chunk_bytes.sum():
+            raise InputError(
+                f"{demand.collective}: with {demand.pieces} chunks per block it has {demand.chunk_bytes.sum()} bytes, "
+                f"with {whole.pieces} it has {whole.chunk_bytes.sum()}; both must have the same"
+            )
+        return demand
+
+    return checked
 
 
 def _multiples(demand_of: Callable[[int], Demand], least: int) -> Callable[[int], Demand]:

@@ -44,12 +44,6 @@ class ChunkCounts:
             return None
         if count == 1:
             return demand
-        whole = self.demand(1)
-        if whole is not None and demand.chunk_bytes.sum() != whole.chunk_bytes.sum():
-            raise DemandError(
-                f"{demand.collective}: with {demand.pieces} chunks per block it has {demand.chunk_bytes.sum()} bytes, "
-                f"with {whole.pieces} it has {whole.chunk_bytes.sum()}; both must have the same"
-            )
         if len(demand.destination_rank) > self.max_deliveries or demand.chunk_bytes.min() < self.min_chunk_bytes:
             return None
         aligned = not np.any(demand.chunk_bytes % ALIGNMENT_BYTES)

@@ -80,6 +80,13 @@ class PortfolioSearch:
         """The best schedule of every arm, for a choice among them."""
         return [arm.best for arm in self.arms if arm.best is not None]
 
+    def schedule_with(self, like: Schedule, count: int) -> Schedule | None:
+        """The schedule of the same method with another chunk count; None where it is a search, or there is no time."""
+        single = like.method in self.methods and traits_of(like.method).one_schedule
+        if not single or self.counts.demand(count) is None:
+            return None
+        return self._advance(self._open(like.method, count), 1)
+
     # -- one round ------------------------------------------------------------------------------------------------
 
     def _round(self) -> list[tuple[Arm, int]]:

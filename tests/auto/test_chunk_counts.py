@@ -5,7 +5,9 @@ import pytest
 from flowccl.auto.chunk_counts import ChunkCounts, limit_ps
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Demand
-from flowccl.errors import DemandError
+from flowccl.errors import DemandError, InputError
+from flowccl.synthesis import synthesize
+from flowccl.topology.machines import machine
 
 
 def counts(size_bytes: int, min_chunk_bytes: int = 4000) -> ChunkCounts:
@@ -48,9 +50,8 @@ def test_the_number_of_deliveries_is_bounded():
 
 
 def test_all_counts_must_move_the_same_bytes():
-    some = ChunkCounts(lambda count: collective("allgather", 4, 4 * count, 1), 1, 1000)
-    with pytest.raises(DemandError, match="both must have the same"):
-        some.demand(2)
+    with pytest.raises(InputError, match="it has 8000000 bytes, with 1 it has 4000000; both must have the same"):
+        synthesize(machine("ring:4"), lambda count: collective("allgather", 4, 4_000_000 * count, 1))
 
 
 def test_a_given_demand_has_one_count():

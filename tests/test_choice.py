@@ -1,0 +1,41 @@
+"""The choice among schedules: fewer chunks where they are as good, programs of all methods where a runtime is given."""
+
+from functools import cache
+
+from flowccl.choice import _best_of_methods_first, with_fewer_chunks
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
+from flowccl.topology.machines import machine
+
+
+@cache
+def planned(method: str, chunks: int) -> Schedule:
+    return synthesize(
+        machine("dgx_a100:2"), "allreduce", 2**26, method=method, chunks=chunks, steps=4, time_limit_s=100
+    ).schedule
+
+
+def test_half_as_many_chunks_as_long_as_they_are_as_good():
+    """With 2 chunks per block the pipeline is not full: 12 % later; 4, 8 and 16 are alike."""
+    asked = []
+
+    def schedule_with(like: Schedule, count: int) -> Schedule:
+        asked.append(count)
+        return planned("hierarchical", count)
+
+    found = with_fewer_chunks(planned("hierarchical", 16), 0.005, schedule_with)
+    assert [one.demand.pieces for one in found] == [8, 4]
+    assert asked == [8, 4, 2]
+
+
+def test_there_may_be_no_schedule_with_fewer_chunks():
+    assert with_fewer_chunks(planned("hierarchical", 4), 0.005, lambda like, count: None) == []
+
+
+def test_the_best_of_every_method_comes_first():
+    found = [planned("hierarchical", 2), planned("hierarchical", 4), planned("direct", 1)]
+    assert [(one.method, one.demand.pieces) for one in _best_of_methods_first(found)] == [
+        ("hierarchical", 4),
+        ("direct", 1),
+        ("hierarchical", 2),
+    ]
