@@ -82,8 +82,7 @@ class PortfolioSearch:
 
     def schedule_with(self, like: Schedule, count: int) -> Schedule | None:
         """The schedule of the same method with another chunk count; None where it is a search, or there is no time."""
-        single = like.method in self.methods and traits_of(like.method).one_schedule
-        if not single or self.counts.demand(count) is None:
+        if not traits_of(like.method).one_schedule or self.counts.demand(count) is None:
             return None
         return self._advance(self._open(like.method, count), 1)
 
@@ -98,9 +97,9 @@ class PortfolioSearch:
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             useful = [(name, count) for name in names for count in self._useful_counts(name)]
             return [(self._open(name, count), 1) for name, count in useful or ((name, 1) for name in missing)]
-        first = [arm for arm in self._running() if arm.count == 1 and not arm.traits.slow_second_step]
-        if young := [arm for arm in first if arm.taken < self.params.first_steps]:
-            return [(arm, 1) for arm in young]
+        young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
+        if turns := [(arm, 1) for arm in young if not arm.traits.slow_second_step]:
+            return turns
         self.rules += [self.idle_rule] if self.context.budget.steps is None and self.idle_rule not in self.rules else []
         new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
@@ -115,8 +114,7 @@ class PortfolioSearch:
         partners = [min(some, key=lambda arm: arm.work_s) for some in (others[:1], slow, near) if some]
         chosen = self._compatible([leader, *partners], new)
         work_s = max([arm.next_work_s for arm in [*chosen, *new]])
-        share_s = [work_s if arm is leader else work_s / 3 for arm in chosen]
-        return [(arm, max(int(own_s / arm.next_work_s), 1)) for arm, own_s in zip(chosen, share_s, strict=True)]
+        return [(arm, max(int(work_s / (1 if arm is leader else 3) / arm.next_work_s), 1)) for arm in chosen]
 
     def _compatible(self, arms: Sequence[Arm], new: Sequence[Arm]) -> list[Arm]:
         """Without duplicates; of a method that reports within a round, only one arm."""
@@ -152,9 +150,8 @@ class PortfolioSearch:
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
             known = {arm.count for arm in mine}
             return [count for count in dict.fromkeys(wanted) if count not in known]
-        if useful := self._useful_counts(name):
-            return useful
-        return [self._next_count(name, mine)] if self._above(mine, mine[-1].count) and self._may_gain(mine) else []
+        raised = self._above(mine, mine[-1].count) and self._may_gain(mine)
+        return self._useful_counts(name) or ([self._next_count(name, mine)] if raised else [])
 
     def _useful_counts(self, name: str) -> list[int]:
         """The chunk count with which a method is said to be good, or as many chunks as there is time for."""
@@ -218,11 +215,8 @@ class PortfolioSearch:
         for arm in sorted(self.arms, key=lambda arm: -arm.best_ps):
             if arm.best is not None and len(self.methods) > 1:
                 bases[arm.count] = arm.best
-        options = [
-            (self._refined_limit_ps(count, base), fine, count)
-            for count, base in bases.items()
-            if (fine := self._refined_count(count, base))
-        ]
+        fines = [(count, fine) for count, base in bases.items() if (fine := self._refined_count(count, base))]
+        options = [(self._refined_limit_ps(count, bases[count]), fine, count) for count, fine in fines]
         done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
         for hope_ps, fine, count in sorted(options):
             demand = self.counts.demand(fine)
@@ -231,7 +225,7 @@ class PortfolioSearch:
             work_s = step_work_s(REFINE, demand, first=True)
             if self.params.due * (done_s + work_s) <= self.work_s * _PLACES and self._has_time(_SAFETY * work_s):
                 self.refined[count, fine] = bases[count].finish_ps
-                return [self._add(REFINE, fine, refined(bases[count], demand, self.context))]
+                return [self._open(REFINE, fine, refined(bases[count], demand, self.context))]
         return []
 
     def _refined_count(self, count: int, base: Schedule) -> int | None:
@@ -256,12 +250,10 @@ class PortfolioSearch:
 
     # -- arms -----------------------------------------------------------------------------------------------------
 
-    def _open(self, name: str, count: int) -> Arm:
+    def _open(self, name: str, count: int, steps: Iterator[Schedule | None] | None = None) -> Arm:
         problem = Problem(self.topology, self.counts.allowed(count))
-        return self._add(name, count, self.methods[name](problem, self.context))
-
-    def _add(self, name: str, count: int, steps: Iterator[Schedule | None]) -> Arm:
-        self.arms.append(Arm(name, count, self.counts.allowed(count), steps, self.params.memory_s))
+        steps = steps or self.methods[name](problem, self.context)
+        self.arms.append(Arm(name, count, problem.demand, steps, self.params.memory_s))
         return self.arms[-1]
 
     def _arms_of(self, name: str) -> list[Arm]:
