@@ -35,13 +35,36 @@ _REPAIRED = 2_000  # transfers of the largest schedule whose chunks are subdivid
 _LOWERED = 4_000  # transfers that are lowered to compare programs: about a second
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A schedule and the time of its program (without a runtime, its own), or why there is none."""
+class _Known:
+    """The times of programs and the bounds that were computed already, and why a plan cannot run on the runtime."""
 
-    schedule: Schedule | None = None
-    time_us: float = inf
-    problem: str = ""
+    def __init__(self, runtime: RuntimeProfile | None) -> None:
+        self.runtime, self.problem = runtime, ""
+        self.programs: list[tuple[Schedule, float]] = []
+        self.bounds: list[tuple[Schedule, Bound]] = []
+
+    def program_us(self, schedule: Schedule) -> float:
+        """The estimated time of a schedule's program, its own time without a runtime; infinite if it cannot run."""
+        if self.runtime is None:
+            return schedule.finish_us
+        for one, known_us in self.programs:
+            if one is schedule:
+                return known_us
+        try:
+            time_us = program_estimate_us(schedule, self.runtime)
+        except InputError as error:
+            self.problem = f"{self.runtime.name} can run none of the plans that were found: {error}"
+            time_us = inf
+        self.programs.append((schedule, time_us))
+        return time_us
+
+    def bound(self, schedule: Schedule) -> Bound:
+        """The lower bound of a schedule's demand on its machine."""
+        for one, known in self.bounds:
+            if one.topology == schedule.topology and one.demand == schedule.demand:
+                return known
+        self.bounds.append((schedule, lower_bound(schedule.topology, schedule.demand)))
+        return self.bounds[-1][1]
 
 
 @dataclass(frozen=True)
@@ -102,20 +125,23 @@ def replan(
         raise InputError("nothing to do: give a lost link with --without, or a slow one with --slow")
     machine = FaultyMachine(schedule, faults)
     late = machine.late()
-    fresh = partial(_fresh_plan, schedule, machine.near.topology, max(steps, 1))
+    fresh = partial(_fresh, schedule, machine.near.topology, max(steps, 1))
     forked = Forked(fresh) if in_parallel and steps else None
-    found = [_fastest(_repairs(schedule, faults, late), schedule.runtime)]
-    if steps or not found[0].schedule:
-        found.append(fresh() if forked is None else forked.result())
-    chosen = min(found, key=lambda one: one.time_us)
-    if chosen.schedule is None:
-        problem = next((one.problem for one in found if one.problem), "")
-        raise NothingFoundError(problem or f"no plan found for {schedule.demand.collective} with these faults")
-    bound = lower_bound(chosen.schedule.topology, chosen.schedule.demand)
+    found, known = _repairs(schedule, faults, late), _Known(schedule.runtime)
+    if forked is not None and found:  # what is needed later is done while the other process works
+        first = min(found, key=lambda one: one.finish_ps)
+        known.program_us(first)
+        known.bound(first)
+    if steps or not found:
+        found += fresh() if forked is None else forked.result()
+    chosen = _fastest(found, known)
+    if chosen is None:
+        raise NothingFoundError(known.problem or f"no plan found for {schedule.demand.collective} with these faults")
+    bound = known.bound(chosen)
+    program_us = None if schedule.runtime is None else known.program_us(chosen)
     late_us = None if late is None else late.finish_us
-    program_us = None if schedule.runtime is None else chosen.time_us
-    times = (schedule.finish_us, late_us, chosen.schedule.finish_us, program_us)
-    return Replanned(chosen.schedule, faults, len(machine.affected), len(schedule), *times, bound)
+    times = (schedule.finish_us, late_us, chosen.finish_us, program_us)
+    return Replanned(chosen, faults, len(machine.affected), len(schedule), *times, bound)
 
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:
@@ -143,8 +169,8 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
     return subdivide(schedule, fine)
 
 
-def _fresh_plan(schedule: Schedule, topology: Topology, steps: int) -> _Plan:
-    """The plan of the first quick method that suits the faulty machine, or one with operations of switches.
+def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
+    """The plan of the first quick method that suits the faulty machine, and one with operations of switches.
 
     The links of the machine already have the message costs of the runtime. Runtimes run in-network operations only as
     the method `in-network` uses them: for the others, switches forward.
@@ -155,7 +181,7 @@ def _fresh_plan(schedule: Schedule, topology: Topology, steps: int) -> _Plan:
     found = [next((made for made in quick if made is not None), None)]
     if runtime is not None and any(node.reduces for node in topology.nodes[topology.num_gpus :]):
         found.append(_after_steps("in-network", topology, schedule.demand, steps))
-    return _fastest([replace(made, runtime=runtime) for made in found if made is not None], runtime)
+    return [replace(made, runtime=runtime) for made in found if made is not None]
 
 
 def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) -> Schedule | None:
@@ -174,21 +200,17 @@ def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) ->
     return None if made is None or verify(made) else made
 
 
-def _fastest(found: Sequence[Schedule], runtime: RuntimeProfile | None) -> _Plan:
-    """The earliest plan; for a runtime, the one with the earliest program.
+def _fastest(found: Sequence[Schedule], known: _Known) -> Schedule | None:
+    """The earliest plan; for a runtime, the one with the earliest program; None where none can run.
 
-    Plans that the runtime cannot run are left out. Programs are compared in the order of the completion times of their
-    plans, until the counted work is spent.
+    Programs are compared in the order of the completion times of their plans, until the counted work is spent.
     """
-    best, work = _Plan(), 0
+    best, best_us, work = None, inf, 0
     for schedule in sorted(found, key=lambda one: one.finish_ps):
         work += len(schedule)
-        if schedule.finish_us > best.time_us or (best.schedule is not None and work > _LOWERED):
+        if schedule.finish_us > best_us or (best is not None and work > _LOWERED):
             break
-        try:
-            time_us = schedule.finish_us if runtime is None else program_estimate_us(schedule, runtime)
-        except InputError as error:
-            best = replace(best, problem=f"{runtime.name if runtime else ''} can run no plan that was found: {error}")
-            continue
-        best = min(best, replace(best, schedule=schedule, time_us=time_us), key=lambda one: one.time_us)
+        time_us = known.program_us(schedule)
+        if time_us < best_us:
+            best, best_us = schedule, time_us
     return best

@@ -43,7 +43,15 @@ def add(commands: Commands) -> None:
     replan.add_argument("--json", action="store_true", help="print one JSON list instead of text")
     replan.add_argument("--quiet", action="store_true", help="do not show the progress line")
     add_faults(replan)
-    replan.set_defaults(run=_replan)
+    replan.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    gc.disable()  # it would take a tenth of the time of this short command
+    try:
+        return _replan(options)
+    finally:
+        gc.enable()
 
 
 def _replan(options: argparse.Namespace) -> int:
@@ -59,7 +67,6 @@ def _replan(options: argparse.Namespace) -> int:
         _check_out(out, given.is_dir())
     progress = LiveLine(options.quiet or options.verbose)
     results: dict[str, Replanned] = {}
-    gc.disable()  # it would take a tenth of the time of this short command
     try:
         for name, schedule in schedules.items():
             progress.phase(name)
@@ -67,7 +74,6 @@ def _replan(options: argparse.Namespace) -> int:
                 schedule, without=options.without, slow=options.slow, steps=options.steps, in_parallel=True
             )
     finally:
-        gc.enable()
         progress.clear()
     if out is not None and given.is_dir():
         save_replanned(given, load_catalog(given), results, out, without=options.without, slow=options.slow)
