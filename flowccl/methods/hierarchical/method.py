@@ -66,11 +66,11 @@ def useful_chunks(problem: Problem) -> int:
     lanes = merge_lanes(problem.topology)
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
     trees = Problem(problem.topology, _spread_demand(problem))
-    found = [one for variant in variants(trees) if (one := _estimate_ps(trees, variant))]
+    found = [[one for variant in variants(trees) if (one := _estimate_ps(trees, variant))]]
     if problem.allreduce_ranks is not None:
-        found += [one for variant in _exchanges(problem) if (one := _estimate_ps(problem, variant))]
-    finish_ps, load_ps = min(found)
-    return 1 << max(int((finish_ps - load_ps) / (_FILLING * load_ps)) - 1, 0).bit_length()
+        found.append([one for variant in _exchanges(problem) if (one := _estimate_ps(problem, variant))])
+    filling = max((finish_ps - load_ps) / load_ps for finish_ps, load_ps in map(min, filter(None, found)))
+    return 1 << max(int(filling / _FILLING) - 1, 0).bit_length()
 
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
