@@ -116,7 +116,7 @@ def test_refusal_names_the_limit_the_need_and_a_fix() -> None:
     schedule = schedule_of("dgx1", "alltoall", chunks=6)
     with pytest.raises(
         InputError,
-        match=r"msccl cannot run this schedule: .*: \d+ needed, at most \d+ \(gpu \d.*\); "
+        match=r"msccl cannot run this schedule: .*: \d+ needed, at most \d+.*; "
         r"synthesize with fewer chunks, such as --chunks \d",
     ):
         make_plan(schedule, tight(steps=3, channels=1))

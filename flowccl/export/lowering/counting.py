@@ -4,7 +4,7 @@ from collections import Counter
 
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.moves import Move
-from flowccl.export.lowering.threadblocks import LoweringStrategy
+from flowccl.export.lowering.threadblocks import LoweringStrategy, Splits
 from flowccl.runtimes.limits import Excess, RuntimeLimits
 
 
@@ -28,10 +28,9 @@ def too_many_steps(
 ) -> list[Excess]:
     """Return the limits that the sends and receives of the busiest GPU exceed, however they are put into threadblocks.
 
-    In MSCCL++, a send without packets takes a put, a barrier and a signal; the receive of a packet may take nothing. A
-    fused step receives and sends.
+    The receive of a packet may take nothing, and a fused step receives and sends.
     """
-    each, received = (3 if limits.direct else 1), (0 if limits.packets else 1)
+    each, received = _send_steps(limits), (0 if limits.packets else 1)
     steps = {
         rank: max(sends, receives) if strategy.fuse else each * sends + received * receives
         for rank, (sends, receives) in counted.items()
@@ -43,3 +42,15 @@ def too_many_steps(
         Excess("threadblocks per gpu", -(-need // limits.steps), limits.blocks, where),
     ]
     return [one for one in excess if one.need > one.most]
+
+
+def least_splits(gpu_drafts: list[GpuDrafts], limits: RuntimeLimits) -> Splits:
+    """Return the number of channels that the sends of each connection need at least."""
+    sends = Counter((draft.rank, *draft.lane[1:]) for gpu in gpu_drafts for draft in gpu.drafts if draft.kind == "s")
+    least = {connection: -(-count * _send_steps(limits) // limits.steps) for connection, count in sends.items()}
+    return {connection: channels for connection, channels in least.items() if channels > 1}
+
+
+def _send_steps(limits: RuntimeLimits) -> int:
+    """Return the steps that a send takes at least: in MSCCL++ without packets a put, a barrier and a signal."""
+    return 3 if limits.direct else 1

@@ -15,7 +15,7 @@ from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
 from flowccl.export.formats.mscclpp_packets import count_packet_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
-from flowccl.export.lowering.counting import count_drafts, count_moves, too_many_steps
+from flowccl.export.lowering.counting import count_drafts, count_moves, least_splits, too_many_steps
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.lower import lower
@@ -173,7 +173,7 @@ def _split(
     Connections whose threadblock has too many steps are spread over more channels until all fit, or until there are too
     many channels or threadblocks.
     """
-    splits: Splits = {}
+    splits: Splits = least_splits(gpu_drafts, limits)
     while True:
         assign_channels(gpu_drafts, strategy, needed, splits, one_sided=limits.one_sided)
         gpus = [
