@@ -33,7 +33,7 @@ from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
 _MAX_ENTRIES = 20_000_000  # (commodity, link) entries of all cuts that are evaluated, the most promising cuts first
 _THRESHOLDS = 8  # distinct heads and tails that are tried per cut
-_PARTIAL = 12  # cuts whose partial-reduction bound is computed, the best cuts first; of cuts that look alike, one
+_PARTIAL = 12  # cuts whose partial-reduction bound is computed, the best cuts first, one of those that look alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,8 @@ def _cuts(commodities: Commodities) -> list[Bound]:
         distinct: dict[tuple[int, int, int], int] = {}
         for (bound, at), rate in zip(result, GBps, strict=True):
             distinct.setdefault((bound.ps, rate, len(cuts[at].links)), at)
-        chosen = list(distinct.values())[:_PARTIAL]
+        alike = [at for _, at in result if at not in distinct.values()]
+        chosen = [*distinct.values(), *alike][:_PARTIAL]
         found += [_partial_reduction_cut(commodities, cuts[at], crossing[at]) for at in chosen]
     return found
 
