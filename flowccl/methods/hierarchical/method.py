@@ -102,8 +102,8 @@ def variants(problem: Problem) -> list[TreeVariant]:
         shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
         result += [TreeVariant(chosen, between) for between in shapes]
     most = int(np.bincount(problem.hierarchy.group_of(len(problem.hierarchy.levels) - 1)).max())
-    chains = [replace(one, inside="chain") for one in result if most > 2 and problem.is_multicast]
-    return result + chains
+    sends_alone = problem.is_multicast and not problem.topology.copies[problem.topology.num_gpus :].any()
+    return result + [replace(one, inside="chain") for one in result if most > 2 and sends_alone]
 
 
 def _subsets(problem: Problem) -> list[tuple[int, ...]]:
