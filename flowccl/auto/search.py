@@ -24,6 +24,7 @@ from flowccl.verifier.verify import verify
 log = logging.getLogger(__name__)
 
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
+_LEAP = 8  # at most this many times as many chunks as before: how long a step takes is only known from there
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -154,14 +155,14 @@ class PortfolioSearch:
         return self._useful_counts(name) or ([self._next_count(name, mine)] if raised else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or as many chunks as there is time for."""
+        """The chunk count with which a method is said to be good, or as many chunks as there is time for, in leaps."""
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken:
             return []
         most = self.useful_chunks(name)
         fewer = (1 << k for k in range(most.bit_length() - 1, 0, -1))
-        new = [count for count in (most, *fewer) if count > mine[-1].count and self.counts.demand(count) is not None]
-        return [count for count in new if self._fits(mine[-1], count)][:1]
+        near = [count for count in (most, *fewer) if mine[-1].count < count <= _LEAP * mine[-1].count]
+        return [count for count in near if self.counts.demand(count) is not None and self._fits(mine[-1], count)][:1]
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks, by the seconds of an arm with fewer."""
