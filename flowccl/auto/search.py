@@ -24,7 +24,6 @@ from flowccl.verifier.verify import verify
 log = logging.getLogger(__name__)
 
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
-_LEAP = 8  # at most this many times as many chunks as before: how long a step takes is only known from there
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -97,7 +96,7 @@ class PortfolioSearch:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             useful = [(name, count) for name in names for count in self._useful_counts(name)]
-            return [(self._open(name, count), 1) for name, count in useful or ((name, 1) for name in missing)]
+            return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         if turns := [(arm, 1) for arm in young if not arm.traits.slow_second_step]:
             return turns
@@ -155,19 +154,19 @@ class PortfolioSearch:
         return self._useful_counts(name) or ([self._next_count(name, mine)] if raised else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or as many chunks as there is time for, in leaps."""
+        """The chunk count with which a method is said to be good, or what there is time for if work is quadratic."""
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken:
             return []
         most = self.useful_chunks(name)
         fewer = (1 << k for k in range(most.bit_length() - 1, 0, -1))
-        near = [count for count in (most, *fewer) if mine[-1].count < count <= _LEAP * mine[-1].count]
-        return [count for count in near if self.counts.demand(count) is not None and self._fits(mine[-1], count)][:1]
+        new = [count for count in (most, *fewer) if count > mine[-1].count and self.counts.demand(count) is not None]
+        return [count for count in new if self._fits(mine[-1], count, 2)][:1]
 
-    def _fits(self, below: Arm, count: int) -> bool:
+    def _fits(self, below: Arm, count: int, power: int = 1) -> bool:
         """Whether there is time for a first step with this many chunks, by the seconds of an arm with fewer."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
-        return self._has_time(_SAFETY * below.seconds * more)
+        return self._has_time(_SAFETY * below.seconds * more**power)
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
