@@ -18,15 +18,15 @@ def count_moves(moves: list[Move], instances: int) -> dict[int, tuple[int, int]]
 
 
 def count_drafts(gpu_drafts: list[GpuDrafts]) -> dict[int, tuple[int, int]]:
-    """Return the sends and receives of every GPU after lowering."""
+    """Return the sends of every GPU after lowering, and its receives, reductions and copies."""
     kinds = {gpu.rank: Counter(draft.kind for draft in gpu.drafts) for gpu in gpu_drafts}
-    return {rank: (count["s"], count["r"] + count["rrc"]) for rank, count in kinds.items()}
+    return {rank: (count["s"], sum(count[kind] for kind in ("r", "rrc", "re", "cpy"))) for rank, count in kinds.items()}
 
 
 def too_many_steps(
     counted: dict[int, tuple[int, int]], strategy: LoweringStrategy, limits: RuntimeLimits
 ) -> list[Excess]:
-    """Return the limits that the sends and receives of the busiest GPU exceed, however they are put into threadblocks.
+    """Return the limits that the sends and other steps of the busiest GPU exceed, whatever its threadblocks are.
 
     The receive of a packet may take nothing, and a fused step receives and sends.
     """
