@@ -40,7 +40,7 @@ from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
-_SEARCH_SHARE = 0.5  # of the time limit, where programs for a runtime are compared in the rest
+_SEARCH_SHARE = 2 / 3  # of the time limit, where programs for a runtime are compared in the rest
 MIN_CHUNK_BYTES = 4_000
 """Chunks below this size are mostly overhead on every runtime."""
 
