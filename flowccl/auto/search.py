@@ -150,8 +150,9 @@ class PortfolioSearch:
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
             known = {arm.count for arm in mine}
             return [count for count in dict.fromkeys(wanted) if count not in known]
-        raised = self._above(mine, mine[-1].count) and self._may_gain(mine)
-        return self._useful_counts(name) or ([self._next_count(name, mine)] if raised else [])
+        gains = self._may_gain(mine)
+        useful = self._useful_counts(name) if gains or len(mine) == 1 else []
+        return useful or ([self._next_count(name, mine)] if gains and self._above(mine, mine[-1].count) else [])
 
     def _useful_counts(self, name: str) -> list[int]:
         """The chunk count with which a method is said to be good, or what there is time for if work is quadratic."""
@@ -186,14 +187,14 @@ class PortfolioSearch:
         """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
         best = min(mine, key=lambda arm: arm.best_ps)
         in_vain = len(mine) - 1 - mine.index(best) >= self.params.patience
-        if in_vain or (mine[0].traits.one_schedule and len(mine) > 1 and not self._leads(best)):
+        if in_vain or (mine[0].traits.one_schedule and best is not mine[-1]):
             return False
         if len(mine) == 1 or best is not mine[-1]:  # compare with what others found with no more chunks
             peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= mine[-1].count)
             return len(mine) <= 2 or best.best_ps <= (1 + self.params.close) * peers_ps
         before = min(mine[:-1], key=lambda arm: arm.best_ps)
         limit = limit_ps(before.count, before.best_ps, best.count, best.best_ps)
-        return limit < self.best_ps * (1 + self.params.close)  # searches are noisy: what is close may become better
+        return limit < self.best_ps * (1 if best.traits.one_schedule else 1 + self.params.close)  # searches are noisy
 
     def _is_due(self, name: str, count: int) -> bool:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
