@@ -134,22 +134,20 @@ class _HalvesSearch:
         return _reduced(self.method, problem, context) if half == 0 else self.method(problem, context)
 
     def step_both(self) -> Schedule | None:
-        """One step of both searches; concatenate the halves if one improved, here or in another method."""
+        """One step of both searches; concatenate the halves if one improved."""
         found = [next(search, "over") for search in self.searches]
         self.over = found == ["over", "over"]
         better = [self._take(half, part) for half, part in enumerate(found)]
         return self._concatenate(self.best) if any(better) else None
 
     def _take(self, half: int, found: Schedule | str | None) -> bool:
-        """Keep the best schedule of a half, found here or by another method; report the one found here."""
-        if isinstance(found, Schedule):
-            self.context.incumbents.report(found)
-        known = self.context.incumbents.schedules.get(Problem(self.topology, self.demands[half]))
-        parts = [part for part in (found, known) if isinstance(part, Schedule)]
-        best = min(parts, key=lambda part: part.finish_ps, default=None)
-        if best is None or best.finish_ps >= self.alone_ps[half]:
+        """Keep and report the schedule of a half if it is the best so far."""
+        if not isinstance(found, Schedule):
             return False
-        self.best[half], self.alone_ps[half] = self._of_whole(half, best), best.finish_ps
+        self.context.incumbents.report(found)
+        if found.finish_ps >= self.alone_ps[half]:
+            return False
+        self.best[half], self.alone_ps[half] = self._of_whole(half, found), found.finish_ps
         return True
 
     def replan_half(self, half: int) -> Schedule | None:

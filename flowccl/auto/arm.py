@@ -37,8 +37,10 @@ class Arm:
     memory_s: float
     best: Schedule | None = None
     best_ps: float = float("inf")
+    fitted_ps: float = 0.0  # to which the law of pipelines is fitted: the best of a search, else the first
     work_s: float = 0.0
     seconds: float = 0.0  # measured, of the last step
+    first_s: float = 0.0  # measured, of the first step
     taken: int = 0
     idle_s: float = 0.0  # work since the last improvement
     reward: float = 0.0  # relative improvement within the last `memory_s` of work
@@ -73,5 +75,6 @@ class Arm:
             return None
         if self.best is not None:
             self.reward += 1 - found.finish_ps / self.best_ps
+        self.fitted_ps = self.fitted_ps if self.traits.one_schedule and self.best else found.finish_ps
         self.best, self.best_ps, self.idle_s = found, found.finish_ps, 0.0
         return found

@@ -159,15 +159,14 @@ class PortfolioSearch:
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken:
             return []
-        most = self.useful_chunks(name)
-        fewer = (1 << k for k in range(most.bit_length() - 1, 0, -1))
-        new = [count for count in (most, *fewer) if count > mine[-1].count and self.counts.demand(count) is not None]
-        return [count for count in new if self._fits(mine[-1], count, 2)][:1]
+        most, least = self.useful_chunks(name), mine[-1].count
+        fewer = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
+        return [n for n in (most, *fewer) if n > least and self.counts.demand(n) and self._fits(mine[-1], n, 2)][:1]
 
     def _fits(self, below: Arm, count: int, power: int = 1) -> bool:
         """Whether there is time for a first step with this many chunks, by the seconds of an arm with fewer."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
-        return self._has_time(_SAFETY * below.seconds * more**power)
+        return self._has_time(_SAFETY * below.first_s * more**power)
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -185,16 +184,16 @@ class PortfolioSearch:
 
     def _may_gain(self, mine: list[Arm]) -> bool:
         """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
-        best = min(mine, key=lambda arm: arm.best_ps)
-        in_vain = len(mine) - 1 - mine.index(best) >= self.params.patience
-        if in_vain or (mine[0].traits.one_schedule and best is not mine[-1]):
-            return False
-        if len(mine) == 1 or best is not mine[-1]:  # compare with what others found with no more chunks
-            peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= mine[-1].count)
-            return len(mine) <= 2 or best.best_ps <= (1 + self.params.close) * peers_ps
+        best, last = min(mine, key=lambda arm: arm.best_ps), mine[-1]
+        if len(mine) == 1:
+            return best.best_ps < 2 * self.best_ps  # twice the chunks may at most halve the time
+        if best is not last:  # searches are noisy: compare with what others found with no more chunks
+            peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= last.count)
+            good = len(mine) == 2 or best.best_ps <= (1 + self.params.close) * peers_ps
+            return good and not last.traits.one_schedule and len(mine) - mine.index(best) <= self.params.patience
         before = min(mine[:-1], key=lambda arm: arm.best_ps)
-        limit = limit_ps(before.count, before.best_ps, best.count, best.best_ps)
-        return limit < self.best_ps * (1 if best.traits.one_schedule else 1 + self.params.close)  # searches are noisy
+        limit = limit_ps(before.count, before.fitted_ps, last.count, last.fitted_ps)
+        return limit < self.best_ps * (1 if last.traits.one_schedule else 1 + self.params.close)
 
     def _is_due(self, name: str, count: int) -> bool:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
@@ -203,12 +202,9 @@ class PortfolioSearch:
         if not (mine := self._arms_of(name)):
             return enough and self._has_time(_SAFETY * work_s)
         known = count <= self.useful_chunks(name) or self.context.budget.steps is not None
-        leads = mine[-1].traits.one_schedule and self._leads(mine[-1])  # more chunks are all that it can try
+        best_ps = min(arm.best_ps for arm in self.arms if arm.name != REFINE)  # refined ones may come from its own
+        leads = mine[-1].traits.one_schedule and mine[-1].best_ps <= best_ps  # more chunks are all that it can try
         return (enough or known or leads) and self._fits(mine[-1], count)
-
-    def _leads(self, arm: Arm) -> bool:
-        """Whether no other arm has a better schedule, but for refined ones: they may come from its own."""
-        return arm.best_ps <= min(other.best_ps for other in self.arms if other.name != REFINE)
 
     def _refinements(self) -> list[Arm]:
         """The most promising refinement of a schedule, where one is due."""
@@ -300,6 +296,7 @@ class PortfolioSearch:
                 self.dropped.add(arm.name)
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began
+            arm.first_s = arm.first_s or arm.seconds
         return best
 
     def _results(self, futures: dict[Future[Schedule | None], Arm]) -> Iterator[tuple[Arm, Schedule]]:

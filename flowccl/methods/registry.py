@@ -309,7 +309,6 @@ _METHODS = (
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
-        in_auto=suitability.suits_recursive_doubling,
     ),
     MethodInfo(
         name="direct",
@@ -329,7 +328,6 @@ _METHODS = (
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
-        in_auto=suitability.suits_baselines,
     ),
     MethodInfo(
         name="joint-trees",

@@ -25,6 +25,7 @@ from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 
 _MOST_SENDS = 60_000
+_STEP_SENDS = 10_000  # sends examined in one step, about 0.1 s
 _MOST_PLANS = 32
 _ORDERS = 12
 
@@ -34,7 +35,7 @@ Cost = dict[tuple[int, int], float]  # time of a chunk from one node to a neighb
 
 
 def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Try all plans for one order of the ranks, then for other orders; only for allreduce."""
+    """All plans for one order of the ranks, then for other orders, in steps of equal work; only for allreduce."""
     topology, demand = problem.topology, problem.demand
     ranks = problem.allreduce_ranks
     if ranks is None:
@@ -53,14 +54,17 @@ def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedu
             return
         order = ranks if turn == 0 else _pairing_order(ranks, cost, random)
         better: Schedule | None = None
+        examined = 0
         products = _products(len(ranks))[:_MOST_PLANS]
         for sizes, turns in ((factors, turns) for factors in products for turns in sorted({1, len(factors)})):
             plans = [_rotated(order, sizes, first) for first in range(turns)]
             schedule = _placed(placement, cost, [list(_groups(*plan)) for plan in plans])
             if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
                 better, best_ps = schedule, schedule.finish_ps
-            if context.budget.over():
-                break
+            examined += turns * len(ranks) * sum(sizes)
+            if examined > _STEP_SENDS:
+                yield better
+                better, examined = None, 0
         yield better
 
 

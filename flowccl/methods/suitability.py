@@ -79,15 +79,10 @@ def suits_baselines(problem: Problem) -> bool:
 
 
 def suits_ring(problem: Problem) -> bool:
-    """The ring takes few transfers: half of its length for a chunk with one destination, on average."""
+    """A machine with one level, on which the ring takes few transfers: half of its length for a unicast on average."""
     hops = problem.demand.num_gpus // 2 if problem.demand.is_unicast else 1
-    return suits_baselines(problem) and problem.deliveries * hops <= _MOST_RING_TRANSFERS
-
-
-def suits_recursive_doubling(problem: Problem) -> bool:
-    """The number of GPUs is a power of two."""
-    gpus = problem.demand.num_gpus
-    return suits_baselines(problem) and gpus & (gpus - 1) == 0
+    few = suits_baselines(problem) and problem.deliveries * hops <= _MOST_RING_TRANSFERS
+    return few and not problem.hierarchy.levels
 
 
 def suits_hierarchy(problem: Problem) -> bool:

@@ -10,7 +10,8 @@ from flowccl import synthesize
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods.hierarchical.method import TreeVariant, _first_chunks, _first_pieces
+from flowccl.methods.hierarchical.loads import LoadedRoutes
+from flowccl.methods.hierarchical.method import TreeVariant, _blocks, _plan, _planned
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.registry import load_method
@@ -198,13 +199,17 @@ def test_an_exchange_in_stages_keeps_the_spine_busy_early_and_late(chunks, finis
 def test_one_plan_serves_all_numbers_of_chunks():
     topology = leaf_and_spine()
     one, many = (collective("allreduce", 32, 64_000_000, chunks) for chunks in (1, 4))
-    assert _first_pieces(one) == _first_pieces(many)
-    variant = TreeVariant((0, 1), "stages")
-    plans = [_first_chunks(Problem(topology, demand), variant) for demand in (one, many)]
-    assert plans[0] is not None
-    assert plans[1] is not None
-    assert np.array_equal(plans[0][0].chunk * 4, plans[1][0].chunk)
-    assert np.allclose(plans[0][1], plans[1][1] * 4)
+    assert _blocks(one) == _blocks(many)
+    few, several = (Problem(topology, demand) for demand in (one, many))
+    planned = [_planned(problem, TreeVariant((0, 1), "stages")) for problem in (few, several)]
+    assert planned[0] is not None
+    assert planned[1] is not None
+    assert planned[0].planner is planned[1].planner
+    assert np.allclose(planned[0].load_ps, planned[1].load_ps * 4)
+    first, all_four = (_plan(several, planned[1], count) for count in (1, 4))
+    assert np.array_equal(_plan(few, planned[0], 1).chunk * 4, first.chunk)
+    assert np.array_equal(all_four.chunk[: len(first.chunk)], first.chunk)
+    assert sorted(set(all_four.chunk.tolist())) == list(range(128))
 
 
 def test_uneven_groups_have_no_exchange_in_stages():
@@ -212,7 +217,7 @@ def test_uneven_groups_have_no_exchange_in_stages():
     labels = (tuple(rank // 16 for rank in range(32)), tuple(min(rank // 8, 2) for rank in range(32)))
     planner = Planner(topology, collective("allreduce", 32, 1_000_000), TreeShape(labels, "stages"))
     with pytest.raises(NoExchangeError):
-        planner.plan_of(1)
+        planner.plan(1)
 
 
 def test_chains_inside_hosts_load_all_gpus_alike_where_few_of_them_send_to_the_other_host():
@@ -235,10 +240,41 @@ def test_a_slow_or_lost_network_card_of_four_hosts_passes_its_share_on(without, 
     assert best(faulty, "allgather", 64_000_000, 8).finish_us <= 147
 
 
+@pytest.mark.parametrize(("without", "slow"), [([], ["gpu3 <-> rail3=100Gb/s"]), (["gpu3 <-> rail3"], [])])
+@pytest.mark.parametrize("nvls", [True, False])
+def test_an_allreduce_has_fewer_roots_in_a_host_with_a_slow_or_lost_network_card(without, slow, nvls):
+    """With equal shares, the 7 cards of the host would take 274 us: 1.5 times 64 MB at 350 GB/s."""
+    faulty = with_faults(machine(f"dgx_h100:4{'' if nvls else ':nvls=false'}"), without=without, slow=slow)
+    schedule = best(faulty, "allreduce", 64_000_000, 16)
+    assert verify(schedule) == []
+    timing = schedule.timing
+    busy_us = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps) / 1e6
+    assert busy_us[faulty.link_GBps <= 50].max() <= 260
+    assert schedule.finish_us <= 285
+
+
+def test_a_transfer_to_a_slow_network_card_occupies_the_fast_one_that_sends():
+    """400 Gb/s to 100 Gb/s, cut-through: both links are held for as long as the slow one needs."""
+    faulty = with_faults(machine("dgx_h100:2:nvls=false"), slow=["gpu3 <-> rail3=100Gb/s"])
+    network = LoadedRoutes(faulty, np.zeros(len(faulty.links) + 1))
+    links = network.add_route(int(network.first[11, 3]), 50_000)
+    assert len(links) == 2
+    assert network.load_ps[list(links)].tolist() == [4e6, 4e6]
+
+
+def test_a_trunk_is_occupied_by_a_share_of_the_transfer():
+    topology = leaf_and_spine()
+    network = LoadedRoutes(topology, np.zeros(len(topology.links) + 1))
+    links = network.add_route(int(network.first[0, 16]), 50_000)
+    rates = [topology.links[link].bandwidth_GBps for link in links]
+    assert network.load_ps[list(links)].tolist() == pytest.approx([50_000 / rate * 1e3 for rate in rates])
+    assert max(rates) == 400
+
+
 def test_hosts_with_direct_links_get_trees_over_them():
     """All cards of mi250 are busy all the time, and the links inside a host less than that."""
     problem = Problem(machine("mi250:4"), collective("allgather", 64, 1_000_000_000))
-    planned = _first_chunks(problem, TreeVariant((0,), "direct"))
+    planned = _planned(problem, TreeVariant((0,), "direct"))
     assert planned is not None
     assert planned.load_ps.max() / 1e6 == pytest.approx(3750)
     schedule = best(machine("mi250:2"), "allgather", 1_000_000_000, 4)

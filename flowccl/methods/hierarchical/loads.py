@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.methods.hierarchical.scheduling import lanes
 from flowccl.topology.hierarchy import FASTER
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
@@ -17,7 +18,11 @@ _POWER = 4  # of loads: the higher, the nearer to the load of the busiest link a
 
 @dataclass(frozen=True, eq=False)
 class _RouteTable:
-    """What `LoadedRoutes` has for every machine: routes, their ends, links (filled up) and latencies."""
+    """What `LoadedRoutes` has for every machine: routes, their ends, links (filled up) and latencies.
+
+    `hold_ps` is the time for which a byte on a route occupies each of its links, over the transfers that the link
+    carries side by side: on cut-through routes a transfer holds all links for the time of the slowest.
+    """
 
     near: Neighbours
     src: NDArray[np.int32]
@@ -27,6 +32,7 @@ class _RouteTable:
     first: I64  # the first route of each pair of nodes; -1: none
     count: I64
     per_byte_ps: F64
+    hold_ps: F64
 
 
 @lru_cache(maxsize=8)
@@ -42,7 +48,19 @@ def _route_table(topology: Topology) -> _RouteTable:
     first, count = np.full((nodes, nodes), -1, dtype=np.int64), np.zeros((nodes, nodes), dtype=np.int64)
     first[near.src, near.end], count[near.src, near.end] = near.pair_ptr[:-1], np.diff(near.pair_ptr)
     per_byte_ps = np.append(1000.0 / topology.link_GBps, 0.0)
-    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps)
+    hold_ps = _hold_times(topology, links, per_byte_ps)
+    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, hold_ps)
+
+
+def _hold_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
+    """See `_RouteTable.hold_ps`."""
+    forwards = np.array([node.crossing != "cut-through" for node in topology.nodes])
+    inner = links[:, 1:]
+    entered = np.append(topology.link_src, 0)[inner]
+    stored = (forwards[entered] & (inner < len(topology.links))).any(axis=1)
+    slowest = per_byte_ps[links].max(axis=1, keepdims=True) / np.append(lanes(topology), 1)[links]
+    hold_ps = np.where(stored[:, None], per_byte_ps[links], slowest)
+    return np.where(links < len(topology.links), hold_ps, 0.0)
 
 
 def _only_best(near: Neighbours) -> Neighbours:
@@ -69,7 +87,7 @@ class LoadedRoutes:
         table = _route_table(topology)
         self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
         self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
-        self.per_byte_ps = table.per_byte_ps
+        self.per_byte_ps, self.hold_ps = table.per_byte_ps, table.hold_ps
         self.known: dict[tuple[int, int], I64] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
 
@@ -83,20 +101,24 @@ class LoadedRoutes:
             self.known[key] = np.flatnonzero(np.isin(self.src, senders) & np.isin(self.end, receivers))
         return self.known[key]
 
-    def cost(self, links: I64, size: int | I64, before: int | I64 = 0) -> F64:
+    def cost(self, links: I64, size: int | I64, per_byte_ps: F64 | None = None) -> F64:
         """What bytes more on sets of links cost: the growth of the sum of the powers of all loads.
 
         The last axis of `links` is that of a set. A power prefers links with low loads, and unlike the maximum it sees
         every link: one that is less loaded than another one of the set is still worth saving.
         """
-        per_byte_ps = self.per_byte_ps[links]
-        low = self.load_ps[links] + before * per_byte_ps
-        return np.asarray(((low + size * per_byte_ps) ** _POWER - low**_POWER).sum(axis=-1))
+        added = size * (self.per_byte_ps[links] if per_byte_ps is None else per_byte_ps)
+        low = self.load_ps[links]
+        return np.asarray(((low + added) ** _POWER - low**_POWER).sum(axis=-1))
+
+    def route_cost(self, routes: I64, size: int) -> F64:
+        """What bytes more on each of some routes cost."""
+        return self.cost(self.links[routes], size, self.hold_ps[routes])
 
     def hop_cost(self, src: I64, end: I64, size: int) -> F64:
         """The cost of the first route of each pair; inf where there is none, 0 from a node to itself."""
         route = self.first[src, end]
-        cost = np.where(route >= 0, self.cost(self.links[route], size), np.inf)
+        cost = np.where(route >= 0, self.route_cost(route, size), np.inf)
         return np.where(src == end, 0.0, cost)
 
     def star_cost(self, roots: I64, ends: I64, size: int) -> F64:
@@ -124,6 +146,12 @@ class LoadedRoutes:
         """Count bytes on links."""
         self.load_ps[links] += size * self.per_byte_ps[links]
 
+    def add_route(self, route: int, size: int) -> tuple[int, ...]:
+        """Count bytes on a route, and return its links."""
+        links = self.links_of(route)
+        self.load_ps[links] += size * self.hold_ps[route, : len(links)]
+        return tuple(links)
+
     def links_of(self, route: int) -> list[int]:
         """The links of a route."""
         return list(self.near.routes.links(route))
@@ -133,7 +161,7 @@ class LoadedRoutes:
         if self.count[a, b] == 1:
             return int(self.first[a, b])
         routes = self.routes(a, b)
-        return int(routes[np.argmin(self.cost(self.links[routes], size))])
+        return int(routes[np.argmin(self.route_cost(routes, size))])
 
     @cached_property
     def quickest(self) -> NDArray[np.int32]:

@@ -27,16 +27,21 @@ from flowccl.verifier.verify import verify
 
 _BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
 _LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
+_PLANNED, _PLANNED_DELIVERIES = 4, 1 << 14  # chunks per block that are planned one by one: at least, and at most
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
 @dataclass(frozen=True, slots=True)
 class TreeVariant:
-    """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups."""
+    """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups.
+
+    In an allreduce, a chunk has a root, or groups exchange it.
+    """
 
     levels: tuple[int, ...]
     between: str
     inside: str = "star"
+    rooted: bool = False
 
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -45,19 +50,13 @@ def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 
 def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Schedules of all variants; of an allreduce with and without exchange, the better one first."""
+    """Schedules of all variants; of an allreduce with a plan for both halves first, then with a plan for each."""
     if not problem.hierarchy.levels:
         name = problem.topology.name
         raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
     trees = with_reductions(_along_trees)(problem, context)
-    if problem.allreduce_ranks is None:
-        yield from trees
-        return
-    first = next(trees, None)
-    exchanged = _of_variants(problem, _exchanges(problem), float("inf") if first is None else first.finish_ps)
-    found = [one for one in (first, next(exchanged, None)) if one is not None]
-    yield min(found, key=lambda one: one.finish_ps, default=None)
-    yield from exchanged
+    if problem.allreduce_ranks is not None:
+        yield from _of_variants(problem, _exchanges(problem), float("inf"))
     yield from trees
 
 
@@ -65,11 +64,13 @@ def useful_chunks(problem: Problem) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     lanes = merge_lanes(problem.topology)
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
-    trees = Problem(problem.topology, _spread_demand(problem))
-    found = [[one for variant in variants(trees) if (one := _estimate_ps(trees, variant))]]
     if problem.allreduce_ranks is not None:
-        found.append([one for variant in _exchanges(problem) if (one := _estimate_ps(problem, variant))])
-    filling = max((finish_ps - load_ps) / load_ps for finish_ps, load_ps in map(min, filter(None, found)))
+        some = _exchanges(problem)
+    else:
+        problem = Problem(problem.topology, _spread_demand(problem))
+        some = variants(problem)
+    finish_ps, load_ps = min(one for variant in some if (one := _estimate_ps(problem, variant)))
+    filling = (finish_ps - load_ps) / load_ps
     return 1 << max(int(filling / _FILLING) - 1, 0).bit_length()
 
 
@@ -79,9 +80,11 @@ def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 
 def _exchanges(problem: Problem) -> list[TreeVariant]:
+    """The variants of an allreduce: chunks have roots, or groups exchange them."""
     some = _subsets(problem)
     staged = [TreeVariant(levels, "stages") for levels in some if len(levels) > 1]
-    return [*(TreeVariant(levels, "direct") for levels in some), *staged]
+    rooted = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
+    return [*(TreeVariant(levels, "direct") for levels in some), *staged, *rooted]
 
 
 def _spread_demand(problem: Problem) -> Demand:
@@ -140,35 +143,39 @@ def _of_variants(problem: Problem, some: list[TreeVariant], best_ps: float) -> I
 
 def _planner(problem: Problem, variant: TreeVariant, overloaded: NDArray[np.bool_] | None = None) -> Planner:
     labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
-    shape = TreeShape(labels, variant.between, variant.inside)
+    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted)
     return Planner(problem.topology, problem.demand, shape, overloaded)
 
 
-class _FirstPlan(NamedTuple):
-    """The plan of one chunk per block, the load of each link, and which links are overloaded without care."""
+class _Planned(NamedTuple):
+    """The planner of a demand, the load of each link with one chunk per block, and whether links are overloaded."""
 
-    plan: TransferPlan
+    planner: Planner
     load_ps: NDArray[np.float64]
-    overloaded: NDArray[np.bool_]
+    overloaded: bool
 
 
-def _first_chunks(problem: Problem, variant: TreeVariant) -> _FirstPlan | None:
-    """The plan of the first chunk of every block; None: not possible.
+def _plan(problem: Problem, planned: _Planned, count: int) -> TransferPlan:
+    """The plan of some chunks of every block, on the machine with its own links, with the chunks of its demand."""
+    plan, order = planned.planner.plan(count), _with_sorted_links(problem.topology)[1]
+    routes = Routes(plan.routes.ptr, order[plan.routes.link].astype(np.int32))
+    chunk = plan.chunk // count * problem.demand.pieces + plan.chunk % count
+    return replace(plan, routes=routes, chunk=chunk)
+
+
+def _planned(problem: Problem, variant: TreeVariant) -> _Planned | None:
+    """The blocks of a problem, planned on the machine with sorted links; None: not possible.
 
     The costs by which a plan is made scale with the sizes, so one plan serves for all numbers of chunks.
     """
     demand = problem.demand
     topology, order = _with_sorted_links(problem.topology)
-    planned = _planned_blocks(Problem(topology, _first_pieces(demand)), variant)
-    if planned is None:
+    found = _planned_blocks(Problem(topology, _blocks(demand)), variant)
+    if found is None:
         return None
-    plan, load_ps, overloaded = planned
-    routes = Routes(plan.routes.ptr, order[plan.routes.link].astype(np.int32))
-    own_ps = np.empty_like(load_ps)
-    own_ps[order] = load_ps * (float(demand.chunk_bytes.max()) / _LARGEST_BYTES)
-    own_overloaded = np.zeros_like(overloaded)
-    own_overloaded[order] = overloaded[:-1]
-    return _FirstPlan(replace(plan, routes=routes, chunk=plan.chunk * demand.pieces), own_ps, own_overloaded)
+    own_ps = np.empty_like(found.load_ps)
+    own_ps[order] = found.load_ps * (float(demand.chunk_bytes.max()) / _LARGEST_BYTES)
+    return found._replace(load_ps=own_ps)
 
 
 @lru_cache(maxsize=8)
@@ -183,22 +190,22 @@ def _with_sorted_links(topology: Topology) -> tuple[Topology, NDArray[np.int64]]
     return replace(topology, name="sorted", links=tuple(topology.links[link] for link in order)), order
 
 
-@lru_cache(maxsize=64)
-def _planned_blocks(problem: Problem, variant: TreeVariant) -> _FirstPlan | None:
-    """The plan of a demand with one chunk per block; once more where links are overloaded, as a slow network card."""
+@lru_cache(maxsize=32)
+def _planned_blocks(problem: Problem, variant: TreeVariant) -> _Planned | None:
+    """The first chunk of every block, planned; once more where links are overloaded, as a slow network card."""
     planner = _planner(problem, variant)
     try:
-        plan = planner.plan_of(1)
+        planner.plan(1)
         overloaded = planner.found_overloaded()
         if overloaded.any():
             planner = _planner(problem, variant, overloaded)
-            plan = planner.plan_of(1)
+            planner.plan(1)
     except NoExchangeError:
         return None
-    return _FirstPlan(plan, planner.load_ps[:-1], overloaded)
+    return _Planned(planner, planner.load_ps[:-1].copy(), bool(overloaded.any()))
 
 
-def _first_pieces(demand: Demand) -> Demand:
+def _blocks(demand: Demand) -> Demand:
     """The first chunk of every block, with sizes in proportion, the largest one given."""
     first = np.arange(0, len(demand), demand.pieces)
     scale = _LARGEST_BYTES / float(demand.chunk_bytes.max())
@@ -226,16 +233,26 @@ def _first_pieces(demand: Demand) -> Demand:
     )
 
 
+def _planned_count(demand: Demand) -> int:
+    """How many chunks of every block are planned one by one; the plan is repeated for the others.
+
+    The more are planned, the better the shares of unequal links.
+    """
+    most = max(_PLANNED_DELIVERIES * demand.pieces // len(demand.destination_rank), _PLANNED)
+    divisors = (count for count in range(min(most, demand.pieces), 1, -1) if demand.pieces % count == 0)
+    return next(divisors, demand.pieces)
+
+
 @lru_cache(maxsize=64)
 def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] | None:
     """Expected finish of a variant, and the load of its busiest links, from one chunk per block; None: not possible.
 
     The expected finish is that of the first chunk of every block, and the load of the others.
     """
-    planned = _first_chunks(problem, variant)
+    planned = _planned(problem, variant)
     if planned is None:
         return None
-    first = PlanScheduler(problem.topology, problem.demand, planned.plan, "").longest_first()
+    first = PlanScheduler(problem.topology, problem.demand, _plan(problem, planned, 1), "").longest_first()
     if first is None:
         return None
     load_ps, pieces = _typical_load_ps(problem.topology, planned.load_ps), problem.demand.pieces
@@ -265,15 +282,15 @@ def _link_kinds(topology: Topology) -> NDArray[np.int64]:
 
 def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     """The schedule of a variant; None where its gateways are not joined."""
-    planned = _first_chunks(problem, variant)
+    planned = _planned(problem, variant)
     if planned is None:
         return None
-    balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded.any()
-    pieces = problem.demand.pieces
-    again = not balanced and pieces > 1  # further chunks of a block then take other ways than the first
-    plan = _planner(problem, variant, planned.overloaded).plan() if again else planned.plan.repeated(pieces, 1)
+    balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded
+    count = 1 if balanced else _planned_count(problem.demand)  # chunks of a block that take ways of their own
+    plan = _plan(problem, planned, count).repeated(problem.demand.pieces // count, count)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
-    if schedule is not None and problem.is_reduction and verify(schedule):  # a gateway received before it had sent
+    exchanged = problem.is_reduction and not variant.rooted
+    if schedule is not None and exchanged and verify(schedule):  # a gateway received before it had sent
         return None
     return schedule

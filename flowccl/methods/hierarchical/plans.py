@@ -1,41 +1,47 @@
 """Plans: the transfers of all chunks on a hierarchy, and what each of them waits for.
 
-A chunk with one source goes down a tree. In an allreduce, each group of the outermost level reduces a chunk to its
-gateway, the gateways exchange what they have, and each spreads the result in its group; or the groups of the innermost
-level do so, and exchange in stages, level by level: on every other rail from the outermost level inwards, on the others
-from the innermost level outwards, so that the outermost links are busy early and late. Other reductions are plans of
-the reversed demand, run backwards.
+A chunk with one source goes down a tree. In an allreduce, a chunk goes up a tree to a root and down a tree from there.
+Or each group of the outermost level reduces a chunk to its gateway, the gateways exchange what they have, and each
+spreads the result in its group; or the groups of the innermost level do so, and exchange in stages, level by level: on
+every other rail from the outermost level inwards, on the others from the innermost level outwards, so that the
+outermost links are busy early and late. Other reductions are plans of the reversed demand, run backwards.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.loads import LoadedRoutes
+from flowccl.methods.hierarchical.roots import RootChoice
 from flowccl.methods.hierarchical.scheduling import TransferPlan
 from flowccl.methods.hierarchical.trees import Edge, TreeBuilder, TreeShape
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 _OVERLOADED = 1.5  # load over the mean load of links like it; whole chunks make smaller differences
-_PLANNED = 4  # chunks per block that are planned one by one, so that unequal links get unequal shares
 
 
 @dataclass(eq=False)
 class Planner:
-    """Plans chunk after chunk: a chunk with one source, or with the same sources and destinations."""
+    """Plans chunk after chunk: a chunk with one source, or with the same sources and destinations.
+
+    `demand` has one chunk per block. The plan of more chunks of every block is that of fewer, and then goes on by the
+    loads that those leave.
+    """
 
     topology: Topology
     demand: Demand
     shape: TreeShape
     overloaded: NDArray[np.bool_] | None = None
-    rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # chunk, links, reduce
+    rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # block, links, reduce
     waits: list[tuple[int, int]] = field(default_factory=list)
-    gang: dict[int, tuple[int, int]] = field(default_factory=dict)  # of a transfer: its gang, and its turn in it
+    gang: list[tuple[int, int]] = field(default_factory=list)  # of each transfer: its gang, and its turn in it
+    lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.load_ps = load_ps = np.zeros(len(self.topology.links) + 1)
@@ -47,17 +53,12 @@ class Planner:
             if self.overloaded is not None:
                 tree.network.overloaded = self.overloaded
         self.width = max(map(len, self.forward.members[-1]))
-        self.turn = 0
+        self.turn, self.order = 0, _in_turns(self.demand)
+        self.ends = [(0, 0)]  # the numbers of transfers and of waits, after each chunk of every block
         self.place: list[tuple[int, int, int]] = []  # of each transfer: round, shift and rail, see TransferPlan
         self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
         self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
         self.rail = -1  # of the present chunk
-
-    def plan(self) -> TransferPlan:
-        """The plan of all chunks; the first chunks of every block are planned, and further ones repeat them."""
-        pieces = self.demand.pieces
-        planned = _PLANNED if pieces > _PLANNED and pieces % _PLANNED == 0 else pieces
-        return self.plan_of(planned).repeated(pieces // planned, planned)
 
     def found_overloaded(self) -> NDArray[np.bool_]:
         """The links between groups with more load than the links like them have on average, as a slow network card."""
@@ -71,21 +72,24 @@ class Planner:
         mean = np.bincount(kind[used], load[used], 4) / np.maximum(np.bincount(kind[used], minlength=4), 1)
         return np.append(used & (load > _OVERLOADED * mean[kind]), False)
 
-    def plan_of(self, pieces: int) -> TransferPlan:
-        """The plan of the first chunks of every block."""
-        chosen = [chunk for chunk in _in_turns(self.demand) if chunk % self.demand.pieces < pieces]
-        for turn, chunk in enumerate(chosen):
-            self.into, self.turn, self.rail = {}, turn, -1
-            self._plan_chunk(chunk, turn)
-        routes, route = Routes.from_lists([links for _, links, _ in self.rows]).distinct()
-        before, after = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T.copy()
-        place = np.array(self.place, dtype=np.int64).reshape(-1, 3).T.copy()
-        chunks = np.array([chunk for chunk, _, _ in self.rows], dtype=np.int64)
-        reduce = np.array([reduce for _, _, reduce in self.rows], dtype=np.bool_)
-        job, turns = np.arange(len(chunks)), np.zeros(len(chunks), dtype=np.int64)
-        for row, (gang, at) in self.gang.items():
-            job[row], turns[row] = gang, at
-        return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, job, turns, *place)
+    def plan(self, pieces: int) -> TransferPlan:
+        """The plan of some chunks of every block."""
+        with self.lock:
+            while len(self.ends) <= pieces:
+                for block in self.order:
+                    self.into, self.rail = {}, -1
+                    self._plan_chunk(block, self.turn)
+                    self.turn += 1
+                self.ends.append((len(self.rows), len(self.waits)))
+        count, waits = self.ends[pieces]
+        routes, route = Routes.from_lists([links for _, links, _ in self.rows[:count]]).distinct()
+        before, after = np.array(self.waits[:waits], dtype=np.int64).reshape(-1, 2).T.copy()
+        place = np.array(self.place[:count], dtype=np.int64).reshape(-1, 3).T.copy()
+        piece = np.repeat(np.arange(pieces), np.diff([rows for rows, _ in self.ends[: pieces + 1]]))
+        chunks = np.array([block for block, _, _ in self.rows[:count]], dtype=np.int64) * pieces + piece
+        reduce = np.array([reduce for _, _, reduce in self.rows[:count]], dtype=np.bool_)
+        gang = np.array(self.gang[:count], dtype=np.int64).reshape(-1, 2).T.copy()
+        return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, *gang, *place)
 
     def _plan_chunk(self, chunk: int, turn: int) -> None:
         demand = self.demand
@@ -93,12 +97,25 @@ class Planner:
         size = int(demand.chunk_bytes[chunk])
         if len(sources) == 1:
             self._spread(chunk, self.forward.tree(sources[0], wanted, size))
+        elif self.shape.rooted:
+            root = self.roots.root(wanted, wanted[chunk % len(wanted)], size)
+            self._reduce(chunk, self.backward.tree(root, sources, size))
+            self._spread(chunk, self.forward.tree(root, wanted, size))
         else:
             self._exchange(chunk, sources, wanted, size, turn)
 
-    def _send(self, chunk: int, links: tuple[int, ...], reduce: bool, before: list[int], ends: tuple[int, ...]) -> None:
+    def _send(
+        self,
+        chunk: int,
+        links: tuple[int, ...],
+        reduce: bool,
+        before: list[int],
+        ends: tuple[int, ...],
+        gang: tuple[int, int] | None = None,
+    ) -> None:
         row = len(self.rows)
         self.rows.append((chunk, links, reduce))
+        self.gang.append(gang or (row, 0))
         self.place.append((self.turn // self.width, self._shift(links, ends[0]), self.rail))
         self.waits += [(first, row) for first in before]
         for end in ends:
@@ -152,10 +169,13 @@ class Planner:
         for shift in range(1, len(gateways)):
             for at, a in enumerate(gateways):
                 b = gateways[(at + shift) % len(gateways)]
-                links = tuple(network.links_of(network.least_loaded(a, b, size)))
-                network.add(list(links), size)
-                self.gang[len(self.rows)] = (gang, shift - 1)
-                self._send(chunk, links, True, ready[at], (b,))
+                links = network.add_route(network.least_loaded(a, b, size), size)
+                self._send(chunk, links, True, ready[at], (b,), (gang, shift - 1))
+
+    @cached_property
+    def roots(self) -> RootChoice:
+        """The choice of roots, by the loads so far."""
+        return RootChoice(self.forward)
 
     @cached_property
     def stages(self) -> list[list[list[int]]]:

@@ -13,6 +13,7 @@ from flowccl.topology.trunks import peak_rates_GBps
 
 I64 = NDArray[np.int64]
 _WINDOWS = (2, 4)  # chunks of a rail at a time: one is reduced while another is spread, and others are between groups
+_EARLIER = 10  # the tail of the last piece counts as shorter by this part of the time of the busiest link
 _MOST_AT_ONCE = 50_000  # transfers of an exchange of which all may wait at a time
 
 
@@ -111,7 +112,7 @@ class PlanScheduler:
         `label` is the group of every GPU. An exchange is also tried with few chunks of each rail at a time. Otherwise
         the queue of a link counts where it joins groups: then the first chunks of a slow network card go first.
         """
-        keys = [-self.tail_ps, self._in_turns(self.piece), self._in_turns(self.round)]
+        keys = [-self.tail_ps, self._early_pieces(), self._in_turns(self.piece), self._in_turns(self.round)]
         found = [self._in_windows(label, most, key) for most in _WINDOWS for key in keys]
         if all(one is None for one in found) or len(self.jobs) <= _MOST_AT_ONCE:
             keys.append(-self._queued_tails(label))
@@ -125,6 +126,12 @@ class PlanScheduler:
     def _in_turns(self, turn: I64) -> I64:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
         return turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps
+
+    def _early_pieces(self) -> I64:
+        """A key by which the longest tail goes first, and the last piece counts as a little shorter than the first."""
+        busy = np.bincount(self.hop_link, self.hop_to - self.hop_from)
+        last_ps = int(busy.max(initial=0)) // _EARLIER
+        return self.piece * last_ps // (int(self.piece.max(initial=0)) + 1) - self.tail_ps
 
     def _queued_tails(self, label: NDArray[np.int64]) -> I64:
         from flowccl.methods.hierarchical.queue_kernels import queued_tails

@@ -34,6 +34,7 @@ class TreeShape:
     labels: tuple[tuple[int, ...], ...]
     between: str = "direct"  # or "chain", "tree"; of an exchange "direct" or "stages"
     inside: str = "star"  # or "chain"
+    rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
 
     @property
     def is_staged(self) -> bool:
@@ -96,9 +97,8 @@ class TreeBuilder:
             path = self.network.path(holder, wanted[0])
             return self._path(path, size)
         best = self.choose(routes, holder, have, wanted, size)
-        edge = Edge(int(self.network.src[best]), (int(self.network.end[best]),), tuple(self.network.links_of(best)))
-        self.network.add(list(edge.links), size)
-        return [edge]
+        links = self.network.add_route(best, size)
+        return [Edge(int(self.network.src[best]), (int(self.network.end[best]),), links)]
 
     def choose(self, routes: I64, holder: int, have: list[int], wanted: list[int], size: int) -> int:
         """Of some routes into a group, the best one: fewest further hops, then along the rail, then the least load.
@@ -108,16 +108,21 @@ class TreeBuilder:
         """
         network = self.network
         src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
-        links = network.links[routes]
-        gateways = np.flatnonzero(np.bincount(end))
-        place = np.searchsorted(gateways, end)
-        cost = network.cost(links, size) + self.spread_cost(gateways, wanted, size)[place]
         before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
-        if before.any():
-            cost = np.where(before, cost + network.hop_cost(np.full_like(src, holder), src, size), cost)
-        worse = network.overloaded[links].any(axis=1) & (cost > cost.min() * (1 + 1e-9))
         hops = (src != holder) + before.astype(np.int64) + 2 * behind
         off_rail = (self.index[end] - self.index[src]) % len(self.index)
+        overloaded = network.overloaded[network.links[routes]].any(axis=1)
+        if not overloaded.any():
+            nearest = np.flatnonzero(hops == hops.min())
+            nearest = nearest[off_rail[nearest] == off_rail[nearest].min()]
+            if len(nearest) == 1:
+                return int(routes[nearest[0]])
+        gateways = np.flatnonzero(np.bincount(end))
+        place = np.searchsorted(gateways, end)
+        cost = network.route_cost(routes, size) + self.spread_cost(gateways, wanted, size)[place]
+        if before.any():
+            cost = np.where(before, cost + network.hop_cost(np.full_like(src, holder), src, size), cost)
+        worse = overloaded & (cost > cost.min() * (1 + 1e-9))
         return int(routes[np.lexsort((src, cost, off_rail, hops, worse))[0]])
 
     def _mask(self, nodes: list[int]) -> NDArray[np.bool_]:
@@ -181,19 +186,17 @@ class TreeBuilder:
         if members not in self.routes_among:
             self.routes_among[members] = self._fastest_routes(list(members))
         routes = self.routes_among[members]
-        src, end, links = network.src[routes], network.end[routes], network.links[routes]
+        src, end = network.src[routes], network.end[routes]
         reached = self._mask([root])
         hops = np.zeros(len(self.index))
         edges = list[Edge]()
         while len(edges) < len(wanted):
             usable = np.flatnonzero(reached[src] & ~reached[end])
-            cost = network.cost(links[usable], size) * (1 + hops[src[usable]])
+            cost = network.route_cost(routes[usable], size) * (1 + hops[src[usable]])
             best = int(usable[np.argmin(cost)])
             a, b = int(src[best]), int(end[best])
-            used = [link for link in links[best].tolist() if link < len(network.topology.links)]
-            network.add(used, size)
             reached[b], hops[b] = True, hops[a] + 1
-            edges.append(Edge(a, (b,), tuple(used)))
+            edges.append(Edge(a, (b,), network.add_route(int(routes[best]), size)))
         return edges
 
     def _fastest_routes(self, members: list[int]) -> I64:
@@ -230,9 +233,8 @@ class TreeBuilder:
         """One edge after the other."""
         edges = []
         for a, b in pairwise(nodes):
-            links = self.network.links_of(self.network.least_loaded(a, b, size))
-            self.network.add(links, size)
-            edges.append(Edge(a, (b,), tuple(links)))
+            links = self.network.add_route(self.network.least_loaded(a, b, size), size)
+            edges.append(Edge(a, (b,), links))
         return edges
 
 

@@ -1,0 +1,74 @@
+"""The root of each chunk of an allreduce: contributions are reduced there, and the result is spread from there.
+
+The group of a root sends and receives more than the others. So chunks have their roots where the links between groups
+have time left: fewer in a host with a slow or lost network card.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.methods.hierarchical.trees import TreeBuilder
+
+F64 = NDArray[np.float64]
+_POWER = 4  # of loads, as in `LoadedRoutes.cost`
+_EQUAL = 1 + 1e-9  # costs that differ by less are equal
+
+
+class RootChoice:
+    """Chooses roots by the loads of the links of each GPU, and of each outermost group, to other groups."""
+
+    def __init__(self, trees: TreeBuilder) -> None:
+        network, label = trees.network, np.array(trees.shape.labels[0])
+        self.network, self.index, self.label, self.groups = network, trees.index, label, int(label.max()) + 1
+        between = (network.src < len(label)) & (network.end < len(label))
+        between[between] = label[network.src[between]] != label[network.end[between]]
+        used, none = network.links[between], len(network.topology.links)
+        last = (used < none).sum(axis=1) - 1
+        out = np.stack((network.src[between], used[:, 0]), axis=1)
+        into = np.stack((network.end[between], used[np.arange(len(used)), last]), axis=1)
+        self.sides = [np.unique(side, axis=0).T.astype(np.int64) for side in (out, into)]  # GPU, link
+        turns = range(1, self.groups)
+        children = np.bincount([trees.shape.parent(turn) for turn in turns], minlength=self.groups)
+        transfers = children + (np.arange(self.groups) > 0)  # sent or received, by the turn of a group
+        numbers = np.arange(self.groups)
+        self.transfers = transfers[(numbers[None, :] - numbers[:, None]) % self.groups]  # by root's group, group
+
+    def root(self, candidates: list[int], preferred: int, size: int) -> int:
+        """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
+        ranks = np.array(candidates)
+        cost = self._group_cost(size)
+        allowed = np.unique(self.label[ranks])
+        best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
+        group = int(best[np.argmin((best - self.label[preferred]) % self.groups)])
+        ranks = ranks[self.label[ranks] == group]
+        time = self._gpu_time(size)[ranks]
+        equal = ranks[time <= time.min() * _EQUAL]
+        away = (self.index[equal] - self.index[preferred]) % len(self.index)
+        return int(equal[np.argmin(away)])
+
+    def _group_cost(self, size: int) -> F64:
+        """What a root in each group costs: the sum of the powers of the loads that all groups then have."""
+        total = np.zeros(self.groups)
+        for gpu, link in self.sides:
+            rate, load = self._rates(self.label[gpu], link, self.groups)
+            then = (load[None, :] + size * self.transfers) / np.maximum(rate, 1e-9)[None, :]
+            total += (then**_POWER).sum(axis=1)
+        return total
+
+    def _gpu_time(self, size: int) -> F64:
+        """The time that the links of each GPU to other groups need for a chunk more; inf without such links.
+
+        Overloaded ones do not count: what a root sends would go over other GPUs.
+        """
+        result = np.zeros(len(self.label))
+        for gpu, link in self.sides:
+            usable = ~self.network.overloaded[link]
+            rate, load = self._rates(gpu[usable], link[usable], len(self.label))
+            result += np.where(rate > 0, (load + size) / np.where(rate > 0, rate, 1.0), np.inf)
+        return result
+
+    def _rates(self, owner: NDArray[np.int64], link: NDArray[np.int64], count: int) -> tuple[F64, F64]:
+        """The rate of the links of each owner together, in bytes per ps, and the bytes that they carry so far."""
+        rate = 1 / self.network.per_byte_ps[link]
+        rates, loads = np.bincount(owner, rate, count), np.bincount(owner, self.network.load_ps[link] * rate, count)
+        return rates.astype(np.float64), loads.astype(np.float64)
