@@ -20,7 +20,7 @@ _POWER = 4  # of loads: the higher, the nearer to the load of the busiest link a
 class _RouteTable:
     """What `LoadedRoutes` has for every machine: routes, their ends, links (filled up) and latencies.
 
-    `hold_ps` is the time for which a byte on a route occupies each of its links, over the transfers that the link
+    `busy_ps` is the time for which a byte on a route occupies each of its links, over the transfers that the link
     carries side by side: on cut-through routes a transfer holds all links for the time of the slowest.
     """
 
@@ -32,7 +32,7 @@ class _RouteTable:
     first: I64  # the first route of each pair of nodes; -1: none
     count: I64
     per_byte_ps: F64
-    hold_ps: F64
+    busy_ps: F64
 
 
 @lru_cache(maxsize=8)
@@ -48,19 +48,19 @@ def _route_table(topology: Topology) -> _RouteTable:
     first, count = np.full((nodes, nodes), -1, dtype=np.int64), np.zeros((nodes, nodes), dtype=np.int64)
     first[near.src, near.end], count[near.src, near.end] = near.pair_ptr[:-1], np.diff(near.pair_ptr)
     per_byte_ps = np.append(1000.0 / topology.link_GBps, 0.0)
-    hold_ps = _hold_times(topology, links, per_byte_ps)
-    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, hold_ps)
+    busy_ps = _busy_times(topology, links, per_byte_ps)
+    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, busy_ps)
 
 
-def _hold_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
-    """See `_RouteTable.hold_ps`."""
+def _busy_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
+    """See `_RouteTable.busy_ps`."""
     forwards = np.array([node.crossing != "cut-through" for node in topology.nodes])
     inner = links[:, 1:]
     entered = np.append(topology.link_src, 0)[inner]
     stored = (forwards[entered] & (inner < len(topology.links))).any(axis=1)
     slowest = per_byte_ps[links].max(axis=1, keepdims=True) / np.append(lanes(topology), 1)[links]
-    hold_ps = np.where(stored[:, None], per_byte_ps[links], slowest)
-    return np.where(links < len(topology.links), hold_ps, 0.0)
+    busy_ps = np.where(stored[:, None], per_byte_ps[links], slowest)
+    return np.where(links < len(topology.links), busy_ps, 0.0)
 
 
 def _only_best(near: Neighbours) -> Neighbours:
@@ -87,7 +87,7 @@ class LoadedRoutes:
         table = _route_table(topology)
         self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
         self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
-        self.per_byte_ps, self.hold_ps = table.per_byte_ps, table.hold_ps
+        self.per_byte_ps, self.busy_ps = table.per_byte_ps, table.busy_ps
         self.known: dict[tuple[int, int], I64] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
 
@@ -113,7 +113,7 @@ class LoadedRoutes:
 
     def route_cost(self, routes: I64, size: int) -> F64:
         """What bytes more on each of some routes cost."""
-        return self.cost(self.links[routes], size, self.hold_ps[routes])
+        return self.cost(self.links[routes], size, self.busy_ps[routes])
 
     def hop_cost(self, src: I64, end: I64, size: int) -> F64:
         """The cost of the first route of each pair; inf where there is none, 0 from a node to itself."""
@@ -149,7 +149,7 @@ class LoadedRoutes:
     def add_route(self, route: int, size: int) -> tuple[int, ...]:
         """Count bytes on a route, and return its links."""
         links = self.links_of(route)
-        self.load_ps[links] += size * self.hold_ps[route, : len(links)]
+        self.load_ps[links] += size * self.busy_ps[route, : len(links)]
         return tuple(links)
 
     def links_of(self, route: int) -> list[int]:

@@ -33,9 +33,9 @@ class RootChoice:
         numbers = np.arange(self.groups)
         self.transfers = transfers[(numbers[None, :] - numbers[:, None]) % self.groups]  # by root's group, group
 
-    def root(self, candidates: list[int], preferred: int, size: int) -> int:
+    def root(self, wanted: list[int], preferred: int, size: int) -> int:
         """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
-        ranks = np.array(candidates)
+        ranks = np.array(wanted)
         cost = self._group_cost(size)
         allowed = np.unique(self.label[ranks])
         best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
