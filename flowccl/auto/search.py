@@ -100,7 +100,8 @@ class PortfolioSearch:
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         if turns := [(arm, 1) for arm in young if not arm.traits.slow_second_step]:
             return turns
-        self.rules += [self.idle_rule] if self.context.budget.steps is None and self.idle_rule not in self.rules else []
+        if self.context.budget.steps is None and self.idle_rule not in self.rules:
+            self.rules.append(self.idle_rule)
         new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
 
@@ -155,18 +156,18 @@ class PortfolioSearch:
         return useful or ([self._next_count(name, mine)] if gains and self._above(mine, mine[-1].count) else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or what there is time for if work is quadratic."""
+        """The chunk count with which a method is said to be good, or what there is time for."""
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken:
             return []
         most, least = self.useful_chunks(name), mine[-1].count
         fewer = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
-        return [n for n in (most, *fewer) if n > least and self.counts.demand(n) and self._fits(mine[-1], n, 2)][:1]
+        return [n for n in (most, *fewer) if n > least and self.counts.demand(n) and self._fits(mine[-1], n)][:1]
 
-    def _fits(self, below: Arm, count: int, power: int = 1) -> bool:
-        """Whether there is time for a first step with this many chunks, by the seconds of an arm with fewer."""
+    def _fits(self, below: Arm, count: int) -> bool:
+        """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
-        return self._has_time(_SAFETY * below.first_s * more**power)
+        return self._has_time(_SAFETY * below.first_s * (more if count <= 2 * below.count else more**2))
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -189,8 +190,8 @@ class PortfolioSearch:
             return best.best_ps < 2 * self.best_ps  # twice the chunks may at most halve the time
         if best is not last:  # searches are noisy: compare with what others found with no more chunks
             peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= last.count)
-            good = len(mine) == 2 or best.best_ps <= (1 + self.params.close) * peers_ps
-            return good and not last.traits.one_schedule and len(mine) - mine.index(best) <= self.params.patience
+            patient = not last.traits.one_schedule and len(mine) - mine.index(best) <= self.params.patience
+            return patient and (len(mine) == 2 or best.best_ps <= (1 + self.params.close) * peers_ps)
         before = min(mine[:-1], key=lambda arm: arm.best_ps)
         limit = limit_ps(before.count, before.fitted_ps, last.count, last.fitted_ps)
         return limit < self.best_ps * (1 if last.traits.one_schedule else 1 + self.params.close)
@@ -212,8 +213,8 @@ class PortfolioSearch:
         for arm in sorted(self.arms, key=lambda arm: -arm.best_ps):
             if arm.best is not None and len(self.methods) > 1:
                 bases[arm.count] = arm.best
-        fines = [(count, fine) for count, base in bases.items() if (fine := self._refined_count(count, base))]
-        options = [(self._refined_limit_ps(count, bases[count]), fine, count) for count, fine in fines]
+        pairs = [(count, fine) for count, base in bases.items() if (fine := self._refined_count(count, base))]
+        options = [(self._refined_limit_ps(count, bases[count]), fine, count) for count, fine in pairs]
         done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
         for hope_ps, fine, count in sorted(options):
             demand = self.counts.demand(fine)
@@ -239,10 +240,8 @@ class PortfolioSearch:
         """What refining a schedule may reach, by the law of pipelines from earlier refinements of this count."""
         if not (tried := sorted(fine for coarse, fine in self.refined if coarse == count)):
             return base.finish_ps * 0.98
-        arms = [arm for arm in self.arms if arm.name == REFINE and arm.count == tried[-1] and arm.best is not None]
-        if not arms:
-            return float("inf")
-        ratio = min(arm.best_ps for arm in arms) / self.refined[count, tried[-1]]
+        found = (arm.best_ps for arm in self.arms if arm.name == REFINE and arm.count == tried[-1])
+        ratio = min(found, default=float("inf")) / self.refined[count, tried[-1]]
         return base.finish_ps * limit_ps(count, 1.0, tried[-1], ratio)
 
     # -- arms -----------------------------------------------------------------------------------------------------

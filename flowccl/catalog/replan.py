@@ -7,6 +7,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
+from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound, lower_bound
 from flowccl.catalog.forked import Forked
 from flowccl.catalog.repair import FaultyMachine
@@ -196,7 +197,7 @@ def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) ->
     except FlowcclError:
         return None
     if made is not None and lanes is not None:
-        made = replace(made, topology=topology, routes=made.routes.renamed(lanes.link))
+        made = on_trunks(made, lanes)
     return None if made is None or verify(made) else made
 
 
