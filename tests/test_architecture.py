@@ -59,7 +59,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "compare": BASE | {"topology", "demand", "published", "synthesis", "result"},
     "advise": METHODS,
     "explain": CHECKS,
-    "catalog": METHODS | {"export", "lowered", "runtimes", "result", "synthesis"},
+    "catalog": METHODS | {"adapters", "export", "lowered", "runtimes", "result", "synthesis"},
     "run": SCHEDULE | {"export", "runtimes"},
     "torch": SCHEDULE | {"catalog", "run"},
     "profile": SCHEDULE | {"export", "run", "runtimes"},
