@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from flowccl.compilation import compile_in_background, in_background, is_ready, units_of, warm_up
 from flowccl.methods.registry import load_method
+from flowccl.search.budget import Budget
 from flowccl.search.context import Method
 
 _POLL_S = 0.3  # how often the cache is looked at
@@ -43,6 +44,14 @@ class MethodLoader:
             self.notes["compiling_in_background"] = units
         on_phase("searching")
         return {name: load_method(name) for name in self.ready}
+
+    def wait(self, budget: Budget) -> dict[str, Method]:
+        """The next methods whose loops become compiled; none where no more will, or when the time is over."""
+        joining: dict[str, Method] = {}
+        while self.waiting and not joining and budget.left_s > 0 and not budget.should_stop():
+            time.sleep(_POLL_S)
+            joining = self.more()
+        return joining
 
     def more(self) -> dict[str, Method]:
         """The methods whose loops were compiled since the last call."""

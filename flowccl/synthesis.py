@@ -15,6 +15,7 @@ from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
+from flowccl.auto.stop import GapReached
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.choice import best_program, leanest, with_fewer_chunks
 from flowccl.demand.collectives import collective as named_collective
@@ -118,7 +119,7 @@ def synthesize(
     search = PortfolioSearch(
         searched.topology, counts, methods, context, workers, lean, cache(useful), params, loader.more
     )
-    best, trace, interrupted = _searched(search, bounds, on_progress)
+    best, trace, interrupted = _searched(search, bounds, loader, on_progress)
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
     context.notes |= watch.notes(most < params.max_deliveries)
@@ -190,23 +191,35 @@ def _task(
 
 
 def _searched(
-    search: PortfolioSearch, bounds: BoundSearch, on_progress: Callable[[Progress], None] | None
+    search: PortfolioSearch,
+    bounds: BoundSearch,
+    loader: MethodLoader,
+    on_progress: Callable[[Progress], None] | None,
 ) -> tuple[Schedule | None, list[Progress], bool]:
-    """Run a search; return its best schedule, the trace of its improvements, and whether it was interrupted."""
+    """Run a search; return its best schedule, the trace of its improvements, and whether it was interrupted.
+
+    Where it ends early while methods are still being compiled, it goes on with those.
+    """
     best: Schedule | None = None
     trace: list[Progress] = []
     try:
-        for best in search.run():  # each verified
-            found_s = search.context.budget.elapsed_s
-            bounds.begin()
-            trace.append(Progress(best.finish_us, bounds.bound.us if bounds.bound else None, best.method, found_s))
-            log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
-            if on_progress:
-                on_progress(trace[-1])
+        while True:
+            for best in search.run():  # each verified
+                found_s = search.context.budget.elapsed_s
+                bounds.begin()
+                trace.append(Progress(best.finish_us, bounds.bound.us if bounds.bound else None, best.method, found_s))
+                log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
+                if on_progress:
+                    on_progress(trace[-1])
+            if GapReached(search.context)(search.work_s, search.best_ps):
+                return best, trace, False
+            if not (joining := loader.wait(search.context.budget)):
+                return best, trace, False
+            search.methods.update(joining)
+            search.idle_rule.history.clear()
     except KeyboardInterrupt:
         log.warning("interrupted")
         return best, trace, True
-    return best, trace, False
 
 
 def _is_over(context: SearchContext, limit_s: float) -> bool:

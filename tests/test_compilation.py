@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import flowccl
-from flowccl import compilation, compile_cache
+from flowccl import compilation, compile_cache, loading
+from flowccl.topology.machines import machine
 
 LOOP = "from flowccl.compiled import compiled\n\n@compiled\ndef loop(x):\n    return x + {}\n"
 CALL = (
@@ -145,3 +147,23 @@ def test_two_signatures_never_share_a_file(tmp_path: Path):
     run = subprocess.run([sys.executable, "-c", floats, str(tmp_path)], capture_output=True, text=True, check=True)
     assert run.stdout.split()[0] == "41.0"
     assert len(list((tmp_path / "__pycache__").glob("*.nbc"))) == 2
+
+
+def test_a_search_that_ends_early_goes_on_with_methods_that_are_compiled_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    began = time.monotonic()
+    monkeypatch.setattr(loading, "in_background", lambda: True)
+    monkeypatch.setattr(loading, "is_ready", lambda name: name == "direct" or time.monotonic() > began + 2)
+    monkeypatch.setattr(loading, "compile_in_background", list)
+    result = flowccl.synthesize(machine("dgx1"), "allgather", 1_000_000, time_limit_s=8.0)
+    assert result.trace[0].method == "direct"
+    assert result.trace[-1].elapsed_s > 2
+    assert result.gap < 0.05
+
+
+def test_nothing_is_waited_for_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loading, "in_background", lambda: True)
+    monkeypatch.setattr(loading, "is_ready", lambda name: name == "direct")
+    monkeypatch.setattr(loading, "compile_in_background", list)
+    result = flowccl.synthesize(machine("dgx1"), "allgather", 1_000_000, time_limit_s=1.5)
+    assert result.schedule.method == "direct"
+    assert result.synthesis_s < 2.5

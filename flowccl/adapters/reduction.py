@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.adapters.reversal import opposite_links
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.portable import power_of_ten
@@ -123,6 +124,8 @@ class _HalvesSearch:
         self.searches = [self._search(half, topology, context) for half in (0, 1)]
         self.best: list[Schedule | None] = [None, None]
         self.alone_ps = [float("inf"), float("inf")]  # best completion time of each half alone
+        alike = demand.ready_ps is None and halves[0][0].backward == halves[1][0]
+        self.opposite = opposite_links(topology) if alike else None  # then the reduction is the distribution backwards
         self.concatenator = _Concatenator(demand, context)
         self.best_ps: int | None = None
         self.over = False
@@ -134,11 +137,21 @@ class _HalvesSearch:
         return _reduced(self.method, problem, context) if half == 0 else self.method(problem, context)
 
     def step_both(self) -> Schedule | None:
-        """One step of both searches; concatenate the halves if one improved."""
-        found = [next(search, "over") for search in self.searches]
+        """One step of both searches, or of the only one; concatenate the halves if one improved."""
+        if self.opposite is None:
+            found = [next(search, "over") for search in self.searches]
+        else:
+            spread = next(self.searches[1], "over")
+            found = [self._backwards(spread) if isinstance(spread, Schedule) else spread, spread]
         self.over = found == ["over", "over"]
         better = [self._take(half, part) for half, part in enumerate(found)]
         return self._concatenate(self.best) if any(better) else None
+
+    def _backwards(self, spread: Schedule) -> Schedule:
+        """The reduction that runs like a distribution, backwards."""
+        assert self.opposite is not None
+        same = replace(spread, topology=self.topology.reversed, routes=spread.routes.renamed(self.opposite))
+        return replace(reverse(same, self.demands[0], reduce=True), topology=self.topology)
 
     def _take(self, half: int, found: Schedule | str | None) -> bool:
         """Keep and report the schedule of a half if it is the best so far."""

@@ -233,8 +233,7 @@ class PortfolioSearch:
             if self.refined.get((count, fine)) != base.finish_ps:
                 return fine
             fine *= 2
-        odd = next((k for k in range(fine - count, fine // 2, -count) if self.counts.demand(k) is not None), None)
-        return odd if odd and self.refined.get((count, odd)) != base.finish_ps else None
+        return None
 
     def _refined_limit_ps(self, count: int, base: Schedule) -> float:
         """What refining a schedule may reach, by the law of pipelines from earlier refinements of this count."""

@@ -50,13 +50,19 @@ def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 
 def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Schedules of all variants; of an allreduce with a plan for both halves first, then with a plan for each."""
+    """Schedules of all variants; of an allreduce with one plan for both halves or one for each, the better first."""
     if not problem.hierarchy.levels:
         name = problem.topology.name
         raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
     trees = with_reductions(_along_trees)(problem, context)
-    if problem.allreduce_ranks is not None:
-        yield from _of_variants(problem, _exchanges(problem), float("inf"))
+    if problem.allreduce_ranks is None:
+        yield from trees
+        return
+    first = next(trees, None)
+    exchanged = _of_variants(problem, _exchanges(problem), float("inf") if first is None else first.finish_ps)
+    found = [one for one in (first, next(exchanged, None)) if one is not None]
+    yield min(found, key=lambda one: one.finish_ps, default=None)
+    yield from exchanged
     yield from trees
 
 
