@@ -41,7 +41,7 @@ def problems(draw):
 
 
 @given(problems())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_every_schedule_is_valid_and_better_than_all_before(problem):
     topology, demand = problem
     search = LnsSearch(topology, demand, seed=1)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 from flowccl import Link, Node, Topology, synthesize
 gpus = 8
@@ -17,6 +19,7 @@ for method in ("greedy", "reroute", "lns"):
 """
 
 
+@pytest.mark.slow
 def test_trees_through_many_switches_fit_the_arrays():
     """A tree has more hops than nodes if the path to every GPU passes plain switches."""
     plain = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
