@@ -17,7 +17,7 @@ def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
     back = topology.reversed
     if topology.has_extra_constraints or back.nodes != topology.nodes:
         return None
-    order, other = _sorted_links(topology), _sorted_links(back)
+    order, other = sorted_links(topology), sorted_links(back)
     if any(topology.links[a] != back.links[b] for a, b in zip(order.tolist(), other.tolist(), strict=True)):
         return None
     result = np.empty(len(order), dtype=np.int64)
@@ -25,6 +25,7 @@ def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
     return result
 
 
-def _sorted_links(topology: Topology) -> NDArray[np.int64]:
+def sorted_links(topology: Topology) -> NDArray[np.int64]:
+    """The links ordered by their ends, bandwidth and latency: the same for equal machines."""
     columns = (topology.link_latency_ps, topology.link_GBps, topology.link_dst, topology.link_src)
     return np.lexsort(columns).astype(np.int64)

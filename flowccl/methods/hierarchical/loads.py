@@ -13,7 +13,7 @@ from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
-_POWER = 4  # of loads: the higher, the nearer to the load of the busiest link alone
+POWER = 4  # of loads: the higher, the nearer to the load of the busiest link alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +101,12 @@ class LoadedRoutes:
             self.known[key] = np.flatnonzero(np.isin(self.src, senders) & np.isin(self.end, receivers))
         return self.known[key]
 
+    def joins_groups(self, label: I64) -> NDArray[np.bool_]:
+        """Whether each route leads from a GPU of one group to a GPU of another; `label` is the group of every GPU."""
+        result = (self.src < len(label)) & (self.end < len(label))
+        result[result] = label[self.src[result]] != label[self.end[result]]
+        return result
+
     def cost(self, links: I64, size: int | I64, per_byte_ps: F64 | None = None) -> F64:
         """What bytes more on sets of links cost: the growth of the sum of the powers of all loads.
 
@@ -109,7 +115,7 @@ class LoadedRoutes:
         """
         added = size * (self.per_byte_ps[links] if per_byte_ps is None else per_byte_ps)
         low = self.load_ps[links]
-        return np.asarray(((low + added) ** _POWER - low**_POWER).sum(axis=-1))
+        return np.asarray(((low + added) ** POWER - low**POWER).sum(axis=-1))
 
     def route_cost(self, routes: I64, size: int) -> F64:
         """What bytes more on each of some routes cost."""

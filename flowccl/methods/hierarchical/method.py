@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.adapters.reduction import with_reductions
+from flowccl.adapters.reversal import sorted_links
 from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
@@ -191,8 +192,7 @@ def _with_sorted_links(topology: Topology) -> tuple[Topology, NDArray[np.int64]]
     A machine whose links have the same bandwidth in both directions is then equal to its reversal: the plans of a
     reduction are those of the distribution.
     """
-    columns = (topology.link_latency_ps, topology.link_GBps, topology.link_dst, topology.link_src)
-    order = np.lexsort(columns).astype(np.int64)
+    order = sorted_links(topology)
     return replace(topology, name="sorted", links=tuple(topology.links[link] for link in order)), order
 
 

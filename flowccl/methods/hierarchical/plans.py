@@ -64,9 +64,7 @@ class Planner:
         """The links between groups with more load than the links like them have on average, as a slow network card."""
         topology, joins = self.topology, np.zeros(len(self.load_ps), dtype=np.bool_)
         network, label = self.forward.network, np.array(self.shape.labels[0])
-        between = (network.src < len(label)) & (network.end < len(label))
-        between[between] = label[network.src[between]] != label[network.end[between]]
-        joins[network.links[between]] = True
+        joins[network.links[network.joins_groups(label)]] = True
         kind = 2 * topology.stores[topology.link_src] + topology.stores[topology.link_dst]
         load, used = self.load_ps[:-1], joins[:-1] & (self.load_ps[:-1] > 0)
         mean = np.bincount(kind[used], load[used], 4) / np.maximum(np.bincount(kind[used], minlength=4), 1)
@@ -78,7 +76,7 @@ class Planner:
             while len(self.ends) <= pieces:
                 for block in self.order:
                     self.into, self.rail = {}, -1
-                    self._plan_chunk(block, self.turn)
+                    self._plan_chunk(block)
                     self.turn += 1
                 self.ends.append((len(self.rows), len(self.waits)))
         count, waits = self.ends[pieces]
@@ -91,7 +89,7 @@ class Planner:
         gang = np.array(self.gang[:count], dtype=np.int64).reshape(-1, 2).T.copy()
         return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, *gang, *place)
 
-    def _plan_chunk(self, chunk: int, turn: int) -> None:
+    def _plan_chunk(self, chunk: int) -> None:
         demand = self.demand
         sources, wanted = demand.sources(chunk).tolist(), demand.destinations(chunk).tolist()
         size = int(demand.chunk_bytes[chunk])
@@ -102,7 +100,7 @@ class Planner:
             self._reduce(chunk, self.backward.tree(root, sources, size))
             self._spread(chunk, self.forward.tree(root, wanted, size))
         else:
-            self._exchange(chunk, sources, wanted, size, turn)
+            self._exchange(chunk, sources, wanted, size)
 
     def _send(
         self,
@@ -138,7 +136,7 @@ class Planner:
             reduces = bool(self.topology.reduces[edge.parent])
             self._send(chunk, edge.links[::-1], reduces, before, (edge.parent,))
 
-    def _exchange(self, chunk: int, sources: list[int], wanted: list[int], size: int, turn: int) -> None:
+    def _exchange(self, chunk: int, sources: list[int], wanted: list[int], size: int) -> None:
         """Reduce to the gateway of every group, exchange between the gateways, spread from each gateway.
 
         The groups are those of the outermost level; of an exchange in stages, those of the innermost one.
@@ -147,7 +145,7 @@ class Planner:
         label = self.shape.labels[depth - 1]
         groups = sorted({label[rank] for rank in sources})
         inside = {g: [rank for rank in sources if label[rank] == g] for g in groups}
-        gateway = (self._on_one_rail if self.shape.is_staged else self._gateways)(groups, inside, size, turn)
+        gateway = (self._on_one_rail if self.shape.is_staged else self._gateways)(groups, inside, size, self.turn)
         self.rail = self.rails.setdefault(tuple(gateway[group] for group in groups), len(self.rails))
         for group in groups:
             self._reduce(chunk, self.backward.tree(gateway[group], inside[group], size, depth))

@@ -7,10 +7,10 @@ have time left: fewer in a host with a slow or lost network card.
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.methods.hierarchical.loads import POWER
 from flowccl.methods.hierarchical.trees import TreeBuilder
 
 F64 = NDArray[np.float64]
-_POWER = 4  # of loads, as in `LoadedRoutes.cost`
 _EQUAL = 1 + 1e-9  # costs that differ by less are equal
 
 
@@ -20,8 +20,7 @@ class RootChoice:
     def __init__(self, trees: TreeBuilder) -> None:
         network, label = trees.network, np.array(trees.shape.labels[0])
         self.network, self.index, self.label, self.groups = network, trees.index, label, int(label.max()) + 1
-        between = (network.src < len(label)) & (network.end < len(label))
-        between[between] = label[network.src[between]] != label[network.end[between]]
+        between = network.joins_groups(label)
         used, none = network.links[between], len(network.topology.links)
         last = (used < none).sum(axis=1) - 1
         out = np.stack((network.src[between], used[:, 0]), axis=1)
@@ -52,7 +51,7 @@ class RootChoice:
         for gpu, link in self.sides:
             rate, load = self._rates(self.label[gpu], link, self.groups)
             then = (load[None, :] + size * self.transfers) / np.maximum(rate, 1e-9)[None, :]
-            total += (then**_POWER).sum(axis=1)
+            total += (then**POWER).sum(axis=1)
         return total
 
     def _gpu_time(self, size: int) -> F64:
