@@ -104,8 +104,8 @@ def _connections(plan: ExecutionPlan) -> dict[int, list[_End]]:
     result: dict[int, list[_End]] = defaultdict(list)
     for gpu in plan.gpus:
         for block in gpu.blocks:
-            for peer in block.members or ((block.send,) if block.send >= 0 else ()):
-                end = (gpu.rank, peer, block.channel)
+            for peer, channel in block.targets or [(member, block.channel) for member in block.members]:
+                end = (gpu.rank, peer, channel)
                 result[gpu.rank].append(end)
                 result[peer].append(end)
     return {rank: sorted(ends, key=lambda end: (end[0] + end[1], end)) for rank, ends in result.items()}
@@ -139,10 +139,11 @@ def _gpu(
     kinds: list[str] = []
     for block in gpu.blocks:
         for step in block.steps:
-            target = _written(step, packets is not None)
-            if target is not None and (block.send, target) not in remote:
-                remote[block.send, target] = len(remote)
-                kinds.append(_kind(hosts, gpu.rank, block.send))
+            written = _written(step, packets is not None)
+            peer = block.targets[step.target][0] if written is not None else -1
+            if written is not None and (peer, written) not in remote:
+                remote[peer, written] = len(remote)
+                kinds.append(_kind(hosts, gpu.rank, peer))
     semaphores = _semaphores(gpu)
     counts = plan.layout.whole_counts
     switches = [(buffer, ranks) for buffer, ranks in groups if gpu.rank in ranks]
@@ -207,26 +208,29 @@ def _block(
     """Return one threadblock: its tables of channels and remote buffers, and operations that index these tables."""
     ids: dict[str, list[int]] = {"memory": [], "port": []}
     kinds = {}
-    for direction, peer in (("send", block.send), ("recv", block.recv)):
-        if peer >= 0:
-            kinds[direction] = _kind(hosts, rank, peer)
-            end = (rank, peer, block.channel) if direction == "send" else (peer, rank, block.channel)
-            ids[kinds[direction]].append(channels[kinds[direction]].index(end))
+    for peer, channel in block.targets:
+        kinds["send"] = _kind(hosts, rank, peer)
+        ids[kinds["send"]].append(channels[kinds["send"]].index((rank, peer, channel)))
+    if block.recv >= 0:
+        kinds["recv"] = _kind(hosts, rank, block.recv)
+        ids[kinds["recv"]].append(channels[kinds["recv"]].index((block.recv, rank, block.channel)))
     ids["memory"] += [channels["memory"].index((rank, peer, block.channel)) for peer in block.members]
     if block.members:
         ids["switch"] = list(range(len(switches)))
     places = {buffer: place for place, buffer in enumerate(switches)}
-    writer = OperationWriter(kinds.get("send", ""), kinds.get("recv", ""), len(block.members), places)
+    writer = OperationWriter(
+        kinds.get("send", ""), kinds.get("recv", ""), len(block.targets), len(block.members), places
+    )
     if packets is not None:
         writer = packet_writer(block, packets[rank], packets[block.send] if block.send >= 0 else None, rank)
-    written = [_written(step, packets is not None) for step in block.steps]
-    buffers = list(dict.fromkeys(buffer for buffer in written if buffer is not None))
+    written = [(step.target, _written(step, packets is not None)) for step in block.steps]
+    buffers = list(dict.fromkeys((target, buffer) for target, buffer in written if buffer is not None))
     acquires, releases = semaphores
     writer.write(
         block,
         [acquires[number, index] for index in range(len(block.steps))],
         [releases[number, index] for index in range(len(block.steps))],
-        {buffer: local for local, buffer in enumerate(buffers)},
+        {written: local for local, written in enumerate(buffers)},
     )
     return {
         "id": number,
@@ -234,7 +238,7 @@ def _block(
         "remote_buffer_refs": [
             {
                 "access_channel_type": kinds["send"],
-                "remote_buffer_ids": [remote[block.send, buffer] for buffer in buffers],
+                "remote_buffer_ids": [remote[block.targets[target][0], buffer] for target, buffer in buffers],
             }
         ]
         if buffers

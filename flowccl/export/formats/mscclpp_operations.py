@@ -58,13 +58,15 @@ def count_operations(block: Threadblock) -> int:
 class OperationWriter:
     """Writes the operations of one threadblock, with a nop wherever its threads need a barrier.
 
-    `send_kind` and `recv_kind` are the types of the channels to the two peers. A threadblock that issues operations of
+    `send_kind` and `recv_kind` are the types of the channels to its peers; `sends` is the number of those that it sends
+    to. A threadblock that issues operations of
     a switch has memory channels to all `members` of its group instead, and `switches`, its switch channel of each
     buffer.
     """
 
     send_kind: str
     recv_kind: str
+    sends: int = 1
     members: int = 0
     switches: dict[str, int] = field(default_factory=dict)
     operations: list[dict[str, Any]] = field(default_factory=list)
@@ -73,9 +75,16 @@ class OperationWriter:
     touched: set[BufferSlot] = field(default_factory=set)
 
     def write(
-        self, block: Threadblock, acquires: list[list[Any]], releases: list[list[Any]], buffers: dict[str, int]
+        self,
+        block: Threadblock,
+        acquires: list[list[Any]],
+        releases: list[list[Any]],
+        buffers: dict[tuple[int, str], int],
     ) -> None:
-        """Write all steps, each with the semaphores that it acquires before and releases after."""
+        """Write all steps, each with the semaphores that it acquires before and releases after.
+
+        `buffers` are the places of remote buffers, (target, buffer), in the table of the threadblock.
+        """
         flushed = _flushed(block, releases)
         for step, ids, freed in zip(block.steps, acquires, releases, strict=True):
             for k in range(0, len(ids), SEMAPHORES_PER_STEP):
@@ -85,26 +94,32 @@ class OperationWriter:
                 self._barrier()
                 self._add("sem_release", semaphore_ids=freed[k : k + SEMAPHORES_PER_STEP])
 
-    def _channel(self, kind: str, is_recv: bool) -> dict[str, Any]:
-        """Return the fields of a channel; the send channel is first in the threadblock's table of its type."""
-        return {"channel_ids": [int(is_recv and self.send_kind == kind)], "channel_type": kind}
+    def _send_channel(self, step: Step) -> dict[str, Any]:
+        """Return the fields of the channel of a send; those channels are first in the threadblock's table."""
+        return {"channel_ids": [step.target], "channel_type": self.send_kind}
 
-    def _step(self, step: Step, buffers: dict[str, int], *, flush: bool) -> None:
+    def _recv_channel(self) -> dict[str, Any]:
+        """Return the fields of the channel to the peer that sends."""
+        before = self.sends if self.send_kind == self.recv_kind else 0
+        return {"channel_ids": [before], "channel_type": self.recv_kind}
+
+    def _step(self, step: Step, buffers: dict[tuple[int, str], int], *, flush: bool) -> None:
         """Write one step. A port reads its source until it is flushed: before others write there, and at the end."""
         src, dst = buffer_of(step.src, step.count), buffer_of(step.dst, step.count)
         if step.kind == "r":
-            self._wait("wait", **self._channel(self.recv_kind, True))
+            self._wait("wait", **self._recv_channel())
         elif step.kind == "await-ready" and self.members:
             for channels in self._all_members():
                 self._wait("wait", **channels)
         elif step.kind in ("await-ready", "await-release"):
-            self._wait("wait", **self._channel(self.send_kind, False))
+            self._wait("wait", **self._send_channel(step))
         elif step.kind in ("ready", "release"):
             self._barrier()
-            self._add("signal", **self._channel(self.recv_kind, True))
+            self._add("signal", **self._recv_channel())
         elif step.kind == "s":
-            remote = {"buffer_id": buffers.get(step.dst[0], 0), "index": step.dst[1], "size": step.count}
-            channel = self._channel(self.send_kind, False)
+            place = buffers.get((step.target, step.dst[0]), 0)
+            remote = {"buffer_id": place, "index": step.dst[1], "size": step.count}
+            channel = self._send_channel(step)
             if self.send_kind == "port":
                 self._barrier()
                 self._add("pwsf" if flush else "pws", src_buff=[src], dst_buff=[remote], **channel)

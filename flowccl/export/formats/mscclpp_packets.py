@@ -67,12 +67,12 @@ class PacketWriter(OperationWriter):
     arrivals: list[int] = field(default_factory=list)
     counted: dict[str, int] = field(default_factory=dict)
 
-    def _step(self, step: Step, buffers: dict[str, int], *, flush: bool) -> None:
+    def _step(self, step: Step, buffers: dict[tuple[int, str], int], *, flush: bool) -> None:
         """Write one step. Packets order themselves: only plain data needs barriers."""
         own = _plain_slots(step)
         if step.kind in _SENDS:
             to = [{"buffer_id": 0, "index": self._next("targets", self.targets), "size": step.count}]
-            channel = self._channel(self.send_kind, False)
+            channel = self._send_channel(step)
             if step.kind == "forward":
                 source = buffer_of(("s", self.relays.get(step.src[1], 0)), step.count)
                 self._work("rppkt", own, src_buff=[source], dst_buff=to, **channel)

@@ -20,7 +20,8 @@ class Draft:
     """A step without a threadblock. `at` is its position in the common order of all steps of all GPUs.
 
     `src` and `dst` are the first slots of `count` chunks. The `dst` of a send and the `src` of a plain receive are on
-    the peer. `partner` is the other end of a send or receive. Sends of the same `message` travel together.
+    the peer. `partner` is the other end of a send or receive. Sends of the same `message` travel together; those of the
+    same `queue` are sent in order by one threadblock.
 
     Operations of a switch ("gstore", "glres") write `dst` of all GPUs of a group; `partners` are the receives on all
     others. `glres` reads `src` of all of them, and `loaded` says that on their side.
@@ -43,6 +44,7 @@ class Draft:
     channel: int = 0
     early: bool = False
     message: int = -1
+    queue: int = -1
     frees: tuple[BufferSlot, ...] = ()
     partners: "tuple[Draft, ...]" = ()
     release: "Draft | None" = None

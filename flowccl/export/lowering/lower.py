@@ -114,7 +114,7 @@ class _Lowering:
         self._pack(i)
         slot, lane = self.place[move.src, move.chunk], ("send", move.dst, self._route(move), self.instance)
         self.open[i] = self._step("s", move.src, lane, self.leaves.get(i, slot), ("o", 0))
-        self.open[i].message = move.message
+        self.open[i].message, self.open[i].queue = move.message, move.queue
         self.sends_left[move.src, move.chunk] -= 1
         if self.causes is not None:
             self.causes.send(i, move.src, slot)

@@ -21,7 +21,8 @@ class Move:
     """One chunk from one GPU to another; with `reduce`, the receiver reduces it with its own data.
 
     `route` numbers the routes that the schedule uses between the two GPUs; order is kept only within a route. Moves of
-    the same `message` travel together; -1 means alone.
+    the same `message` travel together; -1 means alone. Short messages of the same `queue` (a link) are sent in order by
+    one threadblock; -1 means none.
 
     An operation of a `switch` ("gstore", "glres") moves the chunk to all GPUs of the `group`; it has no `dst`. With
     `is_result` the data is what the GPUs of the group keep, else only the GPU that issues it uses the data.
@@ -37,6 +38,7 @@ class Move:
     route: int = 0
     latency_ps: int = 0
     message: int = -1
+    queue: int = -1
     switch: str = ""
     group: tuple[int, ...] = ()
     is_result: bool = True

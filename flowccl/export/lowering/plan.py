@@ -15,24 +15,26 @@ from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import count_operations
 from flowccl.export.formats.mscclpp_packets import count_packet_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
+from flowccl.export.lowering.channels import assign_channels
 from flowccl.export.lowering.counting import count_drafts, count_moves, least_splits, too_many_steps
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events
+from flowccl.export.lowering.queues import has_queues, with_queues
 from flowccl.export.lowering.threadblocks import (
     Connection,
     LoweringStrategy,
     Splits,
     Threadblock,
-    assign_channels,
     make_blocks,
 )
-from flowccl.runtimes.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, FIFO, Excess, RuntimeLimits, check_collective, check_protocol
 from flowccl.runtimes.machine import nvls_groups
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
+_CUTTABLE = ("steps per threadblock", "channels per threadblock", "remote buffers per threadblock")
 _CROWDED = ("channels", "threadblocks per gpu", "threadblock to wait for")
 
 
@@ -102,7 +104,7 @@ def make_plan(
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
     least: list[Excess] = []
     counted = count_moves(moves, layout.instances)
-    for strategy in _strategies(limits):
+    for strategy in _strategies(limits, moves):
         excess = [] if strategy.merge else too_many_steps(counted, strategy, limits)
         key = strategy.ahead, strategy.merge
         if not excess and key not in lowered:
@@ -129,6 +131,8 @@ def _moves(schedule: Schedule, limits: RuntimeLimits, groups: dict[int, tuple[in
     if switched and not limits.direct:
         raise InputError(f"{limits.target}: operations of a switch have no packets; use --proto Simple")
     moves = switched + moves_of(schedule, limits.target, through)
+    if limits.direct and schedule.topology.has_overheads:
+        moves = with_queues(schedule, moves)
     first: dict[int, int] = {}  # the first transfer of every message, whose chunks stay in order
     for move in moves:
         if move.message >= 0:
@@ -187,7 +191,7 @@ def _split(
         ]
         plan = replace(empty, gpus=tuple(gpus))
         excess = exceeded_limits(plan, limits)
-        if not any(e.limit == "steps per threadblock" for e in excess) or any(e.limit in _CROWDED for e in excess):
+        if not any(e.limit in _CUTTABLE for e in excess) or any(e.limit in _CROWDED for e in excess):
             return plan, excess, splits
         more = _more_splits(plan, splits, limits)
         if more == splits:
@@ -242,26 +246,30 @@ def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> 
     factor: dict[Connection, float] = {}
     for gpu in plan.gpus:
         for block in gpu.blocks:
-            length = num_steps(block, limits)
+            filled = max(num_steps(block, limits) / limits.steps, _filled_tables(block))
             for connection in block.connections:
                 number[connection] += 1
                 ends[connection] = 2 if connection[1] >= 0 else max(ends[connection], 1 + len(block.members))
                 steps[connection] += len(block.steps)
-                if length > limits.steps:
-                    factor[connection] = max(factor.get(connection, 1.0), length / limits.steps)
+                if filled > 1:
+                    factor[connection] = max(factor.get(connection, 1.0), filled)
     result = dict(splits)
     for connection, times in factor.items():
         present = max(1, number[connection] // ends[connection])
+        if connection[1] < -1:  # a queue, whose receivers have threadblocks of their own
+            present = splits.get(connection, 1)
         result[connection] = min(
             max(present + 1, ceil(present * times)), max(splits.get(connection, 1), steps[connection])
         )
     return result
 
 
-def _strategies(limits: RuntimeLimits) -> list[LoweringStrategy]:
+def _strategies(limits: RuntimeLimits, moves: list[Move]) -> list[LoweringStrategy]:
     """Return the strategies to try, in order."""
     fuses = "rcs" in limits.instructions
     strategies = [LoweringStrategy(ahead=True), LoweringStrategy(merge=True, ahead=True)]
+    if has_queues(moves):
+        strategies.insert(0, LoweringStrategy(ahead=True, queues=True))
     if not limits.one_sided:
         strategies.append(LoweringStrategy(merge=True))
     return [*strategies, LoweringStrategy(merge=True, share=True, fuse=fuses, ahead=limits.one_sided)]
@@ -302,9 +310,25 @@ def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
             )
         for number, (block, count) in enumerate(zip(gpu.blocks, steps, strict=True)):
             most("steps per threadblock", count, limits.steps, f"{where}, threadblock {number}")
+            if len(block.targets) > 1:
+                most(
+                    "channels per threadblock", len(block.targets), CHANNELS_PER_BLOCK, f"{where}, threadblock {number}"
+                )
+                buffers = len(_remote_buffers(block))
+                most("remote buffers per threadblock", buffers, CHANNELS_PER_BLOCK, f"{where}, threadblock {number}")
             waits = max((b for step in block.steps for b, _ in step.waits), default=0)
             most("threadblock to wait for", waits, limits.waits - 1, f"{where}, threadblock {number}")
     return list(found.values())
+
+
+def _remote_buffers(block: Threadblock) -> set[tuple[int, str]]:
+    """Return the buffers of other GPUs that a threadblock writes."""
+    return {(block.targets[step.target][0], step.dst[0]) for step in block.steps if step.kind == "s"}
+
+
+def _filled_tables(block: Threadblock) -> float:
+    """Return how much of its tables of channels and remote buffers a threadblock uses, relative to what they hold."""
+    return max(len(block.targets), len(_remote_buffers(block))) / CHANNELS_PER_BLOCK
 
 
 def _badness(excess: list[Excess]) -> float:

@@ -41,8 +41,9 @@ def program_of(plan: ExecutionPlan, limits: RuntimeLimits) -> RuntimeProgram:
 
 def _connect(operation: Operation, block: Threadblock, step: Step) -> None:
     if step.kind in _SENDS:
-        operation.pushes.append((operation.rank, block.send, block.channel))
-        operation.sends_to, operation.size = block.send, step.count
+        peer, channel = block.targets[step.target]
+        operation.pushes.append((operation.rank, peer, channel))
+        operation.sends_to, operation.size = peer, step.count
     if step.kind in _RECEIVES:
         operation.pops.append((block.recv, operation.rank, block.channel))
         operation.size = step.count
@@ -54,7 +55,8 @@ def _connect(operation: Operation, block: Threadblock, step: Step) -> None:
     if step.kind in _AWAITS and block.members:
         operation.pops += [("back", member, operation.rank, block.channel) for member in block.members]
     elif step.kind in _AWAITS:
-        operation.pops.append(("back", block.send, operation.rank, block.channel))
+        peer, channel = block.targets[step.target]
+        operation.pops.append(("back", peer, operation.rank, channel))
 
 
 def _through_fifo(operation: Operation, step: Step) -> None:

@@ -1,6 +1,6 @@
-"""From steps to threadblocks: assign connections to threadblocks and channels, and find the dependencies of steps."""
+"""From steps to threadblocks: assign connections to threadblocks, and find the dependencies of steps."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,20 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.export.lowering.buffers import BufferSlot
-from flowccl.export.lowering.drafts import SENDS, SWITCH_ROUTE, Draft, GpuDrafts, Lane
+from flowccl.export.lowering.drafts import SENDS, SWITCH_ROUTE, Draft, GpuDrafts
 from flowccl.export.lowering.packets import PACKET_KINDS, forwarded, release_packets
+from flowccl.export.lowering.queues import parts_of_queues, queue_of
 from flowccl.runtimes.limits import RuntimeLimits
-
-MOST_PEERS = 32  # sending threadblocks of one channel; more peers use further channels
 
 Connection = tuple[int, int, int, int]
 """(sender, receiver, route, instance), or (rank, -1, 0, instance) for the local copies of a rank.
 
-Operations of a switch that a rank issues are (rank, -1, SWITCH_ROUTE, instance), also at the receivers.
+Operations of a switch that a rank issues are (rank, -1, SWITCH_ROUTE, instance), also at the receivers. The queue of a
+link is (rank, -2 - link, 0, instance), also at the receivers.
 """
 
 Splits = dict[Connection, int]
-"""The number of channels over which the steps of a connection are spread; 1 if it is not named."""
+"""The number of channels over which the steps of a connection are spread; 1 if it is not named.
+
+For a queue, the number of threadblocks that send its parts one after the other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,15 @@ class LoweringStrategy:
     """How steps become threadblocks.
 
     `merge` adjacent chunks; `share` threadblocks between receives and sends; `fuse` a receive and the send after it
-    into one instruction; `ahead`: use enough channels for senders to run ahead of receivers as in the schedule.
+    into one instruction; `ahead`: use enough channels for senders to run ahead of receivers as in the schedule;
+    `queues`: one threadblock sends the short messages of a link, to all peers, in the order of the schedule.
     """
 
     merge: bool = False
     share: bool = False
     fuse: bool = False
     ahead: bool = False
+    queues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class Step:
 
     `waits` are (threadblock, step) of the same GPU; `awaited` is the number of steps that wait for this one. The `dst`
     of a send and the `src` of a plain receive are on the peer. A fused step forwards the chunks that it stores. With
-    packets, a "relay" leaves what it receives in its packets, and a "forward" sends from there.
+    packets, a "relay" leaves what it receives in its packets, and a "forward" sends from there. `target` is the place
+    of the receiver of a send among the targets of the threadblock.
     """
 
     kind: str
@@ -53,13 +59,15 @@ class Step:
     count: int
     waits: tuple[tuple[int, int], ...]
     awaited: int
+    target: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Threadblock:
     """A threadblock with at most one peer to send to and one to receive from, on one channel; -1 means none.
 
-    One that issues operations of a switch has `members` instead: the other GPUs of the group.
+    One that issues operations of a switch has `members` instead: the other GPUs of the group. `targets` are the
+    (peer, channel) that it sends to: several for one that sends a queue, which has no `send`.
     """
 
     send: int
@@ -68,86 +76,28 @@ class Threadblock:
     steps: tuple[Step, ...]
     connections: tuple[Connection, ...] = ()
     members: tuple[int, ...] = ()
+    targets: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """A threadblock under construction."""
+    """A threadblock under construction; `queue` is the (link, instance) whose messages it sends."""
 
     send: int
     recv: int
     channel: int
     drafts: list[Draft]
+    queue: tuple[int, int] | None = None
+
+    @property
+    def targets(self) -> tuple[tuple[int, int], ...]:
+        """The (peer, channel) that it sends to."""
+        return tuple(dict.fromkeys((draft.lane[1], draft.channel) for draft in self.drafts if draft.kind == "s"))
 
     @property
     def members(self) -> tuple[int, ...]:
         """The other GPUs of the group of operations of a switch."""
         return tuple(dict.fromkeys(receive.rank for draft in self.drafts for receive in draft.partners))
-
-
-def assign_channels(
-    gpu_drafts: list[GpuDrafts],
-    strategy: LoweringStrategy,
-    needed: dict[tuple[int, int, int], int],
-    splits: Splits,
-    *,
-    one_sided: bool,
-) -> None:
-    """Assign a channel to every step: the same at both ends; connections are spread over channels as `splits` says.
-
-    `needed` is the number of channels of each (src, dst, route) with which senders do not wait for receivers; a
-    one-sided runtime needs one.
-    """
-    sends = [draft for gpu in gpu_drafts for draft in gpu.drafts if draft.kind == "s"]
-    parts: dict[tuple[int, Lane], int] = {}
-    for (rank, lane), count in Counter((draft.rank, draft.lane) for draft in sends).items():
-        ahead = needed[rank, lane[1], lane[2]] if strategy.ahead and not one_sided else 1
-        parts[rank, lane] = min(count, max(splits.get((rank, *lane[1:]), 1), ahead))
-    first: dict[tuple[int, Lane], int] = {}
-    used: dict[tuple[int, int, int], int] = defaultdict(int)
-    for rank, lane in sorted(parts):
-        first[rank, lane] = used[rank, lane[1], lane[3]]
-        used[rank, lane[1], lane[3]] += parts[rank, lane]
-    width = max(used.values(), default=1)
-    rounds = -(-(len(gpu_drafts) - 1) // MOST_PEERS)  # channels needed to keep the peers of each within MOST_PEERS
-    seen: dict[tuple[int, Lane], int] = defaultdict(int)
-    for draft in sends:
-        key = (draft.rank, draft.lane)
-        _, peer, _, instance = draft.lane
-        part, seen[key] = first[key] + seen[key] % parts[key], seen[key] + 1
-        distance = (peer - draft.rank) % len(gpu_drafts) - 1
-        draft.channel = (instance * width + part) * rounds + distance // MOST_PEERS
-        assert draft.partner is not None
-        draft.partner.channel = draft.channel
-    _assign_group_channels(gpu_drafts, splits, 1 + max((draft.channel for draft in sends), default=-1))
-    for gpu in gpu_drafts:
-        last: dict[Lane, int] = {}
-        for draft in gpu.drafts:
-            if draft.kind == "release":
-                assert draft.partner is not None
-                draft.channel = draft.partner.channel
-                continue
-            if draft.kind not in (*SENDS, "r", "rrc") and draft.lane[0] != "copy":
-                draft.channel = last[draft.lane]
-            elif draft.kind == "cpy":
-                draft.channel = draft.lane[3] * width * rounds
-            last[draft.lane] = draft.channel
-
-
-def _assign_group_channels(gpu_drafts: list[GpuDrafts], splits: Splits, first: int) -> None:
-    """Assign channels from `first` on to the operations of switches, spread over channels as `splits` says."""
-    issued = [draft for gpu in gpu_drafts for draft in gpu.drafts if draft.partners]
-    parts: dict[tuple[int, int], int] = {}
-    for (rank, instance), count in Counter((draft.rank, draft.lane[3]) for draft in issued).items():
-        parts[rank, instance] = min(count, splits.get((rank, -1, SWITCH_ROUTE, instance), 1))
-    most = max(parts.values(), default=1)
-    seen: Counter[tuple[int, int]] = Counter()
-    for draft in issued:
-        key = draft.rank, draft.lane[3]
-        draft.channel = first + draft.lane[3] * most + seen[key] % parts[key]
-        seen[key] += 1
-        for receive in draft.partners:
-            receive.channel = draft.channel
 
 
 def make_blocks(
@@ -170,10 +120,12 @@ def make_blocks(
     rows: list[list[tuple[Draft, Draft | None]]] = []
     drafts = list(gpu.drafts)
     stay = forwarded(gpu.drafts) if limits.packets else set()
+    in_order: list[tuple[_Group, int]] = []
     for number, group in enumerate(groups):
         group.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
         if limits.direct:
             _add_synchronization(gpu.rank, group)
+            in_order += [(group, number)] if group.queue else []
         elif limits.packets:
             added = release_packets(gpu.rank, group.drafts, stay)
             group.drafts += added
@@ -186,34 +138,65 @@ def make_blocks(
     waits = _waits(drafts, where, stay)
     if limits.direct:  # a receive waits for nothing but its data, which the plan lets come only when its slot is free
         waits = {place: found for place, found in waits.items() if rows[place[0]][place[1]][0].kind != "r"}
+    _keep_order(in_order, waits)
     awaited = Counter(target for targets in waits.values() for target in targets)
+    targets = [group.targets for group in groups]
     return tuple(
         Threadblock(
             group.send,
             group.recv,
             group.channel,
             tuple(
-                _step(draft, sent, waits.get((number, index), ()), awaited[number, index], stays=id(draft) in stay)
+                _step(
+                    draft,
+                    sent,
+                    waits.get((number, index), ()),
+                    awaited[number, index],
+                    stays=id(draft) in stay,
+                    target=targets[number].index((draft.lane[1], draft.channel)) if group.queue else 0,
+                )
                 for index, (draft, sent) in enumerate(rows[number])
             ),
-            tuple(dict.fromkeys(_connection(gpu.rank, draft.lane) for draft in group.drafts if draft.lane[0])),
+            tuple(dict.fromkeys(_connection(gpu.rank, draft, strategy) for draft in group.drafts if draft.lane[0])),
             group.members,
+            targets[number],
         )
         for number, group in enumerate(groups)
     )
 
 
-def _connection(rank: int, lane: Lane) -> Connection:
+def _keep_order(queues: list[tuple[_Group, int]], waits: dict[tuple[int, int], tuple[tuple[int, int], ...]]) -> None:
+    """Let the first send of each part of a queue wait for the last send of the part before it."""
+    last: dict[tuple[int, int] | None, tuple[int, int]] = {}
+    for group, number in sorted(queues, key=lambda row: min(draft.at for draft in row[0].drafts if draft.kind == "s")):
+        sends = [index for index, draft in enumerate(group.drafts) if draft.kind == "s"]
+        first, before = (number, sends[0]), last.get(group.queue)
+        if before is not None and before not in waits.get(first, ()):
+            waits[first] = (*waits.get(first, ()), before)
+        last[group.queue] = number, sends[-1]
+
+
+def _connection(rank: int, draft: Draft, strategy: LoweringStrategy) -> Connection:
+    lane, send = draft.lane, draft.partner if draft.lane[0] == "recv" else draft
+    if strategy.queues and send is not None and send.queue >= 0:
+        return queue_of(send)
     if lane[2] == SWITCH_ROUTE:
         return (lane[1] if lane[0] == "recv" else rank, -1, *lane[2:])
     return (lane[1], rank, *lane[2:]) if lane[0] == "recv" else (rank, *lane[1:])
 
 
-def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], awaited: int, *, stays: bool) -> Step:
+def _step(
+    draft: Draft,
+    sent: Draft | None,
+    waits: tuple[tuple[int, int], ...],
+    awaited: int,
+    *,
+    stays: bool,
+    target: int,
+) -> Step:
     if sent is None:
-        return Step(
-            PACKET_KINDS[draft.kind] if stays else draft.kind, draft.src, draft.dst, draft.count, waits, awaited
-        )
+        kind = PACKET_KINDS[draft.kind] if stays else draft.kind
+        return Step(kind, draft.src, draft.dst, draft.count, waits, awaited, target)
     kind = {"r": "rcs", "rrc": "rrcs"}[draft.kind]
     return Step(kind, draft.src, draft.dst, draft.count, waits, awaited)
 
@@ -223,26 +206,33 @@ def _add_synchronization(rank: int, group: _Group) -> None:
 
     At its end, the sender waits until the scratch that its early sends wrote is free for the next call.
     """
-    sends = [k for k, draft in enumerate(group.drafts) if draft.kind in SENDS and not draft.early]
-    early = sum(draft.kind == "s" and draft.early for draft in group.drafts)
+    sends = [draft for draft in group.drafts if draft.kind in SENDS and not draft.early]
+    early = [draft for draft in group.drafts if draft.kind == "s" and draft.early]
     announces = any(draft.kind == "r" and draft.partner and not draft.partner.early for draft in group.drafts)
 
-    def make(kind: str) -> Draft:
-        return Draft(kind, rank, ("", -1, 0, 0), -1, ("s", 0), ("s", 0), 0)
+    def make(kind: str, peer: int = -1, channel: int = -1) -> Draft:
+        return Draft(kind, rank, ("", peer, 0, 0), -1, ("s", 0), ("s", 0), 0, channel=channel)
 
-    if sends:
-        group.drafts.insert(sends[0], make("await-ready"))
+    first = {(draft.lane[1], draft.channel): draft for draft in reversed(sends)}
+    for (peer, channel), draft in first.items():
+        group.drafts.insert(group.drafts.index(draft), make("await-ready", peer, channel))
     if announces:
         group.drafts.insert(0, make("ready"))
-    group.drafts += [make("await-release") for _ in range(early)]
+    group.drafts += [make("await-release", draft.lane[1], draft.channel) for draft in early]
 
 
 def _groups(gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits) -> list[_Group]:
     """Return one threadblock per connection, direction and channel; copies get one or more per instance, or for all."""
     groups: dict[tuple[str, int, int], _Group] = {}
+    queued = parts_of_queues([gpu], splits) if strategy.queues else {}
+    queues: dict[tuple[int, int, int], _Group] = {}
     total = Counter(draft.lane[3] for draft in gpu.drafts if draft.lane[0] == "copy")
     copies: Counter[int] = Counter()
     for draft in gpu.drafts:
+        if id(draft) in queued:
+            link, instance, part = queued[id(draft)]
+            queues.setdefault((link, instance, part), _Group(-1, -1, 0, [], (link, instance))).drafts.append(draft)
+            continue
         direction, peer, _, instance = draft.lane
         channel = 0 if direction == "copy" and strategy.share else draft.channel
         key = (direction, peer, channel)
@@ -255,7 +245,7 @@ def _groups(gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits) -> list[
             send, recv = (peer if direction == "send" else -1), (peer if direction == "recv" else -1)
             group = groups[key] = _Group(send, recv, channel, [])
         group.drafts.append(draft)
-    return list(groups.values())
+    return [*groups.values(), *queues.values()]
 
 
 def _last_writers(gpu: GpuDrafts) -> dict[int, Draft]:
