@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
-from flowccl.export.lowering.plan import make_plan
+from flowccl.export.lowering.fastest import fastest_plan
 from flowccl.export.lowering.plan_program import program_of
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
@@ -48,7 +48,7 @@ def program_estimate_us(schedule: Schedule, profile: RuntimeProfile) -> float:
     """
     if profile.limits is None:
         return lower_for(schedule, profile).program_us
-    program = program_of(make_plan(schedule, profile.limits), profile.limits)
+    program = program_of(fastest_plan(schedule, profile.limits), profile.limits)
     return ps_to_us(estimate_ps(program, _machine(schedule, profile), schedule.demand.size_bytes, profile.costs))
 
 

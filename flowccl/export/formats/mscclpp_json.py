@@ -12,7 +12,8 @@ from typing import Any
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_operations import OperationWriter
 from flowccl.export.formats.mscclpp_packets import PacketLayout, packet_layout, packet_writer
-from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan, make_plan
+from flowccl.export.lowering.fastest import fastest_plan
+from flowccl.export.lowering.plan import ExecutionPlan, GpuPlan
 from flowccl.export.lowering.threadblocks import Step, Threadblock
 from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
@@ -45,7 +46,7 @@ def mscclpp_plan(
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     collective = check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
-    plan = make_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
+    plan = fastest_plan(schedule, MSCCLPP_LIMITS, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
     hosts = [node.host for node in schedule.topology.nodes[: schedule.demand.num_gpus]]
     connections, groups = _connections(plan), _groups(plan)
     packets = None

@@ -82,12 +82,14 @@ def make_plan(
     instances: int = 1,
     protocol: str = "Simple",
     sms: int | None = None,
+    queues: bool = False,
 ) -> ExecutionPlan:
     """Return the plan of a schedule for a target, within the target's limits and on GPUs with `sms` SMs.
 
     If a limit is exceeded, busy connections are spread over more channels; next, contiguous chunks are merged; last,
     receives and sends share threadblocks and are fused into one instruction if the target has it. Strategies that cost
-    the least time come first. If none fits, InputError names the limit, the need and a chunk count that would fit.
+    the least time come first. With `queues`, one threadblock sends the short messages of a link in the schedule's order
+    (queues.py). If no strategy fits, InputError names the limit, the need and a chunk count that would fit.
     """
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
@@ -99,6 +101,8 @@ def make_plan(
     groups = nvls_groups(schedule.topology) if "gstore" in limits.instructions else {}
     _check_peers(schedule, layout, limits, groups)
     moves = _moves(schedule, limits, groups)
+    if queues and limits.direct:
+        moves = with_queues(schedule, moves)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
@@ -131,8 +135,6 @@ def _moves(schedule: Schedule, limits: RuntimeLimits, groups: dict[int, tuple[in
     if switched and not limits.direct:
         raise InputError(f"{limits.target}: operations of a switch have no packets; use --proto Simple")
     moves = switched + moves_of(schedule, limits.target, through)
-    if limits.direct and schedule.topology.has_overheads:
-        moves = with_queues(schedule, moves)
     first: dict[int, int] = {}  # the first transfer of every message, whose chunks stay in order
     for move in moves:
         if move.message >= 0:

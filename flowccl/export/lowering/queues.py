@@ -1,8 +1,8 @@
 """Queues: the short messages that a GPU sends over one link, which one threadblock sends in the schedule's order.
 
 Threadblocks that each serve one peer compete for the link that they share, and messages overtake those that the
-schedule sends first. A short message costs more in overhead than in transfer, so a single threadblock sends short
-messages as fast as several; long ones need the bandwidth of several threadblocks.
+schedule sends first. A message is short if a threadblock moves it within the overhead of the link; long ones need the
+bandwidth of several threadblocks.
 """
 
 from collections import Counter, defaultdict
@@ -12,11 +12,13 @@ from flowccl.export.lowering.drafts import Draft, GpuDrafts
 from flowccl.export.lowering.moves import Move
 from flowccl.schedule.schedule import Schedule
 
+THREADBLOCK_GBps = 48.0  # a put by one threadblock of 1024 threads, measured on an H200 (docs/gpu.md)
+
 
 def with_queues(schedule: Schedule, moves: list[Move]) -> list[Move]:
     """Return the moves, those of queues with their link: all messages over it are short and stay on one host."""
     topology = schedule.topology
-    overhead, bandwidth = topology.link_overhead_ps, topology.link_GBps
+    overhead = topology.link_overhead_ps
     host = [node.host for node in topology.nodes]
     size: Counter[tuple[int, int, int]] = Counter()  # bytes of every message to a GPU; -1 - move where it has one chunk
     for i, move in enumerate(moves):
@@ -24,7 +26,7 @@ def with_queues(schedule: Schedule, moves: list[Move]) -> list[Move]:
     links: dict[int, bool] = defaultdict(lambda: True)
     first = [_first_link(schedule, move) for move in moves]
     for i, (move, link) in enumerate(zip(moves, first, strict=True)):
-        transfer_ps = size[move.dst, move.route, _message(i, move)] * 1000 / bandwidth[link]
+        transfer_ps = size[move.dst, move.route, _message(i, move)] * 1000 / THREADBLOCK_GBps
         links[link] &= not move.group and host[move.src] == host[move.dst] and transfer_ps <= overhead[link]
     return [replace(move, queue=link) if links[link] else move for move, link in zip(moves, first, strict=True)]
 
