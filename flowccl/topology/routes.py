@@ -132,14 +132,8 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     in_range = (routes.link >= 0) & (routes.link < len(topology.links))
     safe = np.where(in_range, routes.link, 0)
     src, dst = topology.link_src[safe], topology.link_dst[safe]
-    if in_range.all() and len(safe) and _all_straight(topology, routes):  # the common case, on whole arrays
-        every, ptr = np.arange(count, dtype=np.int64), np.arange(count + 1, dtype=np.int64)
-        first, last = routes.ptr[:-1], routes.ptr[1:] - 1
-        before = np.cumsum(topology.link_latency_ps[safe]) - topology.link_latency_ps[safe]
-        segment = np.repeat(every, size)
-        rate = segment_GBps(topology, routes.link, segment, count, topology.link_GBps)
-        offset, none = before - before[first][segment], np.full(count, -1, dtype=np.int64)
-        return RouteShape(routes, offset, segment, every, none, rate, ptr, src[first], first, ptr, dst[last], last, {})
+    if in_range.all() and len(safe) and (known := _simple_shape(topology, routes)) is not None:
+        return known
     single = size == 1
     single[single] &= (in_range & topology.stores[src] & topology.stores[dst])[routes.ptr[:-1][single]]
     shapes = {r: _known_shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
@@ -170,24 +164,78 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     )
 
 
-def _all_straight(topology: Topology, routes: Routes) -> bool:
-    """Return whether every route is a path from one storing node through cut-through switches to another."""
+def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
+    """Return the shape on whole arrays if every route is a path or a multicast through one switch, else None."""
+    straight = _straight(topology, routes)
+    fan = ~straight
+    if not _fans(topology, routes, fan).all():
+        return None
+    count, size = len(routes), np.diff(routes.ptr)
+    every, first, last = np.arange(count, dtype=np.int64), routes.ptr[:-1], routes.ptr[1:] - 1
+    segment, hop = np.repeat(every, size), np.arange(len(routes.link), dtype=np.int64)
+    latency = topology.link_latency_ps[routes.link]
+    before = np.cumsum(latency) - latency
+    offset = before - before[first][segment]
+    offset = np.where(fan[segment] & (hop > first[segment]), latency[first][segment], offset)
+    is_end = np.where(fan[segment], hop > first[segment], hop == last[segment])
+    end_ptr = np.concatenate(([0], np.cumsum(np.where(fan, size - 1, 1)))).astype(np.int64)
+    return RouteShape(
+        routes,
+        offset,
+        segment,
+        every,
+        np.full(count, -1, dtype=np.int64),
+        segment_GBps(topology, routes.link, segment, count, topology.link_GBps),
+        np.arange(count + 1, dtype=np.int64),
+        topology.link_src[routes.link[first]],
+        first,
+        end_ptr,
+        topology.link_dst[routes.link[is_end]],
+        hop[is_end],
+        {},
+    )
+
+
+def _straight(topology: Topology, routes: Routes) -> NDArray[np.bool_]:
+    """Return which routes are paths from one storing node through cut-through switches to another."""
     size = np.diff(routes.ptr)
-    for width in np.unique(size).tolist():
-        if width == 0:
-            return False
+    result = np.zeros(len(routes), dtype=np.bool_)
+    for width in np.unique(size[size > 0]).tolist():
         links = routes.link[(routes.ptr[:-1][size == width])[:, None] + np.arange(width)]
         src, dst = topology.link_src[links], topology.link_dst[links]
         inner = np.sort(dst[:, :-1], axis=1)
-        straight = (
-            np.array_equal(src[:, 1:], dst[:, :-1])
-            and bool(topology.cuts_through[inner].all())
-            and bool((inner[:, 1:] != inner[:, :-1]).all())
-            and bool((topology.stores[src[:, 0]] & topology.stores[dst[:, -1]] & (src[:, 0] != dst[:, -1])).all())
+        result[size == width] = (
+            (src[:, 1:] == dst[:, :-1]).all(axis=1)
+            & topology.cuts_through[inner].all(axis=1)
+            & (inner[:, 1:] != inner[:, :-1]).all(axis=1)
+            & topology.stores[src[:, 0]]
+            & topology.stores[dst[:, -1]]
+            & (src[:, 0] != dst[:, -1])
         )
-        if not straight:
-            return False
-    return True
+    return result
+
+
+def _fans(topology: Topology, routes: Routes, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which of the routes asked for are multicasts: from a storing node through one cut-through switch.
+
+    All others are True.
+    """
+    result = ~asked
+    rows = np.flatnonzero(asked & (np.diff(routes.ptr) > 2))
+    if not len(rows):
+        return result
+    first, many = routes.ptr[rows], np.diff(routes.ptr)[rows] - 1
+    root, switch = topology.link_src[routes.link[first]], topology.link_dst[routes.link[first]]
+    row = np.repeat(np.arange(len(rows)), many)
+    out = routes.link[np.arange(len(row)) + (first + 1 - (np.cumsum(many) - many))[row]]
+    end = topology.link_dst[out]
+    key = np.sort(row * len(topology.nodes) + end)
+    again = np.zeros(len(rows), dtype=np.bool_)
+    again[key[1:][key[1:] == key[:-1]] // len(topology.nodes)] = True
+    good = (topology.link_src[out] == switch[row]) & topology.stores[end] & (end != root[row])
+    able = topology.stores[root] & topology.cuts_through[switch] & topology.copies[switch] & ~topology.stores[switch]
+    result[rows] = able & ~again & np.logical_and.reduceat(good, np.cumsum(many) - many)
+    return result
 
 
 def shape_on(topology: Topology, routes: Routes) -> RouteShape:
