@@ -94,11 +94,9 @@ class PortfolioSearch:
         names = [name for name in self.methods if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
-        first = self._arms_of(names[0])
-        if len(first) == len(self.arms) and self._may_gain(first) and (useful := self._useful_counts(names[0])):
-            return [(self._open(names[0], useful[0]), 1)]  # alone too: on large machines the others would delay it
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
-            return [(self._open(name, 1), 1) for name in missing]
+            useful = [(name, count) for name in names for count in self._useful_counts(name)]
+            return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         if turns := [(arm, 1) for arm in young if not arm.traits.slow_second_step]:
             return turns
@@ -159,15 +157,17 @@ class PortfolioSearch:
 
     def _useful_counts(self, name: str) -> list[int]:
         """The chunk count with which a method is said to be good, or what there is time for."""
-        most, last = self.useful_chunks(name), self._arms_of(name)[-1]
-        fewer = [1 << k for k in range(most.bit_length() - 1, 0, -1)]
-        return [n for n in (most, *fewer) if n > last.count and self.counts.demand(n) and self._fits(last, n)][:1]
+        mine = self._arms_of(name)
+        if not mine or not mine[-1].taken:
+            return []
+        most, least = self.useful_chunks(name), mine[-1].count
+        fewer = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
+        return [n for n in (most, *fewer) if n > least and self.counts.demand(n) and self._fits(mine[-1], n)][:1]
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
-        safety = 1.0 if below.traits.one_schedule else _SAFETY  # plans grow, so that doubling one takes less than twice
-        return self._has_time(safety * below.first_s * (more if count <= 2 * below.count else more**2))
+        return self._has_time(_SAFETY * below.first_s * (more if count <= 2 * below.count else more**2))
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""

@@ -28,7 +28,7 @@ from flowccl.verifier.verify import verify
 
 _BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
 _LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
-_PLANNED, _PLANNED_DELIVERIES = 4, 1 << 16  # chunks per block that are planned one by one: at least, and at most
+_PLANNED, _PLANNED_DELIVERIES = 4, 1 << 14  # chunks per block that are planned one by one: at least, and at most
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
