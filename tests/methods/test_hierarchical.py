@@ -281,3 +281,18 @@ def test_hosts_with_direct_links_get_trees_over_them():
     assert planned.load_ps.max() / 1e6 == pytest.approx(3750)
     schedule = best(machine("mi250:2"), "allgather", 1_000_000_000, 4)
     assert schedule.finish_ps <= 1.25 * lower_bound(schedule.topology, schedule.demand).ps
+
+
+def test_the_load_of_a_lost_nic_goes_to_all_others_of_its_host() -> None:
+    """Blocks are planned there and back: else only the NICs after the lost one would carry its share."""
+    topology = with_faults(machine("dgx_h100:8"), without=["gpu3 <-> rail3"])
+    problem = Problem(topology, collective("allgather", 64, 64_000_000, 4))
+    found = schedule_of(problem, TreeVariant((0,), "direct"))
+    assert found is not None
+    assert verify(found) == []
+    timing = found.timing
+    busy_ps = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
+    rails = {at for at, node in enumerate(topology.nodes) if node.name.startswith("rail")}
+    own = [at for at, link in enumerate(topology.links) if link.dst < 8 and link.src in rails]
+    assert len(own) == 7
+    assert busy_ps[own].max() <= 1.05 * busy_ps[own].mean()

@@ -29,6 +29,7 @@ from flowccl.verifier.verify import verify
 _BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
 _LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
 _PLANNED, _PLANNED_DELIVERIES = 4, 1 << 14  # chunks per block that are planned one by one: at least, and at most
+_PLANNED_CHUNKS = 1 << 10  # of all blocks, that are planned one by one however many deliveries they have
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
@@ -244,7 +245,8 @@ def _planned_count(demand: Demand) -> int:
 
     The more are planned, the better the shares of unequal links.
     """
-    most = max(_PLANNED_DELIVERIES * demand.pieces // len(demand.destination_rank), _PLANNED)
+    deliveries = _PLANNED_DELIVERIES * demand.pieces // len(demand.destination_rank)
+    most = max(deliveries, min(_PLANNED_CHUNKS * demand.pieces // len(demand), 4 * _PLANNED), _PLANNED)
     divisors = (count for count in range(min(most, demand.pieces), 1, -1) if demand.pieces % count == 0)
     return next(divisors, demand.pieces)
 

@@ -74,7 +74,10 @@ class Planner:
         """The plan of some chunks of every block."""
         with self.lock:
             while len(self.ends) <= pieces:
-                for block in self.order:
+                backwards = (
+                    len(self.ends) % 2 == 0
+                )  # so that no links are ahead of others whenever a block has a choice
+                for block in self.order[::-1] if backwards else self.order:
                     self.into, self.rail = {}, -1
                     self._plan_chunk(block)
                     self.turn += 1

@@ -56,6 +56,7 @@ class TreeBuilder:
             for label in shape.labels
         ]
         self.routes_among: dict[tuple[int, ...], I64] = {}
+        self.own_routes: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
         self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
         for ranks in self.members[-1]:
             self.index[ranks] = np.arange(len(ranks))
@@ -96,9 +97,31 @@ class TreeBuilder:
         if not len(routes):
             path = self.network.path(holder, wanted[0])
             return self._path(path, size)
-        best = self.choose(routes, holder, have, wanted, size)
+        if key not in self.own_routes:
+            self.own_routes[key] = self._own_routes(routes)
+        best, end = self.own_routes[key].get(holder, (-1, -1))
+        if end not in wanted:
+            best = self.choose(routes, holder, have, wanted, size)
         links = self.network.add_route(best, size)
         return [Edge(int(self.network.src[best]), (int(self.network.end[best]),), links)]
+
+    def _own_routes(self, routes: I64) -> dict[int, tuple[int, int]]:
+        """The route along the rail of each sender, and its end: what `choose` returns if the end wants the chunk.
+
+        A sender without exactly one such route is left out, and so are all where a link is overloaded.
+        """
+        network = self.network
+        if network.overloaded[network.links[routes]].any():
+            return {}
+        src, end = network.src[routes], network.end[routes]
+        off_rail = (self.index[end] - self.index[src]) % len(self.index)
+        result = {}
+        for sender in np.unique(src).tolist():
+            own = np.flatnonzero(src == sender)
+            nearest = own[off_rail[own] == off_rail[own].min()]
+            if len(nearest) == 1:
+                result[sender] = int(routes[nearest[0]]), int(end[nearest[0]])
+        return result
 
     def choose(self, routes: I64, holder: int, have: list[int], wanted: list[int], size: int) -> int:
         """Of some routes into a group, the best one: fewest further hops, then along the rail, then the least load.
