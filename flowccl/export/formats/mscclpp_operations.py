@@ -59,9 +59,8 @@ class OperationWriter:
     """Writes the operations of one threadblock, with a nop wherever its threads need a barrier.
 
     `send_kind` and `recv_kind` are the types of the channels to its peers; `sends` is the number of those that it sends
-    to. A threadblock that issues operations of
-    a switch has memory channels to all `members` of its group instead, and `switches`, its switch channel of each
-    buffer.
+    to. A threadblock that issues operations of a switch has memory channels to all `members` of its group instead, and
+    `switches`, its switch channel of each buffer.
     """
 
     send_kind: str

@@ -1,5 +1,7 @@
 """The choice between two plans of a schedule for MSCCL++: a threadblock for each peer, or queues."""
 
+from functools import partial
+
 from flowccl.export.lowering.plan import ExecutionPlan, make_plan
 from flowccl.export.lowering.plan_program import program_of
 from flowccl.export.proof.estimate import estimate_ps
@@ -23,19 +25,14 @@ def fastest_plan(
     Queues are tried where the program finishes more than 5 % later than the schedule, and used where they are more than
     5 % faster. A schedule that knows no message costs has no short messages, and so no queues.
     """
-
-    def plan(queues: bool) -> ExecutionPlan:
-        return make_plan(
-            schedule, limits, inplace=inplace, instances=instances, protocol=protocol, sms=sms, queues=queues
-        )
-
-    side_by_side = plan(False)
+    plan = partial(make_plan, schedule, limits, inplace=inplace, instances=instances, protocol=protocol, sms=sms)
+    side_by_side = plan()
     if not limits.with_protocol(protocol).direct or not schedule.topology.has_overheads:
         return side_by_side
     late_ps = _program_ps(side_by_side, schedule, limits)
     if late_ps <= (1 + _WORTH) * schedule.finish_ps:
         return side_by_side
-    in_order = plan(True)
+    in_order = plan(queues=True)
     return in_order if (1 + _WORTH) * _program_ps(in_order, schedule, limits) < late_ps else side_by_side
 
 

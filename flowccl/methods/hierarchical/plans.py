@@ -74,10 +74,8 @@ class Planner:
         """The plan of some chunks of every block."""
         with self.lock:
             while len(self.ends) <= pieces:
-                backwards = (
-                    len(self.ends) % 2 == 0
-                )  # so that no links are ahead of others whenever a block has a choice
-                for block in self.order[::-1] if backwards else self.order:
+                # There and back: else the same links would be ahead of others whenever a block has a choice.
+                for block in self.order if len(self.ends) % 2 else self.order[::-1]:
                     self.into, self.rail = {}, -1
                     self._plan_chunk(block)
                     self.turn += 1
