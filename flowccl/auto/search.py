@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from time import thread_time
 
 from flowccl.auto.arm import REFINE, Arm, step_work_s, traits_of
 from flowccl.auto.chunk_counts import ChunkCounts, limit_ps
@@ -94,12 +95,12 @@ class PortfolioSearch:
         names = [name for name in self.methods if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
+        useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
-            useful = [(name, count) for name in names for count in self._useful_counts(name)]
             return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         if turns := [(arm, 1) for arm in young if not arm.traits.slow_second_step]:
-            return turns
+            return [*((self._open(name, count), 1) for name, count in useful), *turns]
         if self.context.budget.steps is None and self.idle_rule not in self.rules:
             self.rules.append(self.idle_rule)
         new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
@@ -152,22 +153,27 @@ class PortfolioSearch:
             known = {arm.count for arm in mine}
             return [count for count in dict.fromkeys(wanted) if count not in known]
         gains = self._may_gain(mine)
-        useful = self._useful_counts(name) if gains or len(mine) == 1 else []
-        return useful or ([self._next_count(name, mine)] if gains and self._above(mine, mine[-1].count) else [])
+        further = [self._next_count(name, mine)] if gains and self._above(mine, mine[-1].count) else []
+        return self._useful_counts(name) or further
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or what there is time for."""
+        """The chunk count with which a method is said to be good, or what there is time for; twice the first one first.
+
+        Two counts show how the completion time falls with chunks, and what a step takes.
+        """
         mine = self._arms_of(name)
-        if not mine or not mine[-1].taken:
+        if not mine or not mine[-1].taken or not (len(mine) == 1 or self._may_gain(mine)):
             return []
-        most, least = self.useful_chunks(name), mine[-1].count
-        fewer = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
-        return [n for n in (most, *fewer) if n > least and self.counts.demand(n) and self._fits(mine[-1], n)][:1]
+        least, most = mine[-1].count, self.useful_chunks(name)
+        most = most if len(mine) > 1 else min(most, 2 * least)
+        counts = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
+        return [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
-        return self._has_time(_SAFETY * below.first_s * (more if count <= 2 * below.count else more**2))
+        is_leap = count > 2 * below.count and not below.traits.one_schedule
+        return self._has_time(_SAFETY * below.first_s * (more**2 if is_leap else more))
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -283,7 +289,7 @@ class PortfolioSearch:
             late = not self._has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             if arm.over or (self.steps and self.context.budget.steps is None and late):
                 break
-            began = self.context.budget.elapsed_s
+            began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
             try:
                 best = arm.step() or best
             except Exception as error:  # an error of one method does not end the search of the others
@@ -294,7 +300,7 @@ class PortfolioSearch:
                 self.dropped.add(arm.name)
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began
-            arm.first_s = arm.first_s or arm.seconds
+            arm.first_s = arm.first_s or thread_time() - began_cpu_s
         return best
 
     def _results(self, futures: dict[Future[Schedule | None], Arm]) -> Iterator[tuple[Arm, Schedule]]:

@@ -1,6 +1,7 @@
 """The hierarchy of a machine: GPUs that are closer to each other than to the rest, found on several levels.
 
-Two GPUs are close where a route without other GPUs joins them: by its rate, and by its latency. Every rate and every
+Two GPUs are close where a route without other GPUs joins them: by its rate, and by its latency. Links between switches
+count with the share that a GPU has of them if all send at once. Every rate and every
 latency that occurs gives a partition of the GPUs: which of them are joined by routes at least as good. A partition is a
 level where its groups are inside clearly better joined than with each other. Hosts that the machine names are a level
 too, unless GPUs of different hosts are joined just as well.
@@ -42,7 +43,7 @@ def hierarchy(topology: Topology) -> Hierarchy:
     between = np.flatnonzero((near.src < gpus) & (near.end < gpus))
     src, end = near.src[between], near.end[between]
     rate, latency = _rates_and_latencies(near)
-    rate, latency = rate[between], latency[between]
+    rate, latency = np.minimum(rate, _trunk_shares(near))[between], latency[between]
     labels = [_hosts(topology)]
     labels += [_connected(gpus, src, end, rate >= least) for least in _steps(rate)]
     labels += [_connected(gpus, src, end, latency <= most) for most in _steps(1.0 / np.maximum(latency, 1.0), latency)]
@@ -64,6 +65,33 @@ def _rates_and_latencies(near: Neighbours) -> tuple[NDArray[np.float64], NDArray
     np.minimum.at(rate, shape.segment_route, shape.segment_GBps)
     latency = shape.hop_offset_ps[shape.end_hop] + near.topology.link_latency_ps[near.routes.link[shape.end_hop]]
     return rate, latency.astype(np.float64)
+
+
+def _trunk_shares(near: Neighbours) -> NDArray[np.float64]:
+    """What each pair has of the links between switches on its route if all GPUs send at once; inf without such links.
+
+    Each GPU divides what it sends evenly among its pairs over such links; one without such pairs, as its network card
+    is lost, sends through the others of its host. So hosts on one leaf switch are better joined than with others where
+    the links to the spine are oversubscribed.
+    """
+    topology, routes = near.topology, near.routes
+    stores = topology.stores
+    hop = np.flatnonzero(~stores[topology.link_src[routes.link]] & ~stores[topology.link_dst[routes.link]])
+    shares = np.full(len(routes), np.inf)
+    if not len(hop):
+        return shares
+    route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))[hop]
+    crossing = np.flatnonzero(np.bincount(route, minlength=len(routes)))
+    pairs = np.bincount(near.src[crossing], minlength=len(topology.nodes))  # of each node over links between switches
+    host = np.array([node.host for node in topology.nodes])
+    alone = host == ""
+    sent = np.ones(len(pairs))  # what each GPU sends, with what others of its host send through it
+    for name in np.unique(host[~alone]).tolist():
+        gpus = np.flatnonzero(host[: topology.num_gpus] == name)
+        sent[gpus] = len(gpus) / max(int(np.count_nonzero(pairs[gpus])), 1)
+    load = np.bincount(routes.link[hop], (sent / np.maximum(pairs, 1))[near.src[route]], len(topology.links))
+    np.minimum.at(shares, route, topology.link_GBps[routes.link[hop]] / load[routes.link[hop]])
+    return shares
 
 
 def _hosts(topology: Topology) -> NDArray[np.int64]:

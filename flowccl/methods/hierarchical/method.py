@@ -1,8 +1,8 @@
 """Method `hierarchical`: a schedule for every way to use the levels of the machine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -52,47 +52,89 @@ def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 
 def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Schedules of all variants; of an allreduce with one plan for both halves or one for each, the better first."""
+    """Schedules of all variants, the most promising first."""
     if not problem.hierarchy.levels:
         name = problem.topology.name
         raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
-    trees = with_reductions(_along_trees)(problem, context)
     if problem.allreduce_ranks is None:
-        yield from trees
-        return
-    first = next(trees, None)
-    exchanged = _of_variants(problem, _exchanges(problem), float("inf") if first is None else first.finish_ps)
-    found = [one for one in (first, next(exchanged, None)) if one is not None]
-    yield min(found, key=lambda one: one.finish_ps, default=None)
-    yield from exchanged
-    yield from trees
+        return with_reductions(_along_trees)(problem, context)
+    return _most_promising_first(_allreduce_options(problem, context))
 
 
 def useful_chunks(problem: Problem) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     lanes = merge_lanes(problem.topology)
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
-    if problem.allreduce_ranks is not None:
-        some = _exchanges(problem)
-    else:
+    if problem.allreduce_ranks is None:
         problem = Problem(problem.topology, _spread_demand(problem))
-        some = variants(problem)
-    finish_ps, load_ps = min(one for variant in some if (one := _estimate_ps(problem, variant)))
+        options = _tree_options(problem, variants(problem))
+    else:
+        options = _allreduce_options(problem, SearchContext.with_limit(1.0))
+    finish_ps, load_ps = min(option[:2] for option in options)
     filling = (finish_ps - load_ps) / load_ps
     return 1 << max(int(filling / _FILLING) - 1, 0).bit_length()
 
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of a demand without reductions, one for every variant."""
-    return _of_variants(problem, variants(problem), float("inf"))
+    return _most_promising_first(_tree_options(problem, variants(problem)))
+
+
+class _Option(NamedTuple):
+    """A way to make a schedule, with its expected finish and the load of its busiest links."""
+
+    finish_ps: float
+    load_ps: float
+    make: Callable[[], Schedule | None]
+
+
+def _tree_options(problem: Problem, some: list[TreeVariant]) -> list[_Option]:
+    """The variants that are possible."""
+    known = [(_estimate_ps(problem, one), partial(schedule_of, problem, one)) for one in some]
+    return [_Option(*estimate, make) for estimate, make in known if estimate is not None]
+
+
+def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option]:
+    """Chunks have roots, with one plan for both halves or the same plan for each half; or groups exchange chunks.
+
+    Exchanges send more between groups, so they are planned only where links are fast enough for them.
+    """
+    trees, half = variants(problem), Problem(problem.topology, _spread_demand(problem))
+    options = _tree_options(problem, [replace(one, rooted=True) for one in trees if one.between == "direct"])
+    for variant, option in zip(trees, _tree_options(half, trees), strict=True):
+        make = partial(_two_halves, problem, variant, context)
+        options.append(_Option(2 * option.finish_ps, 2 * option.load_ps, make))
+    best_ps = min(option.finish_ps for option in options)
+    exchanges = [one for one in _exchanges(problem) if _least_exchange_ps(problem, one) < best_ps]
+    return options + _tree_options(problem, exchanges)
+
+
+def _two_halves(problem: Problem, variant: TreeVariant, context: SearchContext) -> Schedule | None:
+    """An allreduce as a reduce-scatter and an allgather along trees of a variant."""
+
+    def half(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+        yield schedule_of(problem, variant)
+
+    return next(with_reductions(half)(problem, context), None)
 
 
 def _exchanges(problem: Problem) -> list[TreeVariant]:
-    """The variants of an allreduce: chunks have roots, or groups exchange them."""
+    """The variants of an allreduce in which groups exchange chunks."""
     some = _subsets(problem)
     staged = [TreeVariant(levels, "stages") for levels in some if len(levels) > 1]
-    rooted = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
-    return [*(TreeVariant(levels, "direct") for levels in some), *staged, *rooted]
+    return [*(TreeVariant(levels, "direct") for levels in some), *staged]
+
+
+def _least_exchange_ps(problem: Problem, variant: TreeVariant) -> float:
+    """A lower bound on the time of an exchange: each outermost group sends all bytes to each other group."""
+    if variant.between == "stages":
+        return 0.0
+    label = np.array(problem.hierarchy.group_of(variant.levels[0]))
+    network = LoadedRoutes(problem.topology, np.zeros(len(problem.topology.links) + 1))
+    joins = network.joins_groups(label)
+    out = np.unique(np.stack((label[network.src[joins]], network.links[joins][:, 0])), axis=1)
+    rates = np.bincount(out[0], 1 / network.per_byte_ps[out[1]], int(label.max()) + 1)  # bytes per ps
+    return float(problem.demand.chunk_bytes.sum()) * int(label.max()) / float(max(rates.min(), 1e-12))
 
 
 def _spread_demand(problem: Problem) -> Demand:
@@ -132,19 +174,18 @@ def _used_levels(problem: Problem) -> int:
     return len(problem.hierarchy.levels)
 
 
-def _of_variants(problem: Problem, some: list[TreeVariant], best_ps: float) -> Iterator[Schedule | None]:
-    """The schedules of some variants, the most promising first; those that cannot be better are left out.
+def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
+    """The schedules of some options; those that cannot be better are left out.
 
-    The first step takes the better one of two variants: estimates are rough.
+    The first step takes the better one of two options: estimates are rough.
     """
-    promising = sorted((estimate, at) for at, one in enumerate(some) if (estimate := _estimate_ps(problem, one)))
-    kept: Schedule | None = None
-    for turn, ((_, load_ps), at) in enumerate(promising):
-        if load_ps < best_ps:
-            found = schedule_of(problem, some[at])
+    best_ps, kept = float("inf"), None
+    for turn, option in enumerate(sorted(options, key=lambda option: option[:2])):
+        if option.load_ps < best_ps:
+            found = option.make()
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
-        if turn > 0 or len(promising) == 1:
+        if turn > 0 or len(options) == 1:
             yield kept
             kept = None
 
@@ -263,13 +304,24 @@ def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] 
     first = PlanScheduler(problem.topology, problem.demand, _plan(problem, planned, 1), "").longest_first()
     if first is None:
         return None
-    load_ps, pieces = _typical_load_ps(problem.topology, planned.load_ps), problem.demand.pieces
+    shifts = variant.rooted and len(variant.levels) == 1  # roots are in groups with less load
+    label = None if shifts else problem.hierarchy.group_of(variant.levels[-1])
+    load_ps, pieces = _typical_load_ps(problem.topology, planned.load_ps, label), problem.demand.pieces
     return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
 
-def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64]) -> float:
-    """The highest mean load of alike links: further chunks go where the load is still lower."""
-    used, kind = load_ps > 0, _link_kinds(topology)
+def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64], label: NDArray[np.int64] | None) -> float:
+    """The highest mean load of alike links: further chunks go where the load is still lower.
+
+    Of alike links of one group, where `label` is the group of every GPU: all groups send and receive what they must.
+    """
+    kind = _link_kinds(topology)
+    if label is not None:
+        group = np.full(len(topology.nodes), -1)
+        group[: len(label)] = label
+        ends = np.maximum(group[topology.link_src], group[topology.link_dst])
+        kind = np.unique(np.stack((kind, ends)), axis=1, return_inverse=True)[1].reshape(-1)
+    used = load_ps > 0
     count = np.bincount(kind[used])
     return float((np.bincount(kind[used], load_ps[used]) / np.maximum(count, 1)).max())
 

@@ -39,6 +39,7 @@ class Planner:
     shape: TreeShape
     overloaded: NDArray[np.bool_] | None = None
     rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # block, links, reduce
+    place: list[tuple[int, int, int]] = field(default_factory=list)  # of each transfer: turn of its chunk, rail, end
     waits: list[tuple[int, int]] = field(default_factory=list)
     gang: list[tuple[int, int]] = field(default_factory=list)  # of each transfer: its gang, and its turn in it
     lock: Lock = field(default_factory=Lock)
@@ -55,7 +56,6 @@ class Planner:
         self.width = max(map(len, self.forward.members[-1]))
         self.turn, self.order = 0, _in_turns(self.demand)
         self.ends = [(0, 0)]  # the numbers of transfers and of waits, after each chunk of every block
-        self.place: list[tuple[int, int, int]] = []  # of each transfer: round, shift and rail, see TransferPlan
         self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
         self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
         self.rail = -1  # of the present chunk
@@ -83,7 +83,9 @@ class Planner:
         count, waits = self.ends[pieces]
         routes, route = Routes.from_lists([links for _, links, _ in self.rows[:count]]).distinct()
         before, after = np.array(self.waits[:waits], dtype=np.int64).reshape(-1, 2).T.copy()
-        place = np.array(self.place[:count], dtype=np.int64).reshape(-1, 3).T.copy()
+        turn, rail, end = np.array(self.place[:count], dtype=np.int64).reshape(-1, 3).T.copy()
+        index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]
+        place = turn // self.width, (index[end] - index[start]) % self.width, rail
         piece = np.repeat(np.arange(pieces), np.diff([rows for rows, _ in self.ends[: pieces + 1]]))
         chunks = np.array([block for block, _, _ in self.rows[:count]], dtype=np.int64) * pieces + piece
         reduce = np.array([reduce for _, _, reduce in self.rows[:count]], dtype=np.bool_)
@@ -115,15 +117,10 @@ class Planner:
         row = len(self.rows)
         self.rows.append((chunk, links, reduce))
         self.gang.append(gang or (row, 0))
-        self.place.append((self.turn // self.width, self._shift(links, ends[0]), self.rail))
+        self.place.append((self.turn, self.rail, ends[0]))
         self.waits += [(first, row) for first in before]
         for end in ends:
             self.into.setdefault(end, []).append(row)
-
-    def _shift(self, links: tuple[int, ...], end: int) -> int:
-        """How far the end comes after the start in their group."""
-        index = self.forward.index
-        return int((index[end] - index[self.topology.link_src[links[0]]]) % self.width)
 
     def _spread(self, chunk: int, edges: list[Edge]) -> None:
         """Down a tree: each parent sends what it has."""

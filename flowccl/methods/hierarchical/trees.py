@@ -6,6 +6,7 @@ carries what its bandwidth allows: a slow card less, and what a lost one would c
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class TreeBuilder:
         ]
         self.routes_among: dict[tuple[int, ...], I64] = {}
         self.own_routes: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+        self.fixed: dict[tuple[int, ...], _FixedEdges | None] = {}  # by root and wanted GPUs
         self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
         for ranks in self.members[-1]:
             self.index[ranks] = np.arange(len(ranks))
@@ -114,7 +116,7 @@ class TreeBuilder:
         if network.overloaded[network.links[routes]].any():
             return {}
         src, end = network.src[routes], network.end[routes]
-        off_rail = (self.index[end] - self.index[src]) % len(self.index)
+        off_rail = self.index[end] != self.index[src]
         result = {}
         for sender in np.unique(src).tolist():
             own = np.flatnonzero(src == sender)
@@ -133,7 +135,7 @@ class TreeBuilder:
         src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
         before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
         hops = (src != holder) + before.astype(np.int64) + 2 * behind
-        off_rail = (self.index[end] - self.index[src]) % len(self.index)
+        off_rail = self.index[end] != self.index[src]
         overloaded = network.overloaded[network.links[routes]].any(axis=1)
         if not overloaded.any():
             nearest = np.flatnonzero(hops == hops.min())
@@ -183,18 +185,21 @@ class TreeBuilder:
         return None
 
     def _inside(self, root: int, wanted: list[int], size: int) -> list[Edge]:
-        """From the root to all wanted GPUs: through a switch that copies, else one by one, those after it first."""
-        links = self._multicast(root, wanted)
-        if links is not None:
-            self.network.add(list(links), size)
-            return [Edge(root, tuple(wanted), links)]
-        if wanted and self.network.is_uneven(root, wanted):
+        """From the root to all wanted GPUs: through a switch that copies, else one by one or along a chain."""
+        if not wanted:
+            return []
+        key = (root, *wanted)
+        if key not in self.fixed:
+            self.fixed[key] = self._fixed_edges(root, wanted)
+        if (fixed := self.fixed[key]) is not None:
+            self.network.load_ps[fixed.links] += size * fixed.per_byte_ps
+            return list(fixed.edges)
+        if self.network.is_uneven(root, wanted):
             return self._grown(root, wanted, size)
-        if wanted and (self.network.count[root, wanted] == 1).all():
-            return self._chain(root, wanted, size) if self.shape.inside == "chain" else self._star(root, wanted, size)
+        if (self.network.count[root, wanted] == 1).all():
+            return self._path([root, *self._in_turn(root, wanted)], size)
         edges, reached = list[Edge](), {root}
-        gpus = self.network.topology.num_gpus
-        for rank in sorted(wanted, key=lambda rank: (rank - root) % gpus):
+        for rank in self._in_turn(root, wanted):
             if rank in reached:
                 continue
             path = [root, rank] if self.network.first[root, rank] >= 0 else self.network.path(root, rank)
@@ -238,19 +243,24 @@ class TreeBuilder:
                 return kept
         return routes
 
-    def _star(self, root: int, wanted: list[int], size: int) -> list[Edge]:
-        """An edge from the root to each wanted GPU, those after it first."""
-        network, gpus = self.network, self.network.topology.num_gpus
-        ends = sorted(wanted, key=lambda rank: (rank - root) % gpus)
-        links = network.links[network.first[root, ends]]
-        np.add.at(network.load_ps, links, size * network.per_byte_ps[links])
-        used = [[link for link in row if link < len(network.topology.links)] for row in links.tolist()]
-        return [Edge(root, (end,), tuple(row)) for end, row in zip(ends, used, strict=True)]
+    def _fixed_edges(self, root: int, wanted: list[int]) -> "_FixedEdges | None":
+        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route to each. Else None."""
+        network = self.network
+        links = self._multicast(root, wanted)
+        if links is not None:
+            return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)])
+        chain = self.shape.inside == "chain"
+        if chain or network.is_uneven(root, wanted) or (network.count[root, wanted] != 1).any():
+            return None
+        ends = self._in_turn(root, wanted)
+        routes = [network.links_of(int(network.first[root, end])) for end in ends]
+        edges = [Edge(root, (end,), tuple(links)) for end, links in zip(ends, routes, strict=True)]
+        return _FixedEdges.of(network, edges)
 
-    def _chain(self, root: int, wanted: list[int], size: int) -> list[Edge]:
-        """From the root to the next wanted GPU, from there to the one after it, and so on around the group."""
+    def _in_turn(self, root: int, wanted: list[int]) -> list[int]:
+        """The wanted GPUs, those after the root first."""
         gpus = self.network.topology.num_gpus
-        return self._path([root, *sorted(wanted, key=lambda rank: (rank - root) % gpus)], size)
+        return sorted(wanted, key=lambda rank: (rank - root) % gpus)
 
     def _path(self, nodes: list[int], size: int) -> list[Edge]:
         """One edge after the other."""
@@ -259,6 +269,20 @@ class TreeBuilder:
             links = self.network.add_route(self.network.least_loaded(a, b, size), size)
             edges.append(Edge(a, (b,), links))
         return edges
+
+
+class _FixedEdges(NamedTuple):
+    """Edges that do not depend on loads, their links, and the time that a byte on all edges adds to each link."""
+
+    edges: list[Edge]
+    links: I64
+    per_byte_ps: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, network: LoadedRoutes, edges: list[Edge]) -> "_FixedEdges":
+        """The links of some edges."""
+        links, times = np.unique([link for edge in edges for link in edge.links], return_counts=True)
+        return cls(edges, links, times * network.per_byte_ps[links])
 
 
 def _parents_first(root: int, edges: list[Edge]) -> list[Edge]:
