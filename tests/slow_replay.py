@@ -99,6 +99,8 @@ def route_is_valid(topology: Topology, links: tuple[int, ...]) -> bool:
     ends = [(topology.links[k].src, topology.links[k].dst) for k in links]
     roots = [a for a, _ in ends if _stores(topology, a)]
     leaves = [b for _, b in ends if _stores(topology, b)]
+    if len(roots) > 1 and len(leaves) > 1:  # a transfer reduces or copies, not both
+        return False
     if len(set(roots)) < len(roots) or len(set(leaves)) < len(leaves) or set(roots) & set(leaves):
         return False
     switches = {node for pair in ends for node in pair if not _stores(topology, node)}

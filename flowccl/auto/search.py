@@ -152,15 +152,11 @@ class PortfolioSearch:
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
             known = {arm.count for arm in mine}
             return [count for count in dict.fromkeys(wanted) if count not in known]
-        gains = self._may_gain(mine)
-        further = [self._next_count(name, mine)] if gains and self._above(mine, mine[-1].count) else []
-        return self._useful_counts(name) or further
+        more = self._may_gain(mine) and self._above(mine, mine[-1].count)
+        return self._useful_counts(name) or ([self._next_count(name, mine)] if more else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or what there is time for; twice the first one first.
-
-        Two counts show how the completion time falls with chunks, and what a step takes.
-        """
+        """The chunk count with which a method is said to be good, or what there is time for; first twice the first."""
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken or not (len(mine) == 1 or self._may_gain(mine)):
             return []

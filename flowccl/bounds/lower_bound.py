@@ -10,6 +10,7 @@ partial reductions  the same cuts, where a link first carries only partial reduc
                     some destinations
 dual prices         every byte pays at least its cheapest path, and the links earn at most their bandwidth; no copies
 partition           the bytes that must cross between the parts of a partition, to reduce and to distribute
+two hops            data that a GPU passes on takes two hops; without it, an allreduce needs many more bytes
 time-expanded LP    a linear program over epochs; only `tightened` solves it, where a gap is left
 """
 
@@ -26,6 +27,7 @@ from flowccl.bounds.partial_reductions import partial_reduction_bound_ps
 from flowccl.bounds.partitions import partition_bounds
 from flowccl.bounds.rounding import on_grid, whole_ps
 from flowccl.bounds.time_expanded import time_expanded_bound_ps
+from flowccl.bounds.two_hops import two_hops_bound_ps
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 from flowccl.topology.variants import without
@@ -70,6 +72,7 @@ def bounds(topology: Topology, demand: Demand) -> list[Bound]:
         *_cuts(commodities),
         *_dual_prices(commodities),
         *_partitions(commodities),
+        *_two_hops(commodities),
     ]
 
 
@@ -232,6 +235,19 @@ def _partitions(commodities: Commodities) -> list[Bound]:
         f" ({len(crossing.links)} link{'s' if len(crossing.links) > 1 else ''})"
     )
     return [Bound(ps, "partition", words)]
+
+
+def _two_hops(commodities: Commodities) -> list[Bound]:
+    """The bound of an allreduce whose data is passed on."""
+    found = two_hops_bound_ps(commodities)
+    if found is None:
+        return []
+    ps, latency_ps, size = found
+    words = (
+        f"what a GPU receives and passes on arrives after {format_us(ps_to_us(latency_ps))} by latency, and most of"
+        f" {format_bytes(size)} must still cross into every GPU then: all else is contributions of single GPUs"
+    )
+    return [Bound(whole_ps(ps), "two hops", words)]
 
 
 def _thresholds(values: NDArray[np.float64]) -> list[float]:

@@ -7,6 +7,7 @@ small. All other bytes reach a GPU only after two hops, and must still cross its
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
 
@@ -39,7 +40,7 @@ def two_hops_bound_ps(commodities: Commodities) -> tuple[float, int, float] | No
     return low, int(2 * hop_ps), size
 
 
-def _allreduce_ranks(commodities: Commodities) -> np.ndarray | None:
+def _allreduce_ranks(commodities: Commodities) -> NDArray[np.int32] | None:
     """The GPUs of an allreduce: all commodities come from all of them and go to all of them. Else None."""
     ranks = np.unique(commodities.source)
     groups, count = len(commodities.bytes), len(ranks)

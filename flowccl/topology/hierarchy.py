@@ -43,7 +43,7 @@ def hierarchy(topology: Topology) -> Hierarchy:
     between = np.flatnonzero((near.src < gpus) & (near.end < gpus))
     src, end = near.src[between], near.end[between]
     rate, latency = _rates_and_latencies(near)
-    rate, latency = np.minimum(rate, _trunk_shares(near))[between], latency[between]
+    rate, latency = np.minimum(rate, _trunk_rates(near))[between], latency[between]
     labels = [_hosts(topology)]
     labels += [_connected(gpus, src, end, rate >= least) for least in _steps(rate)]
     labels += [_connected(gpus, src, end, latency <= most) for most in _steps(1.0 / np.maximum(latency, 1.0), latency)]
@@ -67,7 +67,7 @@ def _rates_and_latencies(near: Neighbours) -> tuple[NDArray[np.float64], NDArray
     return rate, latency.astype(np.float64)
 
 
-def _trunk_shares(near: Neighbours) -> NDArray[np.float64]:
+def _trunk_rates(near: Neighbours) -> NDArray[np.float64]:
     """What each pair has of the links between switches on its route if all GPUs send at once; inf without such links.
 
     Each GPU divides what it sends evenly among its pairs over such links; one without such pairs, as its network card
@@ -77,9 +77,9 @@ def _trunk_shares(near: Neighbours) -> NDArray[np.float64]:
     topology, routes = near.topology, near.routes
     stores = topology.stores
     hop = np.flatnonzero(~stores[topology.link_src[routes.link]] & ~stores[topology.link_dst[routes.link]])
-    shares = np.full(len(routes), np.inf)
+    rates = np.full(len(routes), np.inf)
     if not len(hop):
-        return shares
+        return rates
     route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))[hop]
     crossing = np.flatnonzero(np.bincount(route, minlength=len(routes)))
     pairs = np.bincount(near.src[crossing], minlength=len(topology.nodes))  # of each node over links between switches
@@ -90,8 +90,8 @@ def _trunk_shares(near: Neighbours) -> NDArray[np.float64]:
         gpus = np.flatnonzero(host[: topology.num_gpus] == name)
         sent[gpus] = len(gpus) / max(int(np.count_nonzero(pairs[gpus])), 1)
     load = np.bincount(routes.link[hop], (sent / np.maximum(pairs, 1))[near.src[route]], len(topology.links))
-    np.minimum.at(shares, route, topology.link_GBps[routes.link[hop]] / load[routes.link[hop]])
-    return shares
+    np.minimum.at(rates, route, topology.link_GBps[routes.link[hop]] / load[routes.link[hop]])
+    return rates
 
 
 def _hosts(topology: Topology) -> NDArray[np.int64]:

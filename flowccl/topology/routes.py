@@ -334,6 +334,8 @@ def _crossing_problem(
         return "starts and ends at the same node"
     if len(links) != len(inner) + len(roots) + len(ends) - 1:
         return "is not one connected tree of links"
+    if len(roots) > 1 and len(ends) > 1:
+        return "reduces inputs and makes copies in one transfer; use two transfers"
     return ""
 
 

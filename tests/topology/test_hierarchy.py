@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from flowccl.topology.faults import with_faults
 from flowccl.topology.hierarchy import hierarchy
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Topology
@@ -45,3 +46,13 @@ def test_names_of_hosts_that_are_joined_as_well_as_each_other_are_no_level():
     full = machine("full:6")
     nodes = tuple(replace(node, host=f"host{rank // 3}") for rank, node in enumerate(full.nodes))
     assert hierarchy(replace(full, nodes=nodes)).levels == ()
+
+
+@pytest.mark.parametrize(
+    ("oversubscription", "expected"),
+    [(1, [[8, 8, 8, 8]]), (2, [[16, 16], [8, 8, 8, 8]]), (4, [[16, 16], [8, 8, 8, 8]])],
+)
+def test_leaf_switches_are_a_level_where_the_spine_is_oversubscribed(oversubscription, expected):
+    fat_tree = machine(f"dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription={oversubscription}")
+    assert sizes(fat_tree) == expected
+    assert sizes(with_faults(fat_tree, without=["gpu3 <-> leaf0"])) == expected  # its data goes over the other cards

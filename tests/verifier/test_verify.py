@@ -153,6 +153,12 @@ DAMAGE = {
         "route",
         "transfer 2 (chunk 0, gpu0+gpu1 -> gpu1+gpu2): the route starts and ends at the same node",
     ),
+    "reduction and copies in one transfer": (
+        Schedule.from_transfers(machine("dgx_h100:1"), collective("allreduce", 8, 8000), [(0, [0, 2, 5, 7], 0)]),
+        "route",
+        "transfer 0 (chunk 0, gpu0+gpu1 -> gpu2+gpu3): the route reduces inputs and makes copies in one transfer;"
+        " use two transfers",
+    ),
     "links that do not meet at all": (
         Schedule.from_transfers(TWO_PAIRS, send((1, 0, (1,)), gpus=4), [(0, [0, 1], 0)]),
         "route",

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, compress
+from operator import not_
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +88,11 @@ class _Option(NamedTuple):
     load_ps: float
     make: Callable[[], Schedule | None]
 
+    @property
+    def hope_ps(self) -> float:
+        """What it may reach if chunks overlap better than expected."""
+        return (self.finish_ps + self.load_ps) / 2
+
 
 def _tree_options(problem: Problem, some: list[TreeVariant]) -> list[_Option]:
     """The variants that are possible."""
@@ -155,13 +161,20 @@ def variants(problem: Problem) -> list[TreeVariant]:
         shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
         result += [TreeVariant(chosen, between) for between in shapes]
     most = int(np.bincount(problem.hierarchy.group_of(len(problem.hierarchy.levels) - 1)).max())
-    sends_alone = problem.is_multicast and not problem.topology.copies[problem.topology.num_gpus :].any()
-    return result + [replace(one, inside="chain") for one in result if most > 2 and sends_alone]
+    if most <= 2 or not problem.is_multicast:
+        return result
+    if not problem.topology.copies[problem.topology.num_gpus :].any():
+        return result + [replace(one, inside="chain") for one in result]
+    return result if problem.is_reduction else result + [replace(one, inside="mixed") for one in result]
 
 
 def _subsets(problem: Problem) -> list[tuple[int, ...]]:
-    """All sets of levels with the innermost one, the largest first; none inside groups that have trees of their own."""
+    """All sets of levels with the innermost one, the largest first; none inside groups that have trees of their own.
+
+    Chunks with one destination take no outer levels: nothing is saved by passing through another host.
+    """
     *outer, inner = range(_used_levels(problem))
+    outer = outer if problem.is_multicast else []
     return [(*chosen, inner) for size in range(len(outer), -1, -1) for chosen in combinations(outer, size)]
 
 
@@ -177,15 +190,21 @@ def _used_levels(problem: Problem) -> int:
 def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
     """The schedules of some options; those that cannot be better are left out.
 
-    The first step takes the better one of two options: estimates are rough.
+    The first step takes the best of two options, and of further ones that may be better: estimates are rough.
     """
+    order = sorted(options, key=lambda option: option[:2])
+    alike = [
+        turn > 0 and order[turn - 1][:2] == option[:2] for turn, option in enumerate(order)
+    ]  # very likely the same
+    waiting = [*compress(order, map(not_, alike)), *compress(order, alike)]
     best_ps, kept = float("inf"), None
-    for turn, option in enumerate(sorted(options, key=lambda option: option[:2])):
+    for turn, option in enumerate(waiting):
         if option.load_ps < best_ps:
             found = option.make()
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
-        if turn > 0 or len(options) == 1:
+        further = waiting[turn + 1 :]
+        if not further or (turn > 0 and further[0].hope_ps >= best_ps):
             yield kept
             kept = None
 

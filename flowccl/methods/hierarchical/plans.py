@@ -85,12 +85,13 @@ class Planner:
         before, after = np.array(self.waits[:waits], dtype=np.int64).reshape(-1, 2).T.copy()
         turn, rail, end = np.array(self.place[:count], dtype=np.int64).reshape(-1, 3).T.copy()
         index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]
-        place = turn // self.width, (index[end] - index[start]) % self.width, rail
+        rounds, shift = turn // self.width, (index[end] - index[start]) % self.width
         piece = np.repeat(np.arange(pieces), np.diff([rows for rows, _ in self.ends[: pieces + 1]]))
         chunks = np.array([block for block, _, _ in self.rows[:count]], dtype=np.int64) * pieces + piece
         reduce = np.array([reduce for _, _, reduce in self.rows[:count]], dtype=np.bool_)
-        gang = np.array(self.gang[:count], dtype=np.int64).reshape(-1, 2).T.copy()
-        return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, *gang, *place)
+        gang, place = np.array(self.gang[:count], dtype=np.int64).reshape(-1, 2).T.copy()
+        job = gang, place, rounds, shift, rail
+        return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, *job)
 
     def _plan_chunk(self, chunk: int) -> None:
         demand = self.demand

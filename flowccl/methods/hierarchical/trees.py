@@ -4,6 +4,7 @@ The gateways of a chunk are the two GPUs whose route between the groups has the 
 carries what its bandwidth allows: a slow card less, and what a lost one would carry goes over the others of its host.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,12 +30,14 @@ class Edge:
 class TreeShape:
     """Levels to use, as the group of every GPU, the outermost first; and the trees between groups and inside them.
 
-    Chains inside groups load the links of all GPUs alike, wherever chunks enter: together they are a ring.
+    Chains inside groups load the links of all GPUs alike, wherever chunks enter: together they are a ring. A switch
+    that copies sends a chunk to all others of its group, and leaves one port idle: that of the sender. So in a mixed
+    group of n GPUs, one chunk of n goes to each GPU alone, through the ports that the others leave idle.
     """
 
     labels: tuple[tuple[int, ...], ...]
     between: str = "direct"  # or "chain", "tree"; of an exchange "direct" or "stages"
-    inside: str = "star"  # or "chain"
+    inside: str = "star"  # or "chain", "mixed"
     rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
 
     @property
@@ -58,7 +61,8 @@ class TreeBuilder:
         ]
         self.routes_among: dict[tuple[int, ...], I64] = {}
         self.own_routes: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-        self.fixed: dict[tuple[int, ...], _FixedEdges | None] = {}  # by root and wanted GPUs
+        self.fixed: dict[tuple[int, ...], _FixedEdges | None] = {}  # by root and wanted GPUs, and whether one by one
+        self.trees_inside: dict[int, int] = {}  # of each innermost group, so far
         self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
         for ranks in self.members[-1]:
             self.index[ranks] = np.arange(len(ranks))
@@ -188,9 +192,10 @@ class TreeBuilder:
         """From the root to all wanted GPUs: through a switch that copies, else one by one or along a chain."""
         if not wanted:
             return []
-        key = (root, *wanted)
+        alone = self.shape.inside == "mixed" and self._is_turn_of_single_copies(root, len(wanted))
+        key = (root, *wanted, int(alone))
         if key not in self.fixed:
-            self.fixed[key] = self._fixed_edges(root, wanted)
+            self.fixed[key] = self._fixed_edges(root, wanted, alone)
         if (fixed := self.fixed[key]) is not None:
             self.network.load_ps[fixed.links] += size * fixed.per_byte_ps
             return list(fixed.edges)
@@ -243,12 +248,24 @@ class TreeBuilder:
                 return kept
         return routes
 
-    def _fixed_edges(self, root: int, wanted: list[int]) -> "_FixedEdges | None":
-        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route to each. Else None."""
+    def _is_turn_of_single_copies(self, root: int, others: int) -> bool:
+        """Whether the next tree inside the root's group copies one by one: one of as many as it has GPUs."""
+        group = self.shape.labels[-1][root]
+        turn = self.trees_inside.get(group, 0)
+        self.trees_inside[group] = turn + 1
+        return turn % (others + 1) == others
+
+    def _fixed_edges(self, root: int, wanted: list[int], alone: bool) -> "_FixedEdges | None":
+        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route to each. Else None.
+
+        Other multicasts wait for a multicast to most ports of a switch, so that its sender's port is idle.
+        """
         network = self.network
-        links = self._multicast(root, wanted)
+        links = None if alone else self._multicast(root, wanted)
         if links is not None:
-            return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)])
+            ports = next(out for into, out in network.multicasts if into.get(root) == links[0])
+            blocked = 2 * len(wanted) > len(ports) and self.shape.inside != "mixed" and root in ports
+            return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)], [ports[root]] if blocked else [])
         chain = self.shape.inside == "chain"
         if chain or network.is_uneven(root, wanted) or (network.count[root, wanted] != 1).any():
             return None
@@ -279,9 +296,9 @@ class _FixedEdges(NamedTuple):
     per_byte_ps: NDArray[np.float64]
 
     @classmethod
-    def of(cls, network: LoadedRoutes, edges: list[Edge]) -> "_FixedEdges":
-        """The links of some edges."""
-        links, times = np.unique([link for edge in edges for link in edge.links], return_counts=True)
+    def of(cls, network: LoadedRoutes, edges: list[Edge], idle: Sequence[int] = ()) -> "_FixedEdges":
+        """The links of some edges, and links that they leave idle."""
+        links, times = np.unique([*(link for edge in edges for link in edge.links), *idle], return_counts=True)
         return cls(edges, links, times * network.per_byte_ps[links])
 
 
