@@ -74,7 +74,7 @@ def main(units: Sequence[str]) -> int:
 
 def _run_small(unit: str) -> None:
     """Run a method on two hosts of two GPUs, in all the ways in which a synthesis runs it."""
-    from flowccl.demand.collectives import allgather
+    from flowccl.demand.collectives import collective
     from flowccl.problem import Problem
     from flowccl.schedule.generation.list_scheduling import list_schedule
     from flowccl.search.context import SearchContext
@@ -83,7 +83,8 @@ def _run_small(unit: str) -> None:
     gpus = tuple(Node(name=f"gpu{rank}", host=f"host{rank // 2}") for rank in range(4))
     ends = [(a, b) for a in range(4) for b in range(4) if a != b]
     links = tuple(Link(src=a, dst=b, bandwidth_GBps=4.0 if a // 2 == b // 2 else 1.0) for a, b in ends)
-    problem = Problem(Topology("warm-up", gpus, links), allgather(4, 64))
+    name = "allreduce" if REGISTRY[unit].allreduce else "allgather"
+    problem = Problem(Topology("warm-up", gpus, links), collective(name, 4, 64))
     context = SearchContext.with_limit(1.0)
     for _ in range(2):  # lns builds and improves, then continues from the incumbent
         for found in filter(None, islice(load_method(unit)(problem, context), 2)):

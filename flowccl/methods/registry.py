@@ -339,6 +339,16 @@ _METHODS = (
         in_auto=suitability.suits_joint_trees,
     ),
     MethodInfo(
+        name="tree-exchange",
+        load="flowccl.methods.tree_exchange:tree_exchange",
+        summary="allreduce over direct links: trees to several roots, which exchange by recursive doubling",
+        reductions="native",
+        reduce_rate=False,
+        allreduce=True,
+        loops=(*_EVERY, "hierarchical", "tree-exchange"),
+        in_auto=suitability.suits_tree_exchange,
+    ),
+    MethodInfo(
         name="staged-exchange",
         load="flowccl.methods.staged_exchange:staged_exchange",
         summary="allreduce of small sizes: staged exchange, from one-shot to recursive doubling",

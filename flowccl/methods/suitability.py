@@ -95,6 +95,12 @@ def suits_joint_trees(problem: Problem) -> bool:
     return is_plain_search(problem) and problem.is_allreduce
 
 
+def suits_tree_exchange(problem: Problem) -> bool:
+    """A small allreduce of all GPUs, on a machine of direct links."""
+    direct = bool(problem.topology.stores.all()) and problem.topology.num_gpus == len(problem.topology.nodes)
+    return direct and suits_staged_exchange(problem) and problem.is_whole_machine
+
+
 def suits_staged_exchange(problem: Problem) -> bool:
     """A small allreduce among GPUs that reduce at no cost."""
     if not _is_allreduce_on_links(problem) or problem.topology.has_reduce_rate:

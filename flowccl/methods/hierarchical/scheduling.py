@@ -119,9 +119,14 @@ class PlanScheduler:
             found += [self._in_order_of(key, self.ptr, self.after, self.lag) for key in keys]
         return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
 
-    def longest_first(self) -> Schedule | None:
-        """The schedule with the longest tails first; None if transfers wait for each other."""
-        return self._in_order_of(-self.tail_ps, self.ptr, self.after, self.lag)
+    def longest_first(self, noise: NDArray[np.float64] | None = None) -> Schedule | None:
+        """The schedule with the longest tails first, each changed by a fraction; None if transfers wait in a circle."""
+        key = -self.tail_ps if noise is None else np.rint(-self.tail_ps * (1 + noise)).astype(np.int64)
+        return self._in_order_of(key, self.ptr, self.after, self.lag)
+
+    def early_pieces_first(self) -> Schedule | None:
+        """The schedule with the longest tails first, where the last piece counts as a little shorter than the first."""
+        return self._in_order_of(self._early_pieces(), self.ptr, self.after, self.lag)
 
     def _in_turns(self, turn: I64) -> I64:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
