@@ -4,10 +4,10 @@ Allreduce on one host: chunk by chunk, all GPUs send their contributions to the 
 GPU, the owner, which sends it back once; the switch multicasts it to all other GPUs. Every GPU sends and receives each
 byte once, about half of the traffic of other algorithms. While the switch multicasts one chunk, it reduces the next.
 
-On several hosts, GPUs with the same position in their hosts are connected, and each position owns an equal part of the
-data. Allreduce: the switch of each host reduces to the owner, the owners exchange (recursive doubling over the hosts),
-and the switches multicast. Reduce_scatter: the switches reduce, and the owners send to the destination. Allgather:
-every GPU multicasts in its host and sends to the other hosts, where the receiver multicasts.
+On several hosts, a link or switch connects GPUs with the same position in their hosts, and each position owns an equal
+part of the data. Allreduce: the switch of each host reduces to the owner, the owners exchange (recursive doubling over
+the hosts), and the switches multicast. Reduce_scatter: the switches reduce, and the owners send to the destination.
+Allgather: every GPU multicasts in its host and sends to the other hosts, where the receiver multicasts.
 """
 
 from collections.abc import Iterator
@@ -61,8 +61,9 @@ def switched_hosts(problem: Problem) -> list[list[int]] | None:
     even = width > 1 and all(len(ranks) == width for ranks in hosts) and not len(demand) % topology.num_gpus
     if not (known and whole and even) or any(reducing_switch(topology, ranks) is None for ranks in hosts):
         return None
-    near = neighbours(topology)
-    pairs = set(zip(near.src.tolist(), near.end.tolist(), strict=True))
+    near = neighbours(topology, 1)
+    few = np.diff(near.routes.ptr) <= 2  # routes over links between switches may meet there
+    pairs = set(zip(near.src[few].tolist(), near.end[few].tolist(), strict=True))
     rails = {(a[k], b[k]) for a in hosts for b in hosts if a is not b for k in range(width)}
     return hosts if rails <= pairs else None
 
