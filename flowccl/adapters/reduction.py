@@ -15,6 +15,7 @@ from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate, left_shift, reverse
 from flowccl.search.context import Method, SearchContext
+from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 from flowccl.topology.variants import with_links
 
@@ -24,6 +25,7 @@ _MOST_LINKS_TO_REPLAN = 2000  # links of the largest machine on which a half is 
 _REPLAN_STEPS = 3
 _MOST_USED = 0.75  # of a link's bandwidth that the other half may use
 _NOISY = 3  # orders with noise for each concatenation
+_BISECTIONS, _GRID = 60, 1 << 20
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
@@ -31,7 +33,7 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
     """The method, extended to reductions: allreduce is the concatenation of a reduction and a distribution.
 
     In an allreduce, each block is reduced at its owner. The owners are all ranks in turn, or, `by_bandwidth`, ranks
-    with more bandwidth own more blocks.
+    with more bandwidth own more blocks; on machines of direct links, see `owners_on_direct_links`.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -45,6 +47,8 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
             halves = demand.halves_at(owners_by_bandwidth(problem))
         elif demand.ready_ps is not None:
             halves = demand.halves_at(owners_on_time(demand))
+        elif (owners := owners_on_direct_links(problem)) is not None:
+            halves = demand.halves_at(owners)
         return _concatenated_halves(method, topology, demand, halves, context)
 
     return run
@@ -85,6 +89,40 @@ def owners_by_bandwidth(problem: Problem) -> NDArray[np.int32]:
     return owner
 
 
+def owners_on_direct_links(problem: Problem) -> NDArray[np.int32] | None:
+    """An owner for every chunk of an allreduce on a machine of direct links; None where all GPUs have equal bandwidth.
+
+    A GPU with few links takes longest: it sends its contributions to all chunks that it does not own, and receives the
+    results. So it owns more of them, but no more than it can still copy to the farthest GPU in time.
+    """
+    topology, demand = problem.topology, problem.demand
+    ranks = problem.allreduce_ranks
+    if not topology.stores.all() or ranks is None or len(ranks) < len(topology.nodes) or not problem.is_uneven:
+        return None
+    near, size = neighbours(topology, 1), float(demand.chunk_bytes.sum())
+    rate, count = problem.duplex_GBps / 1000, len(ranks)  # bytes per ps
+    link_rate = np.zeros(count)
+    np.maximum.at(link_rate, topology.link_src, topology.link_GBps / 1000)
+    hop_ps = np.full(count, np.inf)
+    np.minimum.at(hop_ps, topology.link_src, topology.link_latency_ps.astype(np.float64))
+    far_ps = near.distance_ps(float(demand.chunk_bytes.mean())).max(axis=1)
+    low, high = 0.0, 2 * (size / float(rate.min()) + float(far_ps.max()))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        least = np.maximum(1 - (middle - hop_ps) * rate / size, 0.0)
+        most = np.maximum((middle - far_ps) * link_rate / size, 1 / count)
+        low, high = (low, middle) if least.sum() <= 1 and np.all(least <= most) else (middle, high)
+    part = np.maximum(1 - (high - hop_ps) * rate / size, 0.0)
+    wanted = np.rint((part + (1 - part.sum()) / count) * _GRID).astype(
+        np.int64
+    )  # integers, so that no last bit decides
+    owned, owner = np.zeros(count, dtype=np.int64), np.empty(len(demand), dtype=np.int32)
+    for chunk in range(len(demand)):
+        owner[chunk] = int(np.argmax(wanted * (chunk + 1) - owned))
+        owned[owner[chunk]] += _GRID
+    return owner
+
+
 def owners_on_time(demand: Demand) -> NDArray[np.int32]:
     """An owner for every chunk among its destinations: in turn, those whose own data is not late."""
     late = demand.source_rank[demand.available_ps > 0]
@@ -110,6 +148,8 @@ def _concatenated_halves(
         if search.over:
             return
         turn += 1
+        if both is not None:
+            context.incumbents.report(both)
         yield both
 
 

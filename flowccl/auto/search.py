@@ -206,8 +206,8 @@ class PortfolioSearch:
             return enough and self._has_time(_SAFETY * work_s)
         known = count <= self.useful_chunks(name) or self.context.budget.steps is not None
         best_ps = min(arm.best_ps for arm in self.arms if arm.name != REFINE)  # refined ones may come from its own
-        leads = mine[-1].traits.one_schedule and mine[-1].best_ps <= best_ps  # more chunks are all that it can try
-        return (enough or known or leads) and self._fits(mine[-1], count)
+        near = mine[-1].best_ps <= (1 + self.params.close) * best_ps and mine[-1].traits.one_schedule  # all it can try
+        return (enough or known or near) and self._fits(mine[-1], count)
 
     def _refinements(self) -> list[Arm]:
         """The most promising refinement of a schedule, where one is due."""

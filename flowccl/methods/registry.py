@@ -318,7 +318,7 @@ _METHODS = (
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
-        in_auto=suitability.suits_baselines,
+        in_auto=suitability.suits_direct,
     ),
     MethodInfo(
         name="tree",
@@ -336,6 +336,16 @@ _METHODS = (
         reductions="native",
         allreduce=True,
         loops=(*_EVERY, "reroute"),
+        in_auto=suitability.suits_joint_trees,
+    ),
+    MethodInfo(
+        name="justify",
+        load="flowccl.methods.justification:justify",
+        summary="allreduce: schedules of other methods, justified to the right and to the left, with noise",
+        reductions="native",
+        allreduce=True,
+        loops=(*_EVERY, "hierarchical"),
+        traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.suits_joint_trees,
     ),
     MethodInfo(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from flowccl.adapters.reduction import owners_on_direct_links
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.demand.groups import with_late
@@ -18,6 +19,7 @@ from flowccl.run.reference import execute_into
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
+from flowccl.topology.faults import with_faults
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.verify import verify
@@ -261,3 +263,26 @@ def test_halves_at_any_owner() -> None:
     (reduction, first), (distribution, second) = demand.halves_at(np.full(4, 2, dtype=np.int32))
     assert reduction.destination_rank.tolist() == distribution.source_rank.tolist() == [2] * 4
     assert first.tolist() == second.tolist() == [0, 1, 2, 3]
+
+
+def test_gpus_with_few_links_own_more() -> None:
+    """Each GPU sends its contribution to what it does not own: with 5 of 6 links, it should own more."""
+    whole = read_machine("torus:4x4x4")
+    dead = with_faults(whole, without=["gpu0 <-> gpu1"])
+    demand = collective("allreduce", 64, 64_000_000, 4)
+    owners = owners_on_direct_links(Problem(dead, demand))
+    assert owners is not None
+    owned = np.bincount(owners, minlength=64)
+    assert owned[:2].tolist() == [40, 40]  # (256 - 40) / 5 links of gpu0: about as many as (256 - 3) / 6 of the others
+    assert set(owned[2:].tolist()) <= {2, 3}
+    assert owners_on_direct_links(Problem(whole, demand)) is None
+    hosts = read_machine("dgx_h100:2")
+    assert owners_on_direct_links(Problem(hosts, collective("allreduce", 16, 1_000_000))) is None
+
+
+def test_latency_limits_what_a_gpu_with_few_links_owns() -> None:
+    """It must copy all that it owns to the farthest GPU: at 1 MB there is time for a few blocks only."""
+    dead = with_faults(read_machine("torus:4x4x4"), without=["gpu0 <-> gpu1"])
+    owners = owners_on_direct_links(Problem(dead, collective("allreduce", 64, 1_000_000, 2)))
+    assert owners is not None
+    assert 3 <= np.bincount(owners)[0] / 2 <= 6

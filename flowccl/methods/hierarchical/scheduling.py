@@ -94,17 +94,8 @@ class PlanScheduler:
         self.hop_ptr = np.searchsorted(self.job[timing.hop_transfer][hops], np.arange(size + 1)).astype(np.int64)
         self.hop_link, self.hop_from = timing.hop_link[hops], timing.hop_from_ps[hops]
         self.hop_to = timing.hop_to_ps[hops]
-        self.takes, self.kind = takes, self._kinds()
+        self.takes, self.kind = takes, transfer_kinds(self.hop_ptr, self.hop_link, self.hop_from)
         self.lane_ptr = np.concatenate(([0], np.cumsum(lanes(topology)))).astype(np.int64)
-
-    def _kinds(self) -> I64:
-        """A number for each job; jobs that use the same links at the same times after their start have the same one."""
-        mixed = self.hop_link.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + self.hop_from.astype(np.uint64)
-        mixed ^= mixed >> np.uint64(29)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(32)
-        total = np.add.reduceat(mixed, self.hop_ptr[:-1]) if len(self.jobs) else mixed
-        return np.unique(total, return_inverse=True)[1].astype(np.int64)
 
     def best(self, label: NDArray[np.int64]) -> Schedule | None:
         """The best of several schedules, with the longest tails, the first pieces or the first rounds of chunks first.
@@ -214,6 +205,16 @@ class PlanScheduler:
             self.lane_ptr,
         )
         return replace(self.schedule, start_ps=start[self.job] + self.offset) if done else None
+
+
+def transfer_kinds(hop_ptr: I64, hop_link: NDArray[np.int32], hop_from: I64) -> I64:
+    """A number for each job; jobs that use the same links at the same times after their start have the same one."""
+    mixed = hop_link.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hop_from.astype(np.uint64)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    total = np.add.reduceat(mixed, hop_ptr[:-1]) if len(hop_ptr) > 1 else mixed
+    return np.unique(total, return_inverse=True)[1].astype(np.int64)
 
 
 def lanes(topology: Topology) -> I64:
