@@ -148,8 +148,6 @@ def _concatenated_halves(
         if search.over:
             return
         turn += 1
-        if both is not None:
-            context.incumbents.report(both)
         yield both
 
 

@@ -245,8 +245,6 @@ class PortfolioSearch:
         ratio = min(found, default=float("inf")) / self.refined[count, tried[-1]]
         return base.finish_ps * limit_ps(count, 1.0, tried[-1], ratio)
 
-    # -- arms -----------------------------------------------------------------------------------------------------
-
     def _open(self, name: str, count: int, steps: Iterator[Schedule | None] | None = None) -> Arm:
         problem = Problem(self.topology, self.counts.allowed(count))
         steps = steps or self.methods[name](problem, self.context)
@@ -280,7 +278,7 @@ class PortfolioSearch:
 
     def _advance(self, arm: Arm, steps: int) -> Schedule | None:
         """The best schedule of some steps of an arm; after the very first one, none begins that would end too late."""
-        best = None
+        best: Schedule | None = None
         for _ in range(steps):
             late = not self._has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             if arm.over or (self.steps and self.context.budget.steps is None and late):
@@ -297,6 +295,8 @@ class PortfolioSearch:
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began
             arm.first_s = arm.first_s or thread_time() - began_cpu_s
+        if best is not None and best.demand.reduces:
+            self.context.incumbents.report(best)
         return best
 
     def _results(self, futures: dict[Future[Schedule | None], Arm]) -> Iterator[tuple[Arm, Schedule]]:

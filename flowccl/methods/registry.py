@@ -346,7 +346,7 @@ _METHODS = (
         allreduce=True,
         loops=(*_EVERY, "hierarchical"),
         traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
-        in_auto=suitability.suits_joint_trees,
+        in_auto=suitability.suits_justification,
     ),
     MethodInfo(
         name="tree-exchange",

@@ -106,6 +106,15 @@ def suits_joint_trees(problem: Problem) -> bool:
     return is_plain_search(problem) and problem.is_allreduce
 
 
+def suits_justification(problem: Problem) -> bool:
+    """An allreduce over links that carry one transfer at a time, in no time to reduce and without overheads."""
+    from flowccl.topology.trunks import split_trunks
+
+    topology = problem.topology
+    plain = not topology.has_reduce_rate and not topology.has_overheads and split_trunks(topology) is None
+    return plain and suits_joint_trees(problem) and problem.is_whole_machine
+
+
 def suits_tree_exchange(problem: Problem) -> bool:
     """A small allreduce of all GPUs, on a machine of direct links."""
     direct = bool(problem.topology.stores.all()) and problem.topology.num_gpus == len(problem.topology.nodes)

@@ -237,7 +237,7 @@ def test_chains_inside_hosts_load_all_gpus_alike_where_few_of_them_send_to_the_o
 def test_a_slow_or_lost_network_card_of_four_hosts_passes_its_share_on(without, slow):
     """Alone, the slow card would take 480 us; all others together have to carry little more than without the fault."""
     faulty = with_faults(machine("dgx_h100:4"), without=without, slow=slow)
-    assert best(faulty, "allgather", 64_000_000, 8).finish_us <= 147
+    assert best(faulty, "allgather", 64_000_000, 8).finish_us <= 147.5
 
 
 @pytest.mark.parametrize(("without", "slow"), [([], ["gpu3 <-> rail3=100Gb/s"]), (["gpu3 <-> rail3"], [])])

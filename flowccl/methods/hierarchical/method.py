@@ -68,7 +68,7 @@ def useful_chunks(problem: Problem) -> int:
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
     if problem.allreduce_ranks is None:
         problem = Problem(problem.topology, _spread_demand(problem))
-        options = _tree_options(problem, variants(problem))
+        options = _spread_options(problem)
     else:
         options = _allreduce_options(problem, SearchContext.with_limit(1.0))
     finish_ps, load_ps = min(option[:2] for option in options)
@@ -78,7 +78,7 @@ def useful_chunks(problem: Problem) -> int:
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of a demand without reductions, one for every variant."""
-    return _most_promising_first(_tree_options(problem, variants(problem)))
+    return _most_promising_first(_spread_options(problem))
 
 
 class _Option(NamedTuple):
@@ -92,6 +92,18 @@ class _Option(NamedTuple):
     def hope_ps(self) -> float:
         """What it may reach if chunks overlap better than expected."""
         return (self.finish_ps + self.load_ps) / 2
+
+
+def _spread_options(problem: Problem) -> list[_Option]:
+    """The variants of a demand without reductions; multicasts alone leave one port of a switch idle."""
+    some = variants(problem)
+    idle = 1 + 1 / (_largest_group(problem) - 1) if any(one.inside == "mixed" for one in some) else 1.0
+    parts = [(1.0 if one.inside == "mixed" else idle, _tree_options(problem, [one])) for one in some]
+    return [
+        _Option(option.finish_ps + (part - 1) * option.load_ps, part * option.load_ps, option.make)
+        for part, options in parts
+        for option in options
+    ]
 
 
 def _tree_options(problem: Problem, some: list[TreeVariant]) -> list[_Option]:
@@ -160,12 +172,16 @@ def variants(problem: Problem) -> list[TreeVariant]:
         many = any(inner > 2 * max(around, 1) for around, inner in zip(outer, below, strict=True))
         shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
         result += [TreeVariant(chosen, between) for between in shapes]
-    most = int(np.bincount(problem.hierarchy.group_of(len(problem.hierarchy.levels) - 1)).max())
-    if most <= 2 or not problem.is_multicast:
+    if _largest_group(problem) <= 2 or not problem.is_multicast:
         return result
     if not problem.topology.copies[problem.topology.num_gpus :].any():
         return result + [replace(one, inside="chain") for one in result]
     return result if problem.is_reduction else result + [replace(one, inside="mixed") for one in result]
+
+
+def _largest_group(problem: Problem) -> int:
+    """The number of GPUs of the largest innermost group."""
+    return int(np.bincount(problem.hierarchy.group_of(len(problem.hierarchy.levels) - 1)).max())
 
 
 def _subsets(problem: Problem) -> list[tuple[int, ...]]:

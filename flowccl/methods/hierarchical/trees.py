@@ -4,7 +4,6 @@ The gateways of a chunk are the two GPUs whose route between the groups has the 
 carries what its bandwidth allows: a slow card less, and what a lost one would carry goes over the others of its host.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -256,16 +255,11 @@ class TreeBuilder:
         return turn % (others + 1) == others
 
     def _fixed_edges(self, root: int, wanted: list[int], alone: bool) -> "_FixedEdges | None":
-        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route to each. Else None.
-
-        Other multicasts wait for a multicast to most ports of a switch, so that its sender's port is idle.
-        """
+        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route to each. Else None."""
         network = self.network
         links = None if alone else self._multicast(root, wanted)
         if links is not None:
-            ports = next(out for into, out in network.multicasts if into.get(root) == links[0])
-            blocked = 2 * len(wanted) > len(ports) and self.shape.inside != "mixed" and root in ports
-            return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)], [ports[root]] if blocked else [])
+            return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)])
         chain = self.shape.inside == "chain"
         if chain or network.is_uneven(root, wanted) or (network.count[root, wanted] != 1).any():
             return None
@@ -296,9 +290,9 @@ class _FixedEdges(NamedTuple):
     per_byte_ps: NDArray[np.float64]
 
     @classmethod
-    def of(cls, network: LoadedRoutes, edges: list[Edge], idle: Sequence[int] = ()) -> "_FixedEdges":
-        """The links of some edges, and links that they leave idle."""
-        links, times = np.unique([*(link for edge in edges for link in edge.links), *idle], return_counts=True)
+    def of(cls, network: LoadedRoutes, edges: list[Edge]) -> "_FixedEdges":
+        """The links of some edges."""
+        links, times = np.unique([link for edge in edges for link in edge.links], return_counts=True)
         return cls(edges, links, times * network.per_byte_ps[links])
 
 
