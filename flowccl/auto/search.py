@@ -163,7 +163,9 @@ class PortfolioSearch:
         least, most = mine[-1].count, self.useful_chunks(name)
         most = most if len(mine) > 1 else min(most, 2 * least)
         counts = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
-        return [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
+        found = [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
+        skipped = len(mine) > 2 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
+        return found or ([least // 2] if skipped else [])  # more chunks are not always better
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
@@ -263,8 +265,6 @@ class PortfolioSearch:
 
     def _has_time(self, seconds: float) -> bool:
         return self.context.budget.steps is not None or seconds <= self.context.budget.left_s
-
-    # -- steps ----------------------------------------------------------------------------------------------------
 
     def _within_steps(self, turns: list[tuple[Arm, int]]) -> list[tuple[Arm, int]]:
         """At most as many steps as are left, where they are counted."""

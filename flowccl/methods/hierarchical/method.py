@@ -97,18 +97,15 @@ class _Option(NamedTuple):
 def _spread_options(problem: Problem) -> list[_Option]:
     """The variants of a demand without reductions; multicasts alone leave one port of a switch idle."""
     some = variants(problem)
-    idle = 1 + 1 / (_largest_group(problem) - 1) if any(one.inside == "mixed" for one in some) else 1.0
-    parts = [(1.0 if one.inside == "mixed" else idle, _tree_options(problem, [one])) for one in some]
-    return [
-        _Option(option.finish_ps + (part - 1) * option.load_ps, part * option.load_ps, option.make)
-        for part, options in parts
-        for option in options
-    ]
+    mixed = [one for one in some if one.inside == "mixed"]
+    idle = 1 + 1 / (_largest_group(problem) - 1) if mixed else 1.0
+    others = [one for one in some if one.inside != "mixed"]
+    return _tree_options(problem, others, idle) + _tree_options(problem, mixed)
 
 
-def _tree_options(problem: Problem, some: list[TreeVariant]) -> list[_Option]:
-    """The variants that are possible."""
-    known = [(_estimate_ps(problem, one), partial(schedule_of, problem, one)) for one in some]
+def _tree_options(problem: Problem, some: list[TreeVariant], idle: float = 1.0) -> list[_Option]:
+    """The variants that are possible; links from switches that copy have `idle` times their load."""
+    known = [(_estimate_ps(problem, one, idle), partial(schedule_of, problem, one)) for one in some]
     return [_Option(*estimate, make) for estimate, make in known if estimate is not None]
 
 
@@ -328,7 +325,7 @@ def _planned_count(demand: Demand) -> int:
 
 
 @lru_cache(maxsize=64)
-def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] | None:
+def _estimate_ps(problem: Problem, variant: TreeVariant, idle: float = 1.0) -> tuple[float, float] | None:
     """Expected finish of a variant, and the load of its busiest links, from one chunk per block; None: not possible.
 
     The expected finish is that of the first chunk of every block, and the load of the others.
@@ -341,7 +338,9 @@ def _estimate_ps(problem: Problem, variant: TreeVariant) -> tuple[float, float] 
         return None
     shifts = variant.rooted and len(variant.levels) == 1  # roots are in groups with less load
     label = None if shifts else problem.hierarchy.group_of(variant.levels[-1])
-    load_ps, pieces = _typical_load_ps(problem.topology, planned.load_ps, label), problem.demand.pieces
+    topology, pieces = problem.topology, problem.demand.pieces
+    copying = (topology.copies & ~topology.stores)[topology.link_src]
+    load_ps = _typical_load_ps(topology, planned.load_ps * np.where(copying, idle, 1.0), label)
     return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
 
