@@ -318,7 +318,7 @@ _METHODS = (
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
-        in_auto=suitability.suits_direct,
+        in_auto=suitability.suits_baselines,
     ),
     MethodInfo(
         name="tree",

@@ -78,17 +78,6 @@ def suits_baselines(problem: Problem) -> bool:
     return few and not problem.topology.has_buffer_limits and problem.demand.group is None
 
 
-def suits_direct(problem: Problem) -> bool:
-    """As `suits_baselines`; chunks for several GPUs only where every two GPUs are neighbours: else paths are shared."""
-    from flowccl.topology.neighbours import neighbours
-
-    if not suits_baselines(problem):
-        return False
-    near, gpus = neighbours(problem.topology, 1), problem.topology.num_gpus
-    pairs = np.count_nonzero((near.src < gpus) & (near.end < gpus))
-    return (problem.demand.is_unicast and not problem.is_reduction) or pairs == gpus * (gpus - 1)
-
-
 def suits_ring(problem: Problem) -> bool:
     """A machine with one level, on which the ring takes few transfers: half of its length for a unicast on average."""
     hops = problem.demand.num_gpus // 2 if problem.demand.is_unicast else 1

@@ -97,12 +97,12 @@ def test_random_machines_with_switches_and_memories_are_exact(data: st.DataObjec
     assert wrong(schedule, RunOptions((4 * count,), inplace=True, iterations=1)) == 0
 
 
-def test_a_switch_that_reduces_and_copies_is_one_transfer_of_many_roots_and_ends() -> None:
+def test_a_switch_reduces_for_one_gpu_and_copies_for_many() -> None:
     topology = star(4, copies=True, reduces=True)
-    demand = Demand.from_chunks("custom", 4, [Chunk(bytes=8, sources=(0, 1), destinations=(2, 3))])
-    schedule = Schedule.from_transfers(topology, demand, [(0, [0, 2, 5, 7], 0)])
+    demand = Demand.from_chunks("custom", 4, [Chunk(bytes=8, sources=(0, 1), destinations=(0, 2, 3))])
+    schedule = Schedule.from_transfers(topology, demand, [(0, [0, 2, 5], 0), (0, [4, 1, 7], 10**9)])
     outputs = execute(schedule, [np.array([1, 2]), np.array([10, 20]), np.zeros(0, int), np.zeros(0, int)], count=2)
-    assert [out.tolist() for out in outputs] == [[], [], [11, 22], [11, 22]]
+    assert [out.tolist() for out in outputs] == [[11, 22], [], [11, 22], [11, 22]]
 
 
 def test_a_memory_stores_and_forwards() -> None:
