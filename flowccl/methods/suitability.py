@@ -96,11 +96,9 @@ def suits_joint_trees(problem: Problem) -> bool:
 
 
 def suits_justification(problem: Problem) -> bool:
-    """An allreduce over links that carry one transfer at a time, in no time to reduce and without overheads."""
-    from flowccl.topology.trunks import split_trunks
-
+    """An allreduce of all GPUs on a machine with one level, whose GPUs reduce in no time, without overheads."""
     topology = problem.topology
-    plain = not topology.has_reduce_rate and not topology.has_overheads and split_trunks(topology) is None
+    plain = not topology.has_reduce_rate and not topology.has_overheads and not problem.hierarchy.levels
     return plain and suits_joint_trees(problem) and problem.is_whole_machine
 
 
