@@ -133,5 +133,5 @@ def test_nccl_without_enough_gpus(tmp_path):
     import torch
 
     gpus = torch.cuda.device_count()
-    with pytest.raises(InputError, match=f"--on nccl needs one GPU per rank: {gpus + 2} ranks, but {gpus} GPUs"):
+    with pytest.raises(InputError, match=f"--on nccl needs one GPU per rank: {gpus + 2} ranks, but {gpus} GPU"):
         measure_machine("nccl", gpus + 2, QUICK, tmp_path / "m.json", lambda *_: None)
