@@ -96,9 +96,9 @@ def suits_joint_trees(problem: Problem) -> bool:
 
 
 def suits_justification(problem: Problem) -> bool:
-    """An allreduce of all GPUs on a machine with one level, whose GPUs reduce in no time, without overheads."""
+    """An allreduce of all GPUs on a machine of direct links, whose GPUs reduce in no time, without overheads."""
     topology = problem.topology
-    plain = not topology.has_reduce_rate and not topology.has_overheads and not problem.hierarchy.levels
+    plain = not topology.has_reduce_rate and not topology.has_overheads and bool(topology.stores.all())
     return plain and suits_joint_trees(problem) and problem.is_whole_machine
 
 
