@@ -113,9 +113,8 @@ def owners_on_direct_links(problem: Problem) -> NDArray[np.int32] | None:
         most = np.maximum((middle - far_ps) * link_rate / size, 1 / count)
         low, high = (low, middle) if least.sum() <= 1 and np.all(least <= most) else (middle, high)
     part = np.maximum(1 - (high - hop_ps) * rate / size, 0.0)
-    wanted = np.rint((part + (1 - part.sum()) / count) * _GRID).astype(
-        np.int64
-    )  # integers, so that no last bit decides
+    part += (1 - part.sum()) / count
+    wanted = np.rint(part * _GRID).astype(np.int64)  # integers, so that no last bit decides
     owned, owner = np.zeros(count, dtype=np.int64), np.empty(len(demand), dtype=np.int32)
     for chunk in range(len(demand)):
         owner[chunk] = int(np.argmax(wanted * (chunk + 1) - owned))

@@ -116,9 +116,9 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     """
     trees, half = variants(problem), Problem(problem.topology, _spread_demand(problem))
     options = _tree_options(problem, [replace(one, rooted=True) for one in trees if one.between == "direct"])
-    for variant, option in zip(trees, _tree_options(half, trees), strict=True):
+    for variant in trees:
         make = partial(_two_halves, problem, variant, context)
-        options.append(_Option(2 * option.finish_ps, 2 * option.load_ps, make))
+        options += [_Option(2 * one.finish_ps, 2 * one.load_ps, make) for one in _tree_options(half, [variant])]
     best_ps = min(option.finish_ps for option in options)
     exchanges = [one for one in _exchanges(problem) if _least_exchange_ps(problem, one) < best_ps]
     return options + _tree_options(problem, exchanges)
