@@ -150,8 +150,7 @@ class PortfolioSearch:
             wanted = [few, leaders[0].count]
             if leaders[0] is mine[-1]:  # it leads, so it raises the count itself
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
-            known = {arm.count for arm in mine}
-            return [count for count in dict.fromkeys(wanted) if count not in known]
+            return [count for count in dict.fromkeys(wanted) if count not in {arm.count for arm in mine}]
         more = self._may_gain(mine) and self._above(mine, mine[-1].count)
         return self._useful_counts(name) or ([self._next_count(name, mine)] if more else [])
 
@@ -171,7 +170,8 @@ class PortfolioSearch:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
         is_leap = count > 2 * below.count and not below.traits.one_schedule
-        return self._has_time(_SAFETY * below.first_s * (more**2 if is_leap else more))
+        sets_up = below.count == 1 and below.traits.one_schedule  # half of its time, for all chunk counts
+        return self._has_time(_SAFETY * below.first_s * (more**2 if is_leap else more) / (2 if sets_up else 1))
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""

@@ -89,6 +89,8 @@ class LoadedRoutes:
         self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
         self.per_byte_ps, self.busy_ps = table.per_byte_ps, table.busy_ps
         self.known: dict[tuple[int, int], I64] = {}
+        self.stars: dict[tuple[bytes, bytes], tuple[I64, I64, NDArray[np.bool_]]] = {}
+        self.uneven: dict[tuple[int, ...], bool] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
 
     def routes(self, a: int, b: int) -> I64:
@@ -129,18 +131,37 @@ class LoadedRoutes:
 
     def star_cost(self, roots: I64, ends: I64, size: int) -> F64:
         """The cost of sending the same bytes from each root to all ends, one by one; inf where one is no neighbour."""
+        key = (roots.tobytes(), ends.tobytes())
+        if key not in self.stars:
+            self.stars[key] = self._star_links(roots, ends)
+        links, times, possible = self.stars[key]
+        added = size * times * self.per_byte_ps[links]
+        low = self.load_ps[links]
+        return np.where(possible, ((low + added) ** POWER - low**POWER).sum(axis=1), np.inf)
+
+    def _star_links(self, roots: I64, ends: I64) -> tuple[I64, I64, NDArray[np.bool_]]:
+        """The links from each root to all ends, how many use each of them, and whether all ends are neighbours.
+
+        A link that several ends use is listed once for all of them; the last link, which is none, fills up.
+        """
         route = self.first[roots[:, None], ends[None, :]]
         away = roots[:, None] != ends[None, :]
-        links = np.where((away & (route >= 0))[:, :, None], self.links[route], len(self.load_ps) - 1)
+        none = len(self.load_ps) - 1
+        links = np.where((away & (route >= 0))[:, :, None], self.links[route], none)
         links = np.sort(links.reshape(len(roots), -1), axis=1)
-        first = np.diff(links, axis=1, prepend=-1) > 0  # a link that several use is counted once, for all their bytes
-        times = np.diff(np.append(np.flatnonzero(first), first.size))
-        cost = np.zeros(links.shape)
-        cost[first] = self.cost(links[first][:, None], times[:, None] * size)
-        return np.where((away & (route < 0)).any(axis=1), np.inf, cost.sum(axis=1))
+        first = np.diff(links, axis=1, prepend=-1) > 0
+        times = np.zeros(links.shape, dtype=np.int64)
+        times[first] = np.diff(np.append(np.flatnonzero(first), first.size))
+        return np.where(first, links, none), times, ~(away & (route < 0)).any(axis=1)
 
     def is_uneven(self, root: int, ends: list[int]) -> bool:
         """Whether the root has direct links to some ends and much slower routes to others: then GPUs forward chunks."""
+        key = (root, *ends)
+        if key not in self.uneven:
+            self.uneven[key] = self._is_uneven(root, ends)
+        return self.uneven[key]
+
+    def _is_uneven(self, root: int, ends: list[int]) -> bool:
         routes = self.first[root, ends]
         if (routes < 0).any():
             return False

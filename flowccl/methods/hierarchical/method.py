@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import combinations, compress
-from operator import not_
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -87,11 +86,6 @@ class _Option(NamedTuple):
     finish_ps: float
     load_ps: float
     make: Callable[[], Schedule | None]
-
-    @property
-    def hope_ps(self) -> float:
-        """What it may reach if chunks overlap better than expected."""
-        return (self.finish_ps + self.load_ps) / 2
 
 
 def _spread_options(problem: Problem) -> list[_Option]:
@@ -203,21 +197,18 @@ def _used_levels(problem: Problem) -> int:
 def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
     """The schedules of some options; those that cannot be better are left out.
 
-    The first step takes the best of two options, and of further ones that may be better: estimates are rough.
+    The first step takes options while the next one is expected to be as good as the best so far; each further step
+    takes one more.
     """
-    order = sorted(options, key=lambda option: option[:2])
-    alike = [
-        turn > 0 and order[turn - 1][:2] == option[:2] for turn, option in enumerate(order)
-    ]  # very likely the same
-    waiting = [*compress(order, map(not_, alike)), *compress(order, alike)]
+    waiting = sorted(options, key=lambda option: option[:2])
     best_ps, kept = float("inf"), None
     for turn, option in enumerate(waiting):
         if option.load_ps < best_ps:
             found = option.make()
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
-        further = waiting[turn + 1 :]
-        if not further or (turn > 0 and further[0].hope_ps >= best_ps):
+        further = waiting[turn + 1 : turn + 2]
+        if not further or further[0].finish_ps > best_ps:
             yield kept
             kept = None
 
@@ -229,11 +220,11 @@ def _planner(problem: Problem, variant: TreeVariant, overloaded: NDArray[np.bool
 
 
 class _Planned(NamedTuple):
-    """The planner of a demand, the load of each link with one chunk per block, and whether links are overloaded."""
+    """The planner of a demand, the load of each link with one chunk per block, and which links are overloaded."""
 
     planner: Planner
     load_ps: NDArray[np.float64]
-    overloaded: bool
+    overloaded: NDArray[np.bool_]
 
 
 def _plan(problem: Problem, planned: _Planned, count: int) -> TransferPlan:
@@ -272,17 +263,32 @@ def _with_sorted_links(topology: Topology) -> tuple[Topology, NDArray[np.int64]]
 
 @lru_cache(maxsize=32)
 def _planned_blocks(problem: Problem, variant: TreeVariant) -> _Planned | None:
-    """The first chunk of every block, planned; once more where links are overloaded, as a slow network card."""
+    """The first chunk of every block, planned; by cost where links are overloaded, as a slow network card."""
+    first = _planned_along_rails(problem, _simplest(variant))
+    if first is None or (variant == _simplest(variant) and not first.overloaded.any()):
+        return first
+    planner = _planner(problem, variant, first.overloaded)
+    try:
+        planner.plan(1)
+    except NoExchangeError:
+        return None
+    return _Planned(planner, planner.load_ps[:-1].copy(), first.overloaded)
+
+
+def _simplest(variant: TreeVariant) -> TreeVariant:
+    """The variant that shows which links are overloaded: each group sends to all others."""
+    return replace(variant, between="stages" if variant.between == "stages" else "direct", inside="star")
+
+
+@lru_cache(maxsize=32)
+def _planned_along_rails(problem: Problem, variant: TreeVariant) -> _Planned | None:
+    """The first chunk of every block, planned as if no link were overloaded; None: not possible."""
     planner = _planner(problem, variant)
     try:
         planner.plan(1)
-        overloaded = planner.found_overloaded()
-        if overloaded.any():
-            planner = _planner(problem, variant, overloaded)
-            planner.plan(1)
     except NoExchangeError:
         return None
-    return _Planned(planner, planner.load_ps[:-1].copy(), bool(overloaded.any()))
+    return _Planned(planner, planner.load_ps[:-1].copy(), planner.found_overloaded())
 
 
 def _blocks(demand: Demand) -> Demand:
@@ -379,7 +385,7 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     planned = _planned(problem, variant)
     if planned is None:
         return None
-    balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded
+    balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded.any()
     count = 1 if balanced else _planned_count(problem.demand)  # chunks of a block that take ways of their own
     plan = _plan(problem, planned, count).repeated(problem.demand.pieces // count, count)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")

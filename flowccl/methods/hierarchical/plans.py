@@ -38,10 +38,13 @@ class Planner:
     demand: Demand
     shape: TreeShape
     overloaded: NDArray[np.bool_] | None = None
-    rows: list[tuple[int, tuple[int, ...], bool]] = field(default_factory=list)  # block, links, reduce
-    place: list[tuple[int, int, int]] = field(default_factory=list)  # of each transfer: turn of its chunk, rail, end
-    waits: list[tuple[int, int]] = field(default_factory=list)
-    gang: list[tuple[int, int]] = field(default_factory=list)  # of each transfer: its gang, and its turn in it
+    chunks: list[tuple[int, int, int]] = field(default_factory=list)  # block, rail, number of transfers up to here
+    links: list[tuple[int, ...]] = field(default_factory=list)  # of each transfer, as the next two
+    reduce: list[bool] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)  # what a transfer waits for, and which one
+    after: list[int] = field(default_factory=list)
+    gangs: list[tuple[int, int, int]] = field(default_factory=list)  # transfer, gang, its turn in it; others are alone
     lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -54,7 +57,7 @@ class Planner:
             if self.overloaded is not None:
                 tree.network.overloaded = self.overloaded
         self.width = max(map(len, self.forward.members[-1]))
-        self.turn, self.order = 0, _in_turns(self.demand)
+        self.order = _in_turns(self.demand)
         self.ends = [(0, 0)]  # the numbers of transfers and of waits, after each chunk of every block
         self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
         self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
@@ -78,64 +81,67 @@ class Planner:
                 for block in self.order if len(self.ends) % 2 else self.order[::-1]:
                     self.into, self.rail = {}, -1
                     self._plan_chunk(block)
-                    self.turn += 1
-                self.ends.append((len(self.rows), len(self.waits)))
+                    self.chunks.append((block, self.rail, len(self.links)))
+                self.ends.append((len(self.links), len(self.before)))
         count, waits = self.ends[pieces]
-        routes, route = Routes.from_lists([links for _, links, _ in self.rows[:count]]).distinct()
-        before, after = np.array(self.waits[:waits], dtype=np.int64).reshape(-1, 2).T.copy()
-        turn, rail, end = np.array(self.place[:count], dtype=np.int64).reshape(-1, 3).T.copy()
+        routes, route = Routes.from_lists(self.links[:count]).distinct()
         index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]
-        rounds, shift = turn // self.width, (index[end] - index[start]) % self.width
-        piece = np.repeat(np.arange(pieces), np.diff([rows for rows, _ in self.ends[: pieces + 1]]))
-        chunks = np.array([block for block, _, _ in self.rows[:count]], dtype=np.int64) * pieces + piece
-        reduce = np.array([reduce for _, _, reduce in self.rows[:count]], dtype=np.bool_)
-        gang, place = np.array(self.gang[:count], dtype=np.int64).reshape(-1, 2).T.copy()
-        job = gang, place, rounds, shift, rail
-        return TransferPlan(routes, chunks, route.astype(np.int64), reduce, before, after, *job)
+        shift = (index[np.array(self.end[:count], dtype=np.int64)] - index[start]) % self.width
+        blocks, rail, last = np.array(self.chunks[: pieces * len(self.order)], dtype=np.int64).reshape(-1, 3).T
+        turn = np.repeat(np.arange(len(last)), np.diff(last, prepend=0))  # of the chunk of each transfer
+        gang, place = np.arange(count), np.zeros(count, dtype=np.int64)
+        row, together, later = np.array([one for one in self.gangs if one[0] < count], np.int64).reshape(-1, 3).T
+        gang[row], place[row] = together, later
+        return TransferPlan(
+            routes,
+            blocks[turn] * pieces + turn // len(self.order),
+            route.astype(np.int64),
+            np.array(self.reduce[:count], dtype=np.bool_),
+            np.array(self.before[:waits], dtype=np.int64),
+            np.array(self.after[:waits], dtype=np.int64),
+            gang,
+            place,
+            turn // self.width,
+            shift,
+            rail[turn],
+        )
 
     def _plan_chunk(self, chunk: int) -> None:
         demand = self.demand
         sources, wanted = demand.sources(chunk).tolist(), demand.destinations(chunk).tolist()
         size = int(demand.chunk_bytes[chunk])
         if len(sources) == 1:
-            self._spread(chunk, self.forward.tree(sources[0], wanted, size))
+            self._spread(self.forward.tree(sources[0], wanted, size))
         elif self.shape.rooted:
             root = self.roots.root(wanted, wanted[chunk % len(wanted)], size)
-            self._reduce(chunk, self.backward.tree(root, sources, size))
-            self._spread(chunk, self.forward.tree(root, wanted, size))
+            self._reduce(self.backward.tree(root, sources, size))
+            self._spread(self.forward.tree(root, wanted, size))
         else:
-            self._exchange(chunk, sources, wanted, size)
+            self._exchange(sources, wanted, size)
 
-    def _send(
-        self,
-        chunk: int,
-        links: tuple[int, ...],
-        reduce: bool,
-        before: list[int],
-        ends: tuple[int, ...],
-        gang: tuple[int, int] | None = None,
-    ) -> None:
-        row = len(self.rows)
-        self.rows.append((chunk, links, reduce))
-        self.gang.append(gang or (row, 0))
-        self.place.append((self.turn, self.rail, ends[0]))
-        self.waits += [(first, row) for first in before]
+    def _send(self, links: tuple[int, ...], reduce: bool, before: list[int], ends: tuple[int, ...]) -> None:
+        row = len(self.links)
+        self.links.append(links)
+        self.reduce.append(reduce)
+        self.end.append(ends[0])
+        self.before += before
+        self.after += [row] * len(before)
         for end in ends:
             self.into.setdefault(end, []).append(row)
 
-    def _spread(self, chunk: int, edges: list[Edge]) -> None:
+    def _spread(self, edges: list[Edge]) -> None:
         """Down a tree: each parent sends what it has."""
         for edge in edges:
-            self._send(chunk, edge.links, False, self.into.get(edge.parent, []), edge.ends)
+            self._send(edge.links, False, self.into.get(edge.parent, []), edge.ends)
 
-    def _reduce(self, chunk: int, edges: list[Edge]) -> None:
+    def _reduce(self, edges: list[Edge]) -> None:
         """Up a tree of the reversed machine: each child sends when it has all contributions from below."""
         for edge in reversed(edges):
             before = [row for end in edge.ends for row in self.into.get(end, [])]
             reduces = bool(self.topology.reduces[edge.parent])
-            self._send(chunk, edge.links[::-1], reduces, before, (edge.parent,))
+            self._send(edge.links[::-1], reduces, before, (edge.parent,))
 
-    def _exchange(self, chunk: int, sources: list[int], wanted: list[int], size: int) -> None:
+    def _exchange(self, sources: list[int], wanted: list[int], size: int) -> None:
         """Reduce to the gateway of every group, exchange between the gateways, spread from each gateway.
 
         The groups are those of the outermost level; of an exchange in stages, those of the innermost one.
@@ -144,30 +150,32 @@ class Planner:
         label = self.shape.labels[depth - 1]
         groups = sorted({label[rank] for rank in sources})
         inside = {g: [rank for rank in sources if label[rank] == g] for g in groups}
-        gateway = (self._on_one_rail if self.shape.is_staged else self._gateways)(groups, inside, size, self.turn)
+        choose = self._on_one_rail if self.shape.is_staged else self._gateways
+        gateway = choose(groups, inside, size, len(self.chunks))
         self.rail = self.rails.setdefault(tuple(gateway[group] for group in groups), len(self.rails))
         for group in groups:
-            self._reduce(chunk, self.backward.tree(gateway[group], inside[group], size, depth))
+            self._reduce(self.backward.tree(gateway[group], inside[group], size, depth))
         stages = self.stages if self.shape.is_staged else [[groups]]
         for stage in stages if self.rail % 2 == 0 else stages[::-1]:
             for members in stage:
-                self._exchange_among(chunk, [gateway[group] for group in members], size)
+                self._exchange_among([gateway[group] for group in members], size)
         for group in groups:
             ends = [rank for rank in wanted if label[rank] == group]
-            self._spread(chunk, self.forward.tree(gateway[group], ends, size, depth))
+            self._spread(self.forward.tree(gateway[group], ends, size, depth))
 
-    def _exchange_among(self, chunk: int, gateways: list[int], size: int) -> None:
+    def _exchange_among(self, gateways: list[int], size: int) -> None:
         """Each gateway sends what it has to all others.
 
         All these sends are one gang, which starts at once: else a gateway might receive before it has sent.
         """
-        network, gang = self.forward.network, len(self.rows)
+        network, gang = self.forward.network, len(self.links)
         ready = [list(self.into.get(gateway, [])) for gateway in gateways]
         for shift in range(1, len(gateways)):
             for at, a in enumerate(gateways):
                 b = gateways[(at + shift) % len(gateways)]
                 links = network.add_route(network.least_loaded(a, b, size), size)
-                self._send(chunk, links, True, ready[at], (b,), (gang, shift - 1))
+                self.gangs.append((len(self.links), gang, shift - 1))
+                self._send(links, True, ready[at], (b,))
 
     @cached_property
     def roots(self) -> RootChoice:

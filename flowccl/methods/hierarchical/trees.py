@@ -88,7 +88,8 @@ class TreeBuilder:
         for group in order:
             result += cross.get(group, [])
             result += self.tree(gateway[group], per_group.get(group, []), size, level + 1)
-        return _parents_first(root, result)
+        detours = any(len(edges) > 1 for edges in cross.values())  # else parents are first already
+        return _parents_first(root, result) if detours else result
 
     def _cross(self, level: int, holder: int, have: list[int], group: int, wanted: list[int], size: int) -> list[Edge]:
         """The edge that brings a chunk into a group, from its holder in another group or from a GPU near it.
@@ -200,7 +201,7 @@ class TreeBuilder:
             return list(fixed.edges)
         if self.network.is_uneven(root, wanted):
             return self._grown(root, wanted, size)
-        if (self.network.count[root, wanted] == 1).all():
+        if (self.network.count[root, wanted] == 1).all():  # a chain
             return self._path([root, *self._in_turn(root, wanted)], size)
         edges, reached = list[Edge](), {root}
         for rank in self._in_turn(root, wanted):
@@ -255,17 +256,19 @@ class TreeBuilder:
         return turn % (others + 1) == others
 
     def _fixed_edges(self, root: int, wanted: list[int], alone: bool) -> "_FixedEdges | None":
-        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route to each. Else None."""
+        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route for each. Else None."""
         network = self.network
         links = None if alone else self._multicast(root, wanted)
         if links is not None:
             return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)])
-        chain = self.shape.inside == "chain"
-        if chain or network.is_uneven(root, wanted) or (network.count[root, wanted] != 1).any():
+        if network.is_uneven(root, wanted) or (network.count[root, wanted] != 1).any():
             return None
         ends = self._in_turn(root, wanted)
-        routes = [network.links_of(int(network.first[root, end])) for end in ends]
-        edges = [Edge(root, (end,), tuple(links)) for end, links in zip(ends, routes, strict=True)]
+        parents = [root, *ends[:-1]] if self.shape.inside == "chain" else [root] * len(ends)
+        if (network.count[parents, ends] != 1).any():
+            return None
+        routes = [network.links_of(int(route)) for route in network.first[parents, ends]]
+        edges = [Edge(a, (b,), tuple(links)) for a, b, links in zip(parents, ends, routes, strict=True)]
         return _FixedEdges.of(network, edges)
 
     def _in_turn(self, root: int, wanted: list[int]) -> list[int]:
