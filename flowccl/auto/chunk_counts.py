@@ -15,8 +15,8 @@ class ChunkCounts:
     """The demand for each allowed chunk count.
 
     A count is allowed where every chunk has at least `min_chunk_bytes` (or is its whole block), and where it is a power
-    of two or divides the blocks into multiples of 16 bytes. Alignment is not asked for where chunks below 16 bytes are;
-    where a runtime is to load the schedule (`for_runtime`), it is asked for always.
+    of two or divides the blocks into multiples of 16 bytes. Alignment is not asked for where chunks below 16 bytes are
+    or blocks are not aligned; where a runtime is to load the schedule (`for_runtime`), it is asked for always.
     """
 
     demand_of: Callable[[int], Demand]
@@ -46,9 +46,11 @@ class ChunkCounts:
             return demand
         if len(demand.destination_rank) > self.max_deliveries or demand.chunk_bytes.min() < self.min_chunk_bytes:
             return None
-        aligned = not np.any(demand.chunk_bytes % ALIGNMENT_BYTES)
-        other = self.min_chunk_bytes < ALIGNMENT_BYTES or count & (count - 1) == 0
-        return demand if aligned or (other and not self.for_runtime) else None
+        unaligned, one = (
+            np.any(sizes % ALIGNMENT_BYTES) for sizes in (demand.chunk_bytes, self.allowed(1).chunk_bytes)
+        )
+        other = self.min_chunk_bytes < ALIGNMENT_BYTES or count & (count - 1) == 0 or one
+        return None if unaligned and (self.for_runtime or not other) else demand
 
     def above(self, count: int, *, powers: bool) -> int | None:
         """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end."""
