@@ -8,6 +8,7 @@ duality). Good prices are found by multiplicative weights: all bytes repeatedly 
 of a link grows exponentially with its load.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +34,11 @@ class DualPrices:
     ps: float
 
 
-def best_dual_prices(commodities: Commodities) -> DualPrices | None:
-    """Return the best bound from dual prices; None for copies, reductions, limits, and large machines."""
+def best_dual_prices(commodities: Commodities, should_stop: Callable[[], bool] = lambda: False) -> DualPrices | None:
+    """Return the best bound from dual prices; None for copies, reductions, limits, and large machines.
+
+    When `should_stop` says so, the best prices of the rounds so far are returned, after at least one round.
+    """
     topology = commodities.topology
     single = len(commodities.source) == len(commodities.bytes) == len(commodities.destination)
     if not single or topology.limits or len(topology.nodes) > _LARGEST or len(commodities.bytes) < 2:
@@ -55,7 +59,7 @@ def best_dual_prices(commodities: Commodities) -> DualPrices | None:
         earns = price[usable] * capacity[usable]
         found = DualPrices(price, _earliest_ps(earns, away[usable], paid))
         best = found if best is None or whole_ps(found.ps) > whole_ps(best.ps) else best
-        if k and paid / earns.sum() >= _CLOSE * full.max():
+        if should_stop() or (k and paid / earns.sum() >= _CLOSE * full.max()):
             break
         load += (taken - load) * 2.0 / (k + 2)
     return best
@@ -104,6 +108,6 @@ def _cheapest_paths(
         node = farthest_first[:, k]
         at = before[rows, node]
         has = at >= 0
-        np.add.at(load, link_of[at[has], node[has]], carried[rows[has], node[has]])
+        load += np.bincount(link_of[at[has], node[has]], carried[rows[has], node[has]], len(load))
         carried[rows[has], at[has]] += carried[rows[has], node[has]]
     return paid, load

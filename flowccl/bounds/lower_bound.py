@@ -14,6 +14,7 @@ two hops            data that a GPU passes on takes two hops; without it, an all
 time-expanded LP    a linear program over epochs; only `tightened` solves it, where a gap is left
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,16 +53,16 @@ class Bound:
         return ps_to_us(self.ps)
 
 
-def lower_bound(topology: Topology, demand: Demand) -> Bound:
-    """Return the best of all bounds; of equal ones, the first."""
-    return max(bounds(topology, demand), key=lambda bound: bound.ps)
+def lower_bound(topology: Topology, demand: Demand, should_stop: Callable[[], bool] = lambda: False) -> Bound:
+    """Return the best of all bounds; of equal ones, the first. See `bounds`."""
+    return max(bounds(topology, demand, should_stop), key=lambda bound: bound.ps)
 
 
-def bounds(topology: Topology, demand: Demand) -> list[Bound]:
+def bounds(topology: Topology, demand: Demand, should_stop: Callable[[], bool] = lambda: False) -> list[Bound]:
     """Return the bounds of all families for a demand that fits the machine.
 
     A pure reduction is a distribution run backwards, so its bounds are those of the reversed demand on the reversed
-    machine.
+    machine. Dual prices improve in rounds, and are taken as they are when `should_stop` says so.
     """
     commodities = _commodities(topology, demand)
     return [
@@ -70,7 +71,7 @@ def bounds(topology: Topology, demand: Demand) -> list[Bound]:
         _distance(commodities),
         _work(commodities),
         *_cuts(commodities),
-        *_dual_prices(commodities),
+        *_dual_prices(commodities, should_stop),
         *_partitions(commodities),
         *_two_hops(commodities),
     ]
@@ -197,9 +198,9 @@ def _cut(commodities: Commodities, cut: Cut, group: NDArray[np.int64]) -> Bound:
     return Bound(ps, "cut", words)
 
 
-def _dual_prices(commodities: Commodities) -> list[Bound]:
+def _dual_prices(commodities: Commodities, should_stop: Callable[[], bool]) -> list[Bound]:
     """The bound of the best dual prices, for demands without copies."""
-    found = best_dual_prices(commodities)
+    found = best_dual_prices(commodities, should_stop)
     if found is None:
         return []
     topology = commodities.topology

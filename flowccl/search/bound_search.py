@@ -49,7 +49,7 @@ class BoundSearch:
             self._tighter(bound, self.context.incumbents.best_ps)
 
     def _simple(self) -> Bound:
-        return self._keep(lower_bound(self.problem.topology, self.problem.demand))
+        return self._keep(lower_bound(self.problem.topology, self.problem.demand, self.ended.is_set))
 
     def _tighter(self, bound: Bound, finish_ps: float) -> Bound:
         if finish_ps == float("inf"):  # the first round is not over yet

@@ -35,6 +35,16 @@ def test_alignment_is_not_asked_for_where_chunks_of_single_bytes_are():
     assert allowed(counts(4 * 12, min_chunk_bytes=1)) == list(range(1, 13))
 
 
+def test_any_count_is_allowed_where_the_blocks_are_not_aligned_themselves():
+    assert allowed(counts(4 * 20_004)) == [1, 2, 3, 4, 5]
+
+
+def test_a_runtime_needs_aligned_chunks_always():
+    some = counts(4 * 20_004)
+    some.for_runtime = True
+    assert allowed(some) == [1]
+
+
 def test_the_next_count_skips_what_is_not_allowed():
     some = counts(4 * 48_000)
     assert some.above(2, powers=False) == 3

@@ -61,6 +61,20 @@ def test_dual_prices_give_the_optimum_of_the_multicommodity_flow(seed):
     assert 0.97 * best <= found <= best * (1 + 1e-5)  # latency is at most 10 us, of tenths of seconds
 
 
+def test_a_search_for_prices_that_is_stopped_still_proves_a_bound():
+    topology = random_machine(3)
+    commodities = Commodities.of(collective("alltoall", topology.num_gpus, topology.num_gpus * GB, 1), topology)
+    asked = []
+
+    def should_stop():
+        asked.append(True)
+        return len(asked) == 5
+
+    stopped = best_dual_prices(commodities, should_stop)
+    assert len(asked) == 5
+    assert 0 < stopped.ps < best_dual_prices(commodities).ps
+
+
 def test_no_schedule_is_below_the_bound_and_dual_prices_alone_close_some_gaps():
     closed = 0
     for seed in range(12):
