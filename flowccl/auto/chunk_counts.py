@@ -46,11 +46,9 @@ class ChunkCounts:
             return demand
         if len(demand.destination_rank) > self.max_deliveries or demand.chunk_bytes.min() < self.min_chunk_bytes:
             return None
-        unaligned, one = (
-            np.any(sizes % ALIGNMENT_BYTES) for sizes in (demand.chunk_bytes, self.allowed(1).chunk_bytes)
-        )
-        other = self.min_chunk_bytes < ALIGNMENT_BYTES or count & (count - 1) == 0 or one
-        return None if unaligned and (self.for_runtime or not other) else demand
+        aligned, blocks = (not np.any(one.chunk_bytes % ALIGNMENT_BYTES) for one in (demand, self.allowed(1)))
+        other = self.min_chunk_bytes < ALIGNMENT_BYTES or count & (count - 1) == 0 or not blocks
+        return demand if aligned or (other and not self.for_runtime) else None
 
     def above(self, count: int, *, powers: bool) -> int | None:
         """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end."""

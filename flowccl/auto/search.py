@@ -99,7 +99,8 @@ class PortfolioSearch:
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
-        if turns := [(arm, 1) for arm in young if not arm.traits.slow_second_step]:
+        hopeful = [arm for arm in young if arm.best is None or arm.best_ps < 2 * self.best_ps]
+        if turns := [(arm, 1) for arm in hopeful if not arm.traits.slow_second_step]:
             return [*((self._open(name, count), 1) for name, count in useful), *turns]
         if self.context.budget.steps is None and self.idle_rule not in self.rules:
             self.rules.append(self.idle_rule)
@@ -217,8 +218,8 @@ class PortfolioSearch:
         for arm in sorted(self.arms, key=lambda arm: -arm.best_ps):
             if arm.best is not None and len(self.methods) > 1:
                 bases[arm.count] = arm.best
-        pairs = [(count, fine) for count, base in bases.items() if (fine := self._refined_count(count, base))]
-        options = [(self._refined_limit_ps(count, bases[count]), fine, count) for count, fine in pairs]
+        fines = {count: self._refined_count(count, base) for count, base in bases.items()}
+        options = [(self._refined_limit_ps(count, bases[count]), fine, count) for count, fine in fines.items() if fine]
         done_s = sum(arm.work_s for arm in self.arms if arm.name == REFINE)
         for hope_ps, fine, count in sorted(options):
             demand = self.counts.demand(fine)
@@ -289,8 +290,8 @@ class PortfolioSearch:
             except Exception as error:  # an error of one method does not end the search of the others
                 if len(self.methods) == 1:
                     raise
-                expected = isinstance(error, DemandError)
-                log.log(logging.DEBUG if expected else logging.WARNING, "%s is dropped: %r", arm.name, error)
+                level = logging.DEBUG if isinstance(error, DemandError) else logging.WARNING
+                log.log(level, "%s is dropped: %r", arm.name, error)
                 self.dropped.add(arm.name)
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began

@@ -21,8 +21,7 @@ class TimeLimit:
 
     def __call__(self, work_s: float, best_ps: float) -> bool:
         """Whether the budget is used up."""
-        budget = self.context.budget
-        return best_ps < float("inf") and (budget.left_s <= 0 or budget.should_stop())
+        return best_ps < float("inf") and (self.context.budget.left_s <= 0 or self.context.budget.should_stop())
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Method `hierarchical`: a schedule for every way to use the levels of the machine."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -30,6 +31,7 @@ _BALANCED = 1.05  # highest load over mean load of alike links, up to which all 
 _LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
 _PLANNED, _PLANNED_DELIVERIES = 4, 1 << 14  # chunks per block that are planned one by one: at least, and at most
 _PLANNED_CHUNKS = 1 << 10  # of all blocks, that are planned one by one however many deliveries they have
+_MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
@@ -37,13 +39,15 @@ _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks
 class TreeVariant:
     """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups.
 
-    In an allreduce, a chunk has a root, or groups exchange it.
+    In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, one of `exchanged` is exchanged
+    all the same: links between groups are idle while the first results come back from their roots.
     """
 
     levels: tuple[int, ...]
     between: str
     inside: str = "star"
     rooted: bool = False
+    exchanged: int = 0
 
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -86,6 +90,7 @@ class _Option(NamedTuple):
     finish_ps: float
     load_ps: float
     make: Callable[[], Schedule | None]
+    variant: TreeVariant
 
 
 def _spread_options(problem: Problem) -> list[_Option]:
@@ -99,8 +104,8 @@ def _spread_options(problem: Problem) -> list[_Option]:
 
 def _tree_options(problem: Problem, some: list[TreeVariant], idle: float = 1.0) -> list[_Option]:
     """The variants that are possible; links from switches that copy have `idle` times their load."""
-    known = [(_estimate_ps(problem, one, idle), partial(schedule_of, problem, one)) for one in some]
-    return [_Option(*estimate, make) for estimate, make in known if estimate is not None]
+    known = [(_estimate_ps(problem, one, idle), partial(schedule_of, problem, one), one) for one in some]
+    return [_Option(*estimate, make, one) for estimate, make, one in known if estimate is not None]
 
 
 def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option]:
@@ -109,13 +114,38 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     Exchanges send more between groups, so they are planned only where links are fast enough for them.
     """
     trees, half = variants(problem), Problem(problem.topology, _spread_demand(problem))
-    options = _tree_options(problem, [replace(one, rooted=True) for one in trees if one.between == "direct"])
+    rooted = _tree_options(problem, [replace(one, rooted=True) for one in trees if one.between == "direct"])
+    options = list(rooted)
     for variant in trees:
         make = partial(_two_halves, problem, variant, context)
-        options += [_Option(2 * one.finish_ps, 2 * one.load_ps, make) for one in _tree_options(half, [variant])]
+        options += [
+            _Option(2 * one.finish_ps, 2 * one.load_ps, make, variant) for one in _tree_options(half, [variant])
+        ]
     best_ps = min(option.finish_ps for option in options)
-    exchanges = [one for one in _exchanges(problem) if _least_exchange_ps(problem, one) < best_ps]
-    return options + _tree_options(problem, exchanges)
+    some = [one for one in _exchanges(problem) if _least_exchange_ps(problem, one) < best_ps]
+    exchanges = _tree_options(problem, some)
+    return (
+        options
+        + exchanges
+        + [
+            mixed
+            for one in rooted
+            for other in exchanges
+            if (mixed := _partly_exchanged(problem, one, other)) is not None
+        ]
+    )
+
+
+def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _Option | None:
+    """Chunks with roots of which some are exchanged on the same levels; None where all or none would be."""
+    variant, other = rooted.variant, exchange.variant
+    every = max((k for k in range(2, _MOST_ROOTED + 2) if problem.demand.pieces % k == 0), default=0)
+    if not every or other != replace(variant, rooted=False):
+        return None
+    more_ps = (exchange.load_ps - rooted.load_ps) / every
+    mixed = replace(variant, exchanged=every)
+    make = partial(schedule_of, problem, mixed)
+    return _Option(rooted.finish_ps + more_ps, rooted.load_ps + more_ps, make, mixed)
 
 
 def _two_halves(problem: Problem, variant: TreeVariant, context: SearchContext) -> Schedule | None:
@@ -197,8 +227,8 @@ def _used_levels(problem: Problem) -> int:
 def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
     """The schedules of some options; those that cannot be better are left out.
 
-    The first step takes options while the next one is expected to be as good as the best so far; each further step
-    takes one more.
+    The first step takes options while the next one is expected to be as good as the first one, or as the best so far;
+    each further step takes one more.
     """
     waiting = sorted(options, key=lambda option: option[:2])
     best_ps, kept = float("inf"), None
@@ -208,14 +238,14 @@ def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
         further = waiting[turn + 1 : turn + 2]
-        if not further or further[0].finish_ps > best_ps:
+        if not further or further[0].finish_ps > max(best_ps, waiting[0].finish_ps):
             yield kept
             kept = None
 
 
 def _planner(problem: Problem, variant: TreeVariant, overloaded: NDArray[np.bool_] | None = None) -> Planner:
     labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
-    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted)
+    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged)
     return Planner(problem.topology, problem.demand, shape, overloaded)
 
 
@@ -277,7 +307,7 @@ def _planned_blocks(problem: Problem, variant: TreeVariant) -> _Planned | None:
 
 def _simplest(variant: TreeVariant) -> TreeVariant:
     """The variant that shows which links are overloaded: each group sends to all others."""
-    return replace(variant, between="stages" if variant.between == "stages" else "direct", inside="star")
+    return replace(variant, between="stages" if variant.between == "stages" else "direct", inside="star", exchanged=0)
 
 
 @lru_cache(maxsize=32)
@@ -387,10 +417,11 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
         return None
     balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded.any()
     count = 1 if balanced else _planned_count(problem.demand)  # chunks of a block that take ways of their own
+    count = math.lcm(count, variant.exchanged or 1)
     plan = _plan(problem, planned, count).repeated(problem.demand.pieces // count, count)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
-    exchanged = problem.is_reduction and not variant.rooted
+    exchanged = problem.is_reduction and not (variant.rooted and not variant.exchanged)
     if schedule is not None and exchanged and verify(schedule):  # a gateway received before it had sent
         return None
     return schedule

@@ -2,9 +2,10 @@
 
 A chunk with one source goes down a tree. In an allreduce, a chunk goes up a tree to a root and down a tree from there.
 Or each group of the outermost level reduces a chunk to its gateway, the gateways exchange what they have, and each
-spreads the result in its group; or the groups of the innermost level do so, and exchange in stages, level by level: on
-every other rail from the outermost level inwards, on the others from the innermost level outwards, so that the
-outermost links are busy early and late. Other reductions are plans of the reversed demand, run backwards.
+spreads the result in its group; some chunks may go like that while others have roots. Or the groups of the
+innermost level do so, and exchange in stages, level by level: on every other rail from the outermost level inwards, on
+the others from the innermost level outwards, so that the outermost links are busy early and late. Other reductions are
+plans of the reversed demand, run backwards.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Planner:
     demand: Demand
     shape: TreeShape
     overloaded: NDArray[np.bool_] | None = None
-    chunks: list[tuple[int, int, int]] = field(default_factory=list)  # block, rail, number of transfers up to here
+    chunks: list[tuple[int, int, int, int]] = field(default_factory=list)  # block, rail, root, transfers up to here
     links: list[tuple[int, ...]] = field(default_factory=list)  # of each transfer, as the next two
     reduce: list[bool] = field(default_factory=list)
     end: list[int] = field(default_factory=list)
@@ -56,12 +57,12 @@ class Planner:
         for tree in (self.forward, self.backward):
             if self.overloaded is not None:
                 tree.network.overloaded = self.overloaded
-        self.width = max(map(len, self.forward.members[-1]))
+        self.width, self.groups = max(map(len, self.forward.members[-1])), len(self.forward.members[0])
         self.order = _in_turns(self.demand)
         self.ends = [(0, 0)]  # the numbers of transfers and of waits, after each chunk of every block
         self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
         self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
-        self.rail = -1  # of the present chunk
+        self.rail, self.root = -1, -1  # of the present chunk
 
     def found_overloaded(self) -> NDArray[np.bool_]:
         """The links between groups with more load than the links like them have on average, as a slow network card."""
@@ -79,16 +80,21 @@ class Planner:
             while len(self.ends) <= pieces:
                 # There and back: else the same links would be ahead of others whenever a block has a choice.
                 for block in self.order if len(self.ends) % 2 else self.order[::-1]:
-                    self.into, self.rail = {}, -1
+                    self.into, self.rail, self.root = {}, -1, -1
                     self._plan_chunk(block)
-                    self.chunks.append((block, self.rail, len(self.links)))
+                    self.chunks.append((block, self.rail, self.root, len(self.links)))
                 self.ends.append((len(self.links), len(self.before)))
         count, waits = self.ends[pieces]
         routes, route = Routes.from_lists(self.links[:count]).distinct()
         index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]
-        shift = (index[np.array(self.end[:count], dtype=np.int64)] - index[start]) % self.width
-        blocks, rail, last = np.array(self.chunks[: pieces * len(self.order)], dtype=np.int64).reshape(-1, 3).T
+        end, reduce = np.array(self.end[:count], dtype=np.int64), np.array(self.reduce[:count], dtype=np.bool_)
+        shift = (index[end] - index[start]) % self.width
+        blocks, rail, root, last = np.array(self.chunks[: pieces * len(self.order)], dtype=np.int64).reshape(-1, 4).T
         turn = np.repeat(np.arange(len(last)), np.diff(last, prepend=0))  # of the chunk of each transfer
+        rounds = turn // self.width
+        if self.shape.rooted:
+            away = self._away(root[turn], np.where(reduce, start, end), reduce)
+            rounds = turn // len(self.order) * self.groups + np.where(root[turn] >= 0, away, 0)
         gang, place = np.arange(count), np.zeros(count, dtype=np.int64)
         row, together, later = np.array([one for one in self.gangs if one[0] < count], np.int64).reshape(-1, 3).T
         gang[row], place[row] = together, later
@@ -96,15 +102,25 @@ class Planner:
             routes,
             blocks[turn] * pieces + turn // len(self.order),
             route.astype(np.int64),
-            np.array(self.reduce[:count], dtype=np.bool_),
+            reduce,
             np.array(self.before[:waits], dtype=np.int64),
             np.array(self.after[:waits], dtype=np.int64),
             gang,
             place,
-            turn // self.width,
+            rounds,
             shift,
             rail[turn],
         )
+
+    def _away(self, root: NDArray[np.int64], node: NDArray[np.int64], reduce: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many groups the root is after the group of a sender, or the group of a receiver after that of the root.
+
+        In this order, the groups send to different ones at the same time.
+        """
+        label = np.full(len(self.topology.nodes), 0)
+        label[: len(self.shape.labels[0])] = self.shape.labels[0]
+        after = label[root] - label[node]
+        return np.asarray(np.where(reduce, after, -after) % self.groups, dtype=np.int64)
 
     def _plan_chunk(self, chunk: int) -> None:
         demand = self.demand
@@ -112,10 +128,10 @@ class Planner:
         size = int(demand.chunk_bytes[chunk])
         if len(sources) == 1:
             self._spread(self.forward.tree(sources[0], wanted, size))
-        elif self.shape.rooted:
-            root = self.roots.root(wanted, wanted[chunk % len(wanted)], size)
-            self._reduce(self.backward.tree(root, sources, size))
-            self._spread(self.forward.tree(root, wanted, size))
+        elif self.shape.has_root(len(self.ends) - 1):
+            self.root = self.roots.root(wanted, wanted[chunk % len(wanted)], size)
+            self._reduce(self.backward.tree(self.root, sources, size))
+            self._spread(self.forward.tree(self.root, wanted, size))
         else:
             self._exchange(sources, wanted, size)
 

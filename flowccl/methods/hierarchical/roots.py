@@ -4,6 +4,8 @@ The group of a root sends and receives more than the others. So chunks have thei
 have time left: fewer in a host with a slow or lost network card.
 """
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,8 +34,19 @@ class RootChoice:
         numbers = np.arange(self.groups)
         self.transfers = transfers[(numbers[None, :] - numbers[:, None]) % self.groups]  # by root's group, group
 
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether all GPUs have the same bandwidth to other groups."""
+        rates = [self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides]
+        return all(bool((rate == rate[0]).all()) for rate in rates)
+
     def root(self, wanted: list[int], preferred: int, size: int) -> int:
-        """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
+        """The best of some GPUs; of equally good ones the preferred one, or the next after it.
+
+        Where all are alike, it is the preferred one: then each sends as much of the results as the others.
+        """
+        if self.is_even:
+            return preferred
         ranks = np.array(wanted)
         cost = self._group_cost(size)
         allowed = np.unique(self.label[ranks])

@@ -38,6 +38,11 @@ class TreeShape:
     between: str = "direct"  # or "chain", "tree"; of an exchange "direct" or "stages"
     inside: str = "star"  # or "chain", "mixed"
     rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
+    exchanged: int = 0  # one of so many chunks of a block has no root; 0: all have one
+
+    def has_root(self, piece: int) -> bool:
+        """Whether a chunk of a block has a root; else groups exchange it."""
+        return self.rooted and (not self.exchanged or (piece + 1) % self.exchanged > 0)
 
     @property
     def is_staged(self) -> bool:
