@@ -344,3 +344,18 @@ def test_chunks_are_exchanged_while_the_first_results_come_back_from_their_roots
     arrivals = np.bincount(schedule.chunk[schedule.timing.end_transfer])
     assert np.unique(arrivals[:6]).size == 2  # the last chunk of a block crosses between hosts more often
     assert schedule.demand.pieces == 6
+
+
+@pytest.mark.parametrize("fault", [{"without": ["gpu3 <-> rail3"]}, {"slow": ["gpu3 <-> rail3=100Gb/s"]}])
+def test_near_roots_send_to_all_hosts_without_a_hop_inside_their_own(fault: dict[str, list[str]]) -> None:
+    topology = with_faults(machine("dgx_h100:4"), **fault)
+    problem = Problem(topology, collective("allreduce", 32, 1_000_000, 6))
+    near, other = (
+        schedule_of(problem, TreeVariant((0,), "direct", rooted=True, near_roots=at)) for at in (True, False)
+    )
+    assert near is not None
+    assert other is not None
+    assert not verify(near)
+    assert near.finish_us < 9.8 < other.finish_us
+    used = {topology.nodes[topology.links[link].src].name for link in np.unique(near.timing.hop_link)}
+    assert "rail3" not in used

@@ -40,7 +40,8 @@ class TreeVariant:
     """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups.
 
     In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, one of `exchanged` is exchanged
-    all the same: links between groups are idle while the first results come back from their roots.
+    all the same: links between groups are idle while the first results come back from their roots. `near_roots` are
+    those from which no chunk takes a hop inside the group before it goes to another one.
     """
 
     levels: tuple[int, ...]
@@ -48,6 +49,7 @@ class TreeVariant:
     inside: str = "star"
     rooted: bool = False
     exchanged: int = 0
+    near_roots: bool = False
 
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -114,7 +116,11 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     Exchanges send more between groups, so they are planned only where links are fast enough for them.
     """
     trees, half = variants(problem), Problem(problem.topology, _spread_demand(problem))
-    rooted = _tree_options(problem, [replace(one, rooted=True) for one in trees if one.between == "direct"])
+    direct = [replace(one, rooted=True) for one in trees if one.between == "direct"]
+    planned = _planned(problem, direct[0])
+    if planned is not None and not planned.planner.roots.is_even:
+        direct += [replace(one, near_roots=True) for one in direct]
+    rooted = _tree_options(problem, direct)
     options = list(rooted)
     for variant in trees:
         make = partial(_two_halves, problem, variant, context)
@@ -140,7 +146,7 @@ def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _
     """Chunks with roots of which some are exchanged on the same levels; None where all or none would be."""
     variant, other = rooted.variant, exchange.variant
     every = max((k for k in range(2, _MOST_ROOTED + 2) if problem.demand.pieces % k == 0), default=0)
-    if not every or other != replace(variant, rooted=False):
+    if not every or other != replace(variant, rooted=False, near_roots=False):
         return None
     more_ps = (exchange.load_ps - rooted.load_ps) / every
     mixed = replace(variant, exchanged=every)
@@ -245,7 +251,7 @@ def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
 
 def _planner(problem: Problem, variant: TreeVariant, overloaded: NDArray[np.bool_] | None = None) -> Planner:
     labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
-    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged)
+    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.near_roots)
     return Planner(problem.topology, problem.demand, shape, overloaded)
 
 
@@ -307,7 +313,8 @@ def _planned_blocks(problem: Problem, variant: TreeVariant) -> _Planned | None:
 
 def _simplest(variant: TreeVariant) -> TreeVariant:
     """The variant that shows which links are overloaded: each group sends to all others."""
-    return replace(variant, between="stages" if variant.between == "stages" else "direct", inside="star", exchanged=0)
+    between = "stages" if variant.between == "stages" else "direct"
+    return TreeVariant(variant.levels, between, rooted=variant.rooted)
 
 
 @lru_cache(maxsize=32)

@@ -129,7 +129,7 @@ class Planner:
         if len(sources) == 1:
             self._spread(self.forward.tree(sources[0], wanted, size))
         elif self.shape.has_root(len(self.ends) - 1):
-            self.root = self.roots.root(wanted, wanted[chunk % len(wanted)], size)
+            self.root = self.roots.root(wanted, chunk, len(self.chunks), size)
             self._reduce(self.backward.tree(self.root, sources, size))
             self._spread(self.forward.tree(self.root, wanted, size))
         else:

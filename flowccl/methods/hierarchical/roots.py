@@ -22,6 +22,7 @@ class RootChoice:
     def __init__(self, trees: TreeBuilder) -> None:
         network, label = trees.network, np.array(trees.shape.labels[0])
         self.network, self.index, self.label, self.groups = network, trees.index, label, int(label.max()) + 1
+        self.near = trees.shape.near_roots
         between = network.joins_groups(label)
         used, none = network.links[between], len(network.topology.links)
         last = (used < none).sum(axis=1) - 1
@@ -40,13 +41,29 @@ class RootChoice:
         rates = [self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides]
         return all(bool((rate == rate[0]).all()) for rate in rates)
 
-    def root(self, wanted: list[int], preferred: int, size: int) -> int:
-        """The best of some GPUs; of equally good ones the preferred one, or the next after it.
+    @cached_property
+    def reaches_all(self) -> NDArray[np.bool_]:
+        """Whether each GPU has routes to and from all other groups, over links that are not overloaded."""
+        network, label = self.network, self.label
+        usable = network.joins_groups(label) & ~network.overloaded[network.links].any(axis=1)
+        result = np.ones(len(label), dtype=np.bool_)
+        for gpu, other in ((network.src, network.end), (network.end, network.src)):
+            pairs = np.unique(np.stack((gpu[usable].astype(np.int64), label[other[usable]])), axis=1)
+            result &= np.bincount(pairs[0], minlength=len(label)) == self.groups - 1
+        return result
 
-        Where all are alike, it is the preferred one: then each sends as much of the results as the others.
+    def root(self, wanted: list[int], block: int, turn: int, size: int) -> int:
+        """The root of the chunk of a block that is planned in this turn: the best of the GPUs that want it.
+
+        Where all are alike, they are roots in turn, so that each sends as much of the results as the others.
         """
-        if self.is_even:
-            return preferred
+        if self.near and (near := [rank for rank in wanted if self.reaches_all[rank]]):
+            return near[turn % len(near)]
+        preferred = wanted[block % len(wanted)]
+        return preferred if self.is_even else self._least_loaded(wanted, preferred, size)
+
+    def _least_loaded(self, wanted: list[int], preferred: int, size: int) -> int:
+        """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
         ranks = np.array(wanted)
         cost = self._group_cost(size)
         allowed = np.unique(self.label[ranks])

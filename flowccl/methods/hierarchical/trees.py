@@ -39,6 +39,7 @@ class TreeShape:
     inside: str = "star"  # or "chain", "mixed"
     rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
     exchanged: int = 0  # one of so many chunks of a block has no root; 0: all have one
+    near_roots: bool = False  # roots are only GPUs with routes to all other groups
 
     def has_root(self, piece: int) -> bool:
         """Whether a chunk of a block has a root; else groups exchange it."""
