@@ -1,6 +1,6 @@
 """Chunk counts: which numbers of chunks per block are allowed, and what more of them may still gain."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,18 +52,9 @@ class ChunkCounts:
 
     def above(self, count: int, *, powers: bool) -> int | None:
         """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end."""
-        for following in self._sequence(count, powers):
-            if self.demand(following) is not None:
-                return following
-        return None
-
-    def _sequence(self, count: int, powers: bool) -> Iterator[int]:
         power = 1 << (count.bit_length() - 1)
-        if not powers and power > 1 and count < power * 3 // 2:
-            yield power * 3 // 2
-        yield 2 * power
-        if not powers and power > 1:
-            yield 3 * power
+        higher = (n for n in (power * 3 // 2, 2 * power, 3 * power) if n > count and not (powers and n & (n - 1)))
+        return next((n for n in higher if self.demand(n) is not None), None)
 
 
 def limit_ps(count: int, finish_ps: float, more: int, more_ps: float) -> float:

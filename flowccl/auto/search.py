@@ -25,6 +25,7 @@ from flowccl.verifier.verify import verify
 log = logging.getLogger(__name__)
 
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
+_OTHERS = 0.6  # part of the time that is left for other methods, while the first one takes its useful chunk counts
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -97,7 +98,9 @@ class PortfolioSearch:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
-            return [(self._open(name, count), 1) for name, count in [*useful, *((name, 1) for name in missing)]]
+            early = useful and self._has_time(_OTHERS * self.context.budget.time_limit_s)
+            others = [] if early else [(name, 1) for name in missing]
+            return [(self._open(name, count), 1) for name, count in [*useful, *others]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         hopeful = [arm for arm in young if arm.best is None or arm.best_ps < 2 * self.best_ps]
         if turns := [(arm, 1) for arm in hopeful if not arm.traits.slow_second_step]:
@@ -162,7 +165,7 @@ class PortfolioSearch:
             return []
         least, most = mine[-1].count, self.useful_chunks(name)
         most = most if len(mine) > 1 else min(most, 2 * least)
-        counts = [1 << k for k in range(most.bit_length() - 1, 0, -1) if 1 << k > least]
+        counts = [n for k in range(most.bit_length() - 1, -1, -1) for n in (3 << k, 2 << k) if least < n <= most]
         found = [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
         skipped = len(mine) > 2 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
