@@ -92,9 +92,9 @@ class _Search:
     def _movers(self, label: U64, node: int, below: list[I32]) -> Iterator[I32]:
         """Yield automorphisms that keep these labels and move the node, one per orbit that merges with its orbit."""
         known = list(below)
+        orbit = orbits(np.stack(known), self.count) if known else np.arange(self.count)
         failed: set[int] = set()
         for other in np.flatnonzero(label == label[node]).tolist():
-            orbit = orbits(np.stack(known), self.count) if known else np.arange(self.count)
             if orbit[other] == orbit[node] or any(orbit[other] == orbit[bad] for bad in failed):
                 continue
             one, two = self._individualized(label, node), self._individualized(label, other)
@@ -103,6 +103,7 @@ class _Search:
                 failed.add(other)
             else:
                 known.append(mover)
+                orbit = orbits(np.stack(known), self.count)
                 yield mover
 
     def _matched(self, one: U64, other: U64, backtracks: list[int]) -> I32 | None:
