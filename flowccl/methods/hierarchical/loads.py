@@ -135,9 +135,7 @@ class LoadedRoutes:
         if key not in self.stars:
             self.stars[key] = self._star_links(roots, ends)
         links, times, possible = self.stars[key]
-        added = size * times * self.per_byte_ps[links]
-        low = self.load_ps[links]
-        return np.where(possible, ((low + added) ** POWER - low**POWER).sum(axis=1), np.inf)
+        return np.where(possible, self.cost(links, size * times), np.inf)
 
     def _star_links(self, roots: I64, ends: I64) -> tuple[I64, I64, NDArray[np.bool_]]:
         """The links from each root to all ends, how many use each of them, and whether all ends are neighbours.

@@ -39,8 +39,8 @@ _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks
 class TreeVariant:
     """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups.
 
-    In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, one of `exchanged` is exchanged
-    all the same: links between groups are idle while the first results come back from their roots. `near_roots` are
+    In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, every `exchanged`-th one is
+    exchanged instead: links between groups are idle while the first results come back. `near_roots` are
     those from which no chunk takes a hop inside the group before it goes to another one.
     """
 
@@ -130,16 +130,8 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     best_ps = min(option.finish_ps for option in options)
     some = [one for one in _exchanges(problem) if _least_exchange_ps(problem, one) < best_ps]
     exchanges = _tree_options(problem, some)
-    return (
-        options
-        + exchanges
-        + [
-            mixed
-            for one in rooted
-            for other in exchanges
-            if (mixed := _partly_exchanged(problem, one, other)) is not None
-        ]
-    )
+    mixed = [_partly_exchanged(problem, one, other) for one in rooted for other in exchanges]
+    return [*options, *exchanges, *(option for option in mixed if option is not None)]
 
 
 def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _Option | None:
@@ -428,7 +420,7 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     plan = _plan(problem, planned, count).repeated(problem.demand.pieces // count, count)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
     schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
-    exchanged = problem.is_reduction and not (variant.rooted and not variant.exchanged)
+    exchanged = problem.is_reduction and (not variant.rooted or variant.exchanged > 0)
     if schedule is not None and exchanged and verify(schedule):  # a gateway received before it had sent
         return None
     return schedule

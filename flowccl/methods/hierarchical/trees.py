@@ -38,7 +38,7 @@ class TreeShape:
     between: str = "direct"  # or "chain", "tree"; of an exchange "direct" or "stages"
     inside: str = "star"  # or "chain", "mixed"
     rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
-    exchanged: int = 0  # one of so many chunks of a block has no root; 0: all have one
+    exchanged: int = 0  # every n-th chunk of a block is exchanged instead; 0: none
     near_roots: bool = False  # roots are only GPUs with routes to all other groups
 
     def has_root(self, piece: int) -> bool:
