@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flowccl.methods.hierarchical.scheduling import transfer_kinds
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
-from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
+from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, keeps
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 
@@ -65,7 +65,7 @@ class _Walk:
             self.start_ps = both[1]
             for start_ps in both:
                 finish_ps = int((start_ps + self.passes.takes).max())
-                if finish_ps < best_ps:
+                if finish_ps < best_ps and keeps(self.passes.mutual, start_ps):
                     best_ps, found = finish_ps, start_ps
         self.idle = self.idle + 1 if found is None else 0
         if found is not None:
@@ -92,7 +92,7 @@ def _passes(schedule: Schedule) -> "_Passes | None":
     links = (forward.hop_ptr, forward.resource)
     ahead = _Direction(forward.ptr, forward.after, forward.lag, *links, forward.hop_from, forward.hop_to)
     back = _Direction(ptr, before[order], lag, *links, takes[user] - forward.hop_to, takes[user] - forward.hop_from)
-    return _Passes(takes, ahead, back)
+    return _Passes(takes, ahead, back, forward.mutual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +131,7 @@ class _Passes:
     takes: I64
     ahead: _Direction
     back: _Direction
+    mutual: tuple[I64, I64, I64]
 
     def back_and_forth(self, start_ps: I64, noise_ps: float, random: np.random.Generator) -> tuple[I64, I64] | None:
         """The starts after a pass to the right, with noise, and one to the left; None if transfers wait in a circle."""

@@ -6,9 +6,11 @@ by recursive doubling along the k dimensions of the cube, and copy the result ba
 more transfers: with 8 roots 136 instead of 126 per chunk. One root is a tree each way; all GPUs as roots are
 recursive doubling.
 
-1. Routing. Chunk by chunk, the cube and the trees are chosen that add least to the sum of the squares of the loads of
-   all links; trees only use shortest paths. A few sweeps over all chunks balance the load.
-2. Scheduling. List scheduling, the longest tail first, then with noise. Two roots exchange at the same time.
+1. Routing. The longest path of a chunk is divided into stages of one hop. Chunk by chunk, the cube and the trees are
+   chosen that keep the links balanced in every stage: a link with many transfers in the first stages delays all that
+   follows, even if it has little to carry in total. Trees only use shortest paths. A few sweeps over all chunks.
+2. Scheduling. List scheduling, the longest tail first, then with noise for every chunk. Two roots exchange at about the
+   same time: both must send before they receive.
 """
 
 from flowccl.methods.tree_exchange.method import tree_exchange
