@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from flowccl.methods.hierarchical.scheduling import transfer_kinds
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
-from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, keeps
+from flowccl.schedule.generation.exchanges import keeps
+from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
+from flowccl.schedule.generation.precedence import Triples
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 
@@ -126,12 +128,12 @@ class _Direction:
 
 @dataclass(frozen=True, eq=False)
 class _Passes:
-    """Both directions of a schedule, and how long each transfer takes."""
+    """Both directions of a schedule, how long each transfer takes, and the constraints of exchanges."""
 
     takes: I64
     ahead: _Direction
     back: _Direction
-    mutual: tuple[I64, I64, I64]
+    mutual: Triples
 
     def back_and_forth(self, start_ps: I64, noise_ps: float, random: np.random.Generator) -> tuple[I64, I64] | None:
         """The starts after a pass to the right, with noise, and one to the left; None if transfers wait in a circle."""

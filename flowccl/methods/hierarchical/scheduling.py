@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
+from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
@@ -25,6 +26,7 @@ class TransferPlan:
     first one of them, start together: those with `turn` 1 when those with `turn` 0 have left the first link, and so on.
     Of jobs with equal tails, those of an earlier `round` go first, in a round those with a lower `shift`: then the GPUs
     of a group send to different ones at the same time. `rail` is the set of gateways that exchange the chunk, -1: none.
+    `partner`, if given, is the transfer that each one is exchanged for, or the transfer itself; see `exchanges`.
     """
 
     routes: Routes
@@ -38,6 +40,12 @@ class TransferPlan:
     round: I64
     shift: I64
     rail: I64
+    partner: I64 | None = None
+
+    @property
+    def together(self) -> "TransferPlan":
+        """The plan in which the two transfers of an exchange start at the same time."""
+        return self if self.partner is None else replace(self, job=np.minimum(self.job, self.partner), partner=None)
 
     def repeated(self, times: int, pieces: int) -> "TransferPlan":
         """The plan several times, each for chunks whose numbers are higher by `pieces`."""
@@ -84,10 +92,17 @@ class PlanScheduler:
         np.minimum.at(sent, timing.root_transfer, timing.root_from_ps)
         takes = np.zeros(size, dtype=np.int64)
         np.maximum.at(takes, self.job, arrival)
-        order = np.argsort(self.job[plan.before], kind="stable")
-        before, after = plan.before[order], plan.after[order]
-        self.ptr = np.searchsorted(self.job[before], np.arange(size + 1)).astype(np.int64)
-        self.after, self.lag = self.job[after], arrival[before] - sent[after]
+        waits = self.job[plan.before], self.job[plan.after], arrival[plan.before] - sent[plan.after]
+        none = np.zeros(0, dtype=np.int64)
+        self.mutual = (none, none, none)
+        """Constraints (before, after, lag) between the two transfers of an exchange, see `exchanges`."""
+        if plan.partner is not None:  # then every job is one transfer
+            waits = waiting_for_both(waits, plan.partner, takes)
+            own = np.flatnonzero(plan.partner != np.arange(count))
+            self.mutual = (plan.partner[own], own, 1 - takes[own])
+        order = np.argsort(waits[0], kind="stable")
+        before, self.after, self.lag = (column[order] for column in waits)
+        self.ptr = np.searchsorted(before, np.arange(size + 1)).astype(np.int64)
         self.tail_ps = longest_tails(np.arange(size)[::-1].copy(), self.ptr, self.after, self.lag, takes)
         """The time from the start of each job to the end of its last successor."""
         hops = np.argsort(self.job[timing.hop_transfer], kind="stable")
@@ -187,7 +202,10 @@ class PlanScheduler:
         return result
 
     def _in_order_of(self, key: I64, ptr: I64, after: I64, lag: I64) -> Schedule | None:
-        """The schedule in which the transfer with the least key goes first; None if transfers wait for each other."""
+        """The schedule in which the transfer with the least key goes first.
+
+        None if transfers wait for each other, or if a node would receive before it sends in an exchange.
+        """
         from flowccl.methods.hierarchical.queue_kernels import in_queues
 
         rank = np.empty(len(key), dtype=np.int64)
@@ -204,7 +222,9 @@ class PlanScheduler:
             self.hop_to,
             self.lane_ptr,
         )
-        return replace(self.schedule, start_ps=start[self.job] + self.offset) if done else None
+        if not done or not keeps(self.mutual, start):
+            return None
+        return replace(self.schedule, start_ps=start[self.job] + self.offset)
 
 
 def transfer_kinds(hop_ptr: I64, hop_link: NDArray[np.int32], hop_from: I64) -> I64:

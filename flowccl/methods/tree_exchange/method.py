@@ -9,7 +9,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
 from flowccl.methods.tree_exchange.cubes import Cubes, NeighbourGraph
 from flowccl.methods.tree_exchange.forest_kernels import balanced_forests
-from flowccl.methods.tree_exchange.plan import ExchangePlan, exchange_plan
+from flowccl.methods.tree_exchange.plan import exchange_plan
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -83,7 +83,7 @@ class ForestSearch:
         topology, size = self.problem.topology, int(self.problem.demand.chunk_bytes.max())
         return busy_times_ps(np.full(len(topology.links), size), topology.link_GBps)
 
-    def _new_plan(self) -> ExchangePlan:
+    def _new_plan(self) -> TransferPlan:
         """A plan with new trees."""
         shape = (_SWEEPS, len(self.problem.demand), _TRIED)
         tried = self.random.integers(len(self.cubes.members), size=shape)
@@ -95,29 +95,24 @@ class ForestSearch:
 
 
 class _Forest:
-    """The trees of all chunks, to be scheduled in several orders.
+    """The trees of all chunks, to be scheduled in several orders."""
 
-    The two transfers of an exchange start about at the same time; where a link is so late that a root would receive
-    before it sends, at the same time from then on.
-    """
-
-    def __init__(self, problem: Problem, plan: ExchangePlan) -> None:
+    def __init__(self, problem: Problem, plan: TransferPlan) -> None:
         self.problem, self.plan = problem, plan
-        self.scheduler = self._scheduler(plan.transfers)
+        self.scheduler = self._scheduler()
 
     def schedule(self, noise: NDArray[np.float64]) -> Schedule | None:
-        """The schedule with the longest tails first, each changed by a fraction that its chunk has in `noise`."""
+        """The schedule with the longest tails first, each changed by a fraction that its chunk has in `noise`.
+
+        Where a root would receive before it sends, since its link is late, both roots of all exchanges start together
+        from then on.
+        """
         found = self.scheduler.longest_first(noise[self.scheduler.chunk])
-        if found is None or self._sends_first(found):
-            return found
-        self.scheduler = self._scheduler(self.plan.together)
-        return self.scheduler.longest_first(noise[self.scheduler.chunk])
+        if found is None and self.plan.partner is not None:
+            self.plan = self.plan.together
+            self.scheduler = self._scheduler()
+            return self.scheduler.longest_first(noise[self.scheduler.chunk])
+        return found
 
-    def _scheduler(self, plan: TransferPlan) -> PlanScheduler:
-        return PlanScheduler(self.problem.topology, self.problem.demand, plan, "tree-exchange")
-
-    def _sends_first(self, schedule: Schedule) -> bool:
-        """Whether both roots of every exchange send before they receive."""
-        timing, arrival_ps = schedule.timing, np.zeros(len(schedule), dtype=np.int64)
-        np.maximum.at(arrival_ps, timing.end_transfer, timing.end_arrival_ps)
-        return bool(np.all(schedule.start_ps[self.plan.partner] < arrival_ps))
+    def _scheduler(self) -> PlanScheduler:
+        return PlanScheduler(self.problem.topology, self.problem.demand, self.plan, "tree-exchange")

@@ -1,7 +1,5 @@
 """From cubes and trees to the transfers of method `tree-exchange`, and what each waits for."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,24 +10,7 @@ from flowccl.topology.neighbours import Neighbours
 I64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class ExchangePlan:
-    """The transfers of all chunks. `partner` is the transfer that is exchanged for one, or the transfer itself.
-
-    A root must send before it receives. Both transfers of an exchange wait for the data of both roots, and then start
-    at about the same time: in `together` at the same one.
-    """
-
-    transfers: TransferPlan
-    partner: I64
-
-    @property
-    def together(self) -> TransferPlan:
-        """The plan in which the two transfers of an exchange start at the same time."""
-        return replace(self.transfers, job=np.minimum(np.arange(len(self.partner)), self.partner))
-
-
-def exchange_plan(near: Neighbours, cubes: Cubes, cube: I64, up: I64, down: I64, pieces: int) -> ExchangePlan:
+def exchange_plan(near: Neighbours, cubes: Cubes, cube: I64, up: I64, down: I64, pieces: int) -> TransferPlan:
     """Up the trees, the exchange stage by stage, down the trees.
 
     `cube` is the cube of every chunk; `up` and `down` have the pair between each node and its tree, -1 at roots.
@@ -61,14 +42,10 @@ def exchange_plan(near: Neighbours, cubes: Cubes, cube: I64, up: I64, down: I64,
     for stage in range(stages):
         partner[row_exchange[:, stage]] = row_exchange[:, stage, np.arange(width) ^ 1 << stage]
     before, after = _waits(near, (up, down), at, (rows[0], row_exchange, rows[2]))
-    both = np.flatnonzero(partner[after] != after)
-    before, after = np.append(before, before[both]), np.append(after, partner[after[both]])
-    zero = np.zeros(len(pair), dtype=np.int64)
-    job, round_of, rail = np.arange(len(pair)), chunk % pieces, np.full(len(pair), -1)
+    own, zero, none = np.arange(len(pair)), np.zeros(len(pair), dtype=np.int64), np.full(len(pair), -1)
     reduce = (phase < 2)[order]
-    return ExchangePlan(
-        TransferPlan(near.routes, chunk, pair, reduce, before, after, job, zero, round_of, zero, rail), partner
-    )
+    rounds = chunk % pieces
+    return TransferPlan(near.routes, chunk, pair, reduce, before, after, own, zero, rounds, zero, none, partner)
 
 
 def _waits(near: Neighbours, trees: tuple[I64, I64], at: I64, rows: tuple[I64, I64, I64]) -> I64:

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.schedule.generation.exchanges import keeps, without_mutual
 from flowccl.schedule.generation.precedence import data_order, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
-
-I64 = NDArray[np.int64]
 
 _MOST = 30_000  # transfers of the largest schedule
 
@@ -48,7 +47,8 @@ class ListScheduler:
         np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps - schedule.start_ps[timing.end_transfer])
         before, after, lag = data_order(schedule)
         lag = lag + self._reducing_ps(schedule)[before]
-        before, after, lag = self._exchanges_apart(before, after, lag)
+        (before, after, lag), self.mutual = without_mutual((before, after, lag), takes)
+        """Constraints (before, after, lag) between transfers that wait for each other, see `exchanges`."""
         by_before = np.argsort(before, kind="stable")
         self.ptr = np.searchsorted(before[by_before], np.arange(count + 1)).astype(np.int64)
         self.after, self.lag = after[by_before], lag[by_before]
@@ -57,24 +57,6 @@ class ListScheduler:
         self.tail_ps = longest_tails(last_first, self.ptr, self.after, self.lag, takes)
         """The time from the start of each transfer to the end of its last successor."""
         self._occupancy()
-
-    def _exchanges_apart(self, before: I64, after: I64, lag: I64) -> tuple[I64, I64, I64]:
-        """The constraints without those in which two transfers wait for each other, which are kept in `mutual`.
-
-        Two nodes that exchange partial reductions must both send before they receive. No order of the two serves that,
-        so both wait for the data of both instead, and every schedule is checked for it in the end.
-        """
-        count = len(self.schedule)
-        code, back = before * count + after, after * count + before
-        both = np.isin(code, back)
-        self.mutual = (before[both], after[both], lag[both])
-        """Pairs of transfers of which each waits for the other one: (before, after, lag)."""
-        partner = np.full(count, -1, dtype=np.int64)
-        partner[before[both]] = after[both]
-        before, after, lag = before[~both], after[~both], lag[~both]
-        other = partner[after]
-        too = other >= 0
-        return np.append(before, before[too]), np.append(after, other[too]), np.append(lag, lag[too])
 
     def _reducing_ps(self, schedule: Schedule) -> NDArray[np.int64]:
         """How much later each transfer arrives than in the schedule."""
@@ -100,7 +82,7 @@ class ListScheduler:
     def in_order_of(self, key: NDArray[np.int64] | NDArray[np.float64]) -> Schedule | None:
         """Return the schedule in which, of the transfers that wait for a link, the one with the least key goes first.
 
-        None if reductions wait for each other.
+        None if reductions wait for each other, or if a node would receive before it sends in an exchange.
         """
         from flowccl.schedule.generation.generation_kernels import in_order_of
 
@@ -111,9 +93,3 @@ class ListScheduler:
         hops = (self.hop_ptr, self.resource, self.hop_from, self.hop_to)
         done, start = in_order_of(rank, *waits, *hops, len(topology.links) + len(topology.nodes))
         return replace(self.schedule, start_ps=start) if done and keeps(self.mutual, start) else None
-
-
-def keeps(waits: tuple[I64, I64, I64], start_ps: I64) -> bool:
-    """Whether starts satisfy constraints (before, after, lag)."""
-    before, after, lag = waits
-    return bool(np.all(start_ps[after] >= start_ps[before] + lag))
