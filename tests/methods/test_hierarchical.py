@@ -10,10 +10,11 @@ from flowccl import synthesize
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
+from flowccl.methods.hierarchical.block_plans import chunk_plan, first_chunks, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.loads import LoadedRoutes
-from flowccl.methods.hierarchical.method import TreeVariant, _blocks, _plan, _planned, schedule_of
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.trees import TreeShape
+from flowccl.methods.hierarchical.variants import TreeVariant
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -199,15 +200,15 @@ def test_an_exchange_in_stages_keeps_the_spine_busy_early_and_late(chunks, finis
 def test_one_plan_serves_all_numbers_of_chunks():
     topology = leaf_and_spine()
     one, many = (collective("allreduce", 32, 64_000_000, chunks) for chunks in (1, 4))
-    assert _blocks(one) == _blocks(many)
+    assert first_chunks(one) == first_chunks(many)
     few, several = (Problem(topology, demand) for demand in (one, many))
-    planned = [_planned(problem, TreeVariant((0, 1), "stages")) for problem in (few, several)]
+    planned = [planned_blocks(problem, TreeVariant((0, 1), "stages")) for problem in (few, several)]
     assert planned[0] is not None
     assert planned[1] is not None
     assert planned[0].planner is planned[1].planner
     assert np.allclose(planned[0].load_ps, planned[1].load_ps * 4)
-    first, all_four = (_plan(several, planned[1], count) for count in (1, 4))
-    assert np.array_equal(_plan(few, planned[0], 1).chunk * 4, first.chunk)
+    first, all_four = (chunk_plan(several, planned[1], count) for count in (1, 4))
+    assert np.array_equal(chunk_plan(few, planned[0], 1).chunk * 4, first.chunk)
     assert np.array_equal(all_four.chunk[: len(first.chunk)], first.chunk)
     assert sorted(set(all_four.chunk.tolist())) == list(range(128))
 
@@ -276,7 +277,7 @@ def test_a_trunk_is_occupied_by_a_share_of_the_transfer():
 def test_hosts_with_direct_links_get_trees_over_them():
     """All cards of mi250 are busy all the time, and the links inside a host less than that."""
     problem = Problem(machine("mi250:4"), collective("allgather", 64, 1_000_000_000))
-    planned = _planned(problem, TreeVariant((0,), "direct"))
+    planned = planned_blocks(problem, TreeVariant((0,), "direct"))
     assert planned is not None
     assert planned.load_ps.max() / 1e6 == pytest.approx(3750)
     schedule = best(machine("mi250:2"), "allgather", 1_000_000_000, 4)

@@ -1,0 +1,85 @@
+"""Variants of method `hierarchical`: which levels are used, and how groups send to each other."""
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from flowccl.methods.hierarchical.loads import LoadedRoutes
+from flowccl.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class TreeVariant:
+    """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups.
+
+    In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, every `exchanged`-th one is
+    exchanged instead: links between groups are idle while the first results come back. `near_roots` are
+    those from which no chunk takes a hop inside the group before it goes to another one.
+    """
+
+    levels: tuple[int, ...]
+    between: str
+    inside: str = "star"
+    rooted: bool = False
+    exchanged: int = 0
+    near_roots: bool = False
+
+
+def variants(problem: Problem) -> list[TreeVariant]:
+    """All variants of trees; their shape matters where a group has more than two groups or GPUs below it."""
+    result = []
+    for chosen in _subsets(problem):
+        outer = [0, *(len(problem.hierarchy.levels[level]) for level in chosen[:-1])]
+        below = [len(problem.hierarchy.levels[level]) for level in chosen]
+        many = any(inner > 2 * max(around, 1) for around, inner in zip(outer, below, strict=True))
+        shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
+        result += [TreeVariant(chosen, between) for between in shapes]
+    if largest_group(problem) <= 2 or not problem.is_multicast:
+        return result
+    if not problem.topology.copies[problem.topology.num_gpus :].any():
+        return result + [replace(one, inside="chain") for one in result]
+    return result if problem.is_reduction else result + [replace(one, inside="mixed") for one in result]
+
+
+def exchange_variants(problem: Problem) -> list[TreeVariant]:
+    """The variants of an allreduce in which groups exchange chunks."""
+    some = _subsets(problem)
+    staged = [TreeVariant(levels, "stages") for levels in some if len(levels) > 1]
+    return [*(TreeVariant(levels, "direct") for levels in some), *staged]
+
+
+def least_exchange_ps(problem: Problem, variant: TreeVariant) -> float:
+    """A lower bound on the time of an exchange: each outermost group sends all bytes to each other group."""
+    if variant.between == "stages":
+        return 0.0
+    label = np.array(problem.hierarchy.group_of(variant.levels[0]))
+    network = LoadedRoutes(problem.topology, np.zeros(len(problem.topology.links) + 1))
+    joins = network.joins_groups(label)
+    out = np.unique(np.stack((label[network.src[joins]], network.links[joins][:, 0])), axis=1)
+    rates = np.bincount(out[0], 1 / network.per_byte_ps[out[1]], int(label.max()) + 1)  # bytes per ps
+    return float(problem.demand.chunk_bytes.sum()) * int(label.max()) / float(max(rates.min(), 1e-12))
+
+
+def largest_group(problem: Problem) -> int:
+    """The number of GPUs of the largest innermost group."""
+    return int(np.bincount(problem.hierarchy.group_of(len(problem.hierarchy.levels) - 1)).max())
+
+
+def _subsets(problem: Problem) -> list[tuple[int, ...]]:
+    """All sets of levels with the innermost one, the largest first; none inside groups that have trees of their own.
+
+    Chunks with one destination take no outer levels: nothing is saved by passing through another host.
+    """
+    *outer, inner = range(_used_levels(problem))
+    outer = outer if problem.is_multicast else []
+    return [(*chosen, inner) for size in range(len(outer), -1, -1) for chosen in combinations(outer, size)]
+
+
+def _used_levels(problem: Problem) -> int:
+    """The number of levels to the first one whose groups are joined unevenly: trees there grow over their links."""
+    network = LoadedRoutes(problem.topology, np.zeros(len(problem.topology.links) + 1))
+    for level, groups in enumerate(problem.hierarchy.levels):
+        if any(len(ranks) > 1 and network.is_uneven(ranks[0], list(ranks[1:])) for ranks in groups):
+            return level + 1
+    return len(problem.hierarchy.levels)
