@@ -117,6 +117,13 @@ def test_three_levels_use_the_spine_once():
     assert found.finish_us <= 1.1 * 125.3
 
 
+def test_the_order_of_links_side_by_side_does_not_matter():
+    """With message costs they stay lanes, and one route per pair depends on their order: the levels did, too."""
+    topology = machine("dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription=2")
+    found = synthesize(topology, "allreduce", 64_000, method="hierarchical", runtime="mscclpp", steps=1)
+    assert found.schedule.finish_us < 60
+
+
 def test_lanes_side_by_side_are_as_good_as_a_trunk():
     """The 400 GB/s links of leaf and spine as 8 links of 50 GB/s: the same plan, and a free lane for every transfer."""
     trunk = leaf_and_spine()

@@ -23,6 +23,8 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
+Labels = tuple[tuple[int, ...], ...]  # the group of every GPU, on each level of a variant
+
 _BALANCED = 1.05  # highest load over mean load of alike links, up to which all chunks of a block take the same way
 _LARGEST_BYTES = 1 << 20  # of a block in plans that serve for all sizes
 _PLANNED, _PLANNED_DELIVERIES = 4, 1 << 14  # chunks per block that are planned one by one: at least, and at most
@@ -44,7 +46,8 @@ def planned_blocks(problem: Problem, variant: TreeVariant) -> PlannedBlocks | No
     """
     demand = problem.demand
     topology, order = _with_sorted_links(problem.topology)
-    found = _on_sorted_links(Problem(topology, first_chunks(demand)), variant)
+    labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
+    found = _on_sorted_links(Problem(topology, first_chunks(demand)), variant, labels)
     if found is None:
         return None
     own_ps = np.empty_like(found.load_ps)
@@ -64,12 +67,12 @@ def _with_sorted_links(topology: Topology) -> tuple[Topology, NDArray[np.int64]]
 
 
 @lru_cache(maxsize=32)
-def _on_sorted_links(problem: Problem, variant: TreeVariant) -> PlannedBlocks | None:
+def _on_sorted_links(problem: Problem, variant: TreeVariant, labels: Labels) -> PlannedBlocks | None:
     """The first chunk of every block, planned; by cost where links are overloaded, as a slow network card."""
-    first = _along_rails(problem, _simplest(variant))
+    first = _along_rails(problem, _simplest(variant), labels)
     if first is None or (variant == _simplest(variant) and not first.overloaded.any()):
         return first
-    planner = _planner(problem, variant, first.overloaded)
+    planner = _planner(problem, variant, labels, first.overloaded)
     try:
         planner.plan(1)
     except NoExchangeError:
@@ -84,9 +87,9 @@ def _simplest(variant: TreeVariant) -> TreeVariant:
 
 
 @lru_cache(maxsize=32)
-def _along_rails(problem: Problem, variant: TreeVariant) -> PlannedBlocks | None:
+def _along_rails(problem: Problem, variant: TreeVariant, labels: Labels) -> PlannedBlocks | None:
     """The first chunk of every block, planned as if no link were overloaded; None: not possible."""
-    planner = _planner(problem, variant)
+    planner = _planner(problem, variant, labels)
     try:
         planner.plan(1)
     except NoExchangeError:
@@ -94,8 +97,9 @@ def _along_rails(problem: Problem, variant: TreeVariant) -> PlannedBlocks | None
     return PlannedBlocks(planner, planner.load_ps[:-1].copy(), planner.found_overloaded())
 
 
-def _planner(problem: Problem, variant: TreeVariant, overloaded: NDArray[np.bool_] | None = None) -> Planner:
-    labels = tuple(tuple(problem.hierarchy.group_of(level).tolist()) for level in variant.levels)
+def _planner(
+    problem: Problem, variant: TreeVariant, labels: Labels, overloaded: NDArray[np.bool_] | None = None
+) -> Planner:
     shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.near_roots)
     return Planner(problem.topology, problem.demand, shape, overloaded)
 
