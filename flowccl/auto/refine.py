@@ -17,13 +17,16 @@ _MOST_REORDERED_REDUCTIONS = 10_000
 
 
 def refined(schedule: Schedule, demand: Demand, context: SearchContext) -> Iterator[Schedule | None]:
-    """The schedule with the chunks of `demand`, in its own order or another one, whichever finishes earlier; once."""
+    """The schedule with the chunks of `demand`, in its own order or another one, whichever finishes earlier; once.
+
+    None where neither is valid: smaller chunks arrive earlier, in an exchange perhaps before the other one has left.
+    """
     named = replace(schedule, method=schedule.method.removesuffix(SUFFIX) + SUFFIX)
     fine = subdivide(named, demand)
     if fine is not None and len(fine) <= _MOST_REORDERED:
-        orders = (fine, _reordered(fine))
-        fine = min((one for one in orders if one is not None), key=lambda one: one.finish_ps)
-        if not verify(fine):  # others continue from it
+        orders = sorted(filter(None, (fine, _reordered(fine))), key=lambda one: one.finish_ps)
+        fine = next((one for one in orders if not verify(one)), None)
+        if fine is not None:  # others continue from it
             context.incumbents.report(fine)
     yield fine
 
