@@ -17,15 +17,12 @@ _MOST_REORDERED_REDUCTIONS = 10_000
 
 
 def refined(schedule: Schedule, demand: Demand, context: SearchContext) -> Iterator[Schedule | None]:
-    """The schedule with the chunks of `demand`, in its own order or another one, whichever finishes earlier; once.
-
-    None where neither is valid: smaller chunks arrive earlier, in an exchange perhaps before the other one has left.
-    """
+    """The schedule with the chunks of `demand`, in its own order or another one, whichever finishes earlier; once."""
     named = replace(schedule, method=schedule.method.removesuffix(SUFFIX) + SUFFIX)
     fine = subdivide(named, demand)
     if fine is not None and len(fine) <= _MOST_REORDERED:
         orders = sorted(filter(None, (fine, _reordered(fine))), key=lambda one: one.finish_ps)
-        fine = next((one for one in orders if not verify(one)), None)
+        fine = next((one for one in orders if not verify(one)), None)  # smaller chunks may come too early in exchanges
         if fine is not None:  # others continue from it
             context.incumbents.report(fine)
     yield fine

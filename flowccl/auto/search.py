@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from math import inf
 from time import thread_time
 
 from flowccl.auto.arm import REFINE, Arm, step_work_s, traits_of
@@ -48,7 +49,7 @@ class PortfolioSearch:
     params: AutoParams = field(default_factory=AutoParams)
     joining: Callable[[], dict[str, Method]] = dict
     arms: list[Arm] = field(default_factory=list)
-    best_ps: float = float("inf")
+    best_ps: float = inf
     work_s: float = 0.0
     steps: int = 0
 
@@ -63,7 +64,7 @@ class PortfolioSearch:
         pool = ThreadPoolExecutor(self.workers)
         try:
             while turns := self._within_steps(self._round()):
-                turns.sort(key=lambda turn: -turn[0].next_work_s * turn[1])  # longest first
+                turns.sort(key=lambda turn: (not self._is_near(turn[0].name), turn[0].next_work_s * turn[1]))
                 futures = {pool.submit(self._advance, arm, steps): arm for arm, steps in turns}
                 for arm, found in self._results(futures):
                     if found.finish_ps < self.best_ps and self._is_valid(arm, found):
@@ -134,14 +135,14 @@ class PortfolioSearch:
     # -- chunk counts ---------------------------------------------------------------------------------------------
 
     def _raised(self) -> list[tuple[str, int]]:
-        """Methods whose next chunk count is due, with that count: known to be useful, then the least work first."""
+        """Methods whose next chunk count is due: known to be useful, then near the best, then the least work first."""
         due = [
-            (count > self.useful_chunks(name), self._first_work_s(name, count), name, count)
+            (count > self.useful_chunks(name), not self._is_near(name), self._first_work_s(name, count), name, count)
             for name in self.methods
             for count in self._next_counts(name)
             if name not in self.dropped and self._is_due(name, count)
         ]
-        return [(name, count) for *_, name, count in sorted(due, key=lambda row: row[:2])[: 2 * _PLACES]]
+        return [(name, count) for *_, name, count in sorted(due, key=lambda row: row[:3])[: 2 * _PLACES]]
 
     def _next_counts(self, name: str) -> list[int]:
         """Chunk counts that may improve on the best: the next one of the method, or those where others are best."""
@@ -159,12 +160,11 @@ class PortfolioSearch:
         return self._useful_counts(name) or ([self._next_count(name, mine)] if more else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or what there is time for; first twice the first."""
+        """The chunk count with which a method is said to be good, or what there is time for."""
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken or not (len(mine) == 1 or self._may_gain(mine)):
             return []
         least, most = mine[-1].count, self.useful_chunks(name)
-        most = most if len(mine) > 1 else min(most, 2 * least)
         powers = [1 << k for k in range(most.bit_length() - 1, 0, -1)]
         counts = [count for count in [*powers, self._above(mine, least)] if least < count <= most]
         found = [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
@@ -249,7 +249,7 @@ class PortfolioSearch:
         if not (tried := sorted(fine for coarse, fine in self.refined if coarse == count)):
             return base.finish_ps * 0.98
         found = (arm.best_ps for arm in self.arms if arm.name == REFINE and arm.count == tried[-1])
-        ratio = min(found, default=float("inf")) / self.refined[count, tried[-1]]
+        ratio = min(found, default=inf) / self.refined[count, tried[-1]]
         return base.finish_ps * limit_ps(count, 1.0, tried[-1], ratio)
 
     def _open(self, name: str, count: int, steps: Iterator[Schedule | None] | None = None) -> Arm:
@@ -257,6 +257,10 @@ class PortfolioSearch:
         steps = steps or self.methods[name](problem, self.context)
         self.arms.append(Arm(name, count, problem.demand, steps, self.params.memory_s))
         return self.arms[-1]
+
+    def _is_near(self, name: str) -> bool:
+        """Whether a method is about as good as the best."""
+        return min((arm.best_ps for arm in self._arms_of(name)), default=inf) <= (1 + self.params.close) * self.best_ps
 
     def _arms_of(self, name: str) -> list[Arm]:
         return sorted((arm for arm in self.arms if arm.name == name), key=lambda arm: arm.count)
@@ -266,7 +270,7 @@ class PortfolioSearch:
 
     def _first_work_s(self, name: str, count: int) -> float:
         demand = self.counts.demand(count)
-        return float("inf") if demand is None else step_work_s(name, demand, first=True)
+        return inf if demand is None else step_work_s(name, demand, first=True)
 
     def _has_time(self, seconds: float) -> bool:
         return self.context.budget.steps is not None or seconds <= self.context.budget.left_s
@@ -315,5 +319,5 @@ class PortfolioSearch:
         violations = verify(found)
         if violations:
             log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])
-            arm.over, arm.best, arm.best_ps = True, None, float("inf")
+            arm.over, arm.best, arm.best_ps = True, None, inf
         return not violations

@@ -192,6 +192,14 @@ _METHODS = (
         in_auto=suitability.suits_hierarchy,
     ),
     MethodInfo(
+        name="in-network",
+        load="flowccl.methods.in_network:in_network",
+        summary="allreduce inside a switch that reduces and multicasts (NVLS, SHARP)",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        in_auto=suitability.has_reducing_switch,
+    ),
+    MethodInfo(
         name="greedy",
         load="flowccl.methods.greedy:greedy",
         summary="list scheduling in continuous time, with restarts",
@@ -377,14 +385,6 @@ _METHODS = (
         allreduce=True,
         loops=(*_EVERY, "greedy"),
         in_auto=suitability.suits_one_shot,
-    ),
-    MethodInfo(
-        name="in-network",
-        load="flowccl.methods.in_network:in_network",
-        summary="allreduce inside a switch that reduces and multicasts (NVLS, SHARP)",
-        reductions="native",
-        supports=frozenset({Constraint.BUFFERS}),
-        in_auto=suitability.has_reducing_switch,
     ),
     MethodInfo(
         name="greedy-weighted",

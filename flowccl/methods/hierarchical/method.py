@@ -23,6 +23,7 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.trunks import merge_lanes
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
+_ALIKE = 1.01  # ratio of expected times up to which options count as equally good
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
@@ -140,8 +141,8 @@ def _spread_demand(problem: Problem) -> Demand:
 def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
     """The schedules of some options; those that cannot be better are left out.
 
-    The first step takes options while the next one is expected to be as good as the first one, or as the best so far;
-    each further step takes one more.
+    The first step takes options while the next one is expected to be about as good as the first one, or as the best so
+    far; each further step takes one more.
     """
     waiting = sorted(options, key=lambda option: option[:2])
     best_ps, kept = float("inf"), None
@@ -151,6 +152,6 @@ def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
         further = waiting[turn + 1 : turn + 2]
-        if not further or further[0].finish_ps > max(best_ps, waiting[0].finish_ps):
+        if not further or further[0].finish_ps > _ALIKE * max(best_ps, waiting[0].finish_ps):
             yield kept
             kept = None
