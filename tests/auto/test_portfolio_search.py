@@ -55,6 +55,17 @@ def test_a_method_that_refuses_the_problem_is_dropped():
     assert all(one.method.startswith("direct") for one in found)
 
 
+def test_methods_near_the_best_run_first():
+    """The time may end within a round. After its first step alone, ring is later than direct, and stays behind it."""
+    searched = search({name: load_method(name) for name in ("ring", "direct")}, steps=9)
+    began: list[tuple[str, int]] = []
+    advance = searched._advance
+    searched._advance = lambda arm, steps: began.append((arm.name, arm.count)) or advance(arm, steps)
+    list(searched.run())
+    assert began[:2] == [("ring", 1), ("direct", 1)]
+    assert began.index(("direct", 2)) < began.index(("ring", 2))
+
+
 def test_a_method_that_crashes_is_dropped_and_said(caplog):
     def crashes(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         raise ValueError("low is greater than high")
