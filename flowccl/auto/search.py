@@ -168,7 +168,7 @@ class PortfolioSearch:
         powers = [1 << k for k in range(most.bit_length() - 1, 0, -1)]
         counts = [count for count in [*powers, self._above(mine, least)] if least < count <= most]
         found = [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
-        skipped = len(mine) > 2 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
+        skipped = len(mine) > 1 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
 
     def _fits(self, below: Arm, count: int) -> bool:
