@@ -12,6 +12,7 @@ from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import chunk_plan, first_chunks, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.loads import LoadedRoutes
+from flowccl.methods.hierarchical.method import hierarchical
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.hierarchical.variants import TreeVariant
@@ -115,6 +116,19 @@ def test_three_levels_use_the_spine_once():
     """Every host receives 48 MB over 8 network cards, 120 us; the lower bound is 125.3 us."""
     found = best(leaf_and_spine(), "allgather", 64_000_000, 8)
     assert found.finish_us <= 1.1 * 125.3
+
+
+def test_what_was_best_with_another_number_of_chunks_is_tried_first():
+    """Two halves are later than an exchange here, so they would not be tried in the first step."""
+    problem, context = Problem(rails(2, 8), collective("allreduce", 16, 1_000_000, 8)), SearchContext.with_limit(60.0)
+    best = next(hierarchical(problem, context))
+    assert best is not None
+    assert [finish_ps for _, _, finish_ps in context.incumbents.reported_hints] == [best.finish_ps]
+    context.incumbents.hints["hierarchical"] = (TreeVariant((0,), "direct"), True)
+    halves, *others = islice(hierarchical(problem, context), 2)
+    assert halves is not None
+    assert halves.finish_ps > best.finish_ps
+    assert [one.finish_ps for one in others if one] == [best.finish_ps]
 
 
 def test_the_order_of_links_side_by_side_does_not_matter():

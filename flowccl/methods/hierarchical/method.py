@@ -23,6 +23,7 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.trunks import merge_lanes
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
+_HINT = "hierarchical"  # under which the kind of the best option is known to searches with other chunk counts
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
@@ -39,7 +40,7 @@ def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | 
         raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
     if problem.allreduce_ranks is None:
         return with_reductions(_along_trees)(problem, context)
-    return _most_promising_first(_allreduce_options(problem, context))
+    return _most_promising_first(_allreduce_options(problem, context), context)
 
 
 def useful_chunks(problem: Problem) -> int:
@@ -58,7 +59,7 @@ def useful_chunks(problem: Problem) -> int:
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of a demand without reductions, one for every variant."""
-    return _most_promising_first(_spread_options(problem))
+    return _most_promising_first(_spread_options(problem), context)
 
 
 class _Option(NamedTuple):
@@ -68,6 +69,12 @@ class _Option(NamedTuple):
     load_ps: float
     make: Callable[[], Schedule | None]
     variant: TreeVariant
+    halves: bool = False  # an allreduce as a reduce-scatter and an allgather
+
+    @property
+    def kind(self) -> tuple[TreeVariant, bool]:
+        """What the option has in common with one for another number of chunks."""
+        return replace(self.variant, exchanged=min(self.variant.exchanged, 1)), self.halves
 
 
 def _spread_options(problem: Problem) -> list[_Option]:
@@ -100,7 +107,8 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     for variant in trees:
         make = partial(_two_halves, problem, variant, context)
         options += [
-            _Option(2 * one.finish_ps, 2 * one.load_ps, make, variant) for one in _tree_options(half, [variant])
+            _Option(2 * one.finish_ps, 2 * one.load_ps, make, variant, halves=True)
+            for one in _tree_options(half, [variant])
         ]
     best_ps = min(option.finish_ps for option in options)
     some = [one for one in exchange_variants(problem) if least_exchange_ps(problem, one) < best_ps]
@@ -138,20 +146,24 @@ def _spread_demand(problem: Problem) -> Demand:
     return demand.backward if demand.is_unicast else demand.halves[1][0]
 
 
-def _most_promising_first(options: list[_Option]) -> Iterator[Schedule | None]:
+def _most_promising_first(options: list[_Option], context: SearchContext) -> Iterator[Schedule | None]:
     """The schedules of some options; those that cannot be better are left out.
 
-    The first step takes options while the next one is expected to be about as good as the first one, or as the best so
-    far; each further step takes one more.
+    What was best with another number of chunks is a step of its own, before all others. The next step takes options
+    while one more is expected to be about as good as the first, or as the best so far; each further step takes one.
     """
-    waiting = sorted(options, key=lambda option: option[:2])
+    known = context.incumbents.hints.get(_HINT)
+    waiting = sorted(options, key=lambda option: (option.kind != known, option[:2]))
+    first_ps = min((option.finish_ps for option in options), default=0.0)
     best_ps, kept = float("inf"), None
     for turn, option in enumerate(waiting):
         if option.load_ps < best_ps:
             found = option.make()
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
+                if found.demand.pieces > 1:  # with one chunk there is no pipeline yet
+                    context.incumbents.report_hint(_HINT, option.kind, best_ps)
         further = waiting[turn + 1 : turn + 2]
-        if not further or further[0].finish_ps > _ALIKE * max(best_ps, waiting[0].finish_ps):
+        if option.kind == known or not further or further[0].finish_ps > _ALIKE * max(best_ps, first_ps):
             yield kept
             kept = None
