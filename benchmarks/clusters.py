@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     for row in chosen:
         if row.key not in stored:
             stored[row.key] = worker.run(row, options)
-            _store(options, list(stored.values()))
+            _store(options, [stored[known.key] for known in all_rows() if known.key in stored])
         rows.append(stored[row.key])
         print(line(rows[-1]), flush=True)
     worker.close()

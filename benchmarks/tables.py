@@ -28,7 +28,7 @@ def _where(stored: dict[str, Any]) -> str:
     where, options = stored["environment"], stored["options"]
     versions = ", ".join(f"{name} {where[name]}" for name in ("flowccl", "python", "numpy", "numba", "highspy"))
     given = ", ".join(
-        f"{name.replace('_', '-')} {value}" for name, value in options.items() if value and name != "json"
+        f"{name.replace('_', '-')} {value}" for name, value in options.items() if value and name not in ("json", "plot")
     )
     return f"{where['cores']} cores, load {where['load'][0]}; {versions}; {given}."
 
