@@ -55,7 +55,7 @@ class Trees(NamedTuple):
 
 
 class _Loads(NamedTuple):
-    """The time of a stage and of a chunk; what each link carries until a stage ends, from its begin on, and in it."""
+    """The time of a stage and of a chunk; what each link carries until a stage ends, from its start on, and in it."""
 
     hop_ps: int
     slack_ps: int
