@@ -77,6 +77,8 @@ def _starts(schedule: Schedule) -> list[Violation]:
 
 def _forbidden(schedule: Schedule) -> list[Violation]:
     """GPUs that are neither in the group nor relays neither send nor receive."""
+    if not schedule.demand.forbidden and not schedule.demand.tenants:
+        return []
     demand, timing, nodes = schedule.demand, schedule.timing, len(schedule.topology.nodes)
     banned = np.zeros((len(demand), nodes), dtype=np.bool_)
     banned[:, list(demand.forbidden)] = True

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flowccl.demand.collectives import broadcast, scatter
 from flowccl.demand.demand import Demand
 from flowccl.methods.symmetric.routes import SourceRoutes
-from flowccl.methods.symmetric.spread_kernels import RouteKinds, schedule_broadcast, schedule_jobs
+from flowccl.methods.symmetric.spread_kernels import RouteKinds, balance, schedule_broadcast, schedule_jobs
 from flowccl.portable import exponential
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread as spread_rows
@@ -110,13 +110,12 @@ def deliver_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, ran
     job_kind, tail = np.tile(kinds.route_kind[route], pieces), np.tile(tail, pieces)
     before = np.concatenate([np.where(before < 0, -1, before + p * count) for p in range(pieces)])
     fed = np.flatnonzero(before >= 0)
-    following = fed[np.argsort(before[fed], kind="stable")].astype(np.int64)
-    size = np.bincount(before[fed], minlength=len(before))
-    next_ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+    following = np.full(len(before), -1, dtype=np.int64)
+    following[before[fed]] = fed  # each hop has at most one next hop
     order = np.lexsort((random.random(len(tail)), -tail))
     rank = np.empty(len(tail), dtype=np.int64)
     rank[order] = np.arange(len(tail))
-    finish, start = schedule_jobs(kinds, job_kind, before, next_ptr, following, rank)
+    finish, start = schedule_jobs(kinds, job_kind, before, following, rank)
     piece = np.repeat(np.arange(pieces, dtype=np.int32), count)
     all_to, all_root, all_route = (np.tile(column, pieces).astype(np.int32) for column in (to, root, route))
     return OneSource(source_routes, piece, all_to, all_root, all_route, start, finish)
@@ -195,20 +194,9 @@ def _balanced(kinds: RouteKinds, paths: _Paths, random: np.random.Generator) -> 
     load = own_ps.sum(axis=0)
     scale, turn = max(float(load.max()), 1.0), np.zeros(count, dtype=np.int64)
     for sweep in range(_SWEEPS):  # every sweep may revise every choice
-        for d in (1 + random.permutation(count - 1)).tolist():
-            after = load - own_ps[d] + busy_ps[:, d]
-            if sweep < _SWEEPS - 1:
-                turn[d] = np.argmin(_eighth(after / scale).sum(axis=1))
-            else:
-                turn[d] = np.lexsort((after.sum(axis=1), after.max(axis=1)))[0]
-            load, own_ps[d] = after[turn[d]], busy_ps[turn[d], d]
+        order = 1 + random.permutation(count - 1)
+        balance(order, busy_ps, own_ps, load, scale, turn, last=sweep == _SWEEPS - 1)
     return turn
-
-
-def _eighth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The 8th powers, by products: the same bits on every processor."""
-    fourth = np.square(np.square(values))
-    return np.square(fourth)
 
 
 def _chain(kinds: RouteKinds, paths: _Paths, turn_of: I64) -> tuple[I64, I64, I64, I64, I64]:

@@ -142,12 +142,10 @@ def schedule_broadcast(
 
 
 @compiled
-def schedule_jobs(
-    kinds: RouteKinds, job_kind: I64, before: I64, next_ptr: I64, following: I64, rank: I64
-) -> tuple[int, I64]:
+def schedule_jobs(kinds: RouteKinds, job_kind: I64, before: I64, following: I64, rank: I64) -> tuple[int, I64]:
     """List scheduling of given transfers of GPU 0's data on orbits of links: the lowest rank goes first.
 
-    Job j may start when job `before[j]` (-1: none) has arrived; `following[next_ptr[j]:next_ptr[j + 1]]` wait for j.
+    Job j may start when job `before[j]` has arrived; job `following[j]` waits for it (-1: none).
     """
     jobs, num_kinds = len(job_kind), len(kinds.hop_ptr) - 1
     heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
@@ -191,7 +189,35 @@ def schedule_jobs(
                 for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
                     free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.busy[k]
                 finish = max(finish, now + kinds.arrive[k])
-                for i in range(next_ptr[j], next_ptr[j + 1]):
-                    heap_push(q_time, q_code, q_size, now + kinds.arrive[k], following[i])
+                if following[j] >= 0:
+                    heap_push(q_time, q_code, q_size, now + kinds.arrive[k], following[j])
                     q_size += 1
     return int(finish), start
+
+
+@compiled
+def balance(order: I64, busy: F64, own: F64, load: F64, scale: float, turn: I64, last: bool) -> None:
+    """Choose a round again for each GPU of `order`: the least sum of the 8th powers of the loads of all orbits.
+
+    In the `last` sweep, it is the least largest load instead, and of equal ones the least sum. GPU d occupies the
+    orbits for `busy[r, d]` if it takes round r, and for `own[d]` now; `own`, `load` and `turn` change in place.
+    """
+    orbits = len(load)
+    for d in order:
+        best, best_total, chosen = np.inf, np.inf, 0
+        for r in range(len(busy)):
+            value, total = 0.0, 0.0
+            for i in range(orbits):
+                after = load[i] - own[d, i] + busy[r, d, i]
+                total += after
+                if last:
+                    value = max(value, after)
+                else:
+                    second = (after / scale) * (after / scale)
+                    value += second * second * (second * second)
+            if value < best or (last and value == best and total < best_total):
+                best, best_total, chosen = value, total, r
+        for i in range(orbits):
+            load[i] += busy[chosen, d, i] - own[d, i]
+            own[d, i] = busy[chosen, d, i]
+        turn[d] = chosen
