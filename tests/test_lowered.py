@@ -103,6 +103,15 @@ def test_json_names_the_runtimes(capsys):
     assert set(value["runtimes"]) >= {"mscclpp", "msccl"}
 
 
+def test_large_schedules_are_not_lowered_for_json(capsys, monkeypatch):
+    monkeypatch.setattr("flowccl.commands.synth._MOST_LOWERED", 55)
+    command = ["synth", "dgx1", "allgather", "--size", "256KiB", "--method", "direct", "--chunks", "1", "--json"]
+    assert main([*command, "--quiet"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["transfers"] == 56
+    assert value["runtimes"] is None
+
+
 def test_an_in_network_plan_that_does_not_fit_the_sms_is_left_out() -> None:
     """NVLS takes a threadblock for every GPU of the host; separate sends get by with fewer."""
     found = synthesize(machine("dgx_h100:1"), "allreduce", 1 << 20, runtime="mscclpp", sms=4, steps=40)

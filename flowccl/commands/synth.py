@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flowccl.trade_off import TradeOffPoint
 
 _LOADING = "loading compiled code (the first run compiles it)"
+_MOST_LOWERED = 10_000  # transfers, up to which `--json` says what runtimes make of a schedule: a millisecond for each
 
 
 def add(commands: Commands) -> None:
@@ -137,8 +138,13 @@ def _trade_off(options: argparse.Namespace, result: "Result") -> "list[TradeOffP
     return front
 
 
-def _runtimes(schedule: "Schedule", sms: int | None) -> "dict[str, Any]":
-    """The runtimes that can load the schedule as it is, each with its time and the scratch bytes of a GPU."""
+def _runtimes(schedule: "Schedule", sms: int | None) -> "dict[str, Any] | None":
+    """The runtimes that can load the schedule as it is, each with its time and the scratch bytes of a GPU.
+
+    None for large schedules, which would take longer to lower than to find.
+    """
+    if len(schedule) > _MOST_LOWERED:
+        return None
     from flowccl.lowered import loadable
     from flowccl.runtimes.machine import known_sms
 
