@@ -99,7 +99,7 @@ class PortfolioSearch:
             return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
-            early = useful and self._has_time(_OTHERS * self.context.budget.time_limit_s)
+            early = useful and self.context.budget.has_time(_OTHERS * self.context.budget.time_limit_s)
             others = [] if early else [(name, 1) for name in missing]
             return [(self._open(name, count), 1) for name, count in [*useful, *others]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
@@ -176,7 +176,8 @@ class PortfolioSearch:
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
         is_leap = count > 2 * below.count and not below.traits.one_schedule
         sets_up = below.count == 1 and below.traits.one_schedule  # half of its time, for all chunk counts
-        return self._has_time(_SAFETY * below.first_s * (more**2 if is_leap else more) / (2 if sets_up else 1))
+        work = more**2 if is_leap else more
+        return self.context.budget.has_time(_SAFETY * below.first_s * work / (2 if sets_up else 1))
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -210,7 +211,7 @@ class PortfolioSearch:
         work_s = self._first_work_s(name, count)
         enough = self.params.due * work_s <= self.work_s or not self._running()
         if not (mine := self._arms_of(name)):
-            return enough and self._has_time(_SAFETY * work_s)
+            return enough and self.context.budget.has_time(_SAFETY * work_s)
         known = count <= self.useful_chunks(name) or self.context.budget.steps is not None
         best_ps = min(arm.best_ps for arm in self.arms if arm.name != REFINE)  # refined ones may come from its own
         near = mine[-1].best_ps <= (1 + self.params.close) * best_ps and mine[-1].traits.one_schedule  # all it can try
@@ -230,7 +231,8 @@ class PortfolioSearch:
             if hope_ps >= self.best_ps * (1 - self.params.worth) or demand is None:
                 continue
             work_s = step_work_s(REFINE, demand, first=True)
-            if self.params.due * (done_s + work_s) <= self.work_s * _PLACES and self._has_time(_SAFETY * work_s):
+            enough = self.params.due * (done_s + work_s) <= self.work_s * _PLACES
+            if enough and self.context.budget.has_time(_SAFETY * work_s):
                 self.refined[count, fine] = bases[count].finish_ps
                 return [self._open(REFINE, fine, refined(bases[count], demand, self.context))]
         return []
@@ -266,14 +268,11 @@ class PortfolioSearch:
         return sorted((arm for arm in self.arms if arm.name == name), key=lambda arm: arm.count)
 
     def _running(self) -> list[Arm]:
-        return [arm for arm in self.arms if not arm.over and arm.taken and self._has_time(arm.seconds)]
+        return [arm for arm in self.arms if not arm.over and arm.taken and self.context.budget.has_time(arm.seconds)]
 
     def _first_work_s(self, name: str, count: int) -> float:
         demand = self.counts.demand(count)
         return inf if demand is None else step_work_s(name, demand, first=True)
-
-    def _has_time(self, seconds: float) -> bool:
-        return self.context.budget.steps is not None or seconds <= self.context.budget.left_s
 
     def _within_steps(self, turns: list[tuple[Arm, int]]) -> list[tuple[Arm, int]]:
         """At most as many steps as are left, where they are counted."""
@@ -289,7 +288,7 @@ class PortfolioSearch:
         """The best schedule of some steps of an arm; after the very first one, none begins that would end too late."""
         best: Schedule | None = None
         for _ in range(steps):
-            late = not self._has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
+            late = not self.context.budget.has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             if arm.over or (self.steps and self.context.budget.steps is None and late):
                 break
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()

@@ -29,6 +29,10 @@ class Budget:
         """Seconds left."""
         return self.time_limit_s - self.elapsed_s
 
+    def has_time(self, seconds: float) -> bool:
+        """Whether this many seconds are left; always where steps are counted."""
+        return self.steps is not None or seconds <= self.left_s
+
     def over(self, finish_ps: float = float("inf")) -> bool:
         """Whether to stop, given the completion time of the best schedule so far."""
         return finish_ps <= self.good_ps or self.left_s <= 0 or self.should_stop()

@@ -381,3 +381,20 @@ def test_near_roots_send_to_all_hosts_without_a_hop_inside_their_own(fault: dict
     assert near.finish_us < 9.8 < other.finish_us
     used = {topology.nodes[topology.links[link].src].name for link in np.unique(near.timing.hop_link)}
     assert "rail3" not in used
+
+
+def test_no_option_begins_after_the_time_limit(monkeypatch):
+    """A step takes several options that are expected to be alike; each is checked against the limit."""
+    made = []
+
+    def counted(*given):
+        made.append(given)
+        return schedule_of(*given)
+
+    monkeypatch.setattr("flowccl.methods.hierarchical.method.schedule_of", counted)
+    problem = Problem(machine("mi250:3"), collective("allgather", 48, 48 << 20))
+    (found,) = hierarchical(problem, SearchContext.with_limit(1e-9))
+    assert len(made) == 1
+    assert not verify(found)
+    assert next(hierarchical(problem, SearchContext.with_limit(600.0))) is not None
+    assert len(made) > 2

@@ -151,14 +151,20 @@ def _most_promising_first(options: list[_Option], context: SearchContext) -> Ite
 
     What was best with another number of chunks is a step of its own, before all others. The next step takes options
     while one more is expected to be about as good as the first, or as the best so far; each further step takes one.
+    None begins that would end after the time limit if it took as long as the slowest one so far.
     """
     known = context.incumbents.hints.get(_HINT)
     waiting = sorted(options, key=lambda option: (option.kind != known, option[:2]))
     first_ps = min((option.finish_ps for option in options), default=0.0)
-    best_ps, kept = float("inf"), None
+    best_ps, kept, slowest_s = float("inf"), None, 0.0
     for turn, option in enumerate(waiting):
+        if best_ps < float("inf") and not context.budget.has_time(slowest_s):
+            yield kept
+            return
         if option.load_ps < best_ps:
+            began_s = context.budget.elapsed_s
             found = option.make()
+            slowest_s = max(slowest_s, context.budget.elapsed_s - began_s)
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
                 if found.demand.pieces > 1:  # with one chunk there is no pipeline yet
