@@ -82,8 +82,9 @@ def in_queues(
 ) -> tuple[bool, I64]:
     """Starts of all transfers: each as soon as its data and links allow, the least rank first where several wait.
 
-    Transfers of one `kind` use the same links. Of these, only the first ones are in the queue of a link, the others in
-    a queue of the kind: so a link that becomes free looks at few of the transfers that wait for it.
+    Transfers of one `kind` use the same links. Of these, only the first one waits in the queue of a link, the others in
+    a queue of the kind: so a link that becomes free looks at few of the transfers that wait for it. A former first one
+    is set `aside`: it leaves the queue of its link when that link looks at it, or becomes the first one again.
 
     `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i. Hop h of a transfer occupies a lane of its
     link from `hop_from` to `hop_to` after the start. A transfer that cannot start waits in the queue of the link that
@@ -95,7 +96,8 @@ def in_queues(
     first, free_at = np.full(links, -1, np.int64), np.zeros(lane_ptr[-1], np.int64)
     due = np.full(links, _NEVER, np.int64)  # when each link looks at its queue next
     kinds = kind.max() + 1 if count else 0
-    others, queued, least = np.full(kinds, -1, np.int64), np.zeros(kinds, np.int64), np.zeros(kinds, np.int64)
+    others, leader, top = np.full(kinds, -1, np.int64), np.full(kinds, -1, np.int64), np.full(kinds, -1, np.int64)
+    aside, below = np.zeros(count, np.bool_), np.full(count, -1, np.int64)  # a stack per kind, from its `top` on
     for k in range(len(after)):
         missing[after[k]] += 1
     queue = new_queue(2 * count + 64)
@@ -114,11 +116,13 @@ def in_queues(
                 due[link] = _NEVER
             else:  # its data is there: it joins the queue of its kind, or of a link that it needs
                 of = kind[code]
-                if queued[of] > 0 and rank[code] > least[of]:
+                former = leader[of]
+                if former >= 0 and rank[code] > rank[former]:
                     others[of] = _meld(rank, child, sibling, others[of], code)
                     continue
-                queued[of] += 1
-                least[of] = rank[code]
+                if former >= 0:
+                    aside[former], below[former], top[of] = True, top[of], former
+                leader[of] = code
                 link = hop_link[hop_ptr[code]]
                 first[link] = _meld(rank, child, sibling, first[link], code)
             if first[link] >= 0:
@@ -132,6 +136,14 @@ def in_queues(
             link = take(turns)
             i = first[link]
             if i >= 0 and rank[i] == asked:
+                of = kind[i]
+                if aside[i]:
+                    aside[i] = False
+                    first[link] = _without_first(rank, child, sibling, i)
+                    others[of] = _meld(rank, child, sibling, others[of], i)
+                    if first[link] >= 0:
+                        put(turns, rank[first[link]], link)
+                    continue
                 which, until = _blocked(i, hop_ptr, hop_link, hop_from, lane_ptr, free_at, now)
                 if lacks_space(queue, ptr[i + 1] - ptr[i] + 4):
                     queue = larger(queue)
@@ -148,14 +160,15 @@ def in_queues(
                     continue
                 start[i] = now
                 left -= 1
-                of = kind[i]
-                following = others[of]
-                if following >= 0:
+                while top[of] >= 0 and not aside[top[of]]:
+                    top[of] = below[top[of]]
+                former, following = top[of], others[of]
+                leader[of] = following
+                if former >= 0 and (following < 0 or rank[former] < rank[following]):
+                    leader[of], top[of], aside[former] = former, below[former], False
+                elif following >= 0:
                     others[of] = _without_first(rank, child, sibling, following)
-                    least[of] = rank[following]
                     first[link] = _meld(rank, child, sibling, first[link], following)
-                else:
-                    queued[of] -= 1
                 for h in range(hop_ptr[i], hop_ptr[i + 1]):
                     free_at[_lane(lane_ptr, free_at, hop_link[h])] = now + hop_to[h]
                 for e in range(ptr[i], ptr[i + 1]):
