@@ -118,17 +118,21 @@ def test_three_levels_use_the_spine_once():
     assert found.finish_us <= 1.1 * 125.3
 
 
-def test_what_was_best_with_another_number_of_chunks_is_tried_first():
+def test_estimates_are_corrected_by_what_options_took_with_another_number_of_chunks():
     """Two halves are later than an exchange here, so they would not be tried in the first step."""
     problem, context = Problem(rails(2, 8), collective("allreduce", 16, 1_000_000, 8)), SearchContext.with_limit(60.0)
     best = next(hierarchical(problem, context))
     assert best is not None
-    assert [finish_ps for _, _, finish_ps in context.incumbents.reported_hints] == [best.finish_ps]
-    context.incumbents.hints["hierarchical"] = (TreeVariant((0,), "direct"), True)
-    halves, *others = islice(hierarchical(problem, context), 2)
+    _, ratio, finish_ps = min(context.incumbents.reported_hints, key=lambda hint: hint[2])
+    assert finish_ps == best.finish_ps
+    assert isinstance(ratio, float)
+    assert 0.8 < ratio < 1.25
+    context.incumbents.hints |= {known: 9.0 for known, *_ in context.incumbents.reported_hints}
+    context.incumbents.hints[f"hierarchical {TreeVariant((0,), 'direct')} True"] = 0.1
+    halves, *others = islice(hierarchical(problem, context), 40)
     assert halves is not None
     assert halves.finish_ps > best.finish_ps
-    assert [one.finish_ps for one in others if one] == [best.finish_ps]
+    assert best.finish_ps in [one.finish_ps for one in others if one]
 
 
 def test_the_order_of_links_side_by_side_does_not_matter():

@@ -23,7 +23,6 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.trunks import merge_lanes
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
-_HINT = "hierarchical"  # under which the kind of the best option is known to searches with other chunk counts
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
@@ -72,9 +71,9 @@ class _Option(NamedTuple):
     halves: bool = False  # an allreduce as a reduce-scatter and an allgather
 
     @property
-    def kind(self) -> tuple[TreeVariant, bool]:
-        """What the option has in common with one for another number of chunks."""
-        return replace(self.variant, exchanged=min(self.variant.exchanged, 1)), self.halves
+    def kind(self) -> str:
+        """What the option has in common with one for another number of chunks: a key of hints."""
+        return f"hierarchical {replace(self.variant, exchanged=min(self.variant.exchanged, 1))} {self.halves}"
 
 
 def _spread_options(problem: Problem) -> list[_Option]:
@@ -149,15 +148,19 @@ def _spread_demand(problem: Problem) -> Demand:
 def _most_promising_first(options: list[_Option], context: SearchContext) -> Iterator[Schedule | None]:
     """The schedules of some options; those that cannot be better are left out.
 
-    What was best with another number of chunks is a step of its own, before all others. The next step takes options
-    while one more is expected to be about as good as the first, or as the best so far; each further step takes one.
-    None begins that would end after the time limit if it took as long as the slowest one so far.
+    Estimates are corrected by what the same kind of option took with another number of chunks, over what was expected.
+    Kinds that were not tried are corrected by the mean of the others. The first step takes options while one more is
+    expected to be about as good as the first, or as the best so far; each further step takes one. None begins that
+    would end after the time limit if it took as long as the slowest one so far.
     """
-    known = context.incumbents.hints.get(_HINT)
-    waiting = sorted(options, key=lambda option: (option.kind != known, option[:2]))
-    first_ps = min((option.finish_ps for option in options), default=0.0)
+    known = {option.kind: context.incumbents.hints.get(option.kind) for option in options}
+    ratios = {kind: ratio for kind, ratio in known.items() if isinstance(ratio, float)}
+    usual = sum(ratios.values()) / len(ratios) if ratios else 1.0
+    expected = [option.finish_ps * ratios.get(option.kind, usual) for option in options]
+    waiting = sorted(zip(expected, options, strict=True), key=lambda pair: (pair[0], pair[1][:2]))
+    first_ps = min(expected, default=0.0)
     best_ps, kept, slowest_s = float("inf"), None, 0.0
-    for turn, option in enumerate(waiting):
+    for turn, (_, option) in enumerate(waiting):
         if best_ps < float("inf") and not context.budget.has_time(slowest_s):
             yield kept
             return
@@ -165,11 +168,11 @@ def _most_promising_first(options: list[_Option], context: SearchContext) -> Ite
             began_s = context.budget.elapsed_s
             found = option.make()
             slowest_s = max(slowest_s, context.budget.elapsed_s - began_s)
+            if found is not None and found.demand.pieces > 1:  # with one chunk there is no pipeline yet
+                context.incumbents.report_hint(option.kind, found.finish_ps / option.finish_ps, found.finish_ps)
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
-                if found.demand.pieces > 1:  # with one chunk there is no pipeline yet
-                    context.incumbents.report_hint(_HINT, option.kind, best_ps)
         further = waiting[turn + 1 : turn + 2]
-        if option.kind == known or not further or further[0].finish_ps > _ALIKE * max(best_ps, first_ps):
+        if not further or further[0][0] > _ALIKE * max(best_ps, first_ps):
             yield kept
             kept = None
