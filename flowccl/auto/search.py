@@ -165,7 +165,8 @@ class PortfolioSearch:
         if not mine or not mine[-1].taken or not (len(mine) == 1 or self._may_gain(mine)):
             return []
         least, most = mine[-1].count, self.useful_chunks(name)
-        powers = [1 << k for k in range(most.bit_length() - 1, 0, -1)]
+        highest = (most.bit_length() - 1) // (2 if len(mine) == 1 else 1)  # first half of the way, to see what is best
+        powers = [1 << k for k in range(highest, 0, -1)]
         counts = [count for count in [*powers, self._above(mine, least)] if least < count <= most]
         found = [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
         skipped = len(mine) > 1 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
@@ -175,9 +176,7 @@ class PortfolioSearch:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
         is_leap = count > 2 * below.count and not below.traits.one_schedule
-        sets_up = below.count == 1 and below.traits.one_schedule  # half of its time, for all chunk counts
-        work = more**2 if is_leap else more
-        return self.context.budget.has_time(_SAFETY * below.first_s * work / (2 if sets_up else 1))
+        return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more))
 
     def _next_count(self, name: str, mine: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -291,6 +290,8 @@ class PortfolioSearch:
             late = not self.context.budget.has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             if arm.over or (self.steps and self.context.budget.steps is None and late):
                 break
+            if arm.name in self.methods:
+                self.useful_chunks(arm.name)  # plans for all chunk counts, which is no part of a step
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
             try:
                 best = arm.step() or best
