@@ -51,16 +51,72 @@ def _add(flow: I64, a: int, b: int, amount: int) -> None:
     flow[a, b] += amount - back
 
 
+@maker
+def _take(rest: I64, taken: I64, size: int, a: int, b: int, amount: int) -> int:
+    """Send an amount from a to b, and write that down; returns the number of entries in `taken`."""
+    rest[b, a] -= amount
+    rest[a, b] += amount
+    taken[size] = a, b, amount
+    return size + 1
+
+
+@maker
+def _flow_into(rest: I64, source: int, sink: int, most: int) -> int:
+    """The maximum flow from source to sink, up to `most`: `rest[b, a]` may go from a to b. Leaves `rest` as it was.
+
+    Most paths have two hops, since roots send directly. The others are searched from the sink, with few nodes around.
+    """
+    count = len(rest)
+    after, queue = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    taken, size, done = np.empty((8 * count, 3), dtype=np.int64), 0, 0  # what each hop of a path took
+    for a in range(count):
+        amount = min(rest[sink, a], rest[a, source], most - done)
+        if amount > 0:
+            size = _take(rest, taken, size, source, a, amount)
+            size = _take(rest, taken, size, a, sink, amount)
+            done += amount
+    while done < most:
+        after[:] = -1
+        after[sink], queue[0], head, tail = sink, sink, 0, 1
+        while head < tail and after[source] < 0:
+            b = queue[head]
+            head += 1
+            if rest[b, source] > 0:
+                after[source] = b
+                break
+            for a in range(count):
+                if rest[b, a] > 0 and after[a] < 0:
+                    after[a] = b
+                    queue[tail] = a
+                    tail += 1
+        if after[source] < 0:
+            break
+        amount, a = most - done, source
+        while a != sink:
+            amount = min(amount, rest[after[a], a])
+            a = after[a]
+        if size + count > len(taken):
+            taken = np.concatenate((taken, np.empty_like(taken)))
+        a = source
+        while a != sink:
+            size = _take(rest, taken, size, a, after[a], amount)
+            a = after[a]
+        done += amount
+    for i in range(size):
+        a, b, amount = taken[i]
+        rest[b, a] += amount
+        rest[a, b] -= amount
+    return done
+
+
 @compiled
 def all_reached(capacity: I64, members: I64, total: int) -> bool:
     """Whether all chunks can reach every member."""
-    source = len(capacity) - 1
-    flow = np.zeros_like(capacity)
+    into, source = capacity.T.copy(), len(capacity) - 1
+    reached = True
     for sink in members:
-        flow[:] = 0
-        if push(capacity, flow, source, sink, total) < total:
-            return False
-    return True
+        reached = reached and _flow_into(into, source, sink, total) == total
+    return reached
 
 
 @compiled
@@ -152,7 +208,8 @@ def pack(capacity: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
     Returns (done, root of each tree, number of equal trees, edges (a, b) of each tree in the order of growth).
     """
     count = len(capacity)
-    left = roots.copy()
+    left, into = roots.copy(), np.zeros((count + 2, count + 2), dtype=np.int64)
+    into[:count, :count] = capacity.T
     tree_root, tree_times = np.empty(64, dtype=np.int64), np.empty(64, dtype=np.int64)
     tree_edges = np.empty((64, count - 1, 2), dtype=np.int64)
     trees = 0
@@ -164,7 +221,7 @@ def pack(capacity: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
                 tree_root = np.concatenate((tree_root, np.empty_like(tree_root)))
                 tree_times = np.concatenate((tree_times, np.empty_like(tree_times)))
                 tree_edges = np.concatenate((tree_edges, np.empty_like(tree_edges)))
-            times = _grow(capacity, left, root, -(-roots[root] // _PARTS), tree_edges[trees])
+            times = _grow(capacity, into, left, root, -(-roots[root] // _PARTS), tree_edges[trees])
             if times == 0:
                 return False, tree_root[:trees], tree_times[:trees], tree_edges[:trees]
             tree_root[trees], tree_times[trees] = root, times
@@ -173,33 +230,40 @@ def pack(capacity: I64, roots: I64) -> tuple[bool, I64, I64, I64]:
 
 
 @maker
-def _grow(capacity: I64, left: I64, root: int, most: int, edges: I64) -> int:
+def _grow(capacity: I64, into: I64, left: I64, root: int, most: int, edges: I64) -> int:
     """Grow one tree, as often as its edges allow, by shallow edges first. Takes its capacity and roots; 0 if stuck.
 
-    Copies that an edge cannot carry are returned to the root: the rest stays packable.
+    Copies that an edge cannot carry are returned to the root: the rest stays packable. `into[b, a]` is
+    `capacity[a, b]`, with room for two more nodes.
     """
     count, times = len(capacity), min(left[root], most)
     left[root] -= times
     depth, full = np.full(count, -1, dtype=np.int64), np.zeros((count, count), dtype=np.bool_)
     depth[root] = 0
     for at in range(count - 1):
-        a, b, taken = _next_edge(capacity, left, depth, times, full)
+        a, b, taken = _next_edge(capacity, into, left, depth, times, full)
         if taken < times:  # return the other copies
             left[root] += times - taken
             for i in range(at):
-                capacity[edges[i, 0], edges[i, 1]] += times - taken
+                _change(capacity, into, edges[i, 0], edges[i, 1], times - taken)
             full[:] = False
             times = taken
         if not times:
             return 0
-        capacity[a, b] -= times
+        _change(capacity, into, a, b, -times)
         depth[b] = depth[a] + 1
         edges[at] = a, b
     return int(times)
 
 
 @maker
-def _next_edge(capacity: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
+def _change(capacity: I64, into: I64, a: int, b: int, amount: int) -> None:
+    capacity[a, b] += amount
+    into[b, a] += amount
+
+
+@maker
+def _next_edge(capacity: I64, into: I64, left: I64, depth: I64, times: int, full: Bool) -> tuple[int, int, int]:
     """Of the shallowest edges that may be taken, the one with most capacity, and for how many copies.
 
     `full` marks the edges that may not be taken.
@@ -217,7 +281,7 @@ def _next_edge(capacity: I64, left: I64, depth: I64, times: int, full: Bool) -> 
         if most == 0:
             d += 1
             continue
-        taken = _allowed(capacity, left, depth, times, a, b)
+        taken = _allowed(into, left, depth, times, a, b)
         if taken:
             return a, b, taken
         full[a, b] = True
@@ -225,22 +289,16 @@ def _next_edge(capacity: I64, left: I64, depth: I64, times: int, full: Bool) -> 
 
 
 @maker
-def _allowed(capacity: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
+def _allowed(into: I64, left: I64, depth: I64, times: int, a: int, b: int) -> int:
     """How many copies of a growing tree may take the edge from a to b, such that all sets with b stay reachable."""
-    count = len(capacity)
-    amount = min(times, capacity[a, b])
-    inside = np.zeros((count + 2, count + 2), dtype=np.int64)
-    inside[:count, :count] = capacity
-    inside[a, b] -= amount
-    tree, source = count, count + 1
-    need = 0
+    count, amount = len(left), min(times, into[b, a])
+    tree, source = count, count + 1  # the two more nodes: what the tree has, and what is left at the roots
     for v in range(count):
-        inside[source, v] = left[v]
-        need += left[v]
-        if depth[v] >= 0:
-            inside[tree, v] = times - amount
-    inside[source, tree] = times - amount
-    need += times - amount
-    flow = np.zeros_like(inside)
-    short = need - push(inside, flow, source, b, need)
+        into[v, source] = left[v]
+        into[v, tree] = times - amount if depth[v] >= 0 else 0
+    into[tree, source] = times - amount
+    need = left.sum() + times - amount
+    into[b, a] -= amount
+    short = need - _flow_into(into, source, b, need)
+    into[b, a] += amount
     return int(amount - short)
