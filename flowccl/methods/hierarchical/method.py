@@ -149,9 +149,9 @@ def _most_promising_first(options: list[_Option], context: SearchContext) -> Ite
     """The schedules of some options; those that cannot be better are left out.
 
     Estimates are corrected by what the same kind of option took with another number of chunks, over what was expected.
-    Kinds that were not tried are corrected by the mean of the others. The first step takes options while one more is
-    expected to be about as good as the first, or as the best so far; each further step takes one. None begins that
-    would end after the time limit if it took as long as the slowest one so far.
+    Kinds that were not tried are corrected by the mean of the others. If the best kind was tried, it is a step of its
+    own. The next step takes options while one more is expected to be about as good as the first, or as the best so far;
+    each further step takes one. None begins that would end after the time limit if it took as long as the slowest one.
     """
     known = {option.kind: context.incumbents.hints.get(option.kind) for option in options}
     ratios = {kind: ratio for kind, ratio in known.items() if isinstance(ratio, float)}
@@ -173,6 +173,7 @@ def _most_promising_first(options: list[_Option], context: SearchContext) -> Ite
             if found is not None and found.finish_ps < best_ps:
                 best_ps, kept = found.finish_ps, found
         further = waiting[turn + 1 : turn + 2]
-        if not further or further[0][0] > _ALIKE * max(best_ps, first_ps):
+        alone = turn == 0 and option.kind in ratios
+        if alone or not further or further[0][0] > _ALIKE * max(best_ps, first_ps):
             yield kept
             kept = None
