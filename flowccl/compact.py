@@ -106,7 +106,7 @@ def synthesize_compact(
     forward = kind if kind in ("allgather", "alltoall") else "allgather"
     enough_ps = symmetric_bound(topology, forward, size_bytes).ps * (1 + gap)
     best: OneSource | None = None
-    last = began
+    last = time.monotonic()
     for best in _runs(paths, forward, size_bytes, chunks, seed):
         now = time.monotonic()
         if best.finish_ps <= enough_ps or now - began + _FOLLOWING * (now - last) > time_limit_s:

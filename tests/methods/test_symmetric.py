@@ -132,3 +132,12 @@ def test_1024_gpus_expanded(name: str) -> None:
     assert verify(schedule) == []
     blocks = 127 if name == "allgather" else 127 * 8
     assert schedule.finish_us <= blocks * 10**9 / 1024 / 25 / 1000 * 1.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_orbit_of_links_is_idle_in_an_alltoall_on_a_torus(seed):
+    """By pencil: each GPU sends 256 blocks of 1 MB over 8 hops on average, on 4 links of 25 GB/s: 20,480 us."""
+    source_routes = symmetric_routes(machine("torus:16x16"))
+    assert source_routes is not None
+    found = deliver_one(source_routes, source_routes.kinds(10**6), 1, np.random.default_rng(seed))
+    assert found.finish_ps / 1e6 == pytest.approx(20480, rel=1e-4)

@@ -103,18 +103,24 @@ def spread_one(
 
 
 def deliver_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, random: np.random.Generator) -> OneSource:
-    """Alltoall: send every GPU its block of GPU 0's data, on paths that balance the load of the orbits of links."""
+    """Alltoall: send every GPU its block of GPU 0's data, on paths that balance the load of the orbits of links.
+
+    The longest paths go first, from their first hop to their last: hops on one orbit feed those on others. If the
+    longest remaining path went first instead, an orbit that few paths begin with would long be idle.
+    """
     paths = _priced_paths(kinds, random)
     to, root, route, before, tail = _chain(kinds, paths, _balanced(kinds, paths, random))
-    count = len(to)
-    job_kind, tail = np.tile(kinds.route_kind[route], pieces), np.tile(tail, pieces)
+    count, gpus = len(to), paths.route.shape[1]
+    length = np.zeros(gpus, dtype=np.int64)
+    length[to[before < 0]] = tail[before < 0]
+    turn = np.empty(pieces * gpus, dtype=np.int64)
+    turn[np.lexsort((random.random(pieces * gpus), -np.tile(length, pieces)))] = np.arange(pieces * gpus)
+    rank = np.concatenate([turn[p * gpus + to] for p in range(pieces)])
     before = np.concatenate([np.where(before < 0, -1, before + p * count) for p in range(pieces)])
     fed = np.flatnonzero(before >= 0)
     following = np.full(len(before), -1, dtype=np.int64)
     following[before[fed]] = fed  # each hop has at most one next hop
-    order = np.lexsort((random.random(len(tail)), -tail))
-    rank = np.empty(len(tail), dtype=np.int64)
-    rank[order] = np.arange(len(tail))
+    job_kind = np.tile(kinds.route_kind[route], pieces)
     finish, start = schedule_jobs(kinds, job_kind, before, following, rank)
     piece = np.repeat(np.arange(pieces, dtype=np.int32), count)
     all_to, all_root, all_route = (np.tile(column, pieces).astype(np.int32) for column in (to, root, route))
