@@ -33,6 +33,8 @@ class _RouteTable:
     count: I64
     per_byte_ps: F64
     busy_ps: F64
+    between: dict[tuple[int, ...], dict[tuple[int, int], I64]]  # see `LoadedRoutes.between_groups`
+    hops: dict[int, tuple[tuple[int, ...], I64, F64]]  # of routes in use: links, twice, and how long a byte takes
 
 
 @lru_cache(maxsize=8)
@@ -49,7 +51,9 @@ def _route_table(topology: Topology) -> _RouteTable:
     first[near.src, near.end], count[near.src, near.end] = near.pair_ptr[:-1], np.diff(near.pair_ptr)
     per_byte_ps = np.append(1000.0 / topology.link_GBps, 0.0)
     busy_ps = _busy_times(topology, links, per_byte_ps)
-    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, busy_ps)
+    return _RouteTable(
+        near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, busy_ps, {}, {}
+    )
 
 
 def _busy_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
@@ -84,11 +88,10 @@ class LoadedRoutes:
 
     def __init__(self, topology: Topology, load_ps: F64) -> None:
         self.topology, self.load_ps = topology, load_ps
-        table = _route_table(topology)
+        self.table = table = _route_table(topology)
         self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
         self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
         self.per_byte_ps, self.busy_ps = table.per_byte_ps, table.busy_ps
-        self.known: dict[tuple[int, int], I64] = {}
         self.stars: dict[tuple[bytes, bytes], tuple[I64, I64, NDArray[np.bool_]]] = {}
         self.uneven: dict[tuple[int, ...], bool] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
@@ -97,11 +100,17 @@ class LoadedRoutes:
         """The routes from one node to another that is its neighbour."""
         return np.arange(self.first[a, b], self.first[a, b] + self.count[a, b])
 
-    def between(self, key: tuple[int, int], senders: list[int], receivers: list[int]) -> I64:
-        """The routes from any of some nodes to any of some others; `key` names the two sets."""
-        if key not in self.known:
-            self.known[key] = np.flatnonzero(np.isin(self.src, senders) & np.isin(self.end, receivers))
-        return self.known[key]
+    def between_groups(self, label: tuple[int, ...]) -> dict[tuple[int, int], I64]:
+        """The routes from each group to each other one; `label` is the group of every GPU."""
+        if label not in self.table.between:
+            group = np.array(label)
+            routes = np.flatnonzero(self.joins_groups(group))
+            pairs = np.stack((group[self.src[routes]], group[self.end[routes]]))
+            order = np.lexsort(pairs[::-1])
+            starts = np.flatnonzero(np.diff(pairs[:, order], axis=1, prepend=-1).any(axis=0))
+            keys = map(tuple, pairs[:, order[starts]].T.tolist())
+            self.table.between[label] = dict(zip(keys, np.split(routes[order], starts[1:]), strict=True))
+        return self.table.between[label]
 
     def joins_groups(self, label: I64) -> NDArray[np.bool_]:
         """Whether each route leads from a GPU of one group to a GPU of another; `label` is the group of every GPU."""
@@ -173,9 +182,12 @@ class LoadedRoutes:
 
     def add_route(self, route: int, size: int) -> tuple[int, ...]:
         """Count bytes on a route, and return its links."""
-        links = self.links_of(route)
-        self.load_ps[links] += size * self.busy_ps[route, : len(links)]
-        return tuple(links)
+        if route not in self.table.hops:
+            own = self.near.routes.links(route)
+            self.table.hops[route] = own, np.array(own), self.busy_ps[route, : len(own)]
+        links, places, busy_ps = self.table.hops[route]
+        self.load_ps[places] += size * busy_ps
+        return links
 
     def links_of(self, route: int) -> list[int]:
         """The links of a route."""

@@ -16,8 +16,7 @@ from flowccl.methods.hierarchical.loads import LoadedRoutes
 I64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A transfer of a tree: from its parent to one end, or to several through a switch that copies."""
 
     parent: int
@@ -65,7 +64,7 @@ class TreeBuilder:
             for label in shape.labels
         ]
         self.routes_among: dict[tuple[int, ...], I64] = {}
-        self.own_routes: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+        self.own_routes: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}  # by level
         self.fixed: dict[tuple[int, ...], _FixedEdges | None] = {}  # by root and wanted GPUs, and whether one by one
         self.trees_inside: dict[int, int] = {}  # of each innermost group, so far
         self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
@@ -76,7 +75,7 @@ class TreeBuilder:
         """The edges of a tree from the root to all wanted GPUs, parents first."""
         wanted = [rank for rank in wanted if rank != root]
         if level == len(self.shape.labels):
-            return self._inside(root, wanted, size)
+            return self._inside(root, wanted, size) if wanted else []
         label = self.shape.labels[level]
         count = max(label) + 1
         home, per_group = label[root], dict[int, list[int]]()
@@ -103,37 +102,36 @@ class TreeBuilder:
         Several edges where no route joins the two groups.
         """
         source = self.shape.labels[level][holder]
-        senders, receivers = self.members[level][source], self.members[level][group]
-        key = (level * 100_000 + source, group)
-        routes = self.network.between(key, senders, receivers)
-        if not len(routes):
+        routes = self.network.between_groups(self.shape.labels[level]).get((source, group))
+        if routes is None:
             path = self.network.path(holder, wanted[0])
             return self._path(path, size)
-        if key not in self.own_routes:
-            self.own_routes[key] = self._own_routes(routes)
-        best, end = self.own_routes[key].get(holder, (-1, -1))
+        if level not in self.own_routes:
+            self.own_routes[level] = self._own_routes(np.array(self.shape.labels[level]))
+        best, end = self.own_routes[level].get((holder, group), (-1, -1))
         if end not in wanted:
             best = self.choose(routes, holder, have, wanted, size)
+            end = int(self.network.end[best])
         links = self.network.add_route(best, size)
-        return [Edge(int(self.network.src[best]), (int(self.network.end[best]),), links)]
+        return [Edge(int(self.network.src[best]), (end,), links)]
 
-    def _own_routes(self, routes: I64) -> dict[int, tuple[int, int]]:
-        """The route along the rail of each sender, and its end: what `choose` returns if the end wants the chunk.
+    def _own_routes(self, label: I64) -> dict[tuple[int, int], tuple[int, int]]:
+        """The route along the rail of each sender to each group, and its end: what `choose` takes if the end wants it.
 
-        A sender without exactly one such route is left out, and so are all where a link is overloaded.
+        There is none where a sender has several such routes, or where a link is overloaded.
         """
         network = self.network
-        if network.overloaded[network.links[routes]].any():
-            return {}
+        routes = np.flatnonzero(network.joins_groups(label))
         src, end = network.src[routes], network.end[routes]
         off_rail = self.index[end] != self.index[src]
-        result = {}
-        for sender in np.unique(src).tolist():
-            own = np.flatnonzero(src == sender)
-            nearest = own[off_rail[own] == off_rail[own].min()]
-            if len(nearest) == 1:
-                result[sender] = int(routes[nearest[0]]), int(end[nearest[0]])
-        return result
+        columns = np.stack((src, label[end], off_rail))
+        order = np.lexsort(columns[::-1])
+        is_first = np.diff(columns[:2, order], axis=1, prepend=-1).any(axis=0)
+        is_alone = np.diff(columns[:, order], axis=1, append=-1).any(axis=0)
+        kept = order[is_first & is_alone]
+        kept = kept[~network.overloaded[network.links[routes[kept]]].any(axis=1)]
+        keys = zip(src[kept].tolist(), label[end[kept]].tolist(), strict=True)
+        return dict(zip(keys, zip(routes[kept].tolist(), end[kept].tolist(), strict=True), strict=True))
 
     def choose(self, routes: I64, holder: int, have: list[int], wanted: list[int], size: int) -> int:
         """Of some routes into a group, the best one: fewest further hops, then along the rail, then the least load.
@@ -146,12 +144,11 @@ class TreeBuilder:
         before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
         hops = (src != holder) + before.astype(np.int64) + 2 * behind
         off_rail = self.index[end] != self.index[src]
-        overloaded = network.overloaded[network.links[routes]].any(axis=1)
-        if not overloaded.any():
-            nearest = np.flatnonzero(hops == hops.min())
-            nearest = nearest[off_rail[nearest] == off_rail[nearest].min()]
-            if len(nearest) == 1:
-                return int(routes[nearest[0]])
+        overloaded = np.asarray(network.overloaded[network.links[routes]].any(axis=1))
+        nearest = np.flatnonzero(hops == hops.min())
+        nearest = nearest[off_rail[nearest] == off_rail[nearest].min()]
+        if len(nearest) == 1 and not overloaded[nearest[0]]:
+            return int(routes[nearest[0]])
         gateways = np.flatnonzero(np.bincount(end))
         place = np.searchsorted(gateways, end)
         cost = network.route_cost(routes, size) + self.spread_cost(gateways, wanted, size)[place]
@@ -196,8 +193,6 @@ class TreeBuilder:
 
     def _inside(self, root: int, wanted: list[int], size: int) -> list[Edge]:
         """From the root to all wanted GPUs: through a switch that copies, else one by one or along a chain."""
-        if not wanted:
-            return []
         alone = self.shape.inside == "mixed" and self._is_turn_of_single_copies(root, len(wanted))
         key = (root, *wanted, int(alone))
         if key not in self.fixed:
