@@ -29,11 +29,12 @@ _BISECTIONS, _GRID = 60, 1 << 20
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
-def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
+def with_reductions(method: Method, *, by_bandwidth: bool = False, replans: bool = True) -> Method:
     """The method, extended to reductions: allreduce is the concatenation of a reduction and a distribution.
 
     In an allreduce, each block is reduced at its owner. The owners are all ranks in turn, or, `by_bandwidth`, ranks
-    with more bandwidth own more blocks; on machines of direct links, see `owners_on_direct_links`.
+    with more bandwidth own more blocks; on machines of direct links, see `owners_on_direct_links`. If it `replans`, one
+    half may be planned again for the bandwidth that the other half leaves.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -49,7 +50,7 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False) -> Method:
             halves = demand.halves_at(owners_on_time(demand))
         elif (owners := owners_on_direct_links(problem)) is not None:
             halves = demand.halves_at(owners)
-        return _concatenated_halves(method, topology, demand, halves, context)
+        return _concatenated_halves(method, topology, demand, halves, context, replans)
 
     return run
 
@@ -135,10 +136,11 @@ def owners_on_time(demand: Demand) -> NDArray[np.int32]:
 
 
 def _concatenated_halves(
-    method: Method, topology: Topology, demand: Demand, halves: Halves, context: SearchContext
+    method: Method, topology: Topology, demand: Demand, halves: Halves, context: SearchContext, replans: bool
 ) -> Iterator[Schedule | None]:
     """Improve both halves, alone or one together with the other, and concatenate them after every improvement."""
     search = _HalvesSearch(method, topology, demand, halves, context)
+    search.replans &= replans
     turn = 0
     while True:
         stride = 2 << min(search.idle_replans // 2, 5)  # less and less often without improvement

@@ -100,7 +100,7 @@ class PortfolioSearch:
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             early = useful and self.context.budget.has_time(_OTHERS * self.context.budget.time_limit_s)
-            others = [] if early else [(name, 1) for name in missing]
+            others = [(name, 1) for name in missing if not early or traits_of(name).pipelines]
             return [(self._open(name, count), 1) for name, count in [*useful, *others]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         hopeful = [arm for arm in young if arm.best is None or arm.best_ps < 2 * self.best_ps]

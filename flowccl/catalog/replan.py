@@ -171,7 +171,7 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
 
 
 def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
-    """The plan of the first quick method that suits the faulty machine, and one with operations of switches.
+    """The plan of the first quick method that suits the faulty machine, and those of halves and of switches.
 
     The links of the machine already have the message costs of the runtime. Runtimes run in-network operations only as
     the method `in-network` uses them: for the others, switches forward.
@@ -180,6 +180,7 @@ def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]
     plain = topology if runtime is None else on_runtime(topology, runtime, runtime)
     quick = (_after_steps(method, plain, schedule.demand, steps) for method in _METHODS)
     found = [next((made for made in quick if made is not None), None)]
+    found.append(_after_steps("hierarchical-halves", plain, schedule.demand, steps))
     if runtime is not None and any(node.reduces for node in topology.nodes[topology.num_gpus :]):
         found.append(_after_steps("in-network", topology, schedule.demand, steps))
     return [replace(made, runtime=runtime) for made in found if made is not None]

@@ -7,7 +7,7 @@ CONTRIBUTING.md walks through it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Literal
 
@@ -170,10 +170,10 @@ def _trees_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
     return chunks_for_gap(problem, gap, context)
 
 
-def _useful_for_hierarchy(problem: Problem) -> int:
+def _useful_for_hierarchy(problem: Problem, *, halves: bool = False) -> int:
     from flowccl.methods.hierarchical.method import useful_chunks
 
-    return useful_chunks(problem)
+    return useful_chunks(problem, halves=halves)
 
 
 _ONE_SCHEDULE = Traits(one_schedule=True)
@@ -188,8 +188,20 @@ _METHODS = (
         trunks=True,
         loops=(*_EVERY, "hierarchical"),
         useful_chunks=_useful_for_hierarchy,
-        traits=_ONE_SCHEDULE,
+        traits=Traits(one_schedule=True, pipelines=True),
         in_auto=suitability.suits_hierarchy,
+    ),
+    MethodInfo(
+        name="hierarchical-halves",
+        load="flowccl.methods.hierarchical:hierarchical_halves",
+        summary="allreduce: a reduce-scatter and an allgather, both along trees over the levels of the machine",
+        reductions="native",
+        allreduce=True,
+        trunks=True,
+        loops=(*_EVERY, "hierarchical"),
+        useful_chunks=partial(_useful_for_hierarchy, halves=True),
+        traits=Traits(one_schedule=True, pipelines=True),
+        in_auto=suitability.suits_hierarchical_halves,
     ),
     MethodInfo(
         name="in-network",

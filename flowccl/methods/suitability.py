@@ -90,6 +90,11 @@ def suits_hierarchy(problem: Problem) -> bool:
     return suits_baselines(problem) and bool(problem.hierarchy.levels)
 
 
+def suits_hierarchical_halves(problem: Problem) -> bool:
+    """An allreduce on a machine with several levels: other reductions with several destinations are halves anyway."""
+    return suits_hierarchy(problem) and problem.allreduce_ranks is not None
+
+
 def suits_joint_trees(problem: Problem) -> bool:
     """An allreduce over dedicated links."""
     return is_plain_search(problem) and problem.is_allreduce

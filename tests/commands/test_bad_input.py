@@ -131,7 +131,7 @@ def test_late_names_the_gpus_of_the_machine(capsys, machine, late, message):
 
 def test_an_unknown_method_is_refused_with_the_list_of_methods(capsys):
     message = refused(capsys, *SYNTH.split(), "--method", "quantum")
-    assert message.startswith("unknown method 'quantum'; the methods are auto, hierarchical, in-network, greedy, ")
+    assert message.startswith("unknown method 'quantum'; the methods are auto, hierarchical, hierarchical-halves, ")
     assert "did you mean" not in message
 
 

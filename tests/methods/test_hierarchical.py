@@ -12,7 +12,7 @@ from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import chunk_plan, first_chunks, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.loads import LoadedRoutes
-from flowccl.methods.hierarchical.method import hierarchical
+from flowccl.methods.hierarchical.method import _spread_options, hierarchical
 from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.hierarchical.variants import TreeVariant
@@ -64,9 +64,9 @@ def leaf_and_spine() -> Topology:
     return Topology("leaf-and-spine", tuple(nodes), tuple(links))
 
 
-def best(topology: Topology, name: str, size_bytes: int, chunks: int = 1) -> Schedule:
+def best(topology: Topology, name: str, size_bytes: int, chunks: int = 1, method: str = "hierarchical") -> Schedule:
     problem = Problem(topology, collective(name, topology.num_gpus, size_bytes, chunks))
-    found = [one for one in islice(load_method("hierarchical")(problem, SearchContext.with_limit(60.0)), 4) if one]
+    found = [one for one in islice(load_method(method)(problem, SearchContext.with_limit(60.0)), 4) if one]
     assert all(verify(one) == [] for one in found)
     return found[-1]
 
@@ -119,7 +119,7 @@ def test_three_levels_use_the_spine_once():
 
 
 def test_estimates_are_corrected_by_what_options_took_with_another_number_of_chunks():
-    """Two halves are later than an exchange here, so they would not be tried in the first step."""
+    """Chunks with roots are later than an exchange here, so they would not be tried in the first step."""
     problem, context = Problem(rails(2, 8), collective("allreduce", 16, 1_000_000, 8)), SearchContext.with_limit(60.0)
     best = next(hierarchical(problem, context))
     assert best is not None
@@ -128,10 +128,10 @@ def test_estimates_are_corrected_by_what_options_took_with_another_number_of_chu
     assert isinstance(ratio, float)
     assert 0.8 < ratio < 1.25
     context.incumbents.hints |= {known: 9.0 for known, *_ in context.incumbents.reported_hints}
-    context.incumbents.hints[f"hierarchical {TreeVariant((0,), 'direct')} True"] = 0.1
-    halves, *others = islice(hierarchical(problem, context), 40)
-    assert halves is not None
-    assert halves.finish_ps > best.finish_ps
+    context.incumbents.hints[f"hierarchical {TreeVariant((0,), 'direct', rooted=True)}"] = 0.1
+    rooted, *others = islice(hierarchical(problem, context), 40)
+    assert rooted is not None
+    assert rooted.finish_ps > best.finish_ps
     assert best.finish_ps in [one.finish_ps for one in others if one]
 
 
@@ -178,11 +178,44 @@ def test_an_alltoall_between_hosts_uses_all_rails_fully():
 
 
 @pytest.mark.parametrize("name", ["dgx1", "torus:4x4", "ring:4"])
-def test_a_machine_with_one_level_is_refused(name):
+@pytest.mark.parametrize("method", ["hierarchical", "hierarchical-halves"])
+def test_a_machine_with_one_level_is_refused(name, method):
     topology = machine(name)
-    problem = Problem(topology, collective("allgather", topology.num_gpus, 10**6))
-    with pytest.raises(DemandError, match=f"needs several hosts with several GPUs each; {name} has one level"):
-        next(load_method("hierarchical")(problem, SearchContext.with_limit(1.0)))
+    problem = Problem(topology, collective("allreduce", topology.num_gpus, 10**6))
+    message = f"^method {method} needs several hosts with several GPUs each; {name} has one level$"
+    with pytest.raises(DemandError, match=message):
+        next(load_method(method)(problem, SearchContext.with_limit(1.0)))
+
+
+def test_halves_are_only_for_reductions_with_several_destinations():
+    problem = Problem(rails(2, 2), collective("allgather", 4, 10**6))
+    with pytest.raises(DemandError, match="hierarchical-halves is for reductions with several destinations"):
+        next(load_method("hierarchical-halves")(problem, SearchContext.with_limit(1.0)))
+
+
+def test_halves_of_an_allreduce_take_no_longer_than_two_allgathers():
+    """On the fat tree, an allgather mixes multicasts with single copies; chunks with roots take longer."""
+    fat_tree = machine("dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription=2")
+    halves = best(fat_tree, "allreduce", 64_000_000, 4, "hierarchical-halves")
+    assert halves.method == "hierarchical-halves"
+    assert halves.finish_ps <= 2 * best(fat_tree, "allgather", 64_000_000, 4).finish_ps
+    assert halves.finish_ps < best(fat_tree, "allreduce", 64_000_000, 4).finish_ps
+
+
+@pytest.mark.parametrize("hosts", ["ndv2:2", "dgx_a100:2", "dgx_h100:2"])
+def test_halves_on_real_hosts(hosts):
+    whole, topology = best(machine(hosts), "allgather", 960_000), machine(hosts)
+    assert best(topology, "allreduce", 960_000, 1, "hierarchical-halves").finish_ps <= 2 * whole.finish_ps
+
+
+def test_multicasts_are_mixed_with_single_copies_only_where_the_switch_is_the_bottleneck():
+    """Beside a slow network card it is not; on the fat tree a multicast leaves a port of the NVSwitch idle."""
+    kinds = []
+    fat_tree = machine("dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription=2")
+    for topology in (with_faults(machine("dgx_h100:8"), slow=["gpu3 <-> rail3=100Gb/s"]), fat_tree):
+        problem = Problem(topology, collective("allgather", topology.num_gpus, 64_000_000, 4))
+        kinds.append({option.variant.inside for option in _spread_options(problem)})
+    assert kinds == [{"star"}, {"star", "mixed"}]
 
 
 @pytest.mark.parametrize("name", ["allgather", "alltoall", "gather", "allreduce", "reduce_scatter"])

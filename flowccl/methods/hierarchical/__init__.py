@@ -3,6 +3,6 @@
 BlueConnect and NCCL's PXN are special cases, see docs/methods/hierarchical.md.
 """
 
-from flowccl.methods.hierarchical.method import hierarchical
+from flowccl.methods.hierarchical.method import hierarchical, hierarchical_halves
 
-__all__ = ["hierarchical"]
+__all__ = ["hierarchical", "hierarchical_halves"]

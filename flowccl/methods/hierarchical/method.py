@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 from flowccl.adapters.reduction import with_reductions
@@ -34,26 +35,37 @@ def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of all variants, the most promising first."""
-    if not problem.hierarchy.levels:
-        name = problem.topology.name
-        raise DemandError(f"method hierarchical needs several hosts with several GPUs each; {name} has one level")
+    _check_levels(problem, "hierarchical")
     if problem.allreduce_ranks is None:
         return with_reductions(_along_trees)(problem, context)
-    return _most_promising_first(_allreduce_options(problem, context), context)
+    return _most_promising_first(_allreduce_options(problem), context)
 
 
-def useful_chunks(problem: Problem) -> int:
+def _check_levels(problem: Problem, method: str) -> None:
+    """Raise DemandError where the machine has one level."""
+    if not problem.hierarchy.levels:
+        name = problem.topology.name
+        raise DemandError(f"method {method} needs several hosts with several GPUs each; {name} has one level")
+
+
+def hierarchical_halves(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    """An allreduce as a reduce-scatter and an allgather, each along trees of all variants."""
+    _check_levels(problem, "hierarchical-halves")
+    for found in with_merged_lanes(with_reductions(_along_trees, replans=False))(problem, context):
+        yield None if found is None else replace(found, method="hierarchical-halves")
+
+
+def useful_chunks(problem: Problem, *, halves: bool = False) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     lanes = merge_lanes(problem.topology)
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
-    if problem.allreduce_ranks is None:
-        problem = Problem(problem.topology, _spread_demand(problem))
-        options = _spread_options(problem)
+    if halves or problem.allreduce_ranks is None:
+        options = _spread_options(Problem(problem.topology, _spread_demand(problem)))
     else:
-        options = _allreduce_options(problem, SearchContext.with_limit(1.0))
+        options = _allreduce_options(problem)
     finish_ps, load_ps = min(option[:2] for option in options)
     filling = (finish_ps - load_ps) / load_ps
-    return 1 << max(int(filling / _FILLING) - 1, 0).bit_length()
+    return 1 << max(ceil(filling / _FILLING) - 1, 0).bit_length()
 
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -68,21 +80,28 @@ class _Option(NamedTuple):
     load_ps: float
     make: Callable[[], Schedule | None]
     variant: TreeVariant
-    halves: bool = False  # an allreduce as a reduce-scatter and an allgather
 
     @property
     def kind(self) -> str:
         """What the option has in common with one for another number of chunks: a key of hints."""
-        return f"hierarchical {replace(self.variant, exchanged=min(self.variant.exchanged, 1))} {self.halves}"
+        return f"hierarchical {replace(self.variant, exchanged=min(self.variant.exchanged, 1))}"
 
 
 def _spread_options(problem: Problem) -> list[_Option]:
-    """The variants of a demand without reductions; multicasts alone leave one port of a switch idle."""
+    """The variants of a demand without reductions; multicasts alone leave one port of a switch idle.
+
+    Multicasts are mixed with single copies where that is expected to be earlier.
+    """
     some = variants(problem)
     mixed = [one for one in some if one.inside == "mixed"]
     idle = 1 + 1 / (largest_group(problem) - 1) if mixed else 1.0
-    others = [one for one in some if one.inside != "mixed"]
-    return _tree_options(problem, others, idle) + _tree_options(problem, mixed)
+    options = _tree_options(problem, [one for one in some if one.inside != "mixed"], idle)
+    finish_ps = {option.variant: option.finish_ps for option in options}
+    return options + [
+        option
+        for option in _tree_options(problem, mixed)
+        if option.finish_ps < finish_ps.get(replace(option.variant, inside="star"), float("inf"))
+    ]
 
 
 def _tree_options(problem: Problem, some: list[TreeVariant], idle: float = 1.0) -> list[_Option]:
@@ -91,29 +110,21 @@ def _tree_options(problem: Problem, some: list[TreeVariant], idle: float = 1.0) 
     return [_Option(*estimate, make, one) for estimate, make, one in known if estimate is not None]
 
 
-def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option]:
-    """Chunks have roots, with one plan for both halves or the same plan for each half; or groups exchange chunks.
+def _allreduce_options(problem: Problem) -> list[_Option]:
+    """Chunks have roots, or groups exchange them, or some of both.
 
     Exchanges send more between groups, so they are planned only where links are fast enough for them.
     """
-    trees, half = variants(problem), Problem(problem.topology, _spread_demand(problem))
-    direct = [replace(one, rooted=True) for one in trees if one.between == "direct"]
+    direct = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
     planned = planned_blocks(problem, direct[0])
     if planned is not None and not planned.planner.roots.is_even:
         direct += [replace(one, near_roots=True) for one in direct]
     rooted = _tree_options(problem, direct)
-    options = list(rooted)
-    for variant in trees:
-        make = partial(_two_halves, problem, variant, context)
-        options += [
-            _Option(2 * one.finish_ps, 2 * one.load_ps, make, variant, halves=True)
-            for one in _tree_options(half, [variant])
-        ]
-    best_ps = min(option.finish_ps for option in options)
+    best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
     some = [one for one in exchange_variants(problem) if least_exchange_ps(problem, one) < best_ps]
     exchanges = _tree_options(problem, some)
     mixed = [_partly_exchanged(problem, one, other) for one in rooted for other in exchanges]
-    return [*options, *exchanges, *(option for option in mixed if option is not None)]
+    return [*rooted, *exchanges, *(option for option in mixed if option is not None)]
 
 
 def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _Option | None:
@@ -126,15 +137,6 @@ def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _
     mixed = replace(variant, exchanged=every)
     make = partial(schedule_of, problem, mixed)
     return _Option(rooted.finish_ps + more_ps, rooted.load_ps + more_ps, make, mixed)
-
-
-def _two_halves(problem: Problem, variant: TreeVariant, context: SearchContext) -> Schedule | None:
-    """An allreduce as a reduce-scatter and an allgather along trees of a variant."""
-
-    def half(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-        yield schedule_of(problem, variant)
-
-    return next(with_reductions(half)(problem, context), None)
 
 
 def _spread_demand(problem: Problem) -> Demand:
