@@ -290,10 +290,11 @@ class PortfolioSearch:
             late = not self.context.budget.has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             if arm.over or (self.steps and self.context.budget.steps is None and late):
                 break
-            if arm.name in self.methods:
-                self.useful_chunks(arm.name)  # plans for all chunk counts, which is no part of a step
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
             try:
+                if arm.name in self.methods:
+                    self.useful_chunks(arm.name)  # plans for all chunk counts, which is no part of a step
+                    began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
                 best = arm.step() or best
             except Exception as error:  # an error of one method does not end the search of the others
                 if len(self.methods) == 1:

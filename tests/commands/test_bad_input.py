@@ -129,6 +129,13 @@ def test_late_names_the_gpus_of_the_machine(capsys, machine, late, message):
     assert refused(capsys, "synth", machine, "allgather", "--size", "1MB", "--late", late) == message
 
 
+@pytest.mark.parametrize("method", ["hierarchical", "hierarchical-halves"])
+def test_a_machine_with_one_level_is_refused_by_hierarchical_methods(capsys, method):
+    """Chunk counts are planned before the first step, so the machine must be checked before that, too."""
+    message = refused(capsys, "synth", "torus:4x4", "allreduce", "--size", "1MB", "--method", method)
+    assert message == f"method {method} needs several hosts with several GPUs each; torus:4x4 has one level"
+
+
 def test_an_unknown_method_is_refused_with_the_list_of_methods(capsys):
     message = refused(capsys, *SYNTH.split(), "--method", "quantum")
     assert message.startswith("unknown method 'quantum'; the methods are auto, hierarchical, hierarchical-halves, ")

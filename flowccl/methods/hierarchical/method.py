@@ -59,6 +59,7 @@ def useful_chunks(problem: Problem, *, halves: bool = False) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     lanes = merge_lanes(problem.topology)
     problem = problem if lanes is None else Problem(lanes.original, problem.demand)
+    _check_levels(problem, "hierarchical-halves" if halves else "hierarchical")
     if halves or problem.allreduce_ranks is None:
         options = _spread_options(Problem(problem.topology, _spread_demand(problem)))
     else:
