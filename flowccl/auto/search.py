@@ -100,7 +100,7 @@ class PortfolioSearch:
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             early = useful and self.context.budget.has_time(_OTHERS * self.context.budget.time_limit_s)
-            others = [(name, 1) for name in missing if not early or traits_of(name).pipelines]
+            others = [(name, 1) for name in missing if not early or traits_of(name).begins_early]
             return [(self._open(name, count), 1) for name, count in [*useful, *others]]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         hopeful = [arm for arm in young if arm.best is None or arm.best_ps < 2 * self.best_ps]
@@ -160,15 +160,15 @@ class PortfolioSearch:
         return self._useful_counts(name) or ([self._next_count(name, mine)] if more else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or what there is time for."""
+        """The chunk count with which a method is said to be good, or what there is time for; the next if it leads."""
         mine = self._arms_of(name)
         if not mine or not mine[-1].taken or not (len(mine) == 1 or self._may_gain(mine)):
             return []
-        least, most = mine[-1].count, self.useful_chunks(name)
+        least, leads = mine[-1].count, mine[-1].traits.begins_early and mine[-1].best_ps <= self.best_ps
+        most = max(self.useful_chunks(name), self._above(mine, least) if leads else 0)
         highest = (most.bit_length() - 1) // (2 if len(mine) == 1 else 1)  # first half of the way, to see what is best
-        powers = [1 << k for k in range(highest, 0, -1)]
-        counts = [count for count in [*powers, self._above(mine, least)] if least < count <= most]
-        found = [count for count in counts if self.counts.demand(count) and self._fits(mine[-1], count)][:1]
+        counts = [*(1 << k for k in range(highest, 0, -1)), self._above(mine, least)]
+        found = [n for n in counts if least < n <= most and self.counts.demand(n) and self._fits(mine[-1], n)][:1]
         skipped = len(mine) > 1 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
 

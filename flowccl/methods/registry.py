@@ -181,6 +181,15 @@ _ALL = frozenset(Constraint)
 
 _METHODS = (
     MethodInfo(
+        name="in-network",
+        load="flowccl.methods.in_network:in_network",
+        summary="allreduce inside a switch that reduces and multicasts (NVLS, SHARP)",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        traits=Traits(begins_early=True),
+        in_auto=suitability.has_reducing_switch,
+    ),
+    MethodInfo(
         name="hierarchical",
         load="flowccl.methods.hierarchical:hierarchical",
         summary="trees over the levels of the machine: hosts, racks; gateways share the load",
@@ -188,7 +197,7 @@ _METHODS = (
         trunks=True,
         loops=(*_EVERY, "hierarchical"),
         useful_chunks=_useful_for_hierarchy,
-        traits=Traits(one_schedule=True, pipelines=True),
+        traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchy,
     ),
     MethodInfo(
@@ -200,16 +209,8 @@ _METHODS = (
         trunks=True,
         loops=(*_EVERY, "hierarchical"),
         useful_chunks=partial(_useful_for_hierarchy, halves=True),
-        traits=Traits(one_schedule=True, pipelines=True),
+        traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchical_halves,
-    ),
-    MethodInfo(
-        name="in-network",
-        load="flowccl.methods.in_network:in_network",
-        summary="allreduce inside a switch that reduces and multicasts (NVLS, SHARP)",
-        reductions="native",
-        supports=frozenset({Constraint.BUFFERS}),
-        in_auto=suitability.has_reducing_switch,
     ),
     MethodInfo(
         name="greedy",
