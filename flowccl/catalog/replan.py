@@ -171,7 +171,7 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
 
 
 def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
-    """The plan of the first quick method that suits the faulty machine, and those of halves and of switches.
+    """The plans of the first quick method that suits the machine, of an allreduce in two halves, and with switches.
 
     The links of the machine already have the message costs of the runtime. Runtimes run in-network operations only as
     the method `in-network` uses them: for the others, switches forward.
