@@ -9,6 +9,14 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.verifier.verify import verify
 
 
+def slack(best: Schedule, lean: float, good_ps: float) -> float:
+    """How much later than the best one a schedule may finish, as a fraction of its completion time.
+
+    That is `lean`, but not later than `good_ps` where the best one is not: a gap that the search has reached is kept.
+    """
+    return min(lean, good_ps / best.finish_ps - 1) if 0 < best.finish_ps <= good_ps else lean
+
+
 def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
     """Of all schedules within `lean` of the best one, the verified one with the fewest transfers."""
     near = [one for one in found if one.finish_ps <= best.finish_ps * (1 + lean)]

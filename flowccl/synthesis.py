@@ -17,7 +17,7 @@ from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
 from flowccl.auto.stop import GapReached
 from flowccl.bounds.lower_bound import lower_bound
-from flowccl.choice import best_program, leanest, with_fewer_chunks
+from flowccl.choice import best_program, leanest, slack, with_fewer_chunks
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
@@ -75,9 +75,10 @@ def synthesize(
 
     The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
     counted steps, when `should_stop()` is true, or when the second half of all work improved the completion time by
-    less than `lean`. Of all schedules within `lean` of the best one, that with the fewest transfers is returned. No
-    chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block itself is. `lean=0, gap=0,
-    min_chunk_bytes=1` gives the best that can be found, however small its chunks.
+    less than `lean`. Of all schedules within `lean` of the best one, that with the fewest transfers is returned, but
+    none outside `gap` where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default),
+    unless the block itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its
+    chunks.
 
     `runtime` is the runtime that is to run the schedule: a name such as "mscclpp", or a profile. Its message costs are
     then part of the timing, its limits are constraints, chunks are multiples of 16 bytes (the size is raised where no
@@ -127,14 +128,14 @@ def synthesize(
         raise NothingFoundError(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
-    found = search.found()
+    found, later = search.found(), slack(best, lean, bound.ps * (1 + gap))
     if not interrupted:
-        found += with_fewer_chunks(leanest(found, best, lean), lean, search.schedule_with)
+        found += with_fewer_chunks(leanest(found, best, later), later, search.schedule_with)
     if lanes is not None:
         found, best = [on_trunks(one, lanes) for one in found], _verified(on_trunks(best, lanes))
     lowered = None
     if target.is_ideal:
-        best = leanest(found, best, lean)
+        best = leanest(found, best, later)
     else:
         found = [replace(one, runtime=target) for one in found if not verify(one)]
         switched = in_network_schedules(topology, target, counts.demand, context) if method == "auto" else ()

@@ -2,7 +2,9 @@
 
 from functools import cache
 
-from flowccl.choice import _best_of_methods_first, with_fewer_chunks
+import pytest
+
+from flowccl.choice import _best_of_methods_first, leanest, slack, with_fewer_chunks
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -30,6 +32,20 @@ def test_half_as_many_chunks_as_long_as_they_are_as_good():
 
 def test_there_may_be_no_schedule_with_fewer_chunks():
     assert with_fewer_chunks(planned("hierarchical", 4), 0.005, lambda like, count: None) == []
+
+
+def test_a_gap_that_was_reached_is_not_given_up_for_fewer_transfers():
+    coarse, fine = planned("hierarchical", 2), planned("hierarchical", 4)
+    assert fine.finish_ps < coarse.finish_ps < 1.2 * fine.finish_ps
+    between_ps = (fine.finish_ps + coarse.finish_ps) / 2
+    assert leanest([coarse, fine], fine, slack(fine, 0.2, between_ps)) is fine
+    assert leanest([coarse, fine], fine, slack(fine, 0.2, coarse.finish_ps + 1)) is coarse
+
+
+@pytest.mark.parametrize("good", [0.0, 0.999, 1.005, 2.0])
+def test_without_a_gap_that_was_reached_all_schedules_near_the_best_count(good):
+    best = planned("hierarchical", 4)
+    assert slack(best, 0.005, good * best.finish_ps) == pytest.approx(0.005)
 
 
 def test_the_best_of_every_method_comes_first():

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import clusters, tables
+from flowccl.topology.hierarchy import hierarchy
+from flowccl.topology.machines import machine
 from flowccl.units import parse_bytes
 
 
@@ -55,6 +57,15 @@ def test_rows_are_distinct_valid_and_at_most_240() -> None:
     assert len(whole) == 9 * 4 * 4
     for row in {(row.machine, row.fault): row for row in rows}.values():
         assert row.topology.num_gpus in (16, 32, 64, 72)
+
+
+def test_no_search_finds_the_plans_of_another_one() -> None:
+    """Baselines that ran after `auto` found its plans, and so had more time than their limit."""
+    topology = machine("dgx_a100:2")
+    hierarchy(topology)
+    assert hierarchy.cache_info().currsize
+    clusters._forget()
+    assert not hierarchy.cache_info().currsize
 
 
 def test_an_interrupted_run_goes_on(fast: list[clusters.Row], tmp_path: Path, capsys: Any) -> None:

@@ -11,6 +11,7 @@ from flowccl.errors import InputError, NothingFoundError
 from flowccl.lowered import loadable, lower_for
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.topology.machines import machine
+from tests.topology.test_trunks import dumbbell
 
 MSCCLPP = PROFILES["mscclpp"]
 
@@ -117,3 +118,19 @@ def test_an_in_network_plan_that_does_not_fit_the_sms_is_left_out() -> None:
     found = synthesize(machine("dgx_h100:1"), "allreduce", 1 << 20, runtime="mscclpp", sms=4, steps=40)
     assert found.lowered is not None
     assert found.lowered.threadblocks <= 4
+
+
+def test_a_program_uses_the_whole_trunk():
+    """It took 2.4 times as long as its schedule when a send could take few of the lanes."""
+    tree = machine("dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription=2")
+    found = synthesize(tree, "allgather", 2**26, method="hierarchical", chunks=1, steps=1, runtime="mscclpp")
+    assert found.lowered is not None
+    assert found.lowered.program_us < 1.1 * found.schedule.finish_us
+
+
+def test_a_program_is_as_fast_on_one_link_as_on_many_side_by_side():
+    one, many = (
+        synthesize(dumbbell(16, 400.0, lanes), "alltoall", 2**24, method="direct", runtime="mscclpp", sms=132, steps=1)
+        for lanes in (1, 8)
+    )
+    assert one.lowered == many.lowered

@@ -64,7 +64,7 @@ class PortfolioSearch:
         pool = ThreadPoolExecutor(self.workers)
         try:
             while turns := self._within_steps(self._round()):
-                turns.sort(key=lambda turn: (not self._is_near(turn[0].name), turn[0].next_work_s * turn[1]))
+                turns.sort(key=lambda turn: (not self._goes_first(turn[0].name), turn[0].next_work_s * turn[1]))
                 futures = {pool.submit(self._advance, arm, steps): arm for arm, steps in turns}
                 for arm, found in self._results(futures):
                     if found.finish_ps < self.best_ps and self._is_valid(arm, found):
@@ -135,9 +135,9 @@ class PortfolioSearch:
     # -- chunk counts ---------------------------------------------------------------------------------------------
 
     def _raised(self) -> list[tuple[str, int]]:
-        """Methods whose next chunk count is due: known to be useful, then near the best, then the least work first."""
+        """Methods whose next chunk count is due: known to be useful, then of the best, then the least work first."""
         due = [
-            (count > self.useful_chunks(name), not self._is_near(name), self._first_work_s(name, count), name, count)
+            (count > self.useful_chunks(name), not self._goes_first(name), self._first_work_s(name, count), name, count)
             for name in self.methods
             for count in self._next_counts(name)
             if name not in self.dropped and self._is_due(name, count)
@@ -259,9 +259,10 @@ class PortfolioSearch:
         self.arms.append(Arm(name, count, problem.demand, steps, self.params.memory_s))
         return self.arms[-1]
 
-    def _is_near(self, name: str) -> bool:
-        """Whether a method is about as good as the best."""
-        return min((arm.best_ps for arm in self._arms_of(name)), default=inf) <= (1 + self.params.close) * self.best_ps
+    def _goes_first(self, name: str) -> bool:
+        """Whether a method begins early, or is about as good as the best."""
+        ps = min((arm.best_ps for arm in self._arms_of(name)), default=inf)
+        return traits_of(name).begins_early or ps <= (1 + self.params.close) * self.best_ps
 
     def _arms_of(self, name: str) -> list[Arm]:
         return sorted((arm for arm in self.arms if arm.name == name), key=lambda arm: arm.count)
@@ -317,8 +318,7 @@ class PortfolioSearch:
 
     def _is_valid(self, arm: Arm, found: Schedule) -> bool:
         """Whether the verifier accepts it; else the arm is given up, and what other arms found still counts."""
-        violations = verify(found)
-        if violations:
+        if violations := verify(found):
             log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])
             arm.over, arm.best, arm.best_ps = True, None, inf
         return not violations

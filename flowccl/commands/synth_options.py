@@ -116,7 +116,7 @@ def _add_search(synth: Parser) -> None:
         metavar="GAP",
         type=fraction,
         default=0.005,
-        help="stop once the gap to the lower bound is at most this; 0.01 is 1 %% (default: 0.005)",
+        help="stop once the gap to the lower bound is at most this, and keep to it; 0.01 is 1 %% (default: 0.005)",
     )
     group.add_argument(
         "--lean",

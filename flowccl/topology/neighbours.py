@@ -1,8 +1,8 @@
 """The storing nodes that each storing node can send to directly or through switches, with the routes between them.
 
 Routes through switches are found best first: by lowest latency, then highest bandwidth, then fewest links. The number
-of routes per pair is bounded, so fat trees stay tractable. Ties are broken by a hash of the ends, which spreads the
-pairs over equal routes.
+of routes per pair is bounded, so fat trees stay tractable. Ties are broken by a hash of the source and the switch,
+which spreads the sources over equal routes; alike links side by side take turns, by the port of the source.
 """
 
 import heapq
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.topology.routes import Routes, RouteShape, route_shape
-from flowccl.topology.topology import Topology
+from flowccl.topology.topology import Link, Topology
 
 ROUTES_PER_PAIR = 4
 
@@ -82,8 +82,9 @@ class Neighbours:
 def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Neighbours:
     """Return all pairs of storing nodes that a link or a route through switches connects."""
     rows: list[tuple[int, int, tuple[int, ...]]] = []
+    ports = _Ports(topology)
     for node in np.flatnonzero(topology.stores).tolist():
-        found = routes_from(topology, node, routes_per_pair)
+        found = routes_from(topology, node, routes_per_pair, ports)
         rows += [(node, end, links) for end in sorted(found) for links in found[end]]
     pair_of = [(src, end) for src, end, _ in rows]
     first = [i for i, pair in enumerate(pair_of) if i == 0 or pair != pair_of[i - 1]]
@@ -96,15 +97,31 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
     )
 
 
-def routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple[int, ...]]]:
+class _Ports:
+    """For each link, the links side by side that are like it, and its number among the links into the same node."""
+
+    def __init__(self, topology: Topology) -> None:
+        groups: dict[Link, list[int]] = {}
+        self.alike, self.port, into = list[list[int]](), list[int](), [0] * len(topology.nodes)
+        for index, link in enumerate(topology.links):
+            self.alike.append(groups.setdefault(link, []))
+            self.alike[-1].append(index)
+            self.port.append(into[link.dst])
+            into[link.dst] += 1
+
+
+def routes_from(
+    topology: Topology, src: int, most: int, ports: _Ports | None = None
+) -> dict[int, list[tuple[int, ...]]]:
     """Return up to `most` routes to each end, best first; the search expands every switch at most `most` times."""
     pointer, out = topology.out_links
     dst, latency, stores = topology.link_dst, topology.link_latency_ps, topology.stores
     slowness = (1.0 / topology.link_GBps).tolist()
+    ports = ports or _Ports(topology)
     found: dict[int, list[tuple[int, ...]]] = {}
     expanded: dict[int, int] = {}
-    queue: list[tuple[int, float, int, int, int, tuple[int, ...], frozenset[int]]]
-    queue = [(0, 0.0, 0, 0, src, (), frozenset())]
+    queue: list[tuple[int, float, int, tuple[int, int], int, tuple[int, ...], frozenset[int]]]
+    queue = [(0, 0.0, 0, (0, 0), src, (), frozenset())]
     while queue:
         far, slow, hops, _, node, links, passed = heapq.heappop(queue)
         if links and stores[node]:
@@ -115,11 +132,13 @@ def routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple
         if expanded.get(node, 0) >= most:
             continue
         expanded[node] = expanded.get(node, 0) + 1
+        port = ports.port[links[0]] if links else 0
         for link in out[pointer[node] : pointer[node + 1]].tolist():
             end = int(dst[link])
             if end == src or end in passed or (stores[end] and len(found.get(end, ())) >= most):
                 continue
-            tie = (link * 2654435761 + src * 40503 + node * 7919) & 0xFFFF
+            alike = ports.alike[link]
+            tie = (alike[0] * 2654435761 + src * 40503 + node * 7919) & 0xFFFF, (alike.index(link) - port) % len(alike)
             beyond = passed if stores[end] else passed | {end}
             row = (far + int(latency[link]), max(slow, slowness[link]), hops + 1, tie, end, (*links, link), beyond)
             heapq.heappush(queue, row)

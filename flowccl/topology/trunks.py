@@ -31,14 +31,17 @@ def peak_rates_GBps(topology: Topology) -> NDArray[np.float64]:
     return np.minimum(topology.link_peak_GBps, np.minimum(into[topology.link_src], out[topology.link_dst]))
 
 
+def lane_counts(topology: Topology) -> NDArray[np.int64]:
+    """For each link, how many transfers at the highest possible rate it carries at once; 1 if bandwidths change."""
+    peak = peak_rates_GBps(topology)
+    usable = (peak > 0) & (topology.link_overhead_ps == 0) & (not topology.changes)
+    count = np.where(usable, np.floor(topology.link_GBps / np.where(peak > 0, peak, 1.0) * (1 + _ROUNDING)), 1)
+    return np.maximum(count, 1).astype(np.int64)
+
+
 def split_trunks(topology: Topology) -> Lanes | None:
     """The machine with every trunk split into lanes; None where it has no trunk that carries two transfers at once."""
-    if topology.changes:
-        return None
-    peak = peak_rates_GBps(topology)
-    usable = (peak > 0) & (topology.link_overhead_ps == 0)
-    count = np.where(usable, np.floor(topology.link_GBps / np.where(peak > 0, peak, 1.0) * (1 + _ROUNDING)), 1)
-    count = np.maximum(count, 1).astype(np.int64)
+    count = lane_counts(topology)
     if not np.any(count > 1):
         return None
     link = np.repeat(np.arange(len(topology.links)), count)
@@ -54,9 +57,10 @@ def split_trunks(topology: Topology) -> Lanes | None:
 
 def merge_lanes(topology: Topology) -> Lanes | None:
     """The machine as `original`, with alike links side by side between switches merged to trunks; None without any."""
-    if topology.changes or topology.limits or np.any(topology.link_overhead_ps):
+    if topology.changes or topology.limits:
         return None
     inner = topology.cuts_through[topology.link_src] & topology.cuts_through[topology.link_dst]
+    inner &= topology.link_overhead_ps == 0
     place: dict[tuple[Link, int], int] = {}
     keys = [(link, -1 if inner[at] else at) for at, link in enumerate(topology.links)]
     link = np.array([place.setdefault(key, len(place)) for key in keys], dtype=np.int64)
@@ -67,9 +71,7 @@ def merge_lanes(topology: Topology) -> Lanes | None:
     trunks = [topology.links[at] for at in first.tolist()]
     trunks = [replace(k, bandwidth_GBps=k.bandwidth_GBps * int(n)) for k, n in zip(trunks, count, strict=True)]
     merged = replace(topology, links=tuple(trunks))
-    peak = peak_rates_GBps(merged)
-    lanes = np.floor(merged.link_GBps / np.where(peak > 0, peak, np.inf) * (1 + _ROUNDING))
-    return Lanes(topology, merged, link) if np.all((count == 1) | (lanes == count)) else None
+    return Lanes(topology, merged, link) if np.all((count == 1) | (lane_counts(merged) == count)) else None
 
 
 def _widest(topology: Topology, start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float64]:

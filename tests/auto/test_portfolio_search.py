@@ -66,6 +66,20 @@ def test_methods_near_the_best_run_first():
     assert began.index(("direct", 2)) < began.index(("ring", 2))
 
 
+def test_methods_from_the_structure_of_the_machine_begin_before_the_searches():
+    counts = ChunkCounts(lambda count: collective("allreduce", 16, 2**26, count), 4000, 400_000)
+    methods = {name: load_method(name) for name in ("ring", "greedy", "lns", "hierarchical", "hierarchical-halves")}
+    context = SearchContext.with_limit(100.0, steps=8)
+    searched = PortfolioSearch(machine("dgx_a100:2"), counts, methods, context, useful_chunks=lambda name: 8)
+    began: list[str] = []
+    advance = searched._advance
+    searched._advance = lambda arm, steps: began.append(arm.name) or advance(arm, steps)
+    list(searched.run())
+    first = list(dict.fromkeys(began))
+    assert first[0] == "ring"  # alone, so that there is an answer early
+    assert set(first[1:3]) == {"hierarchical", "hierarchical-halves"}
+
+
 def test_a_method_that_crashes_is_dropped_and_said(caplog):
     def crashes(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         raise ValueError("low is greater than high")

@@ -1,9 +1,10 @@
 """Estimate of the finish time of a file on a machine: the cost of lowering, or the quality of another tool's file.
 
 This is an event simulation. A step starts when everything it waits for is complete. A step that sends occupies the
-links of the fastest route between the two GPUs until its bytes have passed, first come, first served; its data arrives
-after the latency of the route. Packets are twice the bytes, and need no signal after their arrival. Copies and
-reductions on a GPU take no time, unless the profile of the runtime has their costs. Bandwidths are those at time zero.
+links of the fastest route between the two GPUs until its bytes have passed, first come, first served; a trunk carries
+as many at once as its bandwidth allows. The data of a step arrives after the latency of the route. Packets are twice
+the bytes, and need no signal after their arrival. Copies and reductions on a GPU take no time, unless the profile of
+the runtime has their costs. Bandwidths are those at time zero.
 
 Operations of a switch share the links of all GPUs of the group: a store to all of z bytes moves z bytes from the GPU
 that issues it to every GPU; a load with reduction of z bytes moves z bytes up and down on every link, and again on
@@ -19,7 +20,6 @@ from flowccl.export.proof.network import Occupation, SimulatedNetwork
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.costs import MessageCosts
 from flowccl.topology.topology import Topology
-from flowccl.topology.trunks import split_trunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,15 @@ def step_times(
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
-    lanes = split_trunks(topology)  # a link of the simulation carries one step at a time
-    simulated = topology if lanes is None else lanes.topology
-    return _Simulation(program, SimulatedNetwork(simulated, costs), -(-size_bytes // program.chunks)).run()
+    return _Simulation(program, SimulatedNetwork(topology, costs), -(-size_bytes // program.chunks)).run()
 
 
 class _Simulation:
     def __init__(self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int) -> None:
         self.program, self.network, self.chunk_bytes = program, network, chunk_bytes
-        self.free = [0] * network.resources
+        self.free = [[0] * count for count in network.lanes]  # when each lane of a resource is free: heaps
         self.waiting: list[list[tuple[int, int, int]]] = [[] for _ in self.free]  # of each resource, in order
-        self.woken = [-1] * network.resources  # when the resource wakes the first step that waits for it
+        self.woken = [-1] * len(self.free)  # when the resource wakes the first step that waits for it
         self.active: list[list[tuple[int, float]]] = [[] for _ in network.topology.limits]
         self.queue: list[tuple[int, int, int]] = []  # (time, -1, resource) or (time, index, step)
         count = len(program.operations)
@@ -89,13 +87,13 @@ class _Simulation:
         """Let the steps that wait for a resource try in order, until one occupies it."""
         self.woken[resource] = -1
         waiting = self.waiting[resource]
-        while waiting and self.free[resource] <= now:
+        while waiting and self.free[resource][0] <= now:
             self._try(now, heapq.heappop(waiting)[2])
         if waiting:
             self._watch(resource)
 
     def _watch(self, resource: int) -> None:
-        time = self.free[resource]
+        time = self.free[resource][0]
         if self.woken[resource] != time:
             self.woken[resource] = time
             heapq.heappush(self.queue, (time, -1, resource))
@@ -119,7 +117,7 @@ class _Simulation:
         if start <= now:
             choice, self.begin[n] = choices[k], now
             for used, _, end in choice.uses:
-                self.free[used] = now + end
+                heapq.heapreplace(self.free[used], now + end)
                 if self.waiting[used]:
                     self._watch(used)
             for limit, rate in choice.rates:
@@ -137,8 +135,9 @@ class _Simulation:
         use = self.network.group(operation, operation.size * self.chunk_bytes)
         self.begin[n], end = now, 0
         for link, busy in use.uses:
-            self.free[link] = max(now + use.overhead_ps, self.free[link]) + busy
-            end = max(end, self.free[link])
+            until = max(now + use.overhead_ps, self.free[link][0]) + busy
+            heapq.heapreplace(self.free[link], until)
+            end = max(end, until)
             if self.waiting[link]:
                 self._watch(link)
         self._complete(n, end + use.latency_ps, end + use.latency_ps)
@@ -147,8 +146,8 @@ class _Simulation:
         """Return when the choice may be free, and the resource that blocks it (-1: none, or a limit)."""
         start, blocker = now, -1
         for resource, begin, _ in choice.uses:
-            if self.free[resource] - begin > start:
-                start, blocker = self.free[resource] - begin, resource
+            if self.free[resource][0] - begin > start:
+                start, blocker = self.free[resource][0] - begin, resource
         if blocker >= 0:
             begin = next(b for resource, b, _ in choice.uses if resource == blocker)
             return start, blocker if begin == 0 else -1

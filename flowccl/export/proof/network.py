@@ -9,6 +9,7 @@ from flowccl.export.proof.program import Operation
 from flowccl.runtimes.costs import MessageCosts
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import lane_counts, merge_lanes
 from flowccl.units import busy_ps
 
 
@@ -75,12 +76,17 @@ class GroupUse:
 
 
 class SimulatedNetwork:
-    """The routes of a machine, and what sends on them occupy. Resources are the links, then the proxies of the GPUs."""
+    """The routes of a machine, and what sends on them occupy.
+
+    Resources are the links, then the proxies of the GPUs. Each serves as many sends at once as it has `lanes`: links
+    side by side between switches count as one trunk, so that a send takes whichever of them is free.
+    """
 
     def __init__(self, topology: Topology, costs: MessageCosts | None) -> None:
-        self.topology = topology
+        merged = merge_lanes(topology)
+        self.topology = topology = topology if merged is None else merged.original
         self.routes = _routes(topology, costs)
-        self.resources = len(topology.links) + topology.num_gpus
+        self.lanes = [*lane_counts(topology).tolist(), *[1] * topology.num_gpus]
         pointer, limits = topology.link_limits
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.made: dict[tuple[int, int, int], list[Occupation]] = {}

@@ -6,10 +6,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.hierarchical.scheduling import lanes
 from flowccl.topology.hierarchy import FASTER
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import lane_counts
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -62,7 +62,7 @@ def _busy_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
     inner = links[:, 1:]
     entered = np.append(topology.link_src, 0)[inner]
     stored = (forwards[entered] & (inner < len(topology.links))).any(axis=1)
-    slowest = per_byte_ps[links].max(axis=1, keepdims=True) / np.append(lanes(topology), 1)[links]
+    slowest = per_byte_ps[links].max(axis=1, keepdims=True) / np.append(lane_counts(topology), 1)[links]
     busy_ps = np.where(stored[:, None], per_byte_ps[links], slowest)
     return np.where(links < len(topology.links), busy_ps, 0.0)
 

@@ -10,7 +10,7 @@ from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
-from flowccl.topology.trunks import peak_rates_GBps
+from flowccl.topology.trunks import lane_counts
 
 I64 = NDArray[np.int64]
 _WINDOWS = (2, 4)  # chunks of a rail at a time: one is reduced while another is spread, and others are between groups
@@ -110,7 +110,7 @@ class PlanScheduler:
         self.hop_link, self.hop_from = timing.hop_link[hops], timing.hop_from_ps[hops]
         self.hop_to = timing.hop_to_ps[hops]
         self.takes, self.kind = takes, transfer_kinds(self.hop_ptr, self.hop_link, self.hop_from)
-        self.lane_ptr = np.concatenate(([0], np.cumsum(lanes(topology)))).astype(np.int64)
+        self.lane_ptr = np.concatenate(([0], np.cumsum(lane_counts(topology)))).astype(np.int64)
 
     def best(self, label: NDArray[np.int64]) -> Schedule | None:
         """The best of several schedules, with the longest tails, the first pieces or the first rounds of chunks first.
@@ -235,11 +235,3 @@ def transfer_kinds(hop_ptr: I64, hop_link: NDArray[np.int32], hop_from: I64) -> 
     mixed ^= mixed >> np.uint64(32)
     total = np.add.reduceat(mixed, hop_ptr[:-1]) if len(hop_ptr) > 1 else mixed
     return np.unique(total, return_inverse=True)[1].astype(np.int64)
-
-
-def lanes(topology: Topology) -> I64:
-    """How many transfers each link can carry at once: trunks carry several."""
-    peak = peak_rates_GBps(topology)
-    usable = (peak > 0) & (topology.link_overhead_ps == 0) & (not topology.changes)
-    count = np.where(usable, np.floor(topology.link_GBps / np.where(peak > 0, peak, 1.0) * (1 + 1e-9)), 1)
-    return np.maximum(count, 1).astype(np.int64)
