@@ -31,6 +31,7 @@ from flowccl.bounds.time_expanded import time_expanded_bound_ps
 from flowccl.bounds.two_hops import two_hops_bound_ps
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import merge_lanes
 from flowccl.topology.variants import without
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
@@ -90,9 +91,14 @@ def tightened(topology: Topology, demand: Demand, known: Bound, finish_ps: float
 
 
 def _commodities(topology: Topology, demand: Demand) -> Commodities:
-    """The commodities on the usable part of the machine; a pure reduction is reversed."""
+    """The commodities on the usable part of the machine; a pure reduction is reversed.
+
+    Alike links side by side between switches are one trunk: every schedule on them is one on the trunk.
+    """
     if demand.forbidden:
         topology = without(topology, demand.forbidden)[0]
+    if (lanes := merge_lanes(topology)) is not None:
+        topology = lanes.original
     if demand.reduces and demand.is_unicast:
         other = demand.source_rank != demand.destination_rank[demand.source_chunk]
         return Commodities.of(demand.backward, topology.reversed, demand.available_ps[other])
