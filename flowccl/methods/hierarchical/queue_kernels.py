@@ -45,25 +45,59 @@ def _without_first(rank: I64, child: I64, sibling: I64, first: int) -> int:
 
 
 @inner
-def _lane(lane_ptr: I64, free_at: I64, link: int) -> int:
-    """The lane of a link that is free first."""
-    best: int = lane_ptr[link]
-    for lane in range(best + 1, lane_ptr[link + 1]):
-        if free_at[lane] < free_at[best]:
-            best = lane
-    return best
+def _lane(lane_ptr: I64, free_at: I64, gap_from: I64, gap_to: I64, link: int, begin: int, end: int) -> tuple[int, int]:
+    """The lane of a link that is soonest free from `begin` to `end`, and how much later that is.
+
+    A lane is free after its last transfer, and in the one gap before it that is known. Of lanes that are free as
+    soon, the one that was idle for the shortest time.
+    """
+    best, least, since = lane_ptr[link], _NEVER, -1
+    for lane in range(lane_ptr[link], lane_ptr[link + 1]):
+        idle = free_at[lane]
+        later = max(idle - begin, 0)
+        if later > 0:
+            shift = max(gap_from[lane] - begin, 0)
+            if end + shift <= gap_to[lane]:
+                idle, later = gap_from[lane], shift
+        if later < least or (later == least and idle > since):
+            best, least, since = lane, later, idle
+    return best, least
+
+
+@inner
+def _occupy(free_at: I64, gap_from: I64, gap_to: I64, lane: int, begin: int, end: int) -> None:
+    """Let a lane carry a transfer from `begin` to `end`; it keeps the last gap in which one more as long would fit."""
+    takes = end - begin
+    if begin >= free_at[lane]:
+        if begin - free_at[lane] >= takes:
+            gap_from[lane], gap_to[lane] = free_at[lane], begin
+        free_at[lane] = end
+    elif begin < gap_to[lane]:
+        if gap_to[lane] - end >= takes:
+            gap_from[lane] = end
+        else:
+            gap_to[lane] = begin
 
 
 @inner
 def _blocked(
-    i: int, hop_ptr: I64, hop_link: I32, hop_from: I64, lane_ptr: I64, free_at: I64, now: int
+    i: int,
+    hop_ptr: I64,
+    hop_link: I32,
+    hop_from: I64,
+    hop_to: I64,
+    lane_ptr: I64,
+    free_at: I64,
+    gap_from: I64,
+    gap_to: I64,
+    now: int,
 ) -> tuple[int, int]:
     """The link that lets transfer i wait longest, and until when; -1 where it can start now."""
     until, which = now, -1
     for h in range(hop_ptr[i], hop_ptr[i + 1]):
-        free = free_at[_lane(lane_ptr, free_at, hop_link[h])] - hop_from[h]
-        if free > until:
-            until, which = free, hop_link[h]
+        later = _lane(lane_ptr, free_at, gap_from, gap_to, hop_link[h], now + hop_from[h], now + hop_to[h])[1]
+        if now + later > until:
+            until, which = now + later, hop_link[h]
     return which, until
 
 
@@ -87,13 +121,15 @@ def in_queues(
     is set `aside`: it leaves the queue of its link when that link looks at it, or becomes the first one again.
 
     `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i. Hop h of a transfer occupies a lane of its
-    link from `hop_from` to `hop_to` after the start. A transfer that cannot start waits in the queue of the link that
-    is free last. Returns (whether all transfers started, starts).
+    link from `hop_from` to `hop_to` after the start, maybe before one that started earlier on a longer way to the link.
+    A transfer that cannot start waits in the queue of the link that is free last. Returns (whether all transfers
+    started, starts).
     """
     count, links = len(rank), len(lane_ptr) - 1
     start, earliest, missing = np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     child, sibling = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     first, free_at = np.full(links, -1, np.int64), np.zeros(lane_ptr[-1], np.int64)
+    gap_from, gap_to = np.zeros(lane_ptr[-1], np.int64), np.zeros(lane_ptr[-1], np.int64)
     due = np.full(links, _NEVER, np.int64)  # when each link looks at its queue next
     kinds = kind.max() + 1 if count else 0
     others, leader, top = np.full(kinds, -1, np.int64), np.full(kinds, -1, np.int64), np.full(kinds, -1, np.int64)
@@ -144,7 +180,9 @@ def in_queues(
                     if first[link] >= 0:
                         put(turns, rank[first[link]], link)
                     continue
-                which, until = _blocked(i, hop_ptr, hop_link, hop_from, lane_ptr, free_at, now)
+                which, until = _blocked(
+                    i, hop_ptr, hop_link, hop_from, hop_to, lane_ptr, free_at, gap_from, gap_to, now
+                )
                 if lacks_space(queue, ptr[i + 1] - ptr[i] + 4):
                     queue = larger(queue)
                 if which >= 0 and until < due[which]:
@@ -170,7 +208,9 @@ def in_queues(
                     others[of] = _without_first(rank, child, sibling, following)
                     first[link] = _meld(rank, child, sibling, first[link], following)
                 for h in range(hop_ptr[i], hop_ptr[i + 1]):
-                    free_at[_lane(lane_ptr, free_at, hop_link[h])] = now + hop_to[h]
+                    begin, end = now + hop_from[h], now + hop_to[h]
+                    lane = _lane(lane_ptr, free_at, gap_from, gap_to, hop_link[h], begin, end)[0]
+                    _occupy(free_at, gap_from, gap_to, lane, begin, end)
                 for e in range(ptr[i], ptr[i + 1]):
                     j = after[e]
                     earliest[j] = max(earliest[j], now + lag[e])
