@@ -18,5 +18,5 @@ def listed(names: Iterable[str]) -> str:
 
 
 def percent(fraction: float) -> str:
-    """0.0009 -> "0.09 %"."""
-    return f"{100 * fraction:.2f} %"
+    """0.0009 -> "0.09 %"; what rounds to zero has no sign."""
+    return f"{round(100 * fraction, 2) + 0.0:.2f} %"

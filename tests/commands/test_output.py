@@ -8,7 +8,7 @@ from flowccl.cli import main
 from flowccl.show import describe_gap, describe_result, describe_schedule, describe_topology
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
-from flowccl.wording import counted, listed
+from flowccl.wording import counted, listed, percent
 
 COMMANDS = (
     "synth",
@@ -58,6 +58,11 @@ def test_an_optimal_result_says_so(result):
 
 def test_the_gap_is_in_percent():
     assert describe_gap(0.0009, optimal=False) == "0.09 % above the lower bound"
+
+
+def test_what_rounds_to_zero_has_no_sign():
+    assert percent(-1e-9) == percent(0.0) == "0.00 %"
+    assert percent(-0.01) == "-1.00 %"
 
 
 def test_one_thing_is_singular(result):

@@ -109,10 +109,8 @@ def deliver_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, ran
     longest remaining path went first instead, an orbit that few paths begin with would long be idle.
     """
     paths = _priced_paths(kinds, random)
-    to, root, route, before, tail = _chain(kinds, paths, _balanced(kinds, paths, random))
-    count, gpus = len(to), paths.route.shape[1]
-    length = np.zeros(gpus, dtype=np.int64)
-    length[to[before < 0]] = tail[before < 0]
+    to, root, route, before, length = _chain(kinds, paths, _balanced(kinds, paths, random))
+    count, gpus = len(to), len(length)
     turn = np.empty(pieces * gpus, dtype=np.int64)
     turn[np.lexsort((random.random(pieces * gpus), -np.tile(length, pieces)))] = np.arange(pieces * gpus)
     rank = np.concatenate([turn[p * gpus + to] for p in range(pieces)])
@@ -206,23 +204,23 @@ def _balanced(kinds: RouteKinds, paths: _Paths, random: np.random.Generator) -> 
 
 
 def _chain(kinds: RouteKinds, paths: _Paths, turn_of: I64) -> tuple[I64, I64, I64, I64, I64]:
-    """The hops of all paths: (destination, sender, route, previous hop or -1, time to the destination).
+    """The hops of all paths (destination, sender, route, previous hop or -1), and the time of each path.
 
     Each hop comes after its previous one. Destination d takes its path from round turn_of[d].
     """
     count = paths.route.shape[1]
     at = np.arange(1, count, dtype=np.int64)
-    to, turn, left = at.copy(), turn_of[at], np.zeros(count - 1, dtype=np.int64)
+    to, turn, length = at.copy(), turn_of[at], np.zeros(count, dtype=np.int64)
     steps = []
     while len(at):
         route = paths.route[turn, at]
         at = paths.sender[turn, at].astype(np.int64)
-        left = left + kinds.arrive[kinds.route_kind[route]]
-        steps.append((to, at, route, left))
+        length[to] += kinds.arrive[kinds.route_kind[route]]
+        steps.append((to, at, route))
         go = at != 0
-        at, to, turn, left = at[go], to[go], turn[go], left[go]
+        at, to, turn = at[go], to[go], turn[go]
     steps.reverse()
-    hop_to, hop_root, hop_route, tail = (np.concatenate([step[i] for step in steps]).astype(np.int64) for i in range(4))
+    hop_to, hop_root, hop_route = (np.concatenate([step[i] for step in steps]).astype(np.int64) for i in range(3))
     before, last = np.full(len(hop_to), -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     first = 0
     for step in steps:
@@ -230,4 +228,4 @@ def _chain(kinds: RouteKinds, paths: _Paths, turn_of: I64) -> tuple[I64, I64, I6
         before[rows] = last[step[0]]
         last[step[0]] = rows
         first += len(rows)
-    return hop_to, hop_root, hop_route, before, tail
+    return hop_to, hop_root, hop_route, before, length
