@@ -41,14 +41,14 @@ def agree(schedule: Schedule) -> bool:
 
 @pytest.mark.parametrize("machines", [50, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_slow_verifier_agrees_on_random_machines_with_trunks(machines: int) -> None:
-    random, damaged = np.random.default_rng(0), 0
-    for _ in range(machines):
+    random, damaged, checked = np.random.default_rng(0), 0, 0
+    while checked < machines:
         topology = leaf_and_spine(random)
         gpus = topology.num_gpus
         name, size = str(random.choice(["alltoall", "allgather", "allreduce"])), int(random.integers(500, 3000))
         problem = Problem(topology, collective(name, gpus, gpus * gpus * size))
         schedule = next(filter(None, load_method("greedy")(problem, SearchContext.with_limit(60.0))))
-        assert schedule.timing.shared_links(topology).any()
+        checked += bool(schedule.timing.shared_links(topology).any())  # else all links of the routes are alike
         assert agree(schedule)
         earlier = random.integers(0, 2, len(schedule)) * random.integers(0, 100_000, len(schedule))
         damaged += not agree(replace(schedule, start_ps=np.maximum(schedule.start_ps - earlier, 0)))
