@@ -11,6 +11,7 @@ from flowccl.topology.machines import machine
 
 EVERY = ("allgather", "alltoall", "allreduce", "reduce_scatter", "broadcast", "scatter", "gather", "reduce")
 NO_REDUCTIONS = ("allgather", "alltoall", "broadcast", "scatter", "gather")
+LARGER = "ndv2:2", "dgx2:2", "mi250:2", "torus:4x4"
 
 
 def written(tmp_path, target, collective, name="dgx1"):
@@ -20,7 +21,9 @@ def written(tmp_path, target, collective, name="dgx1"):
     return path
 
 
-@pytest.mark.parametrize("name", ["dgx1", "ndv2:2", "dgx2:2", "mi250:2", "dgx_a100:2", "torus:4x4"])
+@pytest.mark.parametrize(
+    "name", ["dgx1", "dgx_a100:2", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)]
+)
 @pytest.mark.parametrize(
     ("target", "collective"), [*(("msccl-json", c) for c in EVERY), *(("teccl", c) for c in NO_REDUCTIONS)]
 )

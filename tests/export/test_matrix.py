@@ -100,7 +100,7 @@ def test_no_false_positive_on_300_random_schedules() -> None:
     assert random_exports(range(100)) >= 300
 
 
-@pytest.mark.parametrize("name", ["dgx1", "ndv2:2"])
+@pytest.mark.parametrize("name", ["dgx1", pytest.param("ndv2:2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
 @pytest.mark.parametrize("size_bytes", [1_000_000, 64_000_000])
 @pytest.mark.parametrize("chunks", [1, 4])

@@ -140,7 +140,10 @@ def test_ndv2_with_taccls_sketch_is_faster_than_taccl():
     assert [(link.src, link.dst) for link in between] == [(0, 9), (8, 1)]
 
 
-@pytest.mark.parametrize(("kind", "sketch"), [("ndv2", 1), ("ndv2", 2), ("dgx2", 1), ("dgx2", 2)])
+@pytest.mark.parametrize(
+    ("kind", "sketch"),
+    [("ndv2", 1), ("ndv2", 2), *(pytest.param("dgx2", sketch, marks=pytest.mark.slow) for sketch in (1, 2))],
+)
 @pytest.mark.parametrize("name", ["allgather", "alltoall"])
 def test_taccls_machines_with_overheads(kind, sketch, name):
     path = TACCL / f"sk{sketch}-{kind}-n2.json"
