@@ -31,7 +31,7 @@ from flowccl.bounds.time_expanded import time_expanded_bound_ps
 from flowccl.bounds.two_hops import two_hops_bound_ps
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
-from flowccl.topology.trunks import merge_lanes
+from flowccl.topology.trunks import with_merged_trunks
 from flowccl.topology.variants import without
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
@@ -97,8 +97,7 @@ def _commodities(topology: Topology, demand: Demand) -> Commodities:
     """
     if demand.forbidden:
         topology = without(topology, demand.forbidden)[0]
-    if (lanes := merge_lanes(topology)) is not None:
-        topology = lanes.original
+    topology = with_merged_trunks(topology)
     if demand.reduces and demand.is_unicast:
         other = demand.source_rank != demand.destination_rank[demand.source_chunk]
         return Commodities.of(demand.backward, topology.reversed, demand.available_ps[other])

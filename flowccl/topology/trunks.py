@@ -74,6 +74,12 @@ def merge_lanes(topology: Topology) -> Lanes | None:
     return Lanes(topology, merged, link) if np.all((count == 1) | (lane_counts(merged) == count)) else None
 
 
+def with_merged_trunks(topology: Topology) -> Topology:
+    """The machine with alike links side by side between switches merged to trunks; itself where it has none."""
+    lanes = merge_lanes(topology)
+    return topology if lanes is None else lanes.original
+
+
 def _widest(topology: Topology, start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float64]:
     """For each node, the rate of the widest path to it from a storing node over cut-through switches; inf if it stores.
 

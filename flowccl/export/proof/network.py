@@ -9,7 +9,7 @@ from flowccl.export.proof.program import Operation
 from flowccl.runtimes.costs import MessageCosts
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
-from flowccl.topology.trunks import lane_counts, merge_lanes
+from flowccl.topology.trunks import lane_counts, with_merged_trunks
 from flowccl.units import busy_ps
 
 
@@ -83,8 +83,7 @@ class SimulatedNetwork:
     """
 
     def __init__(self, topology: Topology, costs: MessageCosts | None) -> None:
-        merged = merge_lanes(topology)
-        self.topology = topology = topology if merged is None else merged.original
+        self.topology = topology = with_merged_trunks(topology)
         self.routes = _routes(topology, costs)
         self.lanes = [*lane_counts(topology).tolist(), *[1] * topology.num_gpus]
         pointer, limits = topology.link_limits

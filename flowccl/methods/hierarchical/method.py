@@ -21,7 +21,7 @@ from flowccl.methods.hierarchical.variants import (
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
-from flowccl.topology.trunks import merge_lanes
+from flowccl.topology.trunks import with_merged_trunks
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
@@ -57,8 +57,7 @@ def hierarchical_halves(problem: Problem, context: SearchContext) -> Iterator[Sc
 
 def useful_chunks(problem: Problem, *, halves: bool = False) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
-    lanes = merge_lanes(problem.topology)
-    problem = problem if lanes is None else Problem(lanes.original, problem.demand)
+    problem = Problem(with_merged_trunks(problem.topology), problem.demand)
     _check_levels(problem, "hierarchical-halves" if halves else "hierarchical")
     if halves or problem.allreduce_ranks is None:
         options = _spread_options(Problem(problem.topology, _spread_demand(problem)))
