@@ -135,7 +135,7 @@ class PortfolioSearch:
     # -- chunk counts ---------------------------------------------------------------------------------------------
 
     def _raised(self) -> list[tuple[str, int]]:
-        """Methods whose next chunk count is due: known to be useful, then of the best, then the least work first."""
+        """Methods whose next chunk count is due: known to be useful, then those that go first, then the least work."""
         due = [
             (count > self.useful_chunks(name), not self._goes_first(name), self._first_work_s(name, count), name, count)
             for name in self.methods
@@ -260,7 +260,7 @@ class PortfolioSearch:
         return self.arms[-1]
 
     def _goes_first(self, name: str) -> bool:
-        """Whether a method begins early, or is about as good as the best."""
+        """Whether a method goes before the searches, or is about as good as the best."""
         ps = min((arm.best_ps for arm in self._arms_of(name)), default=inf)
         return traits_of(name).begins_early or ps <= (1 + self.params.close) * self.best_ps
 

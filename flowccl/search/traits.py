@@ -14,7 +14,7 @@ class Traits:
     first_step_work      work of its first step, relative to that of other methods
     step_s               work of a step in seconds, where it does not depend on the problem; the others begin first
     one_schedule         it has one schedule per chunk count: higher counts are tried only while it is the best
-    begins_early         its schedules follow from the structure of the machine: it begins before the searches
+    begins_early         its schedules follow from the structure of the machine: it goes before the searches
     slow_second_step     its second step calls a solver and takes long
     quick_start          on large problems its first schedule comes much earlier than those of other searches
     """
