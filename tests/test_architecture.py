@@ -75,7 +75,7 @@ ONLY_IN = {  # package of others: where it may be imported
     "highspy": ("solver/highs.py",),
     "gurobipy": ("solver/gurobi.py",),
     "numba": ("compiled.py",),
-    "torch": ("run/", "torch.py"),
+    "torch": ("run/", "torch/"),
     "mpi4py": ("run/",),
     "matplotlib": ("plot/",),
     "joblib": ("catalog/engine.py",),
