@@ -63,6 +63,10 @@ class MessageCosts:
     nic: MessageCost
     local: tuple[LocalCost, ...] = ()
 
+    def operation(self, name: str) -> LocalCost:
+        """The cost of an operation of a threadblock, such as "put", "copy" or "reduce"; free if it is not known."""
+        return next((cost for cost in self.local if cost.operation == name), LocalCost(name, 0.0))
+
     def of(self, kind: LinkKind) -> MessageCost:
         """The cost on a kind of link."""
         cost: MessageCost = getattr(self, kind)

@@ -35,6 +35,15 @@ def on_runtime(
     return replace(topology, nodes=tuple(nodes), links=tuple(links))
 
 
+def without_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
+    """Return the machine without the costs that `on_runtime` wrote into its links, for files of older versions."""
+    links = []
+    for link, kind in zip(topology.links, topology.link_kinds, strict=True):
+        signal_us = profile.costs.of(kind).signal_us if topology.stores[link.dst] else 0.0
+        links.append(replace(link, overhead_us=0.0, latency_us=max(round(link.latency_us - signal_us, 9), 0.0)))
+    return replace(topology, links=tuple(links))
+
+
 def _nvls_switches(topology: Topology) -> set[int]:
     """Return the switches whose neighbours are GPUs of one host with NVLS."""
     groups, result = nvls_groups(topology), set()

@@ -22,7 +22,8 @@ ALIGNMENT_BYTES = 16
 class RuntimeProfile:
     """A runtime: its limits (None: no limits), what a message costs, and whether it has in-network operations (NVLS).
 
-    `source` says where the costs come from.
+    `source` says where the costs come from. `proxy_us` are overheads of messages over a NIC that depend on the model of
+    the GPU, as (model, microseconds); all other models have that of `costs`.
     """
 
     name: str
@@ -30,6 +31,7 @@ class RuntimeProfile:
     costs: MessageCosts
     nvls: bool = False
     source: str = ""
+    proxy_us: tuple[tuple[str, float], ...] = ()
 
     @property
     def is_ideal(self) -> bool:
@@ -42,6 +44,14 @@ _NIC_POST_US = 3.0  # NCCL getNetOverhead: 1 us to post a message on Intel hosts
 _NIC_POST_AMD_US = 6.0  # the same on AMD hosts: 2 us
 _XML_COSTS = MessageCosts(
     MessageCost(_SIMPLE_HOP_US), MessageCost(_SIMPLE_HOP_US), MessageCost(_NIC_POST_US, proxy=True)
+)
+
+_THREADBLOCK = (  # docs/gpu.md: an H200, 1,024 threads; fixed part of an operation, and rate with 16 at work
+    LocalCost("put", 0.0, 34.1),  # the fixed part is the overhead of the message
+    LocalCost("copy", 0.41, 34.2),
+    LocalCost("reduce", 0.44, 24.8),
+    LocalCost("put packets", 0.0, 19.3),
+    LocalCost("read packets", 0.72, 20.1),
 )
 
 PROFILES = {
@@ -59,9 +69,11 @@ PROFILES = {
                 # 2.0 us: request from GPU to CPU proxy on H200 (MSCCL++ issue 864). 0.35 us: a further RDMA write on
                 # ConnectX-7 (NCCL issue 2409), which carries the signal.
                 nic=MessageCost(2.0, 0.35, proxy=True),
+                local=_THREADBLOCK,
             ),
             nvls=True,
             source="NCCL's tuning table; MSCCL++ commit 4f3638b6 and issue 864; NCCL issue 2409",
+            proxy_us=(("A100", 3.6), ("MI300X", 1.1)),  # MSCCL++ issue 864
         ),
         RuntimeProfile("msccl", LIMITS["msccl"], _XML_COSTS, source="NCCL's tuning table and getNetOverhead"),
         RuntimeProfile("executor", LIMITS["executor"], _XML_COSTS, source="NCCL's tuning table and getNetOverhead"),
@@ -124,7 +136,9 @@ def profile_from_json(value: Any) -> RuntimeProfile:
     check_keys(value["costs"], "costs", kinds, dict.fromkeys(kinds, '{"overhead_us": 0.6}'))
     nvlink, pcie, nic = (_read_cost(value["costs"][kind], f"costs.{kind}", name, kind) for kind in kinds)
     costs = MessageCosts(nvlink, pcie, nic, _read_local(value.get("local", [])))
-    return replace(PROFILES[name], costs=costs, source=text_field(value.get("source", ""), "", "source"))
+    known = PROFILES[name]
+    proxy_us = known.proxy_us if costs.nic == known.costs.nic else ()  # the file's own cost is for every GPU
+    return replace(known, costs=costs, source=text_field(value.get("source", ""), "", "source"), proxy_us=proxy_us)
 
 
 def _read_local(rows: Any) -> tuple[LocalCost, ...]:

@@ -3,6 +3,8 @@
 A file contains the machine, the demand, the routes and the transfers, one column each.
 """
 
+import logging
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column
+from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column, int_value
 from flowccl.errors import InputError, ScheduleError
 from flowccl.files import json_format, read_json, write_json
-from flowccl.runtimes.profiles import profile_from_json, profile_to_json
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.limits import PROTOCOLS
+from flowccl.runtimes.profiles import RuntimeProfile, profile_from_json, profile_to_json
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
@@ -22,15 +26,21 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.symmetry.regular_groups import rotation_group
 from flowccl.topology.topology import Topology
 
+log = logging.getLogger(__name__)
+
 FORMAT = "flowccl-schedule"
 COMPACT_FORMAT = "flowccl-compact-schedule"
 VERSION = 1
+RUNTIME_VERSION = 2
+"""Schedules for a runtime say how each message is issued; all others are written in version 1."""
 _MAX_FILE_BYTES = 2_000_000_000  # uncompressed
 
 _NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": "[[0], [1, 2]]"}
-_KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "runtime", *_NEEDED)
+_KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "runtime", "execution", *_NEEDED)
 _COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
+_RUNTIME_COLUMNS = ("issuer", "receiver", "rate_GBps")
+_EXECUTION = {"sms": 1, "width": 1, "posters": 0}
 _MAX_PS = 2**60  # about 13 days; the total of a few such times still fits in 64 bits
 
 
@@ -94,12 +104,14 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         transfers["reduce"] = True if np.all(schedule.reduce) else schedule.reduce.tolist()
     if schedule.has_messages:
         transfers["message"] = schedule.message.tolist()
+    if schedule.execution is not None:
+        transfers |= {name: getattr(schedule, name).tolist() for name in _RUNTIME_COLUMNS}
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if schedule.execution is None else RUNTIME_VERSION,
         "flowccl": _flowccl_version(),
         "method": schedule.method,
-        **({} if schedule.runtime is None else {"runtime": profile_to_json(schedule.runtime)}),
+        **({} if schedule.execution is None else _execution_to_json(schedule.execution)),
         "fingerprint": schedule.topology.fingerprint,
         "topology": topology_to_json(schedule.topology),
         "demand": demand_to_json(schedule.demand),
@@ -111,16 +123,20 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | None = None) -> Schedule:
     """Return the schedule in a JSON value; `name` is the file name for error messages."""
     try:
-        check_header(value, FORMAT, VERSION)
-        check_keys(value, "", _KEYS, _NEEDED)
+        version = RUNTIME_VERSION if isinstance(value, dict) and value.get("version") == RUNTIME_VERSION else VERSION
+        check_header(value, FORMAT, version)
+        check_keys(value, "", _KEYS, _NEEDED | ({"execution": "{}"} if version == RUNTIME_VERSION else {}))
         method = text_field(value.get("method", ""), "", "method")
         machine = topology_from_json(value["topology"], "topology")
         _check_fingerprint(value.get("fingerprint"), machine, topology)
         demand = demand_from_json(value["demand"], "demand")
         routes = _routes(value["routes"], len(machine.links))
-        columns = _transfers(value["transfers"], len(demand), len(routes))
-        runtime = profile_from_json(value["runtime"]) if "runtime" in value else None
-        return Schedule(machine, demand, routes, **columns, method=method, runtime=runtime)
+        columns = _transfers(value["transfers"], len(demand), len(routes), for_runtime=version == RUNTIME_VERSION)
+        execution = _execution_from_json(value) if version == RUNTIME_VERSION else None
+        read = Schedule(machine, demand, routes, **columns, method=method, execution=execution)
+        if "runtime" in value and execution is None:
+            return timed_again(read, profile_from_json(value["runtime"]))
+        return read
     except InputError as error:
         raise ScheduleError(f"{name}: {error}") from None
 
@@ -156,9 +172,37 @@ def _routes(rows: Any, num_links: int) -> Routes:
     return Routes(ptr, link.astype(np.int32))
 
 
-def _transfers(value: Any, chunks: int, routes: int) -> dict[str, NDArray[Any]]:
+def _execution_to_json(execution: Execution) -> dict[str, Any]:
+    numbers = {name: getattr(execution, name) for name in _EXECUTION}
+    return {
+        "runtime": profile_to_json(execution.profile),
+        "execution": {**numbers, "protocol": execution.protocol},
+    }
+
+
+def _execution_from_json(value: dict[str, Any]) -> Execution:
+    place, row = "execution", value["execution"]
+    check_keys(row, place, (*_EXECUTION, "protocol"), {"sms": "132"})
+    numbers = {name: int_value(row, name, low, 2**20, max(low, 1), place) for name, low in _EXECUTION.items()}
+    protocol = text_field(row.get("protocol", "Simple"), place, "protocol")
+    if protocol not in PROTOCOLS:
+        raise ScheduleError(f"execution: protocol must be {' or '.join(PROTOCOLS)}, got {show(protocol)}")
+    return Execution(profile_from_json(value["runtime"]), **numbers, protocol=protocol)
+
+
+def timed_again(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
+    """Return a schedule of an older file, whose machine has the costs of a runtime in its links, in today's clock."""
+    from flowccl.runtimes.machine import without_runtime
+    from flowccl.schedule.generation.carrying import carried_out
+
+    log.warning("the schedule is of an older version, with other message costs; its times were computed again")
+    return carried_out(replace(schedule, topology=without_runtime(schedule.topology, profile)), profile)
+
+
+def _transfers(value: Any, chunks: int, routes: int, *, for_runtime: bool) -> dict[str, NDArray[Any]]:
     """The columns of the table of transfers."""
-    check_keys(value, "transfers", _COLUMNS, dict.fromkeys(_COLUMNS[:3], "[0]"))
+    known = _COLUMNS + (_RUNTIME_COLUMNS if for_runtime else ())
+    check_keys(value, "transfers", known, dict.fromkeys(_COLUMNS[:3], "[0]"))
     ranges = {"chunk": (0, chunks - 1), "route": (0, routes - 1), "start_ps": (-_MAX_PS, _MAX_PS)}
     columns: dict[str, NDArray[Any]] = {}
     for key, (low, high) in ranges.items():
@@ -166,10 +210,25 @@ def _transfers(value: Any, chunks: int, routes: int) -> dict[str, NDArray[Any]]:
     columns["reduce"] = _flags(value.get("reduce", False), len(columns["chunk"]))
     if "message" in value:
         columns["message"] = int_column(value["message"], "transfers.message", -1, 2**31 - 1)
+    for key in ("issuer", "receiver"):
+        if key in value:
+            columns[key] = int_column(value[key], f"transfers.{key}", -1, 2**20)
+    if "rate_GBps" in value:
+        columns["rate_GBps"] = _rates(value["rate_GBps"])
     for key, column in columns.items():
         if len(column) != len(columns["chunk"]):
             raise ScheduleError(f"transfers.{key}: has {len(column)} entries, chunk has {len(columns['chunk'])}")
     return columns
+
+
+def _rates(value: Any) -> NDArray[np.float64]:
+    """Rates in GB/s, 0 for the highest one that is possible."""
+    if not isinstance(value, list):
+        raise ScheduleError(f"transfers.rate_GBps: must be a list of numbers, got {show(value)}")
+    for number, entry in enumerate(value):
+        if type(entry) not in (int, float) or not 0 <= entry < float("inf"):
+            raise ScheduleError(f"transfers.rate_GBps[{number}]: must be a number of at least 0, got {show(entry)}")
+    return np.array(value, dtype=np.float64)
 
 
 def _flags(value: Any, count: int) -> NDArray[np.bool_]:

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
+from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import RuntimeProfile
+from flowccl.schedule.clock import MessageTimes, message_times
 from flowccl.schedule.timing import Timing, replay
 from flowccl.topology.routes import Routes, RouteShape, shape_on
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
 _COLUMNS = {"chunk": np.int32, "route": np.int32, "start_ps": np.int64, "reduce": np.bool_, "message": np.int32}
+_OF_RUNTIMES = {"issuer": (np.int32, -1), "receiver": (np.int32, -1), "rate_GBps": (np.float64, 0.0)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +31,12 @@ class Schedule:
     destination reduces the data into what it has, otherwise it stores the data. Transfers with the same `message`
     number are one send on one route from one start: the overhead is paid once, and all chunks are complete when the
     last byte has arrived. A message number of -1 means that the transfer is a send of its own. `method` is the name of
-    the method that made the schedule. `runtime` is the profile whose message costs are those of the machine's links;
-    None: the machine's own.
+    the method that made the schedule.
+
+    `execution` says how a runtime carries out the schedule; None in the model of the papers, where messages cost
+    nothing beyond the overheads of links. Group `issuer[i]` of the sender carries the message (-1: the proxy of the NIC
+    does), and group `receiver[i]` of the receiver works on it after its arrival (-1: no work). `rate_GBps[i]` is the
+    constant rate of the transfer; 0 stands for the highest rate that its route and its issuer allow.
     """
 
     topology: Topology
@@ -41,9 +48,21 @@ class Schedule:
     reduce: NDArray[np.bool_]
     method: str = ""
     message: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    runtime: RuntimeProfile | None = None
+    execution: Execution | None = None
+    issuer: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    receiver: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    rate_GBps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
+        for name, (kind, value) in _OF_RUNTIMES.items():
+            given: NDArray[Any] = getattr(self, name)
+            if np.all(given == value):  # also after `replace` changed the number of rows
+                given = np.full(len(self.chunk), value)
+            column = np.ascontiguousarray(given, dtype=kind)
+            column.setflags(write=False)
+            object.__setattr__(self, name, column)
+            if column.shape != self.chunk.shape:
+                raise ScheduleError(f"column {name} has {len(column)} entries, chunk has {len(self.chunk)}")
         if self.message.max(initial=-1) < 0:  # also after `replace` changed the number of rows
             object.__setattr__(self, "message", np.full(len(self.chunk), -1, dtype=np.int32))
         for name, kind in _COLUMNS.items():
@@ -110,12 +129,13 @@ class Schedule:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
             return NotImplemented
-        columns = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
+        names = (*_COLUMNS, *_OF_RUNTIMES)
+        columns = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
         routes = np.array_equal(self.routes.ptr, other.routes.ptr) and np.array_equal(
             self.routes.link, other.routes.link
         )
         same = self.topology == other.topology and self.demand == other.demand and self.method == other.method
-        same = same and self.runtime == other.runtime
+        same = same and self.execution == other.execution
         return columns and routes and same
 
     def __hash__(self) -> int:
@@ -155,11 +175,22 @@ class Schedule:
         np.add.at(total, self.leader, size)
         return total[self.leader]
 
+    @property
+    def runtime(self) -> RuntimeProfile | None:
+        """The profile of the runtime that carries out the schedule; None in the model of the papers."""
+        return None if self.execution is None else self.execution.profile
+
+    @cached_property
+    def costs(self) -> MessageTimes | None:
+        """What the message of each transfer costs on the runtime; None in the model of the papers."""
+        return None if self.execution is None else message_times(self, self.execution)
+
     @cached_property
     def timing(self) -> Timing:
         """When each link is busy, and when each transfer arrives at each of its ends."""
         leader = self.leader if self.has_messages else None
-        return replay(self.topology, self.shape, self.sent_bytes, self.route, self.start_ps, leader, self.reduce)
+        bytes_of = self.sent_bytes if self.costs is None else self.costs.wire_bytes
+        return replay(self.topology, self.shape, bytes_of, self.route, self.start_ps, leader, self.reduce, self.costs)
 
     @cached_property
     def finish_ps(self) -> int:

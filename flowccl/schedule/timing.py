@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.schedule.clock import MessageTimes
 from flowccl.topology.routes import RouteShape
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_ps, busy_times_ps
@@ -39,16 +40,15 @@ class Timing:
     def shared_links(self, topology: Topology) -> NDArray[np.bool_]:
         """The links that some transfer crosses at less than their bandwidth: they may carry several transfers at once.
 
-        A link between two storing nodes carries one transfer at a time, and so do links with an overhead per message
-        and links that change their bandwidth. Links that do not exist are ignored.
+        Links with an overhead per message and links that change their bandwidth carry one transfer at a time. Links
+        that do not exist are ignored.
         """
         shared = np.zeros(len(topology.links), dtype=np.bool_)
         if not topology.changes:
             known = np.flatnonzero(self.hop_link < len(topology.links))
             slower = self.hop_GBps[known] < topology.link_GBps[self.hop_link[known]] * (1 - 1e-9)
             shared[self.hop_link[known[slower]]] = True
-            direct = topology.stores[topology.link_src] & topology.stores[topology.link_dst]
-            shared &= ~direct & (topology.link_overhead_ps == 0)
+            shared &= topology.link_overhead_ps == 0
         return shared
 
     @property
@@ -65,11 +65,12 @@ def replay(
     start_ps: NDArray[np.int64],
     leader: NDArray[np.int64] | None = None,
     adds: NDArray[np.bool_] | None = None,
+    costs: MessageTimes | None = None,
 ) -> Timing:
     """Return the timing of transfers of `size_bytes` on `route` from `start_ps`; `adds` marks those that reduce.
 
     `leader` is the first transfer of each transfer's message, and `size_bytes` then is the size of the message; None if
-    there are no messages.
+    there are no messages. `costs` are those of a runtime.
     """
     hop_transfer, hop = spread(shape.routes.ptr, route)
     hop_ptr = np.concatenate(([0], np.cumsum(np.diff(shape.routes.ptr)[route]))).astype(np.int64)
@@ -80,7 +81,10 @@ def replay(
 
     link = shape.routes.link[hop]
     row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]
-    duration = busy_times_ps(size_bytes[segment_transfer], shape.segment_GBps[segment])
+    segment_GBps = shape.segment_GBps[segment]
+    if costs is not None:
+        segment_GBps = np.minimum(segment_GBps, costs.rate_GBps[segment_transfer])
+    duration = busy_times_ps(size_bytes[segment_transfer], segment_GBps)
     if topology.has_overheads:
         own = topology.link_overhead_ps[link] + busy_times_ps(size_bytes[hop_transfer], topology.link_GBps[link])
         np.maximum.at(duration, row, own)
@@ -91,12 +95,13 @@ def replay(
     for below, above in zip(has.tolist(), up.tolist(), strict=True):  # parents come first in a route
         delay[below] = delay[above] + duration[above]
 
-    begin = start_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
-    GBps = shape.segment_GBps[shape.hop_segment[hop]]
+    leave_ps = start_ps if costs is None else start_ps + costs.lead_ps
+    begin = leave_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
+    GBps = segment_GBps[row]
     if topology.has_overheads:
         GBps = size_bytes[hop_transfer] * 1000.0 / duration[row]
     if topology.changes:
-        begin, duration, GBps = _with_changes(topology, shape, size_bytes, route, start_ps, hop_ptr, first_segment)
+        begin, duration, GBps = _with_changes(topology, shape, size_bytes, route, leave_ps, hop_ptr, first_segment)
     until = begin + duration[row]
 
     root_transfer, root = spread(shape.root_ptr, route)
@@ -107,7 +112,12 @@ def replay(
     kept = slice(None) if leader is None else np.flatnonzero(leader[hop_transfer] == hop_transfer)
     end_node = shape.end_node[end]
     whole = arrival = until[end_row] + latency
-    if adds is not None and topology.has_reduce_rate:
+    root_from = begin[root_row]
+    if costs is not None:
+        root_from = start_ps[root_transfer]
+        whole = whole + costs.signal_ps[end_transfer]
+        arrival = whole + costs.work_ps[end_transfer]
+    elif adds is not None and topology.has_reduce_rate:
         busy = np.flatnonzero(adds[end_transfer] & np.isfinite(topology.reduce_GBps[end_node]))
         arrival = whole.copy()
         arrival[busy] += busy_times_ps(size_bytes[end_transfer[busy]], topology.reduce_GBps[end_node[busy]])
@@ -121,7 +131,7 @@ def replay(
         GBps[kept],
         root_transfer,
         shape.root_node[root],
-        begin[root_row],
+        root_from,
         until[root_row],
         end_transfer,
         end_node,

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_GBps
 from flowccl.verifier.contributions import check_contributions, reduced_chunks
+from flowccl.verifier.issuers import check_issuers
 from flowccl.verifier.violation import Violation, exact_us, transfer_name
 
 __all__ = ["Violation", "verify"]
@@ -18,8 +19,9 @@ def verify(schedule: Schedule) -> list[Violation]:
 
     Verified: routes exist, and switches copy or reduce only if they can; no transfer starts before time zero; GPUs that
     are neither in the group nor relays are not used; every transfer's source has the chunk when it starts; every link
-    and limit is within its capacity at every instant; GPUs that take time to reduce do so one chunk at a time; buffers
-    stay within their limits; every destination ends with its data, every contribution counted exactly once.
+    and limit is within its capacity at every instant; GPUs that take time to reduce do so one chunk at a time; on a
+    runtime, a group of threadblocks or a proxy works on one message at a time; buffers stay within their limits; every
+    destination ends with its data, every contribution counted exactly once.
     """
     if schedule.demand.num_gpus > schedule.topology.num_gpus:
         machine = f"{schedule.topology.name} has {schedule.topology.num_gpus}"
@@ -33,7 +35,7 @@ def verify(schedule: Schedule) -> list[Violation]:
         *check_contributions(schedule),
         *_copies(schedule),
         *_links(schedule),
-        *_reducing(schedule),
+        *(_reducing(schedule) if schedule.execution is None else check_issuers(schedule, schedule.execution)),
         *_limits(schedule),
         *_buffers(schedule),
     ]
@@ -55,7 +57,10 @@ def _messages(schedule: Schedule) -> list[Violation]:
     if not schedule.has_messages:
         return []
     leader, result = schedule.leader, []
-    for column, words in (("route", "route"), ("start_ps", "start"), ("reduce", "reduce flag")):
+    words_of = {"route": "route", "start_ps": "start", "reduce": "reduce flag"}
+    if schedule.execution is not None:
+        words_of |= {"issuer": "issuer", "receiver": "receiver", "rate_GBps": "rate"}
+    for column, words in words_of.items():
         values = getattr(schedule, column)
         for i in np.flatnonzero(values != values[leader]).tolist():
             partner = f"is in message {schedule.message[i]} with transfer {leader[i]}"

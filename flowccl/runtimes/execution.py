@@ -1,0 +1,39 @@
+"""How a schedule is carried out on a runtime: its threadblocks, in groups, and its protocol."""
+
+from dataclasses import dataclass
+
+from flowccl.errors import InputError
+from flowccl.runtimes.profiles import RuntimeProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The part of a GPU that a schedule uses on a runtime.
+
+    A GPU uses at most `sms` threadblocks. They form groups of `width`: a group carries one message at a time, each of
+    its threadblocks an equal part of the bytes. Messages over a NIC are issued by the proxy thread of the GPU;
+    `posters` threadblocks hand them to it. With protocol "LL", messages inside a host travel as packets.
+    """
+
+    profile: RuntimeProfile
+    sms: int
+    width: int = 1
+    posters: int = 0
+    protocol: str = "Simple"
+
+    def __post_init__(self) -> None:
+        if self.sms < 1 or self.width < 1 or self.posters < 0 or self.groups < 1:
+            raise InputError(
+                f"{self.sms} threadblocks are too few for a group of {self.width} and {self.posters} that post to the "
+                "NIC"
+            )
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of threadblocks of a GPU."""
+        return (self.sms - self.posters) // self.width
+
+    @property
+    def packets(self) -> bool:
+        """Whether messages inside a host travel as packets."""
+        return self.protocol == "LL"

@@ -1,0 +1,120 @@
+"""What messages cost on a runtime, where the cost occurs: in threadblocks, in the proxy of the NIC, at the receiver.
+
+A message inside a host occupies a group of threadblocks of its sender for its overhead and its bytes. A message over a
+NIC occupies the proxy thread of its sender for the overhead only. Its signal delays the receiver, where a group of
+threadblocks then reduces the data, reads the packets, or copies chunks that are not adjacent to their places.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.runtimes.costs import LocalCost
+from flowccl.units import busy_times_ps, us_to_ps
+
+if TYPE_CHECKING:
+    from flowccl.runtimes.execution import Execution
+    from flowccl.schedule.schedule import Schedule
+    from flowccl.topology.routes import RouteShape
+    from flowccl.topology.topology import Topology
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MessageTimes:
+    """Costs of the message of each transfer.
+
+    A group of the sender first packs the chunks for `pack_ps`. The issuer (a group, or the proxy where `is_proxied`) is
+    then busy for `overhead_ps`, and a group also while the bytes flow, at most at `rate_GBps`. `wire_bytes` is what
+    crosses the links. The data is at the receiver `signal_ps` after the last byte, and usable after `work_ps` more.
+    """
+
+    is_proxied: NDArray[np.bool_]
+    pack_ps: I64
+    overhead_ps: I64
+    wire_bytes: I64
+    rate_GBps: F64
+    signal_ps: I64
+    work_ps: I64
+
+    @property
+    def lead_ps(self) -> I64:
+        """Time from the start of the message until its first byte leaves."""
+        return self.pack_ps + self.overhead_ps
+
+
+@dataclass(frozen=True, eq=False)
+class RouteCosts:
+    """Costs of a message on each route, before its bytes are known."""
+
+    is_proxied: NDArray[np.bool_]
+    overhead_ps: I64
+    signal_ps: I64
+
+
+def route_costs(topology: "Topology", shape: "RouteShape", execution: "Execution") -> RouteCosts:
+    """Return the costs of each route: those of a NIC where it crosses one, else those of its first link."""
+    kinds, profile = np.array(topology.link_kinds), execution.profile
+    count = len(shape.routes)
+    hop_route = np.repeat(np.arange(count), np.diff(shape.routes.ptr))
+    crosses = np.zeros(count, dtype=np.bool_)
+    crosses[hop_route[kinds[shape.routes.link] == "nic"]] = True
+    first = kinds[shape.routes.link[shape.routes.ptr[:-1]]] if count else kinds[:0]
+    kind = np.where(crosses, "nic", first)
+    overhead, signal = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    proxied = np.zeros(count, dtype=np.bool_)
+    for name in ("nvlink", "pcie", "nic"):
+        cost, rows = profile.costs.of(name), kind == name  # type: ignore[arg-type]
+        overhead[rows], proxied[rows] = cost.overhead_ps, cost.proxy
+        signal[rows] = 0 if execution.packets and not cost.proxy else cost.signal_ps
+    by_model = dict(profile.proxy_us)
+    if by_model and proxied.any():
+        models = [by_model.get(node.model, -1.0) for node in topology.nodes]
+        known = np.array([us_to_ps(us) if us >= 0 else -1 for us in models], dtype=np.int64)
+        own = known[topology.link_src[shape.routes.link[shape.routes.ptr[:-1]]]]
+        overhead = np.where(proxied & (own >= 0), own, overhead)
+    return RouteCosts(proxied, overhead, signal)
+
+
+def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
+    """Return what the message of each transfer costs."""
+    costs = route_costs(schedule.topology, schedule.shape, execution)
+    route, size, local = schedule.route, schedule.sent_bytes, execution.profile.costs.operation
+    proxied = costs.is_proxied[route]
+    packets = ~proxied & execution.packets
+    put, packet = local("put").GBps or np.inf, local("put packets").GBps or np.inf
+    own_GBps = np.where(packets, 2 * packet, put) * execution.width
+    asked = np.where(schedule.rate_GBps > 0, schedule.rate_GBps, np.inf)
+    from flowccl.schedule.placement import copied_bytes  # it needs a schedule
+
+    packed, unpacked = copied_bytes(schedule)
+    reduces = schedule.reduce & ~_in_network(schedule)
+    work = np.where(reduces, _time_ps(local("reduce"), size, execution.width), 0)
+    reads = _time_ps(local("read packets"), size, execution.width)
+    work = np.where(packets & ~schedule.reduce, reads, work)
+    work += np.where(packets, 0, _time_ps(local("copy"), unpacked, execution.width))
+    return MessageTimes(
+        proxied,
+        _time_ps(local("copy"), packed, execution.width),
+        costs.overhead_ps[route],
+        np.where(packets, 2 * size, size),
+        np.minimum(np.where(proxied, np.inf, own_GBps), asked),
+        costs.signal_ps[route],
+        work,
+    )
+
+
+def _time_ps(cost: LocalCost, size_bytes: I64, width: int) -> I64:
+    """The time of an operation of a group on some bytes; none for no bytes."""
+    rate = np.full(len(size_bytes), (cost.GBps or np.inf) * width)
+    return np.where(size_bytes > 0, us_to_ps(cost.overhead_us) + busy_times_ps(size_bytes, rate), 0)
+
+
+def _in_network(schedule: "Schedule") -> NDArray[np.bool_]:
+    """Transfers that a switch reduces: they have several roots."""
+    several: NDArray[np.bool_] = np.diff(schedule.shape.root_ptr)[schedule.route] > 1
+    return several

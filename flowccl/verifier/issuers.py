@@ -1,0 +1,85 @@
+"""Verification of what issues and receives messages on a runtime: groups of threadblocks, and proxies of NICs."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.runtimes.execution import Execution
+from flowccl.schedule.schedule import Schedule
+from flowccl.verifier.violation import Violation, exact_us, transfer_name
+
+I64 = NDArray[np.int64]
+
+
+def check_issuers(schedule: Schedule, execution: Execution) -> list[Violation]:
+    """Every message has the groups that it needs, and each group and proxy works on one message at a time."""
+    if schedule.costs is None or not len(schedule):
+        return []
+    return [*_missing(schedule, execution), *_overlaps(schedule, execution)]
+
+
+def _missing(schedule: Schedule, execution: Execution) -> list[Violation]:
+    """Messages without a group that they need, or with one that the GPU does not have."""
+    costs, result = schedule.costs, []
+    assert costs is not None
+    needs = {"issuer": ~costs.is_proxied | (costs.pack_ps > 0), "receiver": costs.work_ps > 0}
+    for name, needed in needs.items():
+        group = getattr(schedule, name)
+        for i in np.flatnonzero((needed & (group < 0)) | (group >= execution.groups)).tolist():
+            words = f"has group {group[i]} as its {name}, the GPU has groups 0 to {execution.groups - 1}"
+            result.append(Violation("threadblocks", f"{transfer_name(schedule, i)}: {words}", (i,)))
+    return result
+
+
+def _overlaps(schedule: Schedule, execution: Execution) -> list[Violation]:
+    """Two messages that occupy a group or a proxy at the same time."""
+    who, transfer, begin, end = _occupied(schedule, execution)
+    order = np.lexsort((begin, who))
+    who, transfer, begin, end = who[order], transfer[order], begin[order], end[order]
+    result = []
+    for k in np.flatnonzero((who[1:] == who[:-1]) & (begin[1:] < end[:-1])).tolist():
+        node, group = divmod(int(who[k]), execution.groups + 1)
+        name = "the proxy" if group == execution.groups else f"group {group}"
+        pair = int(transfer[k]), int(transfer[k + 1])
+        text = (
+            f"{name} of {schedule.topology.nodes[node].name} works on transfer {pair[0]} until "
+            f"{exact_us(int(end[k]))}, but transfer {pair[1]} begins at {exact_us(int(begin[k + 1]))}"
+        )
+        result.append(Violation("threadblocks", text, pair))
+    return result
+
+
+def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, I64]:
+    """Intervals in which groups and proxies are busy: (number of the group, transfer, from, until)."""
+    costs, timing, width = schedule.costs, schedule.timing, execution.groups + 1
+    assert costs is not None
+    first = np.flatnonzero(schedule.leader == np.arange(len(schedule)))
+    src = issuing_gpus(schedule)
+    start, packed = schedule.start_ps, schedule.start_ps + costs.pack_ps
+    last = np.zeros(len(schedule), dtype=np.int64)  # when the last byte has left
+    np.maximum.at(last, timing.root_transfer, timing.root_to_ps)
+    whole = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(whole, timing.end_transfer, timing.end_whole_ps)
+    dst = np.zeros(len(schedule), dtype=np.int64)
+    dst[timing.end_transfer] = timing.end_node
+    proxied = first[costs.is_proxied[first]]
+    direct = first[~costs.is_proxied[first]]
+    packs = proxied[costs.pack_ps[proxied] > 0]
+    works = first[costs.work_ps[first] > 0]
+    rows = (
+        (src[direct] * width + schedule.issuer[direct], direct, start[direct], last[direct]),
+        (src[packs] * width + schedule.issuer[packs], packs, start[packs], packed[packs]),
+        (src[proxied] * width + execution.groups, proxied, packed[proxied], (packed + costs.overhead_ps)[proxied]),
+        (dst[works] * width + schedule.receiver[works], works, whole[works], (whole + costs.work_ps)[works]),
+    )
+    who, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
+    known = who % width >= 0
+    return who[known], transfer[known], begin[known], end[known]
+
+
+def issuing_gpus(schedule: Schedule) -> I64:
+    """The GPU that issues each transfer: its root, or the end of a reduction inside a switch."""
+    shape, route = schedule.shape, schedule.route
+    root = shape.root_node[shape.root_ptr[:-1]]
+    several = np.diff(shape.root_ptr) > 1
+    end = shape.end_node[shape.end_ptr[:-1]]
+    return np.asarray(np.where(several, end, root)[route], dtype=np.int64)
