@@ -72,7 +72,7 @@ def precedence_pairs(schedule: Schedule) -> list[RowPairs]:
         _order_of_reducing(timing),
         *_order_on_limits(schedule, timing),
         *_order_in_buffers(schedule, timing),
-        *_data_pairs(schedule),
+        *data_pairs(schedule),
     ]
 
 
@@ -94,10 +94,10 @@ def between_messages(schedule: Schedule, triples: Triples) -> Triples:
 
 def data_order(schedule: Schedule) -> Triples:
     """Return the data dependencies (before, after, lag): nodes send what they have, and reductions stay complete."""
-    return stacked(schedule, _data_pairs(schedule))
+    return stacked(schedule, data_pairs(schedule))
 
 
-def _data_pairs(schedule: Schedule) -> list[RowPairs]:
+def data_pairs(schedule: Schedule) -> list[RowPairs]:
     root, end = feeding(schedule)
     parts = [RowPairs("data", "end_arrival_ps", end, "root_from_ps", root)]
     if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):

@@ -1,0 +1,426 @@
+"""The list-scheduling engine, compiled: messages start in the order of a priority, each when everything it needs is free.
+
+A message needs the data of the messages before it, bandwidth on every link and limit of its route, a group of
+threadblocks or the proxy of its sender, and a group of its receiver that works on it after its arrival. Links and
+limits are shared by rate: several messages cross a link at once while their rates add up to at most its bandwidth.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flowccl.compiled import F64, I32, I64, Bool, compiled, heap_pop, heap_push, inner, maker
+
+ROUNDING = 1e-9  # relative error of the sum of rates, as in the verifier
+
+
+class Messages(NamedTuple):
+    """The messages to schedule, by number, and what they need.
+
+    Hop h of a message occupies resource `hop_resource[h]` (a link, or a limit behind the links) `hop_weight[h]` times,
+    from `hop_from_ps[h]` after the first byte left, for the time of the bytes; where the message is `rigid`, for
+    `hop_for_ps[h]`, at `hop_GBps[h]`. Successor k of a message starts no earlier than `after_ps[k]` after its data is
+    whole at the sender's side of the last link (`from_end[k]`), or after its start.
+    """
+
+    rank: I64
+    soonest_ps: I64
+    wire_bytes: I64
+    rate_GBps: F64
+    rigid: Bool
+    hold_ps: I64  # of rigid messages: how long the issuer is busy with the bytes
+    pack_ps: I64
+    overhead_ps: I64
+    work_ps: I64
+    arrive_ps: I64  # from the last byte until the work begins, to the end that works
+    source: I32
+    target: I32
+    proxied: Bool
+    hop_ptr: I64
+    hop_resource: I32
+    hop_weight: F64
+    hop_from_ps: I64
+    hop_for_ps: I64
+    hop_GBps: F64
+    after_ptr: I64
+    after: I64
+    after_ps: I64
+    from_end: Bool
+
+
+class Shares(NamedTuple):
+    """What is free: bandwidths of links and limits, and groups of threadblocks with the operations that they can hold."""
+
+    bandwidth_GBps: F64
+    groups: int
+    operations: int  # that a group can hold; 0: no limit
+    send_operations: int
+    receive_operations: int
+    peers: int  # that a group can send to; 0: no limit
+    nodes: int
+
+
+class _Reservations(NamedTuple):
+    head: I64  # of each resource; -1: none
+    since: I64
+    until: I64
+    rate: F64
+    following: I64
+    used: I64  # one number
+    free: I64  # one number
+
+
+class _State(NamedTuple):
+    group_free: I64
+    group_operations: I64
+    group_peers: I64
+    sends_to: Bool  # (group, node)
+    proxy_free: I64
+    start: I64
+    rate: F64
+    issuer: I32
+    receiver: I32
+
+
+@inner
+def _purge(table: _Reservations, resource: int, now: int) -> None:
+    """Drop the reservations of a resource that are over."""
+    before, cell = -1, table.head[resource]
+    while cell >= 0:
+        after = table.following[cell]
+        if table.until[cell] <= now:
+            if before < 0:
+                table.head[resource] = after
+            else:
+                table.following[before] = after
+            table.following[cell] = table.free[0]
+            table.free[0] = cell
+        else:
+            before = cell
+        cell = after
+
+
+@inner
+def _most_used(table: _Reservations, resource: int, begin: int, end: int) -> float:
+    """The largest sum of rates on a resource between two times."""
+    most = 0.0
+    at = begin
+    cell = table.head[resource]
+    while True:
+        total = 0.0
+        other = table.head[resource]
+        while other >= 0:
+            if table.since[other] <= at < table.until[other]:
+                total += table.rate[other]
+            other = table.following[other]
+        most = max(most, total)
+        while cell >= 0 and not begin < table.since[cell] < end:
+            cell = table.following[cell]
+        if cell < 0:
+            return most
+        at = table.since[cell]
+        cell = table.following[cell]
+
+
+@inner
+def _next_end(table: _Reservations, resource: int, begin: int, end: int) -> int:
+    """The first time at which a reservation that overlaps an interval ends."""
+    first = -1
+    cell = table.head[resource]
+    while cell >= 0:
+        if table.since[cell] < end and table.until[cell] > begin and (first < 0 or table.until[cell] < first):
+            first = table.until[cell]
+        cell = table.following[cell]
+    return first
+
+
+@inner
+def _reserve(table: _Reservations, resource: int, since: int, until: int, rate: float) -> None:
+    cell = table.free[0]
+    if cell >= 0:
+        table.free[0] = table.following[cell]
+    else:
+        cell = table.used[0]
+        table.used[0] += 1
+    table.since[cell], table.until[cell], table.rate[cell] = since, until, rate
+    table.following[cell] = table.head[resource]
+    table.head[resource] = cell
+
+
+@inner
+def _best_group(state: _State, shares: Shares, node: int, by: int, needs: int, peer: int) -> int:
+    """The group of a node that is free at a time, with room for some operations; of those, the one that waits least.
+
+    A group that already sends to the peer comes before others. -1: none is free; -2: none has room.
+    """
+    best, best_free, best_known, room = -1, -1, False, False
+    for group in range(shares.groups):
+        place = node * shares.groups + group
+        if shares.operations and state.group_operations[place] + needs > shares.operations:
+            continue
+        known = peer >= 0 and state.sends_to[place, peer]
+        if peer >= 0 and not known and shares.peers and state.group_peers[place] >= shares.peers:
+            continue
+        room = True
+        free = state.group_free[place]
+        if free <= by and (free > best_free or (free == best_free and known and not best_known)):
+            best, best_free, best_known = group, free, known
+    if best < 0 and not room:
+        return -2
+    return best
+
+
+@inner
+def _earliest_group(state: _State, shares: Shares, node: int, needs: int) -> int:
+    """When the first group of a node with room for some operations is free."""
+    first = -1
+    for group in range(shares.groups):
+        place = node * shares.groups + group
+        if shares.operations and state.group_operations[place] + needs > shares.operations:
+            continue
+        if first < 0 or state.group_free[place] < first:
+            first = state.group_free[place]
+    return first
+
+
+@inner
+def _flow_ps(size: int, rate: float) -> int:
+    return int(np.ceil(size * 1000.0 / rate)) if size > 0 else 0
+
+
+@inner
+def _fitting_rate(
+    messages: Messages, shares: Shares, table: _Reservations, i: int, leave: int, least: float
+) -> tuple[float, int, int]:
+    """The rate at which a message can cross its route from a time on; else (0, what blocks it, when to try again)."""
+    rate = messages.rate_GBps[i]
+    for _ in range(4):
+        flow = _flow_ps(messages.wire_bytes[i], rate)
+        worst, blocker, again = rate, -1, -1
+        for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
+            resource, begin = messages.hop_resource[h], leave + messages.hop_from_ps[h]
+            own = messages.hop_GBps[h] if messages.rigid[i] else rate
+            end = begin + (messages.hop_for_ps[h] if messages.rigid[i] else flow)
+            free = shares.bandwidth_GBps[resource] * (1 + ROUNDING) - _most_used(table, resource, begin, end)
+            possible = free / messages.hop_weight[h]
+            if possible < own:
+                if messages.rigid[i] or possible < least * messages.rate_GBps[i]:
+                    until = _next_end(table, resource, begin, end) - messages.hop_from_ps[h]
+                    if until > again:
+                        blocker, again = resource, until
+                worst = min(worst, possible / (1 + ROUNDING))
+        if blocker >= 0:
+            return 0.0, blocker, again
+        if worst >= rate:
+            return rate, -1, -1
+        rate = worst
+    for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):  # a slower message meets later reservations
+        resource, begin = messages.hop_resource[h], leave + messages.hop_from_ps[h]
+        again = _next_end(table, resource, begin, begin + 1)
+        if again > leave:
+            return 0.0, resource, again - messages.hop_from_ps[h]
+    return 0.0, messages.hop_resource[messages.hop_ptr[i]], leave + 1
+
+
+@inner
+def _try(
+    messages: Messages, shares: Shares, state: _State, table: _Reservations, i: int, now: int, least: float
+) -> tuple[int, int]:
+    """Start a message now and return (-1, 0), or what blocks it and when to try again; (-2, 0) if it never can."""
+    links = len(shares.bandwidth_GBps)
+    source, target = messages.source[i], messages.target[i]
+    issuer, receiver = -1, -1
+    leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
+    if shares.groups and (not messages.proxied[i] or messages.pack_ps[i]):
+        peer = -1 if messages.proxied[i] else target
+        issuer = _best_group(state, shares, source, now, shares.send_operations, peer)
+        if issuer == -2:
+            return -2, 0
+        if issuer < 0:
+            return links + source, max(_earliest_group(state, shares, source, shares.send_operations), now + 1)
+    if messages.proxied[i] and state.proxy_free[source] > now + messages.pack_ps[i]:
+        return links + shares.nodes + source, state.proxy_free[source] - messages.pack_ps[i]
+    rate, blocker, again = _fitting_rate(messages, shares, table, i, leave, least)
+    if blocker >= 0:
+        return blocker, max(again - (leave - now), now + 1)
+    flow = messages.hold_ps[i] if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], rate)
+    whole = leave + (0 if messages.rigid[i] else flow) + messages.arrive_ps[i]
+    if messages.work_ps[i]:
+        receiver = _best_group(state, shares, target, whole, shares.receive_operations, -1)
+        if receiver == -2:
+            return -2, 0
+        if receiver < 0:
+            first = _earliest_group(state, shares, target, shares.receive_operations)
+            return links + target, max(now + first - whole, now + 1)
+    state.start[i], state.rate[i] = now, rate
+    state.issuer[i], state.receiver[i] = issuer, receiver
+    for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
+        begin = leave + messages.hop_from_ps[h]
+        length = messages.hop_for_ps[h] if messages.rigid[i] else flow
+        own = messages.hop_GBps[h] if messages.rigid[i] else rate
+        if length > 0:
+            _reserve(table, messages.hop_resource[h], begin, begin + length, own * messages.hop_weight[h])
+    if messages.proxied[i]:
+        state.proxy_free[source] = leave
+    if issuer >= 0:
+        place = source * shares.groups + issuer
+        state.group_free[place] = now + messages.pack_ps[i] if messages.proxied[i] else leave + flow
+        state.group_operations[place] += shares.send_operations
+        if not messages.proxied[i] and not state.sends_to[place, target]:
+            state.sends_to[place, target] = True
+            state.group_peers[place] += 1
+    if receiver >= 0:
+        place = target * shares.groups + receiver
+        state.group_free[place] = whole + messages.work_ps[i]
+        state.group_operations[place] += shares.receive_operations
+    return -1, 0
+
+
+@inner
+def _meld(child: I64, sibling: I64, rank: I64, a: int, b: int) -> int:
+    """Join two pairing heaps of messages, the least rank on top."""
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    if rank[b] < rank[a]:
+        a, b = b, a
+    sibling[b] = child[a]
+    child[a] = b
+    return a
+
+
+@inner
+def _without_top(child: I64, sibling: I64, rank: I64, top: int) -> int:
+    """The heap without its top."""
+    cell, pairs = child[top], -1
+    while cell >= 0:
+        a, b = cell, sibling[cell]
+        cell = sibling[b] if b >= 0 else -1
+        sibling[a] = -1
+        if b >= 0:
+            sibling[b] = -1
+        joined = _meld(child, sibling, rank, a, b)
+        sibling[joined] = pairs
+        pairs = joined
+    root = -1
+    while pairs >= 0:
+        after = sibling[pairs]
+        sibling[pairs] = -1
+        root = _meld(child, sibling, rank, root, pairs)
+        pairs = after
+    child[top], sibling[top] = -1, -1
+    return root
+
+
+@maker
+def _new_state(count: int, shares: Shares) -> _State:
+    places = max(shares.nodes * shares.groups, 1)
+    return _State(
+        np.zeros(places, dtype=np.int64),
+        np.zeros(places, dtype=np.int64),
+        np.zeros(places, dtype=np.int64),
+        np.zeros((places, shares.nodes), dtype=np.bool_),
+        np.zeros(shares.nodes, dtype=np.int64),
+        np.zeros(count, dtype=np.int64),
+        np.zeros(count, dtype=np.float64),
+        np.full(count, -1, dtype=np.int32),
+        np.full(count, -1, dtype=np.int32),
+    )
+
+
+@compiled
+def run_engine(messages: Messages, shares: Shares, least: float, give_up_ps: int) -> tuple[bool, I64, F64, I32, I32]:
+    """Schedule all messages; return (whether all could start in time, starts, rates, issuers, receivers).
+
+    Of the messages that wait for the same thing, the one with the least rank goes first. A message waits where it would
+    get less than `least` of the rate that its route allows. The search ends where a message would start after
+    `give_up_ps`.
+    """
+    count, links = len(messages.rank), len(shares.bandwidth_GBps)
+    state = _new_state(count, shares)
+    resources = links + 2 * shares.nodes
+    hops = len(messages.hop_resource)
+    table = _Reservations(
+        np.full(links, -1, dtype=np.int64),
+        np.empty(hops + 1, dtype=np.int64),
+        np.empty(hops + 1, dtype=np.int64),
+        np.empty(hops + 1, dtype=np.float64),
+        np.empty(hops + 1, dtype=np.int64),
+        np.zeros(1, dtype=np.int64),
+        np.full(1, -1, dtype=np.int64),
+    )
+    top = np.full(resources, -1, dtype=np.int64)
+    child, sibling = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    missing = np.zeros(count, dtype=np.int64)
+    for k in range(len(messages.after)):
+        missing[messages.after[k]] += 1
+    earliest = messages.soonest_ps.copy()
+    time, what, size = np.empty(4 * count + 64, dtype=np.int64), np.empty(4 * count + 64, dtype=np.int64), 0
+    turn_rank, turn, turns = np.empty(count + resources + 1, dtype=np.int64), np.empty(count + resources + 1, np.int64), 0
+    origin = np.full(count, -1, dtype=np.int64)
+    for i in range(count):
+        if missing[i] == 0:
+            heap_push(time, what, size, earliest[i], i)
+            size += 1
+    left = count
+    while size > 0:
+        now = time[0]
+        if now > give_up_ps:
+            break
+        while size > 0 and time[0] == now:
+            code = heap_pop(time, what, size)
+            size -= 1
+            if code < count:
+                origin[code] = -1
+                heap_push(turn_rank, turn, turns, messages.rank[code], code)
+                turns += 1
+            else:
+                resource = code - count
+                i = top[resource]
+                if i >= 0:
+                    top[resource] = _without_top(child, sibling, messages.rank, i)
+                    origin[i] = resource
+                    heap_push(turn_rank, turn, turns, messages.rank[i], i)
+                    turns += 1
+        while turns > 0:
+            i = heap_pop(turn_rank, turn, turns)
+            turns -= 1
+            for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
+                _purge(table, messages.hop_resource[h], now)
+            blocker, again = _try(messages, shares, state, table, i, now, least)
+            if blocker == -2:
+                return False, state.start, state.rate, state.issuer, state.receiver
+            if blocker >= 0:
+                top[blocker] = _meld(child, sibling, messages.rank, top[blocker], i)
+                if size + 2 > len(time):
+                    longer, codes = np.empty(2 * len(time), dtype=np.int64), np.empty(2 * len(time), dtype=np.int64)
+                    longer[:size], codes[:size] = time[:size], what[:size]
+                    time, what = longer, codes
+                heap_push(time, what, size, again, count + blocker)
+                size += 1
+            else:
+                left -= 1
+                whole = now + messages.pack_ps[i] + messages.overhead_ps[i]
+                whole += 0 if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], state.rate[i])
+                for k in range(messages.after_ptr[i], messages.after_ptr[i + 1]):
+                    j = messages.after[k]
+                    ready = (whole if messages.from_end[k] else now) + messages.after_ps[k]
+                    earliest[j] = max(earliest[j], ready)
+                    missing[j] -= 1
+                    if missing[j] == 0:
+                        if size + 2 > len(time):
+                            longer, codes = np.empty(2 * len(time), np.int64), np.empty(2 * len(time), np.int64)
+                            longer[:size], codes[:size] = time[:size], what[:size]
+                            time, what = longer, codes
+                        heap_push(time, what, size, max(earliest[j], now), j)
+                        size += 1
+            resource = origin[i]
+            if resource >= 0 and blocker != resource and top[resource] >= 0:
+                j = top[resource]
+                top[resource] = _without_top(child, sibling, messages.rank, j)
+                origin[j] = resource
+                heap_push(turn_rank, turn, turns, messages.rank[j], j)
+                turns += 1
+            origin[i] = -1
+    return left == 0, state.start, state.rate, state.issuer, state.receiver
