@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
+from flowccl.adapters.runtime import on_the_runtime
 from flowccl.adapters.trunks import on_trunks
 from flowccl.auto.arm import step_work_s
 from flowccl.auto.chunk_counts import ChunkCounts
@@ -27,13 +28,15 @@ from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
-from flowccl.runtimes.machine import on_runtime, sms_of
+from flowccl.runtimes.machine import least_costs, sms_of, used_by
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile, runtime_profile
+from flowccl.schedule.generation.carrying import Carrier
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
-from flowccl.search.context import SearchContext
+from flowccl.search.context import Method, SearchContext
+from flowccl.search.incumbents import Incumbents
 from flowccl.switched import in_network_schedules
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
@@ -101,24 +104,31 @@ def synthesize(
     problem, first = task.problem, task.problem.demand
     if chunks is not None and steps is None:
         _check_chunks(chunks, first, limit_s)
-    lanes = split_trunks(problem.topology)  # the search plans one transfer at a time on every link
+    lanes = split_trunks(problem.topology) if target.is_ideal else None  # methods plan one transfer at a time on a link
     searched = problem if lanes is None else Problem(lanes.topology, first)
     watch, params = MemoryWatch(), AutoParams()
-    search_s = limit_s if target.is_ideal else limit_s * _SEARCH_SHARE
+    search_s = limit_s
     budget = Budget(search_s, steps, should_stop=lambda: should_stop() or watch())
     context = SearchContext(budget, seed=seed, options=task.options)
     fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
     loader = MethodLoader(_names(method, searched), repeatable=steps is not None)
+    carrier: Carrier | None = None
+    more: Callable[[], dict[str, Method]] = loader.more
     methods = loader.first(on_phase)
+    if not target.is_ideal:
+        assert task.sms is not None
+        carrier = Carrier(target, problem.topology, task.sms)
+        adapt = partial(_on_the_runtime, carrier, _inner(context))
+        methods, more = adapt(methods), lambda: adapt(loader.more())
     context.notes |= loader.notes
     if loader.all_first:
         context.budget.started = time.monotonic()
-    bounds = BoundSearch(problem, context, gap)
+    bounds = BoundSearch(_bounded(topology, target, problem), context, gap)
     useful = partial(_useful_chunks, problem=searched, gap=gap if method != "auto" else None, context=context)
     least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
     search = PortfolioSearch(
-        searched.topology, counts, methods, context, workers, lean, cache(useful), params, loader.more
+        searched.topology, counts, methods, context, workers, lean, cache(useful), params, more, carrier
     )
     best, trace, interrupted = _searched(search, bounds, loader, on_progress)
     interrupted = interrupted or should_stop()
@@ -137,11 +147,7 @@ def synthesize(
     if target.is_ideal:
         best = leanest(found, best, later)
     else:
-        found = [replace(one, runtime=target) for one in found if not verify(one)]
-        switched = in_network_schedules(topology, target, counts.demand, context) if method == "auto" else ()
-        late = partial(_is_over, context, limit_s)
-        best, lowered = best_program(found, target, task.sms, lean, late, switched)
-        bound = bound if best.topology == problem.topology else lower_bound(best.topology, best.demand)
+        best = leanest(found, best, later)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds, memory = context.budget.elapsed_s, _peak_memory_MB()
@@ -176,7 +182,7 @@ def _task(
     if not target.is_ideal:
         sms = _check_runtime(target, topology, collective, sms)
         size_bytes = _served_size(topology, collective, size_bytes)
-        topology = on_runtime(topology, target, in_network=method == "in-network")
+        topology = used_by(topology, target, in_network=method == "in-network")
     if chunks is None and method != "auto" and info_of(method).epochs:
         chunks = 1
     if method != "auto" and info_of(method).own_chunks:
@@ -221,6 +227,23 @@ def _searched(
     except KeyboardInterrupt:
         log.warning("interrupted")
         return best, trace, True
+
+
+def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: dict[str, Method]) -> dict[str, Method]:
+    """The methods for schedules that a runtime carries out."""
+    return {name: on_the_runtime(method, carrier, inner) for name, method in methods.items()}
+
+
+def _inner(context: SearchContext) -> SearchContext:
+    """The context of methods that plan on another machine than the one whose times count."""
+    context.incumbents.inner = Incumbents()
+    budget = replace(context.budget, good_ps=0.0)
+    return SearchContext(budget, context.incumbents.inner, context.seed, context.options, context.notes)
+
+
+def _bounded(topology: Topology, target: RuntimeProfile, problem: Problem) -> Problem:
+    """The problem of which a lower bound holds for every schedule that the runtime can carry out."""
+    return problem if target.is_ideal else Problem(least_costs(topology, target), problem.demand)
 
 
 def _is_over(context: SearchContext, limit_s: float) -> bool:

@@ -35,8 +35,8 @@ class PortfolioSearch:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
     `lean` is the relative improvement that more work must bring (0: work until the budget ends). `useful_chunks` is
-    the second chunk count of a method. `joining` returns further methods as they become ready. A single method
-    raises its errors; one of several is dropped instead.
+    the second chunk count of a method. `joining` returns further methods as they become ready. `carry` carries out a
+    schedule on a runtime. A single method raises its errors; one of several is dropped instead.
     """
 
     topology: Topology
@@ -48,6 +48,7 @@ class PortfolioSearch:
     useful_chunks: Callable[[str], int] = lambda name: 1
     params: AutoParams = field(default_factory=AutoParams)
     joining: Callable[[], dict[str, Method]] = dict
+    carry: Callable[[Schedule], Schedule | None] | None = None
     arms: list[Arm] = field(default_factory=list)
     best_ps: float = inf
     work_s: float = 0.0
@@ -233,7 +234,7 @@ class PortfolioSearch:
             enough = self.params.due * (done_s + work_s) <= self.work_s * _PLACES
             if enough and self.context.budget.has_time(_SAFETY * work_s):
                 self.refined[count, fine] = bases[count].finish_ps
-                return [self._open(REFINE, fine, refined(bases[count], demand, self.context))]
+                return [self._open(REFINE, fine, refined(bases[count], demand, self.context, self.carry))]
         return []
 
     def _refined_count(self, count: int, base: Schedule) -> int | None:

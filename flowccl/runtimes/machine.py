@@ -9,34 +9,67 @@ from flowccl.topology.gpu_models import GPU_MODELS
 from flowccl.topology.topology import Topology
 
 
-def on_runtime(
-    topology: Topology, profile: RuntimeProfile, before: RuntimeProfile | None = None, *, in_network: bool = False
-) -> Topology:
-    """Return the machine with the profile's costs: they replace the overheads of its links.
+def used_by(topology: Topology, profile: RuntimeProfile, *, in_network: bool = False) -> Topology:
+    """Return the machine as a runtime uses it: its links have no overheads of their own, and switches only forward.
 
-    The overhead is paid on the link that leaves the sender, and the signal arrives with the link that enters the
-    receiver. Switches only forward; with `in_network` those that join the GPUs of one host with NVLS also reduce and
-    copy, if the runtime has operations for that. `before` is the profile whose costs the machine has so far.
+    With `in_network`, switches that join the GPUs of one host with NVLS also reduce and copy, if the runtime has
+    operations for that.
     """
     if profile.is_ideal:
         return topology
-    stores, links = topology.stores, []
-    for link, kind in zip(topology.links, topology.link_kinds, strict=True):
-        cost = profile.costs.of(kind)
-        overhead_us = cost.overhead_us if stores[link.src] else 0.0
-        known_us = 0.0 if before is None else before.costs.of(kind).signal_us
-        latency_us = link.latency_us + (cost.signal_us - known_us if stores[link.dst] else 0.0)
-        links.append(replace(link, overhead_us=overhead_us, latency_us=latency_us))
     able = _nvls_switches(topology) if in_network and profile.nvls else set()
     nodes = [
         replace(node, copies=False, reduces=False) if node.kind == "switch" and index not in able else node
         for index, node in enumerate(topology.nodes)
     ]
+    links = [replace(link, overhead_us=0.0) if link.overhead_us else link for link in topology.links]
     return replace(topology, nodes=tuple(nodes), links=tuple(links))
 
 
+def with_costs_in_links(topology: Topology, profile: RuntimeProfile) -> Topology:
+    """Return a machine whose links stand for the costs of messages, for methods that know only links.
+
+    The overhead is paid on the link that leaves the sender, and the signal arrives with the link that enters the
+    receiver.
+    """
+    stores, links = topology.stores, []
+    for link, kind in zip(topology.links, topology.link_kinds, strict=True):
+        cost = profile.costs.of(kind)
+        overhead_us = cost.overhead_us if stores[link.src] else 0.0
+        latency_us = link.latency_us + (cost.signal_us if stores[link.dst] else 0.0)
+        links.append(replace(link, overhead_us=overhead_us, latency_us=latency_us))
+    return replace(topology, links=tuple(links))
+
+
+def on_runtime(
+    topology: Topology, profile: RuntimeProfile, before: RuntimeProfile | None = None, *, in_network: bool = False
+) -> Topology:
+    """Return the machine as a runtime uses it, with the costs of messages in its links."""
+    del before
+    return topology if profile.is_ideal else with_costs_in_links(used_by(topology, profile, in_network=in_network), profile)
+
+
+def least_costs(topology: Topology, profile: RuntimeProfile) -> Topology:
+    """Return a machine on which no schedule is later than on the runtime, for lower bounds.
+
+    A message takes at least its overhead before its first byte arrives, and its signal where it cannot be a packet.
+    Messages of a link overlap, and switches do all that the runtime can let them do.
+    """
+    machine = used_by(topology, profile, in_network=True)
+    packets = profile.limits is not None and profile.limits.one_sided and "LL" in profile.limits.protocols
+    stores, links = machine.stores, []
+    proxy_us = [us for model, us in profile.proxy_us if any(node.model == model for node in topology.nodes)]
+    for link, kind in zip(machine.links, machine.link_kinds, strict=True):
+        cost = profile.costs.of(kind)
+        overhead_us = min([cost.overhead_us, *(proxy_us if cost.proxy else [])])
+        signal_us = 0.0 if packets and not cost.proxy else cost.signal_us
+        more_us = (overhead_us if stores[link.src] else 0.0) + (signal_us if stores[link.dst] else 0.0)
+        links.append(replace(link, latency_us=link.latency_us + more_us))
+    return replace(machine, links=tuple(links))
+
+
 def without_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
-    """Return the machine without the costs that `on_runtime` wrote into its links, for files of older versions."""
+    """Return the machine without the costs that `with_costs_in_links` writes into its links, for files of older versions."""
     links = []
     for link, kind in zip(topology.links, topology.link_kinds, strict=True):
         signal_us = profile.costs.of(kind).signal_us if topology.stores[link.dst] else 0.0

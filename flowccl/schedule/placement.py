@@ -32,7 +32,9 @@ def copied_bytes(schedule: "Schedule") -> tuple[I64, I64]:
     nodes = len(schedule.topology.nodes)
     first_root, first_end = shape.root_node[shape.root_ptr[:-1]], shape.end_node[shape.end_ptr[:-1]]
     alone = (np.diff(shape.root_ptr) == 1) & (np.diff(shape.end_ptr) == 1)
-    order = np.lexsort((schedule.chunk, schedule.leader, schedule.start_ps))
+    start = np.zeros(len(schedule), dtype=np.int64)  # equal in a message, except while messages are being joined
+    np.maximum.at(start, schedule.leader, schedule.start_ps)
+    order = np.lexsort((schedule.chunk, schedule.leader, start[schedule.leader]))
     pack, unpack = find_copies(
         order,
         schedule.leader,

@@ -142,20 +142,8 @@ def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
     store-and-forward switches make this impossible.
     """
     times, count = len(demand) // len(schedule.demand), len(schedule)
-    if schedule.has_messages or schedule.topology.changes or not _is_subdivision(demand, schedule.demand, times):
+    if schedule.topology.changes or (pieces := chunk_by_chunk(schedule, demand)) is None:
         return None
-    chunk = np.repeat(schedule.chunk, times) * times + np.tile(np.arange(times, dtype=np.int32), count)
-    route, reduce = np.repeat(schedule.route, times), np.repeat(schedule.reduce, times)
-    none = np.zeros(len(chunk), dtype=np.int64)
-    pieces = replace(
-        schedule,
-        demand=demand,
-        chunk=chunk,
-        route=route,
-        start_ps=none,
-        reduce=reduce,
-        message=none[:0].astype(np.int32),
-    )
     busy = _longest_busy_times(pieces).reshape(count, times)
     whole, together = _longest_busy_times(schedule), busy.sum(axis=1)
     more = together > whole  # bytes that do not divide evenly: all transfers start a little later
@@ -163,6 +151,26 @@ def subdivide(schedule: Schedule, demand: Demand) -> Schedule | None:
     start = np.ceil(schedule.start_ps * longer).astype(np.int64)[:, None] + np.cumsum(busy, axis=1) - busy
     placed = replace(pieces, start_ps=start.reshape(-1))
     return left_shift(placed) if fits(placed) else None
+
+
+def chunk_by_chunk(schedule: Schedule, demand: Demand) -> Schedule | None:
+    """Return the schedule with every chunk in several smaller ones on the same route, all from the chunk's start.
+
+    It is no valid schedule, but says what each transfer waits for. None where messages make this impossible.
+    """
+    times, count = len(demand) // len(schedule.demand), len(schedule)
+    if schedule.has_messages or not _is_subdivision(demand, schedule.demand, times):
+        return None
+    return Schedule(
+        schedule.topology,
+        demand,
+        schedule.routes,
+        np.repeat(schedule.chunk, times) * times + np.tile(np.arange(times, dtype=np.int32), count),
+        np.repeat(schedule.route, times),
+        np.repeat(schedule.start_ps, times),
+        np.repeat(schedule.reduce, times),
+        schedule.method,
+    )
 
 
 def _is_subdivision(fine: Demand, coarse: Demand, times: int) -> bool:

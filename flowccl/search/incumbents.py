@@ -20,6 +20,7 @@ class Incumbents:
     hints: dict[str, object] = field(default_factory=dict)
     reported: list[Schedule] = field(default_factory=list)
     reported_hints: list[tuple[str, object, int]] = field(default_factory=list)
+    inner: "Incumbents | None" = None  # those of a search on another machine, for this one
 
     def report(self, schedule: Schedule) -> None:
         """Let other searches on the same problem start from this schedule, from the next round on."""
@@ -31,6 +32,8 @@ class Incumbents:
 
     def publish(self) -> None:
         """Make reports visible: the best schedule of each problem, and for each key the hint of the best schedule."""
+        if self.inner is not None:
+            self.inner.publish()
         hints = [self.reported_hints.pop() for _ in range(len(self.reported_hints))]  # threads may append meanwhile
         for key, value, _ in sorted(hints, key=lambda hint: (-hint[2], repr(hint[1]))):
             self.hints[key] = value

@@ -26,13 +26,15 @@ _OPERATIONS = (58, 4, 4)  # of a threadblock, less those that begin and end a ca
 class Engine:
     """The messages of a schedule, prepared for list scheduling in any order.
 
-    `topology` is the machine on which they are timed, by default that of the schedule. It has the same links, but may
-    have limits and costs that the schedule does not know.
+    The schedule is valid: it says which data each transfer waits for. `topology` is the machine on which its messages
+    are timed, by default that of the schedule; it has the same links, but may have limits and costs that the schedule
+    does not know. `message` joins transfers in other messages than the schedule does.
     """
 
     schedule: Schedule
     execution: Execution | None = None
     topology: Topology | None = None
+    message: NDArray[np.int32] | None = None
 
     def run(self, key: NDArray[np.number] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:  # type: ignore[type-arg]
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
@@ -70,6 +72,7 @@ class Engine:
         return replace(
             self.schedule,
             topology=self.topology or self.schedule.topology,
+            message=self.schedule.message if self.message is None else self.message,
             execution=self.execution,
             issuer=np.zeros(0, dtype=np.int32),
             receiver=np.zeros(0, dtype=np.int32),
@@ -79,12 +82,12 @@ class Engine:
     @cached_property
     def _first(self) -> I64:
         """The first transfer of every message."""
-        return np.flatnonzero(self.schedule.leader == np.arange(len(self.schedule)))
+        return np.flatnonzero(self._timed.leader == np.arange(len(self.schedule)))
 
     @cached_property
     def _of(self) -> I64:
         """The message of every transfer."""
-        return np.searchsorted(self._first, self.schedule.leader)
+        return np.searchsorted(self._first, self._timed.leader)
 
     @cached_property
     def tail_ps(self) -> I64:

@@ -1,0 +1,168 @@
+"""How a runtime carries out a schedule: the width of its groups of threadblocks, its protocol, the order of messages."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import InputError
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
+from flowccl.runtimes.machine import known_sms
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
+from flowccl.schedule.clock import route_costs
+from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.topology import Topology
+
+_EXPLORED = 2_000  # transfers: up to here every schedule is tried in every way, else the first of its kind is
+_LEAST = (1.0, 0.5)  # of its rate, below which a message waits: never slower, or half
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to carry out a schedule."""
+
+    width: int = 1
+    protocol: str = "Simple"
+    longest_first: bool = False
+    least: float = 1.0
+
+
+@dataclass
+class Carrier:
+    """Carries out schedules on a runtime, on a machine, with at most `sms` threadblocks on a GPU.
+
+    The machine is the user's. Schedules may have been made for another one with the same links, whose bandwidths and
+    latencies stand for the costs of messages. The ways that were best for the schedules of a kind are tried first.
+    """
+
+    profile: RuntimeProfile
+    topology: Topology
+    sms: int
+    known: dict[tuple[str, int], _Way] = field(default_factory=dict)
+
+    def __call__(self, schedule: Schedule) -> Schedule | None:
+        """Return the schedule as the runtime carries it out, in the best way that was found; None where it cannot."""
+        kind = schedule.method, len(schedule.demand)
+        start = self.known.get(kind, _Way())
+        best = self._run(schedule, start)
+        if kind not in self.known or len(schedule) <= _EXPLORED:
+            for other in self._others(schedule):
+                found = None if other == start else self._run(schedule, other, best)
+                if found is not None and (best is None or found.finish_ps < best.finish_ps):
+                    best, start = found, other
+            self.known[kind] = start
+        return best if best is None else self._collected(best, start)
+
+    def _others(self, schedule: Schedule) -> Iterator[_Way]:
+        """The ways to try."""
+        for protocol in ("Simple", "LL") if self._has_packets(schedule) else ("Simple",):
+            for width in self._widths(schedule):
+                for longest_first in (False, True):
+                    for least in _LEAST:
+                        yield _Way(width, protocol, longest_first, least)
+
+    def _run(
+        self,
+        schedule: Schedule,
+        way: _Way,
+        best: Schedule | None = None,
+        message: NDArray[np.int32] | None = None,
+    ) -> Schedule | None:
+        try:
+            execution = self.execution(schedule, way.width, way.protocol)
+        except InputError:
+            return None
+        engine = Engine(schedule, execution, self.topology, message)
+        key = -engine.tail_ps if way.longest_first else None
+        return engine.run(key, way.least, *(() if best is None else (best.finish_ps,)))
+
+    def execution(self, schedule: Schedule, width: int, protocol: str) -> Execution:
+        """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
+        peers = self._nic_peers(schedule)
+        return Execution(self.profile, self.sms, width, -(-peers // CHANNELS_PER_BLOCK), protocol)
+
+    def _nic_peers(self, schedule: Schedule) -> int:
+        """The most GPUs to which any GPU sends over its NIC."""
+        shape = schedule.shape
+        costs = route_costs(self.topology, shape, Execution(self.profile, self.sms))
+        far = np.flatnonzero(costs.is_proxied)
+        src, dst = shape.root_node[shape.root_ptr[:-1][far]], shape.end_node[shape.end_ptr[:-1][far]]
+        pairs = np.unique(src.astype(np.int64) * len(self.topology.nodes) + dst)
+        return int(np.bincount(pairs // len(self.topology.nodes), minlength=1).max(initial=0))
+
+    def _has_packets(self, schedule: Schedule) -> bool:
+        limits = self.profile.limits
+        return limits is not None and limits.one_sided and "LL" in limits.protocols and not self._nic_peers(schedule)
+
+    def _widths(self, schedule: Schedule) -> list[int]:
+        """Powers of two, up to the width that fills the fastest link, that divide all chunks into aligned parts."""
+        put_GBps = self.profile.costs.operation("put").GBps
+        if not put_GBps:
+            return [1]
+        inside = np.array([kind != "nic" for kind in self.topology.link_kinds])
+        fastest = float(self.topology.link_GBps[inside].max(initial=0.0))
+        unit = int(np.gcd.reduce(schedule.demand.chunk_bytes))
+        widths = [1]
+        while widths[-1] * put_GBps < fastest and not unit % (2 * widths[-1] * ALIGNMENT_BYTES):
+            widths.append(2 * widths[-1])
+        return [width for width in widths if width <= self.sms]
+
+    def _collected(self, best: Schedule, way: _Way) -> Schedule:
+        """The schedule with messages collected, as long as that makes it earlier."""
+        while (message := joined_messages(best)) is not None:
+            found = self._run(best, way, best, message)
+            if found is None or found.finish_ps >= best.finish_ps:
+                return best
+            best = found
+        return best
+
+
+def carried_out(schedule: Schedule, profile: RuntimeProfile, sms: int | None = None) -> Schedule:
+    """Return a schedule as a runtime carries it out with at most `sms` threadblocks on a GPU, by default all SMs."""
+    count = sms or known_sms(schedule.topology) or (profile.limits.blocks if profile.limits else 1)
+    found = Carrier(profile, schedule.topology, count)(schedule)
+    if found is None:
+        raise InputError(
+            f"{profile.name} cannot run this schedule with {count} threadblocks on a GPU; synthesize one with "
+            f"--for {profile.name} --sms {count}"
+        )
+    return found
+
+
+def joined_messages(schedule: Schedule) -> NDArray[np.int32] | None:
+    """Return message numbers with which messages of the same route are joined in pairs; None where there are none.
+
+    A message takes the next one of its route along if its data is there before the first one has left.
+    """
+    costs = schedule.costs
+    if costs is None or not len(schedule):
+        return None
+    ready, leader = _ready_ps(schedule), schedule.leader
+    first = np.flatnonzero(leader == np.arange(len(schedule)))
+    order = first[np.lexsort((schedule.start_ps[first], schedule.reduce[first], schedule.route[first]))]
+    same = np.diff(schedule.route[order]) == 0
+    same &= schedule.reduce[order][1:] == schedule.reduce[order][:-1]
+    joins = same & (ready[order][1:] <= (schedule.start_ps + costs.lead_ps)[order][:-1])
+    run = np.arange(len(joins)) - np.maximum.accumulate(np.where(joins, -1, np.arange(len(joins))))
+    joins &= run % 2 == 1  # in pairs: a further pass joins more
+    if not joins.any():
+        return None
+    target = np.arange(len(schedule))
+    target[order[1:][joins]] = order[:-1][joins]
+    return target[leader].astype(np.int32)
+
+
+def _ready_ps(schedule: Schedule) -> NDArray[np.int64]:
+    """When the data of each message is at its sender."""
+    from flowccl.schedule.generation.precedence import feeding, soonest_starts
+
+    timing = schedule.timing
+    ready = soonest_starts(schedule)
+    root, end = feeding(schedule)
+    np.maximum.at(ready, timing.root_transfer[root], timing.end_arrival_ps[end])
+    whole = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(whole, schedule.leader, ready)
+    return whole[schedule.leader]
