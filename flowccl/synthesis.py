@@ -24,11 +24,11 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.loading import MethodLoader
 from flowccl.memory import MemoryWatch, check_memory, most_deliveries
-from flowccl.methods.registry import REGISTRY, info_of
+from flowccl.methods.registry import REGISTRY, info_of, load_method
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
-from flowccl.runtimes.machine import least_costs, sms_of, used_by
+from flowccl.runtimes.machine import least_costs, sms_of, used_by, with_costs_in_links
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile, runtime_profile
 from flowccl.schedule.generation.carrying import Carrier
 from flowccl.schedule.metrics import Metrics, measure
@@ -111,7 +111,8 @@ def synthesize(
     budget = Budget(search_s, steps, should_stop=lambda: should_stop() or watch())
     context = SearchContext(budget, seed=seed, options=task.options)
     fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
-    loader = MethodLoader(_names(method, searched), repeatable=steps is not None)
+    planned = searched if target.is_ideal else Problem(with_costs_in_links(problem.topology, target), first)
+    loader = MethodLoader(_names(method, planned), repeatable=steps is not None)
     carrier: Carrier | None = None
     more: Callable[[], dict[str, Method]] = loader.more
     methods = loader.first(on_phase)
@@ -124,7 +125,7 @@ def synthesize(
     if loader.all_first:
         context.budget.started = time.monotonic()
     bounds = BoundSearch(_bounded(topology, target, problem), context, gap)
-    useful = partial(_useful_chunks, problem=searched, gap=gap if method != "auto" else None, context=context)
+    useful = partial(_useful_chunks, problem=planned, gap=gap if method != "auto" else None, context=context)
     least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
     search = PortfolioSearch(
@@ -231,7 +232,7 @@ def _searched(
 
 def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: dict[str, Method]) -> dict[str, Method]:
     """The methods for schedules that a runtime carries out."""
-    return {name: on_the_runtime(method, carrier, inner) for name, method in methods.items()}
+    return {name: on_the_runtime(load_method(name, every=True), carrier, inner) for name in methods}
 
 
 def _inner(context: SearchContext) -> SearchContext:

@@ -18,7 +18,13 @@ def on_the_runtime(method: Method, carrier: Carrier, inner: SearchContext) -> Me
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         planned = Problem(with_costs_in_links(problem.topology, carrier.profile), problem.demand)
+        best_ps = float("inf")
         for found in method(planned, inner):
-            yield None if found is None else carrier(found)
+            carried = None if found is None else carrier(found)
+            if carried is None or carried.finish_ps >= best_ps:
+                yield None
+            else:
+                best_ps = carried.finish_ps
+                yield carried
 
     return run

@@ -123,8 +123,11 @@ def info_of(name: str) -> MethodInfo:
 
 
 @cache
-def load_method(name: str) -> Method:
-    """The method of this name, adapted to everything that it does not support itself."""
+def load_method(name: str, *, every: bool = False) -> Method:
+    """The method of this name, adapted to everything that it does not support itself.
+
+    It yields only improvements, or `every` schedule that it finds.
+    """
     info = info_of(name)
     method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
     adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
@@ -132,7 +135,7 @@ def load_method(name: str) -> Method:
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)
-        yield from only_improvements(adapted(problem, context))
+        yield from adapted(problem, context) if every else only_improvements(adapted(problem, context))
 
     return run
 
@@ -211,6 +214,16 @@ _METHODS = (
         useful_chunks=partial(_useful_for_hierarchy, halves=True),
         traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchical_halves,
+    ),
+    MethodInfo(
+        name="aggregation",
+        load="flowccl.methods.aggregation:aggregation",
+        summary="few messages: relays collect what a host sends to another host",
+        overheads=True,
+        groups=False,
+        trunks=True,
+        traits=Traits(begins_early=True),
+        in_auto=suitability.has_message_overheads,
     ),
     MethodInfo(
         name="greedy",

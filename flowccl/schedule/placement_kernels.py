@@ -33,11 +33,12 @@ def find_copies(
     source_place: I64,
     wanted_key: I64,
     wanted_place: I64,
+    own_output: I64,
     nodes: int,
 ) -> tuple[Bool, Bool]:
     """Return for each leader whether its message is packed by the sender, and unpacked by the receiver.
 
-    `order` lists the transfers by start, message by message, chunks in order.
+    `order` lists the transfers by start, message by message.
     """
     count = len(chunk)
     pack, unpack = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
@@ -52,7 +53,7 @@ def find_copies(
             j += 1
         if alone[first]:
             if j - i > 1:
-                before = np.int64(-2)
+                before, in_output, straight, through = np.int64(-2), np.int64(-2), True, True
                 for k in range(i, j):
                     t = order[k]
                     key = chunk[t] * nodes + root[t]
@@ -63,9 +64,14 @@ def find_copies(
                         found = _find(source_key, key)
                         if found >= 0:
                             at = source_place[found]
-                    if k > i and at != before + 1:
-                        pack[first] = True
-                    before = at
+                    copied = at
+                    if key not in where and own_output[chunk[t]] >= 0:
+                        copied = _OUTPUT + own_output[chunk[t]]
+                    if k > i:
+                        straight &= at == before + 1
+                        through &= copied == in_output + 1
+                    before, in_output = at, copied
+                pack[first] = not (straight or through)
                 if not reduce[first]:
                     before = np.int64(-2)
                     is_wanted, is_adjacent = False, True
@@ -88,5 +94,6 @@ def find_copies(
                 else:
                     where[key] = scratch[end[t]]
                     scratch[end[t]] += 1
+            scratch[end[first]] += 1  # chunks of different messages are not adjacent, whatever comes first
         i = j
     return pack, unpack

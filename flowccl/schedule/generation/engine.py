@@ -124,8 +124,7 @@ class Engine:
         shape, timing, costs, topology = schedule.shape, schedule.timing, schedule.costs, schedule.topology
         count, none = len(first), np.zeros(len(first), dtype=np.int64)
         route = schedule.route[first]
-        segments = np.bincount(shape.segment_route, minlength=len(shape.routes))
-        rigid = (segments > 1)[route]
+        rigid = _rigid_routes(schedule)[route]
         slowest = np.full(len(shape.routes), np.inf)
         np.minimum.at(slowest, shape.segment_route, shape.segment_GBps)
         rate = slowest[route] if costs is None else np.minimum(slowest[route], costs.rate_GBps[first])
@@ -168,17 +167,22 @@ def schedule_bytes(schedule: Schedule) -> I64:
     return schedule.sent_bytes if schedule.costs is None else schedule.costs.wire_bytes
 
 
+def _rigid_routes(schedule: Schedule) -> NDArray[np.bool_]:
+    """Routes that a message crosses at one rate only: over store-and-forward switches or links with overheads."""
+    segments = np.bincount(schedule.shape.segment_route, minlength=len(schedule.routes))
+    return np.asarray((segments > 1) | schedule.topology.has_overheads)
+
+
 def _ends(schedule: Schedule) -> I64:
     """For each end row, the time from the last byte at the sender (rigid: the first) until the data is whole there."""
     shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
-    segments = np.bincount(shape.segment_route, minlength=len(shape.routes))
     _, end = spread(shape.end_ptr, schedule.route)
     hop = shape.end_hop[end]
     latency = shape.hop_offset_ps[hop] + schedule.topology.link_latency_ps[shape.routes.link[hop]]
     signal = 0 if costs is None else costs.signal_ps[timing.end_transfer]
     lead = 0 if costs is None else costs.lead_ps[timing.end_transfer]
     whole = timing.end_whole_ps - schedule.start_ps[timing.end_transfer] - lead
-    rigid = (segments > 1)[schedule.route[timing.end_transfer]]
+    rigid = _rigid_routes(schedule)[schedule.route[timing.end_transfer]]
     return np.asarray(np.where(rigid, whole, latency + signal), dtype=np.int64)
 
 
