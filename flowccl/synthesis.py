@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from flowccl.adapters.runtime import on_the_runtime
+from flowccl.adapters.runtime import on_the_runtime, planning_problem
 from flowccl.adapters.trunks import on_trunks
 from flowccl.auto.arm import step_work_s
 from flowccl.auto.chunk_counts import ChunkCounts
@@ -28,7 +28,7 @@ from flowccl.methods.registry import REGISTRY, info_of, load_method
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
-from flowccl.runtimes.machine import least_costs, sms_of, used_by, with_costs_in_links
+from flowccl.runtimes.machine import least_costs, sms_of, used_by
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile, runtime_profile
 from flowccl.schedule.generation.carrying import Carrier
 from flowccl.schedule.metrics import Metrics, measure
@@ -111,8 +111,12 @@ def synthesize(
     budget = Budget(search_s, steps, should_stop=lambda: should_stop() or watch())
     context = SearchContext(budget, seed=seed, options=task.options)
     fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
-    planned = searched if target.is_ideal else Problem(with_costs_in_links(problem.topology, target), first)
-    loader = MethodLoader(_names(method, planned), repeatable=steps is not None)
+    planned = searched if target.is_ideal else planning_problem(problem, target)
+    names = _names(method, planned)
+    if method == "auto" and not target.is_ideal:
+        with_switches = planning_problem(problem, target, operations=True)
+        names += [name for name in portfolio(with_switches) if info_of(name).operations and name not in names]
+    loader = MethodLoader(names, repeatable=steps is not None)
     carrier: Carrier | None = None
     more: Callable[[], dict[str, Method]] = loader.more
     methods = loader.first(on_phase)
@@ -183,7 +187,7 @@ def _task(
     if not target.is_ideal:
         sms = _check_runtime(target, topology, collective, sms)
         size_bytes = _served_size(topology, collective, size_bytes)
-        topology = used_by(topology, target, in_network=method == "in-network")
+        topology = used_by(topology, target, in_network=True)
     if chunks is None and method != "auto" and info_of(method).epochs:
         chunks = 1
     if method != "auto" and info_of(method).own_chunks:
@@ -232,7 +236,10 @@ def _searched(
 
 def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: dict[str, Method]) -> dict[str, Method]:
     """The methods for schedules that a runtime carries out."""
-    return {name: on_the_runtime(load_method(name, every=True), carrier, inner) for name in methods}
+    return {
+        name: on_the_runtime(load_method(name, every=True), carrier, inner, operations=info_of(name).operations)
+        for name in methods
+    }
 
 
 def _inner(context: SearchContext) -> SearchContext:

@@ -3,21 +3,29 @@
 from collections.abc import Iterator
 
 from flowccl.problem import Problem
-from flowccl.runtimes.machine import with_costs_in_links
+from flowccl.runtimes.machine import used_by, with_costs_in_links
+from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.generation.carrying import Carrier
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 
 
-def on_the_runtime(method: Method, carrier: Carrier, inner: SearchContext) -> Method:
+def planning_problem(problem: Problem, profile: RuntimeProfile, *, operations: bool = False) -> Problem:
+    """The problem on a machine whose links stand for the costs of messages."""
+    machine = problem.topology if operations else used_by(problem.topology, profile)
+    return Problem(with_costs_in_links(machine, profile), problem.demand)
+
+
+def on_the_runtime(method: Method, carrier: Carrier, inner: SearchContext, *, operations: bool) -> Method:
     """The method for schedules that a runtime carries out.
 
-    It plans with the context `inner` on a machine whose links have an overhead per message. What it finds is timed
-    anew, with the costs where they occur.
+    It plans with the context `inner` on a machine whose links have an overhead per message, and whose switches only
+    forward, unless the method knows the `operations` of switches that the runtime has. What it finds is timed anew,
+    with the costs where they occur.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-        planned = Problem(with_costs_in_links(problem.topology, carrier.profile), problem.demand)
+        planned = planning_problem(problem, carrier.profile, operations=operations)
         best_ps = float("inf")
         for found in method(planned, inner):
             carried = None if found is None else carrier(found)

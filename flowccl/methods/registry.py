@@ -52,6 +52,7 @@ class MethodInfo:
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
     trunks       it lets links between switches carry several transfers at once; for others, an adapter does
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
+    operations   it uses operations of switches that only runtimes have
     reduce_rate  it can be adapted to GPUs that take time to reduce
     allreduce    it is only for reductions with several destinations
     epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
@@ -74,6 +75,7 @@ class MethodInfo:
     late: bool = False
     trunks: bool = False
     overheads: bool = False
+    operations: bool = False
     reduce_rate: bool = True
     allreduce: bool = False
     epochs: bool = False
@@ -214,6 +216,18 @@ _METHODS = (
         useful_chunks=partial(_useful_for_hierarchy, halves=True),
         traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchical_halves,
+    ),
+    MethodInfo(
+        name="nvls",
+        load="flowccl.methods.nvls:nvls",
+        summary="operations of the switches of hosts (NVLS), for a runtime that has them",
+        reductions="native",
+        overheads=True,
+        groups=False,
+        trunks=True,
+        operations=True,
+        traits=Traits(begins_early=True),
+        in_auto=suitability.has_operations_of_switches,
     ),
     MethodInfo(
         name="aggregation",

@@ -25,6 +25,13 @@ def has_message_overheads(problem: Problem) -> bool:
     return is_searchable(problem) and problem.topology.has_overheads and not problem.topology.has_buffer_limits
 
 
+def has_operations_of_switches(problem: Problem) -> bool:
+    """Hosts have switches that reduce and copy, for a runtime."""
+    from flowccl.methods.nvls import has_nvls
+
+    return is_searchable(problem) and has_nvls(problem)
+
+
 def is_plain_search(problem: Problem) -> bool:
     """Dedicated links only, and no demand whose reduced and copied chunks are different ones."""
     return is_searchable(problem) and problem.is_plain and not has_separate_phases(problem)

@@ -89,6 +89,7 @@ def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
     put, packet = local("put").GBps or np.inf, local("put packets").GBps or np.inf
     own_GBps = np.where(packets, 2 * packet, put) * execution.width
     asked = np.where(schedule.rate_GBps > 0, schedule.rate_GBps, np.inf)
+    asked = np.minimum(asked, _joint_GBps(schedule)[route])
     from flowccl.schedule.placement import copied_bytes  # it needs a schedule
 
     packed, unpacked = copied_bytes(schedule)
@@ -112,6 +113,20 @@ def _time_ps(cost: LocalCost, size_bytes: I64, width: int) -> I64:
     """The time of an operation of a group on some bytes; none for no bytes."""
     rate = np.full(len(size_bytes), (cost.GBps or np.inf) * width)
     return np.where(size_bytes > 0, us_to_ps(cost.overhead_us) + busy_times_ps(size_bytes, rate), 0)
+
+
+def _joint_GBps(schedule: "Schedule") -> F64:
+    """For each route, the rate of an operation in which a switch reduces and copies: all its GPUs issue some at once.
+
+    Each of n GPUs then moves the bytes of all of them once, and its own once more.
+    """
+    shape = schedule.shape
+    roots = np.diff(shape.root_ptr)
+    rate = np.full(len(shape.routes), np.inf)
+    for route in np.flatnonzero((roots > 1) & (np.diff(shape.end_ptr) > 1)).tolist():
+        links = shape.routes.link[shape.routes.ptr[route] : shape.routes.ptr[route + 1]]
+        rate[route] = schedule.topology.link_GBps[links].min() / (int(roots[route]) + 1)
+    return rate
 
 
 def _in_network(schedule: "Schedule") -> NDArray[np.bool_]:

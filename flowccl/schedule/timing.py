@@ -97,7 +97,7 @@ def replay(
 
     leave_ps = start_ps if costs is None else start_ps + costs.lead_ps
     begin = leave_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
-    GBps = segment_GBps[row]
+    GBps = segment_GBps[row] * shape.hop_weight[hop]
     if topology.has_overheads:
         GBps = size_bytes[hop_transfer] * 1000.0 / duration[row]
     if topology.changes:

@@ -8,7 +8,7 @@ that of the slowest link. A store-and-forward switch starts a new segment when t
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -96,6 +96,8 @@ class RouteShape:
     segment_GBps     bandwidth of its slowest link or limit at time zero
     root_*, end_*    the storing nodes where the route starts and ends, each with its hop
     problem          {route: message} for invalid routes
+    operation        {route: message} for routes that are valid only as an operation of a switch on a runtime
+    weights          how often the bytes cross each hop; None: once
     """
 
     routes: Routes
@@ -111,6 +113,18 @@ class RouteShape:
     end_node: NDArray[np.int32]
     end_hop: NDArray[np.int64]
     problem: dict[int, str]
+    operation: dict[int, str] = field(default_factory=dict)
+    weights: NDArray[np.float64] | None = None
+
+    @property
+    def reduces_inside(self) -> NDArray[np.bool_]:
+        """Routes in which a switch reduces several inputs for one end, which issues the transfer."""
+        return np.asarray((np.diff(self.root_ptr) > 1) & (np.diff(self.end_ptr) == 1))
+
+    @property
+    def hop_weight(self) -> NDArray[np.float64]:
+        """How often the bytes cross each hop."""
+        return np.ones(len(self.routes.link)) if self.weights is None else self.weights
 
 
 @dataclass(slots=True)
@@ -123,6 +137,7 @@ class _Shape:
     roots: list[tuple[int, int]]
     ends: list[tuple[int, int]]
     problem: str = ""
+    operation: str = ""
 
 
 def route_shape(topology: Topology, routes: Routes) -> RouteShape:
@@ -147,13 +162,14 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     hop_segment = np.array([s for row in rows for s in row.segment], dtype=np.int64) + np.repeat(base[:-1], size)
     parent = np.array([p for row in rows for p in row.parent], dtype=np.int64)
     parent = np.where(parent < 0, -1, parent + np.repeat(base[:-1], segments))
+    weight = np.array([w for r, e, n in zip(roots, ends, size, strict=True) for w in _weights(r, e, int(n))])
     return RouteShape(
         routes,
         np.array([o for row in rows for o in row.offset], dtype=np.int64),
         hop_segment,
         np.repeat(np.arange(count, dtype=np.int64), segments),
         parent,
-        segment_GBps(topology, safe, hop_segment, int(base[-1]), topology.link_GBps),
+        segment_GBps(topology, safe, hop_segment, int(base[-1]), topology.link_GBps, weight),
         np.concatenate(([0], np.cumsum([len(r) for r in roots]))).astype(np.int64),
         np.array([node for r in roots for node, _ in r], dtype=np.int32),
         np.array([hop + at for r, at in zip(roots, heads, strict=True) for _, hop in r], dtype=np.int64),
@@ -161,6 +177,8 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         np.array([node for e in ends for node, _ in e], dtype=np.int32),
         np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
         {r: shape.problem for r, shape in shapes.items() if shape.problem},
+        {r: shape.operation for r, shape in shapes.items() if shape.operation},
+        weight,
     )
 
 
@@ -262,10 +280,14 @@ def segment_GBps(
     hop_segment: NDArray[np.int64],
     segments: int,
     link_GBps: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the rate of each segment: its slowest link or limit; m links of a segment share a limit equally."""
+    """Return the rate of each segment: its slowest link or limit; m links of a segment share a limit equally.
+
+    `weight` says how often the bytes cross each link.
+    """
     rate = np.full(segments, np.inf)
-    np.minimum.at(rate, hop_segment, link_GBps[link])
+    np.minimum.at(rate, hop_segment, link_GBps[link] if weight is None else link_GBps[link] / weight)
     if topology.limits:
         pointer, limit = topology.link_limits
         times = np.diff(pointer)[link]
@@ -300,7 +322,9 @@ def _shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
     broken.problem = _crossing_problem(topology, links, inner, into, out, roots, ends)
     if broken.problem:
         return broken
-    return _walk(topology, links, src, dst, into, out, roots, ends)
+    shape = _walk(topology, links, src, dst, into, out, roots, ends)
+    shape.operation = _operation(roots, ends)
+    return shape
 
 
 def _crossing_problem(
@@ -330,13 +354,30 @@ def _crossing_problem(
         return "leaves one node on two links; use two transfers"
     if len({node for node, _ in ends}) != len(ends):
         return "enters one node on two links; use two transfers"
-    if {node for node, _ in roots} & {node for node, _ in ends}:
-        return "starts and ends at the same node"
     if len(links) != len(inner) + len(roots) + len(ends) - 1:
         return "is not one connected tree of links"
+    return ""
+
+
+def _operation(roots: list[tuple[int, int]], ends: list[tuple[int, int]]) -> str:
+    """Why a route is valid only as an operation of a switch on a runtime; nothing where it is always valid."""
+    if {node for node, _ in roots} & {node for node, _ in ends}:
+        return "starts and ends at the same node"
     if len(roots) > 1 and len(ends) > 1:
         return "reduces inputs and makes copies in one transfer; use two transfers"
     return ""
+
+
+def _weights(roots: list[tuple[int, int]], ends: list[tuple[int, int]], hops: int) -> list[float]:
+    """How often the bytes cross each link: twice those of the first root where a switch reduces and copies for it.
+
+    That GPU loads the reduction through the switch, and stores the result to all.
+    """
+    weight = [1.0] * hops
+    if len(roots) > 1 and len(ends) > 1:
+        for node, hop in (*roots, *ends):
+            weight[hop] = 2.0 if node == roots[0][0] else 1.0
+    return weight
 
 
 def _walk(

@@ -62,9 +62,9 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
     dst = np.zeros(len(schedule), dtype=np.int64)
     dst[timing.end_transfer] = timing.end_node
     proxied = first[costs.is_proxied[first]]
-    direct = first[~costs.is_proxied[first]]
-    packs = proxied[costs.pack_ps[proxied] > 0]
-    works = first[costs.work_ps[first] > 0]
+    direct = first[~costs.is_proxied[first] & (schedule.issuer[first] >= 0)]
+    packs = proxied[(costs.pack_ps[proxied] > 0) & (schedule.issuer[proxied] >= 0)]
+    works = first[(costs.work_ps[first] > 0) & (schedule.receiver[first] >= 0)]
     rows = (
         (src[direct] * width + schedule.issuer[direct], direct, start[direct], last[direct]),
         (src[packs] * width + schedule.issuer[packs], packs, start[packs], packed[packs]),
@@ -72,14 +72,11 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
         (dst[works] * width + schedule.receiver[works], works, whole[works], (whole + costs.work_ps)[works]),
     )
     who, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
-    known = who % width >= 0
-    return who[known], transfer[known], begin[known], end[known]
+    return who, transfer, begin, end
 
 
 def issuing_gpus(schedule: Schedule) -> I64:
-    """The GPU that issues each transfer: its root, or the end of a reduction inside a switch."""
+    """The GPU that issues each transfer: its first root, or the end of a reduction inside a switch."""
     shape, route = schedule.shape, schedule.route
-    root = shape.root_node[shape.root_ptr[:-1]]
-    several = np.diff(shape.root_ptr) > 1
-    end = shape.end_node[shape.end_ptr[:-1]]
-    return np.asarray(np.where(several, end, root)[route], dtype=np.int64)
+    root, end = shape.root_node[shape.root_ptr[:-1]], shape.end_node[shape.end_ptr[:-1]]
+    return np.asarray(np.where(shape.reduces_inside, end, root)[route], dtype=np.int64)

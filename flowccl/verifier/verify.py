@@ -43,6 +43,8 @@ def verify(schedule: Schedule) -> list[Violation]:
 
 def _routes(schedule: Schedule) -> list[Violation]:
     problem = schedule.shape.problem
+    if schedule.execution is None:
+        problem = problem | schedule.shape.operation
     if not problem:
         return []
     rows = np.flatnonzero(np.isin(schedule.route, list(problem))).tolist()

@@ -94,8 +94,11 @@ class Carrier:
         return int(np.bincount(pairs // len(self.topology.nodes), minlength=1).max(initial=0))
 
     def _has_packets(self, schedule: Schedule) -> bool:
-        limits = self.profile.limits
-        return limits is not None and limits.one_sided and "LL" in limits.protocols and not self._nic_peers(schedule)
+        """Whether all messages can be packets: none crosses a NIC, and none is an operation of a switch."""
+        limits, shape = self.profile.limits, schedule.shape
+        known = limits is not None and limits.one_sided and "LL" in limits.protocols
+        pairs = bool(np.all(np.diff(shape.root_ptr) == 1) and np.all(np.diff(shape.end_ptr) == 1))
+        return known and pairs and not self._nic_peers(schedule)
 
     def _widths(self, schedule: Schedule) -> list[int]:
         """Powers of two, up to the width that fills the fastest link, that divide all chunks into aligned parts."""

@@ -137,15 +137,17 @@ class Engine:
         np.maximum.at(hold, timing.root_transfer, timing.root_to_ps - timing.root_from_ps)
         after = _successors(self.schedule, self._of, count, arrival, work)
         roots, ends = shape.root_ptr[:-1], shape.end_ptr[:-1]
-        several = (np.diff(shape.root_ptr) > 1)[route]
         root, end = shape.root_node[roots][route], shape.end_node[ends][route]
-        source = np.where(several, end, root)
+        source = np.where(shape.reduces_inside[route], end, root)
         hops = _hops(schedule, first, lead)
         last = np.zeros(count, dtype=np.int64)
         np.maximum.at(last, self._of[timing.end_transfer], arrival)
+        soonest = _soonest(self.schedule, self._of, count)
+        if costs is not None:  # a switch reduces what others have only once these have said that they have begun
+            soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
         return Messages(
             none,
-            _soonest(self.schedule, self._of, count),
+            soonest,
             schedule_bytes(schedule)[first],
             rate,
             rigid,
@@ -212,7 +214,7 @@ def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[NDArray[np.generic
     begin = schedule.start_ps[first] + lead
     offset = timing.hop_from_ps[rows] - begin[message]
     takes, GBps = timing.hop_to_ps[rows] - timing.hop_from_ps[rows], timing.hop_GBps[rows]
-    resource, weight = link.astype(np.int64), np.ones(len(link))
+    resource, weight = link.astype(np.int64), shape.hop_weight[hop]
     if topology.limits:
         pointer, limit = topology.link_limits
         times = np.diff(pointer)[link]
@@ -220,7 +222,7 @@ def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[NDArray[np.generic
         which = limit[np.repeat(pointer[:-1][link], times) + np.arange(len(again)) - np.repeat(np.cumsum(times) - times, times)]
         message, resource = np.concatenate((message, message[again])), np.concatenate((resource, len(topology.links) + which))
         offset, takes = np.concatenate((offset, offset[again])), np.concatenate((takes, takes[again]))
-        GBps, weight = np.concatenate((GBps, GBps[again])), np.ones(len(resource))
+        GBps, weight = np.concatenate((GBps, GBps[again])), np.concatenate((weight, weight[again]))
         message, resource, offset, takes, GBps, weight = _merged_limits(message, resource, offset, takes, GBps, weight)
     order = np.argsort(message, kind="stable")
     ptr = np.searchsorted(message[order], np.arange(len(first) + 1)).astype(np.int64)
