@@ -30,7 +30,8 @@ class MessageTimes:
 
     A group of the sender first packs the chunks for `pack_ps`. The issuer (a group, or the proxy where `is_proxied`) is
     then busy for `overhead_ps`, and a group also while the bytes flow, at most at `rate_GBps`. `wire_bytes` is what
-    crosses the links. The data is at the receiver `signal_ps` after the last byte, and usable after `work_ps` more.
+    crosses the links. The data is at the receiver `signal_ps` after the last byte. The receiver works on it for
+    `work_ps`, not before `work_from_ps`, and it is usable after that.
     """
 
     is_proxied: NDArray[np.bool_]
@@ -40,6 +41,7 @@ class MessageTimes:
     rate_GBps: F64
     signal_ps: I64
     work_ps: I64
+    work_from_ps: I64
 
     @property
     def lead_ps(self) -> I64:
@@ -95,8 +97,7 @@ def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
     packed, unpacked = copied_bytes(schedule)
     reduces = schedule.reduce & ~_in_network(schedule)
     work = np.where(reduces, _time_ps(local("reduce"), size, execution.width), 0)
-    reads = _time_ps(local("read packets"), size, execution.width)
-    work = np.where(packets & ~schedule.reduce, reads, work)
+    work = np.where(packets, _time_ps(local("read packets"), size, execution.width), work)
     work += np.where(packets, 0, _time_ps(local("copy"), unpacked, execution.width))
     return MessageTimes(
         proxied,
@@ -106,6 +107,7 @@ def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
         np.minimum(np.where(proxied, np.inf, own_GBps), asked),
         costs.signal_ps[route],
         work,
+        schedule.work_from_ps,
     )
 
 

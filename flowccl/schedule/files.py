@@ -39,7 +39,7 @@ _NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": 
 _KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "runtime", "execution", *_NEEDED)
 _COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
-_RUNTIME_COLUMNS = ("issuer", "receiver", "rate_GBps")
+_RUNTIME_COLUMNS = ("issuer", "receiver", "work_from_ps", "rate_GBps")
 _EXECUTION = {"sms": 1, "width": 1, "posters": 0}
 _MAX_PS = 2**60  # about 13 days; the total of a few such times still fits in 64 bits
 
@@ -213,6 +213,8 @@ def _transfers(value: Any, chunks: int, routes: int, *, for_runtime: bool) -> di
     for key in ("issuer", "receiver"):
         if key in value:
             columns[key] = int_column(value[key], f"transfers.{key}", -1, 2**20)
+    if "work_from_ps" in value:
+        columns["work_from_ps"] = int_column(value["work_from_ps"], "transfers.work_from_ps", -1, _MAX_PS)
     if "rate_GBps" in value:
         columns["rate_GBps"] = _rates(value["rate_GBps"])
     for key, column in columns.items():

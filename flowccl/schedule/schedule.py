@@ -20,7 +20,12 @@ from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
 _COLUMNS = {"chunk": np.int32, "route": np.int32, "start_ps": np.int64, "reduce": np.bool_, "message": np.int32}
-_OF_RUNTIMES = {"issuer": (np.int32, -1), "receiver": (np.int32, -1), "rate_GBps": (np.float64, 0.0)}
+_OF_RUNTIMES = {
+    "issuer": (np.int32, -1),
+    "receiver": (np.int32, -1),
+    "work_from_ps": (np.int64, -1),
+    "rate_GBps": (np.float64, 0.0),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +40,9 @@ class Schedule:
 
     `execution` says how a runtime carries out the schedule; None in the model of the papers, where messages cost
     nothing beyond the overheads of links. Group `issuer[i]` of the sender carries the message (-1: the proxy of the NIC
-    does), and group `receiver[i]` of the receiver works on it after its arrival (-1: no work). `rate_GBps[i]` is the
-    constant rate of the transfer; 0 stands for the highest rate that its route and its issuer allow.
+    does). Group `receiver[i]` of the receiver works on it (-1: no work), from its arrival on or, if that is later, from
+    `work_from_ps[i]` on. `rate_GBps[i]` is the constant rate of the transfer; 0 stands for the highest rate that its
+    route and its issuer allow.
     """
 
     topology: Topology
@@ -51,6 +57,7 @@ class Schedule:
     execution: Execution | None = None
     issuer: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     receiver: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    work_from_ps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     rate_GBps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:

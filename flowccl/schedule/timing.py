@@ -116,7 +116,8 @@ def replay(
     if costs is not None:
         root_from = start_ps[root_transfer]
         whole = whole + costs.signal_ps[end_transfer]
-        arrival = whole + costs.work_ps[end_transfer]
+        work = costs.work_ps[end_transfer]
+        arrival = np.where(work > 0, np.maximum(whole, costs.work_from_ps[end_transfer]) + work, whole)
     elif adds is not None and topology.has_reduce_rate:
         busy = np.flatnonzero(adds[end_transfer] & np.isfinite(topology.reduce_GBps[end_node]))
         arrival = whole.copy()

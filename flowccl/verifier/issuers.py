@@ -14,7 +14,29 @@ def check_issuers(schedule: Schedule, execution: Execution) -> list[Violation]:
     """Every message has the groups that it needs, and each group and proxy works on one message at a time."""
     if schedule.costs is None or not len(schedule):
         return []
-    return [*_missing(schedule, execution), *_overlaps(schedule, execution)]
+    return [*_missing(schedule, execution), *_overlaps(schedule, execution), *_reductions(schedule)]
+
+
+def _reductions(schedule: Schedule) -> list[Violation]:
+    """A GPU reduces one message after the other into the same chunk."""
+    costs, timing, nodes = schedule.costs, schedule.timing, len(schedule.topology.nodes)
+    assert costs is not None
+    rows = np.flatnonzero((costs.work_ps > 0)[timing.end_transfer] & schedule.reduce[timing.end_transfer])
+    transfer = timing.end_transfer[rows]
+    key = schedule.chunk[transfer].astype(np.int64) * nodes + timing.end_node[rows]
+    end = timing.end_arrival_ps[rows]
+    begin = end - costs.work_ps[transfer]
+    order = np.lexsort((begin, key))
+    result = []
+    for k in np.flatnonzero((key[order][1:] == key[order][:-1]) & (begin[order][1:] < end[order][:-1])).tolist():
+        pair = int(transfer[order[k]]), int(transfer[order[k + 1]])
+        name = schedule.topology.nodes[int(timing.end_node[rows[order[k]]])].name
+        text = (
+            f"{name} reduces transfer {pair[0]} into chunk {schedule.chunk[pair[0]]} until "
+            f"{exact_us(int(end[order[k]]))}, but transfer {pair[1]} from {exact_us(int(begin[order[k + 1]]))} on"
+        )
+        result.append(Violation("reduce", text, pair))
+    return result
 
 
 def _missing(schedule: Schedule, execution: Execution) -> list[Violation]:
@@ -57,8 +79,8 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
     start, packed = schedule.start_ps, schedule.start_ps + costs.pack_ps
     last = np.zeros(len(schedule), dtype=np.int64)  # when the last byte has left
     np.maximum.at(last, timing.root_transfer, timing.root_to_ps)
-    whole = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(whole, timing.end_transfer, timing.end_whole_ps)
+    worked = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(worked, timing.end_transfer, timing.end_arrival_ps)
     dst = np.zeros(len(schedule), dtype=np.int64)
     dst[timing.end_transfer] = timing.end_node
     proxied = first[costs.is_proxied[first]]
@@ -69,7 +91,7 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
         (src[direct] * width + schedule.issuer[direct], direct, start[direct], last[direct]),
         (src[packs] * width + schedule.issuer[packs], packs, start[packs], packed[packs]),
         (src[proxied] * width + execution.groups, proxied, packed[proxied], (packed + costs.overhead_ps)[proxied]),
-        (dst[works] * width + schedule.receiver[works], works, whole[works], (whole + costs.work_ps)[works]),
+        (dst[works] * width + schedule.receiver[works], works, (worked - costs.work_ps)[works], worked[works]),
     )
     who, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
     return who, transfer, begin, end

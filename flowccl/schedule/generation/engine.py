@@ -54,7 +54,7 @@ class Engine:
         groups, operations = (0, (0, 0, 0)) if self.execution is None else (self.execution.groups, _OPERATIONS)
         peers = 0 if self.execution is None else CHANNELS_PER_BLOCK
         shares = Shares(bandwidth, groups, *operations, peers, len(topology.nodes))
-        done, start, rate, issuer, receiver = run_engine(
+        done, start, rate, issuer, receiver, work_from = run_engine(
             self._messages._replace(rank=rank), shares, float(least), int(give_up_ps)
         )
         if not done:
@@ -64,6 +64,7 @@ class Engine:
             start_ps=start[self._of],
             issuer=issuer[self._of],
             receiver=receiver[self._of],
+            work_from_ps=work_from[self._of],
             rate_GBps=np.where(rate < self._messages.rate_GBps, rate, 0.0)[self._of],
         )
 
@@ -76,6 +77,7 @@ class Engine:
             execution=self.execution,
             issuer=np.zeros(0, dtype=np.int32),
             receiver=np.zeros(0, dtype=np.int32),
+            work_from_ps=np.zeros(0, dtype=np.int64),
             rate_GBps=np.zeros(0),
         )
 
@@ -97,7 +99,8 @@ class Engine:
         messages = self._messages
         takes = self._takes_ps
         before = np.repeat(np.arange(len(self._first)), np.diff(messages.after_ptr))
-        lag = np.where(messages.from_end, takes[before] - self._rest_ps[before], 0) + messages.after_ps
+        gone = takes[before] - self._rest_ps[before] + messages.work_ps[before]
+        lag = np.where(messages.from_end, gone, 0) + messages.after_ps
         last_first = np.argsort(self.schedule.start_ps[self._first], kind="stable")[::-1].copy()
         return longest_tails(last_first, messages.after_ptr, messages.after, lag, takes)[self._of]
 
@@ -131,11 +134,9 @@ class Engine:
         lead = none if costs is None else costs.lead_ps[first]
         arrival = _ends(schedule)
         work = none if costs is None else costs.work_ps[first]
-        if costs is None and topology.has_reduce_rate:
-            work = _own_work_ps(schedule, first)
         hold = np.zeros(len(schedule), dtype=np.int64)
         np.maximum.at(hold, timing.root_transfer, timing.root_to_ps - timing.root_from_ps)
-        after = _successors(self.schedule, self._of, count, arrival, work)
+        after = _successors(self.schedule, self._of, count, arrival)
         roots, ends = shape.root_ptr[:-1], shape.end_ptr[:-1]
         root, end = shape.root_node[roots][route], shape.end_node[ends][route]
         source = np.where(shape.reduces_inside[route], end, root)
@@ -156,12 +157,25 @@ class Engine:
             none if costs is None else costs.overhead_ps[first],
             work,
             last,
+            _accumulators(schedule, first, end),
             source.astype(np.int32),
             end.astype(np.int32),
             np.zeros(count, dtype=np.bool_) if costs is None else costs.is_proxied[first],
             *hops,
             *after,
         )
+
+
+def _accumulators(schedule: Schedule, first: I64, end: NDArray[np.int32]) -> I64:
+    """A number for each chunk that a GPU reduces messages into; -1 for messages that are stored.
+
+    The first chunk stands for all chunks of a message.
+    """
+    reduces = np.flatnonzero(schedule.reduce[first])
+    key = schedule.chunk[first[reduces]].astype(np.int64) * len(schedule.topology.nodes) + end[reduces]
+    number = np.full(len(first), -1, dtype=np.int64)
+    number[reduces] = np.unique(key, return_inverse=True)[1].reshape(-1)
+    return number
 
 
 def schedule_bytes(schedule: Schedule) -> I64:
@@ -186,14 +200,6 @@ def _ends(schedule: Schedule) -> I64:
     whole = timing.end_whole_ps - schedule.start_ps[timing.end_transfer] - lead
     rigid = _rigid_routes(schedule)[schedule.route[timing.end_transfer]]
     return np.asarray(np.where(rigid, whole, latency + signal), dtype=np.int64)
-
-
-def _own_work_ps(schedule: Schedule, first: I64) -> I64:
-    """The time that the receiver of each message takes to reduce it, in the model of the papers."""
-    timing = schedule.timing
-    work = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(work, timing.end_transfer, timing.end_arrival_ps - timing.end_whole_ps)
-    return work[first]
 
 
 def _soonest(schedule: Schedule, of: I64, count: int) -> I64:
@@ -240,7 +246,7 @@ def _merged_limits(
 
 
 def _successors(
-    schedule: Schedule, of: I64, count: int, arrival: I64, work: I64
+    schedule: Schedule, of: I64, count: int, arrival: I64
 ) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
     """Which messages wait for which: pointer, message, time, and whether the time counts from the last byte.
 
@@ -251,7 +257,7 @@ def _successors(
         ended = pairs.sooner == "end_arrival_ps"
         x = of[(timing.end_transfer if ended else timing.root_transfer)[pairs.x]]
         y = of[(timing.root_transfer if pairs.later == "root_from_ps" else timing.end_transfer)[pairs.y]]
-        lag = arrival[pairs.x] + work[x] if ended else np.zeros(len(x), dtype=np.int64)
+        lag = arrival[pairs.x] if ended else np.zeros(len(x), dtype=np.int64)
         rows.append((x, y, lag, np.full(len(x), ended)))
     x, y, lag, ended = (np.concatenate([row[k] for row in rows]) for k in range(4))
     mutual = ~ended & np.isin(x * count + y, y * count + x)

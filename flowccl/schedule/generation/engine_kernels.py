@@ -9,7 +9,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, Bool, compiled, heap_pop, heap_push, inner, maker
+from flowccl.compiled import (
+    F64,
+    I32,
+    I64,
+    Bool,
+    Queue,
+    compiled,
+    heap_pop,
+    heap_push,
+    inner,
+    lacks_space,
+    larger,
+    maker,
+    new_queue,
+    put,
+    take,
+)
 
 ROUNDING = 1e-9  # relative error of the sum of rates, as in the verifier
 
@@ -20,7 +36,8 @@ class Messages(NamedTuple):
     Hop h of a message occupies resource `hop_resource[h]` (a link, or a limit behind the links) `hop_weight[h]` times,
     from `hop_from_ps[h]` after the first byte left, for the time of the bytes; where the message is `rigid`, for
     `hop_for_ps[h]`, at `hop_GBps[h]`. Successor k of a message starts no earlier than `after_ps[k]` after its data is
-    whole at the sender's side of the last link (`from_end[k]`), or after its start.
+    whole at the sender's side of the last link (`from_end[k]`), or after its start. Where the message is worked on, that
+    is after the end of the work instead.
     """
 
     rank: I64
@@ -32,7 +49,8 @@ class Messages(NamedTuple):
     pack_ps: I64
     overhead_ps: I64
     work_ps: I64
-    arrive_ps: I64  # from the last byte until the work begins, to the end that works
+    arrive_ps: I64  # from the last byte until it is whole at the end that works
+    accumulator: I64  # what the work reduces into, one message after the other; -1: nothing
     source: I32
     target: I32
     proxied: Bool
@@ -80,6 +98,7 @@ class _State(NamedTuple):
     rate: F64
     issuer: I32
     receiver: I32
+    work_from: I64
 
 
 @inner
@@ -229,7 +248,7 @@ def _try(
     """Start a message now and return (-1, 0), or what blocks it and when to try again; (-2, 0) if it never can."""
     links = len(shares.bandwidth_GBps)
     source, target = messages.source[i], messages.target[i]
-    issuer, receiver = -1, -1
+    issuer = -1
     leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
     if shares.groups and (not messages.proxied[i] or messages.pack_ps[i]):
         peer = -1 if messages.proxied[i] else target
@@ -244,16 +263,8 @@ def _try(
     if blocker >= 0:
         return blocker, max(again - (leave - now), now + 1)
     flow = messages.hold_ps[i] if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], rate)
-    whole = leave + (0 if messages.rigid[i] else flow) + messages.arrive_ps[i]
-    if messages.work_ps[i]:
-        receiver = _best_group(state, shares, target, whole, shares.receive_operations, -1)
-        if receiver == -2:
-            return -2, 0
-        if receiver < 0:
-            first = _earliest_group(state, shares, target, shares.receive_operations)
-            return links + target, max(now + first - whole, now + 1)
     state.start[i], state.rate[i] = now, rate
-    state.issuer[i], state.receiver[i] = issuer, receiver
+    state.issuer[i] = issuer
     for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
         begin = leave + messages.hop_from_ps[h]
         length = messages.hop_for_ps[h] if messages.rigid[i] else flow
@@ -269,11 +280,31 @@ def _try(
         if not messages.proxied[i] and not state.sends_to[place, target]:
             state.sends_to[place, target] = True
             state.group_peers[place] += 1
-    if receiver >= 0:
-        place = target * shares.groups + receiver
-        state.group_free[place] = whole + messages.work_ps[i]
-        state.group_operations[place] += shares.receive_operations
     return -1, 0
+
+
+@inner
+def _try_work(
+    messages: Messages, shares: Shares, state: _State, accumulator_free: I64, i: int, now: int
+) -> tuple[int, int]:
+    """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0)."""
+    into, target, group = messages.accumulator[i], messages.target[i], -1
+    if into >= 0 and accumulator_free[into] > now:
+        return 0, accumulator_free[into]
+    end = now + messages.work_ps[i]
+    if shares.groups:
+        group = _best_group(state, shares, target, now, shares.receive_operations, -1)
+        if group == -2:
+            return -2, 0
+        if group < 0:
+            return 0, max(_earliest_group(state, shares, target, shares.receive_operations), now + 1)
+        place = target * shares.groups + group
+        state.group_free[place] = end
+        state.group_operations[place] += shares.receive_operations
+    if into >= 0:
+        accumulator_free[into] = end
+    state.receiver[i], state.work_from[i] = group, now
+    return -1, end
 
 
 @inner
@@ -326,12 +357,31 @@ def _new_state(count: int, shares: Shares) -> _State:
         np.zeros(count, dtype=np.float64),
         np.full(count, -1, dtype=np.int32),
         np.full(count, -1, dtype=np.int32),
+        np.full(count, -1, dtype=np.int64),
     )
 
 
+@inner
+def _release(
+    messages: Messages, earliest: I64, missing: I64, queue: Queue, i: int, now: int, left_ps: int, worked_ps: int
+) -> None:
+    """Let the successors of a message know when it ends; those that wait for nothing else become ready."""
+    for k in range(messages.after_ptr[i], messages.after_ptr[i + 1]):
+        j = messages.after[k]
+        if messages.from_end[k] != (left_ps >= 0):
+            continue
+        ready = worked_ps if worked_ps >= 0 else left_ps + messages.after_ps[k]
+        earliest[j] = max(earliest[j], ready if messages.from_end[k] else now)
+        missing[j] -= 1
+        if missing[j] == 0:
+            put(queue, max(earliest[j], now), j)
+
+
 @compiled
-def run_engine(messages: Messages, shares: Shares, least: float, give_up_ps: int) -> tuple[bool, I64, F64, I32, I32]:
-    """Schedule all messages; return (whether all could start in time, starts, rates, issuers, receivers).
+def run_engine(
+    messages: Messages, shares: Shares, least: float, give_up_ps: int
+) -> tuple[bool, I64, F64, I32, I32, I64]:
+    """Schedule all messages; return (whether all could start in time, starts, rates, issuers, receivers, work starts).
 
     Of the messages that wait for the same thing, the one with the least rank goes first. A message waits where it would
     get less than `least` of the rate that its route allows. The search ends where a message would start after
@@ -353,30 +403,44 @@ def run_engine(messages: Messages, shares: Shares, least: float, give_up_ps: int
     top = np.full(resources, -1, dtype=np.int64)
     child, sibling = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     missing = np.zeros(count, dtype=np.int64)
+    accumulators = 0
+    for i in range(count):
+        accumulators = max(accumulators, messages.accumulator[i] + 1)
+    accumulator_free = np.zeros(accumulators, dtype=np.int64)
     for k in range(len(messages.after)):
         missing[messages.after[k]] += 1
     earliest = messages.soonest_ps.copy()
-    time, what, size = np.empty(4 * count + 64, dtype=np.int64), np.empty(4 * count + 64, dtype=np.int64), 0
-    turn_rank, turn, turns = np.empty(count + resources + 1, dtype=np.int64), np.empty(count + resources + 1, np.int64), 0
+    queue = new_queue(4 * count + 64)  # events: a message is ready, it has arrived, or a resource may be free
+    turn_rank, turn, turns = np.empty(count + 1, dtype=np.int64), np.empty(count + 1, dtype=np.int64), 0
     origin = np.full(count, -1, dtype=np.int64)
     for i in range(count):
         if missing[i] == 0:
-            heap_push(time, what, size, earliest[i], i)
-            size += 1
+            put(queue, earliest[i], i)
     left = count
-    while size > 0:
-        now = time[0]
+    while queue.size[0] > 0:
+        now = queue.time[0]
         if now > give_up_ps:
             break
-        while size > 0 and time[0] == now:
-            code = heap_pop(time, what, size)
-            size -= 1
+        while queue.size[0] > 0 and queue.time[0] == now:
+            code = take(queue)
             if code < count:
                 origin[code] = -1
                 heap_push(turn_rank, turn, turns, messages.rank[code], code)
                 turns += 1
+            elif code < 2 * count:
+                i = code - count
+                blocked, end = _try_work(messages, shares, state, accumulator_free, i, now)
+                if blocked == -2:
+                    return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
+                if lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
+                    queue = larger(queue)
+                if blocked == 0:
+                    put(queue, end, code)
+                else:
+                    left -= 1
+                    _release(messages, earliest, missing, queue, i, now, now, end)
             else:
-                resource = code - count
+                resource = code - 2 * count
                 i = top[resource]
                 if i >= 0:
                     top[resource] = _without_top(child, sibling, messages.rank, i)
@@ -388,33 +452,23 @@ def run_engine(messages: Messages, shares: Shares, least: float, give_up_ps: int
             turns -= 1
             for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
                 _purge(table, messages.hop_resource[h], now)
+            while lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
+                queue = larger(queue)
             blocker, again = _try(messages, shares, state, table, i, now, least)
             if blocker == -2:
-                return False, state.start, state.rate, state.issuer, state.receiver
+                return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
             if blocker >= 0:
                 top[blocker] = _meld(child, sibling, messages.rank, top[blocker], i)
-                if size + 2 > len(time):
-                    longer, codes = np.empty(2 * len(time), dtype=np.int64), np.empty(2 * len(time), dtype=np.int64)
-                    longer[:size], codes[:size] = time[:size], what[:size]
-                    time, what = longer, codes
-                heap_push(time, what, size, again, count + blocker)
-                size += 1
+                put(queue, again, 2 * count + blocker)
             else:
-                left -= 1
-                whole = now + messages.pack_ps[i] + messages.overhead_ps[i]
-                whole += 0 if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], state.rate[i])
-                for k in range(messages.after_ptr[i], messages.after_ptr[i + 1]):
-                    j = messages.after[k]
-                    ready = (whole if messages.from_end[k] else now) + messages.after_ps[k]
-                    earliest[j] = max(earliest[j], ready)
-                    missing[j] -= 1
-                    if missing[j] == 0:
-                        if size + 2 > len(time):
-                            longer, codes = np.empty(2 * len(time), np.int64), np.empty(2 * len(time), np.int64)
-                            longer[:size], codes[:size] = time[:size], what[:size]
-                            time, what = longer, codes
-                        heap_push(time, what, size, max(earliest[j], now), j)
-                        size += 1
+                gone = now + messages.pack_ps[i] + messages.overhead_ps[i]
+                gone += 0 if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], state.rate[i])
+                _release(messages, earliest, missing, queue, i, now, -1, -1)
+                if messages.work_ps[i] > 0:
+                    put(queue, gone + messages.arrive_ps[i], count + i)
+                else:
+                    left -= 1
+                    _release(messages, earliest, missing, queue, i, now, gone, -1)
             resource = origin[i]
             if resource >= 0 and blocker != resource and top[resource] >= 0:
                 j = top[resource]
@@ -423,4 +477,4 @@ def run_engine(messages: Messages, shares: Shares, least: float, give_up_ps: int
                 heap_push(turn_rank, turn, turns, messages.rank[j], j)
                 turns += 1
             origin[i] = -1
-    return left == 0, state.start, state.rate, state.issuer, state.receiver
+    return left == 0, state.start, state.rate, state.issuer, state.receiver, state.work_from
