@@ -1,7 +1,6 @@
 """How a runtime carries out a schedule: the width of its groups of threadblocks, its protocol, the order of messages."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
-_EXPLORED = 2_000  # transfers: up to here every schedule is tried in every way, else the first of its kind is
+_EXPLORED = 2_000  # transfers: larger schedules are carried out in the way that was best for smaller ones
 _LEAST = (1.0, 0.5)  # of its rate, below which a message waits: never slower, or half
 
 
@@ -45,26 +44,18 @@ class Carrier:
 
     def __call__(self, schedule: Schedule) -> Schedule | None:
         """Return the schedule as the runtime carries it out, in the best way that was found; None where it cannot."""
-        kind = schedule.method, len(schedule.demand)
-        start = self.known.get(kind, _Way())
-        best = self._run(schedule, start)
-        if kind not in self.known or len(schedule) <= _EXPLORED:
-            for other in self._others(schedule):
-                found = None if other == start else self._run(schedule, other, best)
-                if found is not None and (best is None or found.finish_ps < best.finish_ps):
-                    best, start = found, other
-            self.known[kind] = start
-        return best if best is None else self._collected(best, start)
+        kind = schedule.method.partition(",")[0]
+        way = self.known.get((kind, len(schedule.demand)), self.known.get((kind, 0), _Way()))
+        search = _WaySearch(self, schedule, way)
+        if len(schedule) <= _EXPLORED:
+            for protocol in ("Simple", "LL") if self._has_packets(schedule) else ("Simple",):
+                search.improve(protocol, self._widths(schedule))
+        elif search.best is None:
+            search.improve("Simple", self._widths(schedule))
+        self.known[kind, len(schedule.demand)] = self.known[kind, 0] = search.way
+        return search.best if search.best is None else self._collected(search.best, search.way)
 
-    def _others(self, schedule: Schedule) -> Iterator[_Way]:
-        """The ways to try."""
-        for protocol in ("Simple", "LL") if self._has_packets(schedule) else ("Simple",):
-            for width in self._widths(schedule):
-                for longest_first in (False, True):
-                    for least in _LEAST:
-                        yield _Way(width, protocol, longest_first, least)
-
-    def _run(
+    def run(
         self,
         schedule: Schedule,
         way: _Way,
@@ -101,26 +92,60 @@ class Carrier:
         return known and pairs and not self._nic_peers(schedule)
 
     def _widths(self, schedule: Schedule) -> list[int]:
-        """Powers of two, up to the width that fills the fastest link, that divide all chunks into aligned parts."""
-        put_GBps = self.profile.costs.operation("put").GBps
-        if not put_GBps:
+        """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU."""
+        rates = [self.profile.costs.operation(name).GBps for name in ("put", "reduce")]
+        slowest = min(rates) if schedule.demand.reduces else rates[0]
+        if not slowest:
             return [1]
         inside = np.array([kind != "nic" for kind in self.topology.link_kinds])
-        fastest = float(self.topology.link_GBps[inside].max(initial=0.0))
+        out = np.bincount(self.topology.link_src[inside], self.topology.link_GBps[inside], len(self.topology.nodes))
+        fastest = float(out[: self.topology.num_gpus].max(initial=0.0))
         unit = int(np.gcd.reduce(schedule.demand.chunk_bytes))
         widths = [1]
-        while widths[-1] * put_GBps < fastest and not unit % (2 * widths[-1] * ALIGNMENT_BYTES):
+        while widths[-1] * slowest < fastest and not unit % (2 * widths[-1] * ALIGNMENT_BYTES):
             widths.append(2 * widths[-1])
         return [width for width in widths if width <= self.sms]
 
     def _collected(self, best: Schedule, way: _Way) -> Schedule:
         """The schedule with messages collected, as long as that makes it earlier."""
         while (message := joined_messages(best)) is not None:
-            found = self._run(best, way, best, message)
+            found = self.run(best, way, best, message)
             if found is None or found.finish_ps >= best.finish_ps:
                 return best
             best = found
         return best
+
+
+@dataclass
+class _WaySearch:
+    """The search for a good way: one property after the other."""
+
+    carrier: Carrier
+    schedule: Schedule
+    way: _Way
+    best: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        self.best = self.carrier.run(self.schedule, self.way)
+
+    def improve(self, protocol: str, widths: list[int]) -> None:
+        """Try other widths with a protocol, then another order, then slower messages beside others."""
+        if protocol != self.way.protocol:
+            self._try(replace(self.way, protocol=protocol))
+        for width in widths:
+            if width != self.way.width:
+                self._try(replace(self.way, protocol=protocol, width=width))
+        self._try(replace(self.way, longest_first=not self.way.longest_first))
+        for least in _LEAST:
+            if least != self.way.least:
+                self._try(replace(self.way, least=least))
+
+    def _try(self, way: _Way) -> bool:
+        found = self.carrier.run(self.schedule, way, self.best)
+        if found is None or (self.best is not None and found.finish_ps >= self.best.finish_ps):
+            return False
+        self.best, self.way = found, way
+        return True
 
 
 def carried_out(schedule: Schedule, profile: RuntimeProfile, sms: int | None = None) -> Schedule:

@@ -136,7 +136,9 @@ class Engine:
         work = none if costs is None else costs.work_ps[first]
         hold = np.zeros(len(schedule), dtype=np.int64)
         np.maximum.at(hold, timing.root_transfer, timing.root_to_ps - timing.root_from_ps)
-        after = _successors(self.schedule, self._of, count, arrival)
+        before, after, row, from_end = self._known_waits(count)
+        after_ptr = np.searchsorted(before, np.arange(count + 1)).astype(np.int64)
+        after_ps = np.where(from_end, arrival[row] if len(arrival) else 0, 0)
         roots, ends = shape.root_ptr[:-1], shape.end_ptr[:-1]
         root, end = shape.root_node[roots][route], shape.end_node[ends][route]
         source = np.where(shape.reduces_inside[route], end, root)
@@ -162,8 +164,20 @@ class Engine:
             end.astype(np.int32),
             np.zeros(count, dtype=np.bool_) if costs is None else costs.is_proxied[first],
             *hops,
-            *after,
+            after_ptr,
+            after,
+            after_ps,
+            from_end,
         )
+
+    def _known_waits(self, count: int) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
+        """Which messages wait for which; kept with the schedule, unless messages are joined here."""
+        if self.message is not None:
+            return _waits(self.schedule, self._of, count)
+        if "waits" not in self.schedule.cache:
+            self.schedule.cache["waits"] = _waits(self.schedule, self._of, count)
+        known: tuple[I64, I64, I64, NDArray[np.bool_]] = self.schedule.cache["waits"]
+        return known
 
 
 def _accumulators(schedule: Schedule, first: I64, end: NDArray[np.int32]) -> I64:
@@ -245,10 +259,8 @@ def _merged_limits(
     return once[:, 0], once[:, 1], once[:, 2], once[:, 3], GBps[first], total
 
 
-def _successors(
-    schedule: Schedule, of: I64, count: int, arrival: I64
-) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
-    """Which messages wait for which: pointer, message, time, and whether the time counts from the last byte.
+def _waits(schedule: Schedule, of: I64, count: int) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
+    """Which messages wait for which: (message, message that waits, end row of the first, whether for its arrival).
 
     Two messages that each must start before the other one arrives are not ordered: both start when they can.
     """
@@ -257,11 +269,11 @@ def _successors(
         ended = pairs.sooner == "end_arrival_ps"
         x = of[(timing.end_transfer if ended else timing.root_transfer)[pairs.x]]
         y = of[(timing.root_transfer if pairs.later == "root_from_ps" else timing.end_transfer)[pairs.y]]
-        lag = arrival[pairs.x] if ended else np.zeros(len(x), dtype=np.int64)
-        rows.append((x, y, lag, np.full(len(x), ended)))
-    x, y, lag, ended = (np.concatenate([row[k] for row in rows]) for k in range(4))
-    mutual = ~ended & np.isin(x * count + y, y * count + x)
+        rows.append((x, y, pairs.x if ended else np.zeros(len(x), dtype=np.int64), np.full(len(x), ended)))
+    x, y, row, ended = (np.concatenate([part[k] for part in rows]) for k in range(4))
+    mutual = ~ended
+    if mutual.any():
+        mutual &= np.isin(x * count + y, y * count + x)
     keep = np.flatnonzero((x != y) & ~mutual)
     keep = keep[np.lexsort((y[keep], x[keep]))]
-    ptr = np.searchsorted(x[keep], np.arange(count + 1)).astype(np.int64)
-    return ptr, y[keep], lag[keep], ended[keep]
+    return x[keep], y[keep], row[keep], ended[keep]
