@@ -17,8 +17,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
 from flowccl.auto.stop import GapReached
-from flowccl.bounds.lower_bound import lower_bound
-from flowccl.choice import best_program, leanest, slack, with_fewer_chunks
+from flowccl.choice import leanest, slack, with_fewer_chunks
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
@@ -37,14 +36,12 @@ from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.incumbents import Incumbents
-from flowccl.switched import in_network_schedules
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
 from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
-_SEARCH_SHARE = 2 / 3  # of the time limit, where programs for a runtime are compared in the rest
 MIN_CHUNK_BYTES = 4_000
 """Chunks below this size are mostly overhead on every runtime."""
 
@@ -149,10 +146,7 @@ def synthesize(
     if lanes is not None:
         found, best = [on_trunks(one, lanes) for one in found], _verified(on_trunks(best, lanes))
     lowered = None
-    if target.is_ideal:
-        best = leanest(found, best, later)
-    else:
-        best = leanest(found, best, later)
+    best = leanest(found, best, later)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds, memory = context.budget.elapsed_s, _peak_memory_MB()
@@ -252,11 +246,6 @@ def _inner(context: SearchContext) -> SearchContext:
 def _bounded(topology: Topology, target: RuntimeProfile, problem: Problem) -> Problem:
     """The problem of which a lower bound holds for every schedule that the runtime can carry out."""
     return problem if target.is_ideal else Problem(least_costs(topology, target), problem.demand)
-
-
-def _is_over(context: SearchContext, limit_s: float) -> bool:
-    """Whether the time limit is over; the budget of the search is only a part of it."""
-    return context.budget.elapsed_s > limit_s
 
 
 def _peak_memory_MB() -> float:

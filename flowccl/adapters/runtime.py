@@ -1,4 +1,4 @@
-"""Adapter for runtimes: a method plans on a machine whose links stand for the costs, the engine carries the plan out."""
+"""Adapter for runtimes: a method plans on a machine whose links stand for the costs; the engine carries it out."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 """Plans for every single failure: one failure of each orbit of the machine's symmetry is planned, the others mapped."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -182,8 +182,7 @@ def map_schedule(schedule: Schedule, failure: Failure) -> Schedule:
     topology = _image(schedule.topology, nodes)
     routes = Routes(schedule.routes.ptr, _image_links(schedule.topology, nodes)[schedule.routes.link])
     chunk = _image_chunks(schedule.demand, nodes)[schedule.chunk]
-    parts = (schedule.route, schedule.start_ps, schedule.reduce, schedule.method, schedule.message, schedule.runtime)
-    return Schedule(topology, schedule.demand, routes, chunk.astype(np.int32), *parts)
+    return replace(schedule, topology=topology, routes=routes, chunk=chunk.astype(np.int32))
 
 
 def _order(topology: Topology, nodes: NDArray[np.int64]) -> NDArray[np.int64]:

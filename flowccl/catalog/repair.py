@@ -140,7 +140,7 @@ def scheduled(machine: FaultyMachine, rows: Sequence[RepairedTransfer]) -> Sched
         np.array([row.message for row in rows], dtype=np.int32),
     )
     number = np.repeat(np.arange(len(rounds)), [len(one) for one in rounds])
-    ordered = in_rounds(replace(made, runtime=machine.schedule.runtime), number)
+    ordered = in_rounds(made, number)
     listed = list_schedule(ordered)
     return ordered if listed is None else min(ordered, listed, key=lambda one: one.finish_ps)
 
@@ -179,8 +179,7 @@ def _from_pieces(schedule: Schedule, near: Neighbours, pieces: Sequence[_Piece])
     reduce = np.array([piece[2] for piece in pieces], dtype=np.bool_)
     routes = Routes.from_lists([piece[1] for piece in pieces])
     zero = np.zeros(len(pieces), dtype=np.int64)
-    made = Schedule.from_links(near.topology, schedule.demand, chunk, routes, zero, reduce, schedule.method)
-    return replace(made, runtime=schedule.runtime)
+    return Schedule.from_links(near.topology, schedule.demand, chunk, routes, zero, reduce, schedule.method)
 
 
 class _Detours:

@@ -1,12 +1,12 @@
 """Re-planning after faults: how late a plan would be, and a new plan that is repaired from the old one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from math import inf
 from typing import Any
 
+from flowccl.adapters.runtime import planning_problem
 from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound, lower_bound
 from flowccl.catalog.forked import Forked
@@ -16,11 +16,11 @@ from flowccl.catalog.tree_repair import repaired_trees
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
-from flowccl.lowered import program_estimate_us
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
-from flowccl.runtimes.machine import on_runtime
-from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
+from flowccl.runtimes.machine import least_costs
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES
+from flowccl.schedule.generation.carrying import Carrier, planned_again
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
 from flowccl.search.context import SearchContext
@@ -33,39 +33,6 @@ _SUBDIVISIONS = (1, 2)  # smaller chunks spread the traffic of a lost link over 
 _METHODS = ("hierarchical", "greedy")  # the quick ones, best first: one step is a whole schedule
 _NO_TIME_LIMIT_S = 3600.0  # work is counted in steps
 _REPAIRED = 2_000  # transfers of the largest schedule whose chunks are subdivided: more would take too long to compare
-_LOWERED = 4_000  # transfers that are lowered to compare programs: about a second
-
-
-class _Known:
-    """The times of programs and the bounds that were computed already, and why a plan cannot run on the runtime."""
-
-    def __init__(self, runtime: RuntimeProfile | None) -> None:
-        self.runtime, self.problem = runtime, ""
-        self.programs: list[tuple[Schedule, float]] = []
-        self.bounds: list[tuple[Schedule, Bound]] = []
-
-    def program_us(self, schedule: Schedule) -> float:
-        """The estimated time of a schedule's program, its own time without a runtime; infinite if it cannot run."""
-        if self.runtime is None:
-            return schedule.finish_us
-        for one, known_us in self.programs:
-            if one is schedule:
-                return known_us
-        try:
-            time_us = program_estimate_us(schedule, self.runtime)
-        except InputError as error:
-            self.problem = f"{self.runtime.name} can run none of the plans that were found: {error}"
-            time_us = inf
-        self.programs.append((schedule, time_us))
-        return time_us
-
-    def bound(self, schedule: Schedule) -> Bound:
-        """The lower bound of a schedule's demand on its machine."""
-        for one, known in self.bounds:
-            if one.topology == schedule.topology and one.demand == schedule.demand:
-                return known
-        self.bounds.append((schedule, lower_bound(schedule.topology, schedule.demand)))
-        return self.bounds[-1][1]
 
 
 @dataclass(frozen=True)
@@ -125,24 +92,43 @@ def replan(
     if not faults:
         raise InputError("nothing to do: give a lost link with --without, or a slow one with --slow")
     machine = FaultyMachine(schedule, faults)
-    late = machine.late()
-    fresh = partial(_fresh, schedule, machine.near.topology, max(steps, 1))
+    topology = machine.near.topology
+    planned = planned_again(schedule)
+    late = None if planned is None else FaultyMachine(planned, faults).late()
+    fresh = partial(_fresh, schedule, topology, max(steps, 1))
     forked = Forked(fresh) if in_parallel and steps else None
-    found, known = _repairs(schedule, faults, late), _Known(schedule.runtime)
-    if forked is not None and found:  # what is needed later is done while the other process works
-        first = min(found, key=lambda one: one.finish_ps)
-        known.program_us(first)
-        known.bound(first)
+    found = [] if planned is None else _repairs(planned, faults, late)
+    carry = _carrier(schedule, topology)
+    late, found = (None if late is None else carry(late)), _carried(found, carry)
+    bound = _bound(schedule, topology)  # while the other process works
     if steps or not found:
-        found += fresh() if forked is None else forked.result()
-    chosen = _fastest(found, known)
-    if chosen is None:
-        raise NothingFoundError(known.problem or f"no plan found for {schedule.demand.collective} with these faults")
-    bound = known.bound(chosen)
-    program_us = None if schedule.runtime is None else known.program_us(chosen)
+        found += _carried(fresh() if forked is None else forked.result(), carry)
+    if not found:
+        raise NothingFoundError(f"no plan found for {schedule.demand.collective} with these faults")
+    chosen = min(found, key=lambda one: one.finish_ps)
+    program_us = None if schedule.execution is None else chosen.finish_us
     late_us = None if late is None else late.finish_us
     times = (schedule.finish_us, late_us, chosen.finish_us, program_us)
     return Replanned(chosen, faults, len(machine.affected), len(schedule), *times, bound)
+
+
+def _carrier(schedule: Schedule, topology: Topology) -> Callable[[Schedule], Schedule | None]:
+    """What carries out plans on the runtime of a schedule; without a runtime, plans stay as they are."""
+    if schedule.execution is None:
+        return lambda one: one
+    return Carrier(schedule.execution.profile, topology, schedule.execution.sms)
+
+
+def _carried(found: Sequence[Schedule], carry: Callable[[Schedule], Schedule | None]) -> list[Schedule]:
+    """The plans as the runtime carries them out, those that are valid."""
+    made = [carry(one) for one in found]
+    return [one for one in made if one is not None and not verify(one)]
+
+
+def _bound(schedule: Schedule, topology: Topology) -> Bound:
+    """The lower bound of the demand on the faulty machine."""
+    runtime = schedule.runtime
+    return lower_bound(topology if runtime is None else least_costs(topology, runtime), schedule.demand)
 
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:
@@ -171,23 +157,24 @@ def _subdivided(schedule: Schedule, times: int) -> Schedule | None:
 
 
 def _fresh(schedule: Schedule, topology: Topology, steps: int) -> list[Schedule]:
-    """The plans of the first quick method that suits the machine, of an allreduce in two halves, and with switches.
-
-    The links of the machine already have the message costs of the runtime. Runtimes run in-network operations only as
-    the method `in-network` uses them: for the others, switches forward.
-    """
+    """The plans of the first quick method that suits the machine, of an allreduce in two halves, and with switches."""
     runtime = schedule.runtime
-    plain = topology if runtime is None else on_runtime(topology, runtime, runtime)
+    problem = Problem(topology, schedule.demand)
+    plain = topology if runtime is None else planning_problem(problem, runtime).topology
     quick = (_after_steps(method, plain, schedule.demand, steps) for method in _METHODS)
     found = [next((made for made in quick if made is not None), None)]
     found.append(_after_steps("hierarchical-halves", plain, schedule.demand, steps))
-    if runtime is not None and any(node.reduces for node in topology.nodes[topology.num_gpus :]):
-        found.append(_after_steps("in-network", topology, schedule.demand, steps))
-    return [replace(made, runtime=runtime) for made in found if made is not None]
+    if runtime is not None:
+        switched = planning_problem(problem, runtime, operations=True).topology
+        found.append(_after_steps("nvls", switched, schedule.demand, 2, check=False))
+    return [made for made in found if made is not None]
 
 
-def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) -> Schedule | None:
-    """The verified schedule of a method after some steps; None where the method does not suit the problem."""
+def _after_steps(method: str, topology: Topology, demand: Demand, steps: int, *, check: bool = True) -> Schedule | None:
+    """The verified schedule of a method after some steps; None where the method does not suit the problem.
+
+    Without `check`, it is a draft, which the runtime carries out and which is verified then.
+    """
     lanes = split_trunks(topology)
     problem = Problem(topology if lanes is None else lanes.topology, demand)
     context = SearchContext.with_limit(_NO_TIME_LIMIT_S, steps=steps)
@@ -199,20 +186,4 @@ def _after_steps(method: str, topology: Topology, demand: Demand, steps: int) ->
         return None
     if made is not None and lanes is not None:
         made = on_trunks(made, lanes)
-    return None if made is None or verify(made) else made
-
-
-def _fastest(found: Sequence[Schedule], known: _Known) -> Schedule | None:
-    """The earliest plan; for a runtime, the one with the earliest program; None where none can run.
-
-    Programs are compared in the order of the completion times of their plans, until the counted work is spent.
-    """
-    best, best_us, work = None, inf, 0
-    for schedule in sorted(found, key=lambda one: one.finish_ps):
-        work += len(schedule)
-        if schedule.finish_us > best_us or (best is not None and work > _LOWERED):
-            break
-        time_us = known.program_us(schedule)
-        if time_us < best_us:
-            best, best_us = schedule, time_us
-    return best
+    return None if made is None or (check and verify(made)) else made

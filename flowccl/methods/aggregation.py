@@ -1,4 +1,4 @@
-"""Few messages: the data of a host for another host is collected by relays, and crosses the network in one message each.
+"""Few messages: relays collect the data of a host for another host, and send it in one message each.
 
 Data from GPU s of host A to GPU d of host B goes from s to a relay a in A, in one message to a relay b in B, and on to
 d; some of the three may be the same GPU. Messages between two GPUs carry everything that goes that way. The variants
@@ -143,7 +143,9 @@ class _Plan:
         route = {pair: n for n, pair in enumerate(used)}
         lists = [self.near.routes.links(int(self.near.pair_ptr[self.pair[pair]])) for pair in used]
         slowest, latency = float(topology.link_GBps.min()), int(topology.link_latency_ps.sum())
-        stage_ps = int(float(demand.chunk_bytes.sum()) * 1000 / slowest) + latency + int(topology.link_overhead_ps.sum())
+        stage_ps = (
+            int(float(demand.chunk_bytes.sum()) * 1000 / slowest) + latency + int(topology.link_overhead_ps.sum())
+        )
         draft = Schedule(
             topology,
             demand,
@@ -156,4 +158,3 @@ class _Plan:
             np.where(alone, -1, message).astype(np.int32),
         )
         return Engine(draft).run()
-

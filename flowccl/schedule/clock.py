@@ -70,7 +70,7 @@ def route_costs(topology: "Topology", shape: "RouteShape", execution: "Execution
     overhead, signal = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     proxied = np.zeros(count, dtype=np.bool_)
     for name in ("nvlink", "pcie", "nic"):
-        cost, rows = profile.costs.of(name), kind == name  # type: ignore[arg-type]
+        cost, rows = profile.costs.of(name), kind == name
         overhead[rows], proxied[rows] = cost.overhead_ps, cost.proxy
         signal[rows] = 0 if execution.packets and not cost.proxy else cost.signal_ps
     by_model = dict(profile.proxy_us)

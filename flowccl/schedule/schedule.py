@@ -19,13 +19,18 @@ from flowccl.topology.routes import Routes, RouteShape, shape_on
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
-_COLUMNS = {"chunk": np.int32, "route": np.int32, "start_ps": np.int64, "reduce": np.bool_, "message": np.int32}
-_OF_RUNTIMES = {
-    "issuer": (np.int32, -1),
-    "receiver": (np.int32, -1),
-    "work_from_ps": (np.int64, -1),
-    "rate_GBps": (np.float64, 0.0),
+_COLUMNS: dict[str, type[np.generic]] = {
+    "chunk": np.int32,
+    "route": np.int32,
+    "start_ps": np.int64,
+    "reduce": np.bool_,
+    "message": np.int32,
+    "issuer": np.int32,
+    "receiver": np.int32,
+    "work_from_ps": np.int64,
+    "rate_GBps": np.float64,
 }
+_OF_RUNTIMES = {"issuer": -1, "receiver": -1, "work_from_ps": -1, "rate_GBps": 0.0}  # with their default values
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,17 +66,11 @@ class Schedule:
     rate_GBps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        for name, (kind, value) in _OF_RUNTIMES.items():
-            given: NDArray[Any] = getattr(self, name)
-            if np.all(given == value):  # also after `replace` changed the number of rows
-                given = np.full(len(self.chunk), value)
-            column = np.ascontiguousarray(given, dtype=kind)
-            column.setflags(write=False)
-            object.__setattr__(self, name, column)
-            if column.shape != self.chunk.shape:
-                raise ScheduleError(f"column {name} has {len(column)} entries, chunk has {len(self.chunk)}")
         if self.message.max(initial=-1) < 0:  # also after `replace` changed the number of rows
             object.__setattr__(self, "message", np.full(len(self.chunk), -1, dtype=np.int32))
+        for name, value in _OF_RUNTIMES.items():
+            if np.all(getattr(self, name) == value):  # also after `replace` changed the number of rows
+                object.__setattr__(self, name, np.full(len(self.chunk), value))
         for name, kind in _COLUMNS.items():
             column: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=kind)
             column.setflags(write=False)
@@ -136,8 +135,7 @@ class Schedule:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
             return NotImplemented
-        names = (*_COLUMNS, *_OF_RUNTIMES)
-        columns = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        columns = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _COLUMNS)
         routes = np.array_equal(self.routes.ptr, other.routes.ptr) and np.array_equal(
             self.routes.link, other.routes.link
         )

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
-from flowccl.runtimes.machine import known_sms
+from flowccl.runtimes.machine import known_sms, with_costs_in_links
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
@@ -158,6 +158,19 @@ def carried_out(schedule: Schedule, profile: RuntimeProfile, sms: int | None = N
             f"--for {profile.name} --sms {count}"
         )
     return found
+
+
+def planned_again(schedule: Schedule) -> Schedule | None:
+    """Return the schedule of a runtime as one on a machine whose links stand for the costs, for methods that know links.
+
+    None where it uses operations of switches, which only the runtime has.
+    """
+    if schedule.execution is None:
+        return schedule
+    if schedule.shape.operation:
+        return None
+    machine = with_costs_in_links(schedule.topology, schedule.execution.profile)
+    return Engine(schedule, None, machine).run()
 
 
 def joined_messages(schedule: Schedule) -> NDArray[np.int32] | None:

@@ -6,6 +6,7 @@ several starts or ends, release times, reduction order, threadblocks, proxies, a
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,13 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
 from flowccl.topology.topology import Topology
 
+if TYPE_CHECKING:
+    from flowccl.schedule.generation.engine_kernels import Messages
+
 I64 = NDArray[np.int64]
-_NEVER = np.iinfo(np.int64).max
+F64 = NDArray[np.float64]
+Waits = tuple[I64, I64, I64, NDArray[np.bool_]]
+_NEVER = int(np.iinfo(np.int64).max)
 _OPERATIONS = (58, 4, 4)  # of a threadblock, less those that begin and end a call; of a send; of work after an arrival
 
 
@@ -36,7 +42,7 @@ class Engine:
     topology: Topology | None = None
     message: NDArray[np.int32] | None = None
 
-    def run(self, key: NDArray[np.number] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:  # type: ignore[type-arg]
+    def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
 
         By default, messages keep the order of the schedule. A message waits where other messages leave it less than
@@ -45,31 +51,45 @@ class Engine:
         """
         from flowccl.schedule.generation.engine_kernels import Shares, run_engine
 
-        timed, count = self._timed, len(self._first)
-        order = self.schedule.start_ps[self._first] if key is None else key[self._first]
-        rank = np.empty(count, dtype=np.int64)
-        rank[np.lexsort((self._first, self.schedule.start_ps[self._first], order))] = np.arange(count)
-        topology = timed.topology
+        topology, first, of = self._timed.topology, self._first, self._of
+        order = (self.schedule.start_ps if key is None else key)[first]
+        rank = np.empty(len(first), dtype=np.int64)
+        rank[np.lexsort((first, self.schedule.start_ps[first], order))] = np.arange(len(first))
         bandwidth = np.concatenate((topology.link_GBps, topology.limit_GBps))
-        groups, operations = (0, (0, 0, 0)) if self.execution is None else (self.execution.groups, _OPERATIONS)
-        peers = 0 if self.execution is None else CHANNELS_PER_BLOCK
-        shares = Shares(bandwidth, groups, *operations, peers, len(topology.nodes))
-        done, start, rate, issuer, receiver, work_from = run_engine(
-            self._messages._replace(rank=rank), shares, float(least), int(give_up_ps)
-        )
+        if self.execution is None:
+            shares = Shares(bandwidth, 0, 0, 0, 0, 0, len(topology.nodes))
+        else:
+            shares = Shares(bandwidth, self.execution.groups, *_OPERATIONS, CHANNELS_PER_BLOCK, len(topology.nodes))
+        messages = self._messages._replace(rank=rank)
+        done, start, rate, issuer, receiver, work_from = run_engine(messages, shares, float(least), int(give_up_ps))
         if not done:
             return None
         return replace(
-            timed,
-            start_ps=start[self._of],
-            issuer=issuer[self._of],
-            receiver=receiver[self._of],
-            work_from_ps=work_from[self._of],
-            rate_GBps=np.where(rate < self._messages.rate_GBps, rate, 0.0)[self._of],
+            self._timed,
+            start_ps=start[of],
+            issuer=issuer[of],
+            receiver=receiver[of],
+            work_from_ps=work_from[of],
+            rate_GBps=np.where(rate < messages.rate_GBps, rate, 0.0)[of],
         )
 
     @cached_property
+    def tail_ps(self) -> I64:
+        """For every transfer, the time from its start to the end of its last successor, on free links."""
+        from flowccl.schedule.generation.generation_kernels import longest_tails
+
+        messages, takes = self._messages, self._takes_ps
+        before = np.repeat(np.arange(len(self._first)), np.diff(messages.after_ptr))
+        flow = np.where(messages.rigid, 0, np.ceil(messages.wire_bytes * 1000.0 / messages.rate_GBps))
+        gone = messages.pack_ps + messages.overhead_ps + flow.astype(np.int64) + messages.work_ps
+        lag = np.where(messages.from_end, gone[before], 0) + messages.after_ps
+        last_first = np.argsort(self.schedule.start_ps[self._first], kind="stable")[::-1].copy()
+        tails: I64 = longest_tails(last_first, messages.after_ptr, messages.after, lag, takes)[self._of]
+        return tails
+
+    @cached_property
     def _timed(self) -> Schedule:
+        """The schedule on the machine on which it is timed; its own times do not count."""
         return replace(
             self.schedule,
             topology=self.topology or self.schedule.topology,
@@ -92,19 +112,6 @@ class Engine:
         return np.searchsorted(self._first, self._timed.leader)
 
     @cached_property
-    def tail_ps(self) -> I64:
-        """For every transfer, the time from its start to the end of its last successor, on free links."""
-        from flowccl.schedule.generation.generation_kernels import longest_tails
-
-        messages = self._messages
-        takes = self._takes_ps
-        before = np.repeat(np.arange(len(self._first)), np.diff(messages.after_ptr))
-        gone = takes[before] - self._rest_ps[before] + messages.work_ps[before]
-        lag = np.where(messages.from_end, gone, 0) + messages.after_ps
-        last_first = np.argsort(self.schedule.start_ps[self._first], kind="stable")[::-1].copy()
-        return longest_tails(last_first, messages.after_ptr, messages.after, lag, takes)[self._of]
-
-    @cached_property
     def _takes_ps(self) -> I64:
         """The time of every message from its start to its last arrival, on free links."""
         timing = self._timed.timing
@@ -113,71 +120,81 @@ class Engine:
         return takes[self._first]
 
     @cached_property
-    def _rest_ps(self) -> I64:
-        """The part of `_takes_ps` after the last byte has left its sender."""
-        m = self._messages
-        flow = np.where(m.rigid, 0, np.ceil(m.wire_bytes * 1000.0 / m.rate_GBps)).astype(np.int64)
-        return self._takes_ps - m.pack_ps - m.overhead_ps - flow
-
-    @cached_property
-    def _messages(self):  # type: ignore[no-untyped-def]
+    def _messages(self) -> "Messages":
         from flowccl.schedule.generation.engine_kernels import Messages
 
-        schedule, first = self._timed, self._first
-        shape, timing, costs, topology = schedule.shape, schedule.timing, schedule.costs, schedule.topology
-        count, none = len(first), np.zeros(len(first), dtype=np.int64)
-        route = schedule.route[first]
-        rigid = _rigid_routes(schedule)[route]
+        schedule, first, of = self._timed, self._first, self._of
+        shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
+        count, route, none = len(first), schedule.route[first], np.zeros(len(first), dtype=np.int64)
         slowest = np.full(len(shape.routes), np.inf)
         np.minimum.at(slowest, shape.segment_route, shape.segment_GBps)
-        rate = slowest[route] if costs is None else np.minimum(slowest[route], costs.rate_GBps[first])
         lead = none if costs is None else costs.lead_ps[first]
-        arrival = _ends(schedule)
-        work = none if costs is None else costs.work_ps[first]
-        hold = np.zeros(len(schedule), dtype=np.int64)
+        arrival = _arrivals(schedule)
+        last, soonest, hold = none.copy(), none.copy(), np.zeros(len(schedule), dtype=np.int64)
+        np.maximum.at(last, of[timing.end_transfer], arrival)
+        np.maximum.at(soonest, of, soonest_starts(self.schedule))
         np.maximum.at(hold, timing.root_transfer, timing.root_to_ps - timing.root_from_ps)
-        before, after, row, from_end = self._known_waits(count)
-        after_ptr = np.searchsorted(before, np.arange(count + 1)).astype(np.int64)
-        after_ps = np.where(from_end, arrival[row] if len(arrival) else 0, 0)
-        roots, ends = shape.root_ptr[:-1], shape.end_ptr[:-1]
-        root, end = shape.root_node[roots][route], shape.end_node[ends][route]
-        source = np.where(shape.reduces_inside[route], end, root)
-        hops = _hops(schedule, first, lead)
-        last = np.zeros(count, dtype=np.int64)
-        np.maximum.at(last, self._of[timing.end_transfer], arrival)
-        soonest = _soonest(self.schedule, self._of, count)
         if costs is not None:  # a switch reduces what others have only once these have said that they have begun
             soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
+        root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
+        before, after, row, from_end = self._waits(count)
+        hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
         return Messages(
-            none,
-            soonest,
-            schedule_bytes(schedule)[first],
-            rate,
-            rigid,
-            hold[first] - (none if costs is None else costs.lead_ps[first]),
-            none if costs is None else costs.pack_ps[first],
-            none if costs is None else costs.overhead_ps[first],
-            work,
-            last,
-            _accumulators(schedule, first, end),
-            source.astype(np.int32),
-            end.astype(np.int32),
-            np.zeros(count, dtype=np.bool_) if costs is None else costs.is_proxied[first],
-            *hops,
-            after_ptr,
-            after,
-            after_ps,
-            from_end,
+            rank=none,
+            soonest_ps=soonest,
+            wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],
+            rate_GBps=slowest[route] if costs is None else np.minimum(slowest[route], costs.rate_GBps[first]),
+            rigid=_rigid_routes(schedule)[route],
+            hold_ps=hold[first] - lead,
+            pack_ps=none if costs is None else costs.pack_ps[first],
+            overhead_ps=none if costs is None else costs.overhead_ps[first],
+            work_ps=none if costs is None else costs.work_ps[first],
+            arrive_ps=last,
+            accumulator=_accumulators(schedule, first, end),
+            source=np.where(shape.reduces_inside[route], end, root).astype(np.int32),
+            target=end.astype(np.int32),
+            proxied=np.zeros(count, dtype=np.bool_) if costs is None else costs.is_proxied[first],
+            hop_ptr=hop_ptr,
+            hop_resource=resource.astype(np.int32),
+            hop_weight=weight,
+            hop_from_ps=offset,
+            hop_for_ps=takes,
+            hop_GBps=GBps,
+            after_ptr=np.searchsorted(before, np.arange(count + 1)).astype(np.int64),
+            after=after,
+            after_ps=np.where(from_end, arrival[row] if len(arrival) else 0, 0),
+            from_end=from_end,
         )
 
-    def _known_waits(self, count: int) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
+    def _waits(self, count: int) -> Waits:
         """Which messages wait for which; kept with the schedule, unless messages are joined here."""
         if self.message is not None:
             return _waits(self.schedule, self._of, count)
         if "waits" not in self.schedule.cache:
             self.schedule.cache["waits"] = _waits(self.schedule, self._of, count)
-        known: tuple[I64, I64, I64, NDArray[np.bool_]] = self.schedule.cache["waits"]
+        known: Waits = self.schedule.cache["waits"]
         return known
+
+
+def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
+    """Which messages wait for which: (message, message that waits, end row of the first, whether for its arrival).
+
+    Two messages that each must start before the other one arrives are not ordered: both start when they can.
+    """
+    timing, rows = schedule.timing, []
+    for pairs in data_pairs(schedule):
+        ended = pairs.sooner == "end_arrival_ps"
+        x = of[(timing.end_transfer if ended else timing.root_transfer)[pairs.x]]
+        y = of[(timing.root_transfer if pairs.later == "root_from_ps" else timing.end_transfer)[pairs.y]]
+        rows.append((x, y, pairs.x if ended else np.zeros(len(x), dtype=np.int64), np.full(len(x), ended)))
+    x, y, row = (np.concatenate([part[k] for part in rows]).astype(np.int64) for k in range(3))
+    from_end: NDArray[np.bool_] = np.concatenate([part[3] for part in rows])
+    mutual = ~from_end
+    if mutual.any():
+        mutual &= np.isin(x * count + y, y * count + x)
+    keep = np.flatnonzero((x != y) & ~mutual)
+    keep = keep[np.lexsort((y[keep], x[keep]))]
+    return x[keep], y[keep], row[keep], from_end[keep]
 
 
 def _accumulators(schedule: Schedule, first: I64, end: NDArray[np.int32]) -> I64:
@@ -192,18 +209,13 @@ def _accumulators(schedule: Schedule, first: I64, end: NDArray[np.int32]) -> I64
     return number
 
 
-def schedule_bytes(schedule: Schedule) -> I64:
-    """The bytes of each transfer's message that cross the links."""
-    return schedule.sent_bytes if schedule.costs is None else schedule.costs.wire_bytes
-
-
 def _rigid_routes(schedule: Schedule) -> NDArray[np.bool_]:
     """Routes that a message crosses at one rate only: over store-and-forward switches or links with overheads."""
     segments = np.bincount(schedule.shape.segment_route, minlength=len(schedule.routes))
     return np.asarray((segments > 1) | schedule.topology.has_overheads)
 
 
-def _ends(schedule: Schedule) -> I64:
+def _arrivals(schedule: Schedule) -> I64:
     """For each end row, the time from the last byte at the sender (rigid: the first) until the data is whole there."""
     shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
     _, end = spread(shape.end_ptr, schedule.route)
@@ -216,64 +228,29 @@ def _ends(schedule: Schedule) -> I64:
     return np.asarray(np.where(rigid, whole, latency + signal), dtype=np.int64)
 
 
-def _soonest(schedule: Schedule, of: I64, count: int) -> I64:
-    soonest = np.zeros(count, dtype=np.int64)
-    np.maximum.at(soonest, of, soonest_starts(schedule))
-    return soonest
-
-
-def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[NDArray[np.generic], ...]:
-    """Hops of the messages on links and limits: pointer, resource, weight, from, for, rate."""
+def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[I64, I64, F64, I64, I64, F64]:
+    """Hops of the messages on links and limits: (pointer, resource, weight, from, for, rate); limits follow the links."""
     shape, topology, timing = schedule.shape, schedule.topology, schedule.timing
     message, hop = spread(shape.routes.ptr, schedule.route[first])
-    link = shape.routes.link[hop]
-    offset = shape.hop_offset_ps[hop]
-    row = np.searchsorted(timing.hop_transfer, first)  # the hops of a transfer are in the order of its route
     size = np.diff(shape.routes.ptr)[schedule.route[first]]
-    rows = np.repeat(row, size) + np.arange(len(hop)) - np.repeat(np.cumsum(size) - size, size)
-    begin = schedule.start_ps[first] + lead
-    offset = timing.hop_from_ps[rows] - begin[message]
-    takes, GBps = timing.hop_to_ps[rows] - timing.hop_from_ps[rows], timing.hop_GBps[rows]
-    resource, weight = link.astype(np.int64), shape.hop_weight[hop]
+    row = np.searchsorted(timing.hop_transfer, first)  # the hops of a transfer are in the order of its route
+    row = np.repeat(row, size) + np.arange(len(hop)) - np.repeat(np.cumsum(size) - size, size)
+    resource = shape.routes.link[hop].astype(np.int64)
+    offset = timing.hop_from_ps[row] - (schedule.start_ps[first] + lead)[message]
+    takes, GBps, weight = timing.hop_to_ps[row] - timing.hop_from_ps[row], timing.hop_GBps[row], shape.hop_weight[hop]
     if topology.limits:
         pointer, limit = topology.link_limits
-        times = np.diff(pointer)[link]
-        again = np.repeat(np.arange(len(link)), times)
-        which = limit[np.repeat(pointer[:-1][link], times) + np.arange(len(again)) - np.repeat(np.cumsum(times) - times, times)]
-        message, resource = np.concatenate((message, message[again])), np.concatenate((resource, len(topology.links) + which))
-        offset, takes = np.concatenate((offset, offset[again])), np.concatenate((takes, takes[again]))
-        GBps, weight = np.concatenate((GBps, GBps[again])), np.concatenate((weight, weight[again]))
-        message, resource, offset, takes, GBps, weight = _merged_limits(message, resource, offset, takes, GBps, weight)
+        times = np.diff(pointer)[resource]
+        again = np.repeat(np.arange(len(resource)), times)
+        inside = np.arange(len(again)) - np.repeat(np.cumsum(times) - times, times)
+        which = len(topology.links) + limit[np.repeat(pointer[:-1][resource], times) + inside].astype(np.int64)
+        message, resource = np.append(message, message[again]), np.append(resource, which)
+        offset, takes = np.append(offset, offset[again]), np.append(takes, takes[again])
+        GBps, weight = np.append(GBps, GBps[again]), np.append(weight, weight[again])
+        key = np.stack((message, resource, offset, takes), axis=1)  # links of a limit at the same time are one hop
+        once, chosen, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        weight, GBps = np.bincount(inverse.reshape(-1), weight), GBps[chosen]
+        message, resource, offset, takes = once.T.copy()
     order = np.argsort(message, kind="stable")
     ptr = np.searchsorted(message[order], np.arange(len(first) + 1)).astype(np.int64)
-    return ptr, resource[order].astype(np.int32), weight[order], offset[order], takes[order], GBps[order]
-
-
-def _merged_limits(
-    message: I64, resource: I64, offset: I64, takes: I64, GBps: NDArray[np.float64], weight: NDArray[np.float64]
-) -> tuple[I64, I64, I64, I64, NDArray[np.float64], NDArray[np.float64]]:
-    """Hops of a message on the same resource at the same time become one with their total weight."""
-    key = np.stack((message, resource, offset, takes), axis=1)
-    once, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    total = np.bincount(inverse.reshape(-1), weight)
-    return once[:, 0], once[:, 1], once[:, 2], once[:, 3], GBps[first], total
-
-
-def _waits(schedule: Schedule, of: I64, count: int) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
-    """Which messages wait for which: (message, message that waits, end row of the first, whether for its arrival).
-
-    Two messages that each must start before the other one arrives are not ordered: both start when they can.
-    """
-    timing, rows = schedule.timing, []
-    for pairs in data_pairs(schedule):
-        ended = pairs.sooner == "end_arrival_ps"
-        x = of[(timing.end_transfer if ended else timing.root_transfer)[pairs.x]]
-        y = of[(timing.root_transfer if pairs.later == "root_from_ps" else timing.end_transfer)[pairs.y]]
-        rows.append((x, y, pairs.x if ended else np.zeros(len(x), dtype=np.int64), np.full(len(x), ended)))
-    x, y, row, ended = (np.concatenate([part[k] for part in rows]) for k in range(4))
-    mutual = ~ended
-    if mutual.any():
-        mutual &= np.isin(x * count + y, y * count + x)
-    keep = np.flatnonzero((x != y) & ~mutual)
-    keep = keep[np.lexsort((y[keep], x[keep]))]
-    return x[keep], y[keep], row[keep], ended[keep]
+    return ptr, resource[order], weight[order], offset[order], takes[order], GBps[order]
