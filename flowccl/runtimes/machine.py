@@ -46,11 +46,9 @@ def on_runtime(
 ) -> Topology:
     """Return the machine as a runtime uses it, with the costs of messages in its links."""
     del before
-    return (
-        topology
-        if profile.is_ideal
-        else with_costs_in_links(used_by(topology, profile, in_network=in_network), profile)
-    )
+    if profile.is_ideal:
+        return topology
+    return with_costs_in_links(used_by(topology, profile, in_network=in_network), profile)
 
 
 def least_costs(topology: Topology, profile: RuntimeProfile) -> Topology:

@@ -79,8 +79,8 @@ def _positions(demand: Demand, *, sends: bool, nodes: int) -> tuple[I64, I64]:
 def _places(demand: Demand, *, sends: bool) -> I64:
     """The position of each chunk in the input of its sources or the output of its destinations.
 
-    Collectives have blocks of `pieces` chunks: one for each peer, or one in all. Other demands are in the order of their
-    chunks.
+    Collectives have blocks of `pieces` chunks: one for each peer, or one in all. Other demands are in the order of
+    their chunks.
     """
     chunk = np.arange(len(demand), dtype=np.int64)
     piece = chunk % demand.pieces

@@ -1,4 +1,4 @@
-"""How a runtime carries out a schedule: the width of its groups of threadblocks, its protocol, the order of messages."""
+"""How a runtime carries out a schedule: the width of its groups of threadblocks, the protocol, the order."""
 
 from dataclasses import dataclass, field, replace
 
@@ -62,6 +62,7 @@ class Carrier:
         best: Schedule | None = None,
         message: NDArray[np.int32] | None = None,
     ) -> Schedule | None:
+        """Return the schedule, carried out in one way; None where that is not possible or not earlier than the best."""
         try:
             execution = self.execution(schedule, way.width, way.protocol)
         except InputError:
@@ -161,7 +162,7 @@ def carried_out(schedule: Schedule, profile: RuntimeProfile, sms: int | None = N
 
 
 def planned_again(schedule: Schedule) -> Schedule | None:
-    """Return the schedule of a runtime as one on a machine whose links stand for the costs, for methods that know links.
+    """Return the schedule of a runtime as one on a machine whose links stand for the costs of messages.
 
     None where it uses operations of switches, which only the runtime has.
     """

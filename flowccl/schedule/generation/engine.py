@@ -229,7 +229,7 @@ def _arrivals(schedule: Schedule) -> I64:
 
 
 def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[I64, I64, F64, I64, I64, F64]:
-    """Hops of the messages on links and limits: (pointer, resource, weight, from, for, rate); limits follow the links."""
+    """Hops of the messages on links, and on limits behind them: (pointer, resource, weight, from, for, rate)."""
     shape, topology, timing = schedule.shape, schedule.topology, schedule.timing
     message, hop = spread(shape.routes.ptr, schedule.route[first])
     size = np.diff(shape.routes.ptr)[schedule.route[first]]
@@ -249,7 +249,7 @@ def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[I64, I64, F64, I64
         GBps, weight = np.append(GBps, GBps[again]), np.append(weight, weight[again])
         key = np.stack((message, resource, offset, takes), axis=1)  # links of a limit at the same time are one hop
         once, chosen, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
-        weight, GBps = np.bincount(inverse.reshape(-1), weight), GBps[chosen]
+        weight, GBps = np.bincount(inverse.reshape(-1), weight).astype(np.float64), GBps[chosen]
         message, resource, offset, takes = once.T.copy()
     order = np.argsort(message, kind="stable")
     ptr = np.searchsorted(message[order], np.arange(len(first) + 1)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The list-scheduling engine, compiled: messages start in the order of a priority, each when everything it needs is free.
+"""The list-scheduling engine, compiled: messages start in the order of a priority, when all that they need is free.
 
 A message needs the data of the messages before it, bandwidth on every link and limit of its route, a group of
 threadblocks or the proxy of its sender, and a group of its receiver that works on it after its arrival. Links and
@@ -36,8 +36,8 @@ class Messages(NamedTuple):
     Hop h of a message occupies resource `hop_resource[h]` (a link, or a limit behind the links) `hop_weight[h]` times,
     from `hop_from_ps[h]` after the first byte left, for the time of the bytes; where the message is `rigid`, for
     `hop_for_ps[h]`, at `hop_GBps[h]`. Successor k of a message starts no earlier than `after_ps[k]` after its data is
-    whole at the sender's side of the last link (`from_end[k]`), or after its start. Where the message is worked on, that
-    is after the end of the work instead.
+    whole at the sender's side of the last link (`from_end[k]`), or after its start. Where the message is worked on,
+    that is after the end of the work instead.
     """
 
     rank: I64
@@ -67,7 +67,7 @@ class Messages(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What is free: bandwidths of links and limits, and groups of threadblocks with the operations that they can hold."""
+    """What there is: bandwidths of links and limits, groups of threadblocks, and the operations that a group holds."""
 
     bandwidth_GBps: F64
     groups: int

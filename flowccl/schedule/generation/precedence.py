@@ -98,6 +98,7 @@ def data_order(schedule: Schedule) -> Triples:
 
 
 def data_pairs(schedule: Schedule) -> list[RowPairs]:
+    """Return the data dependencies by kind: "data" and "reduction order"."""
     root, end = feeding(schedule)
     parts = [RowPairs("data", "end_arrival_ps", end, "root_from_ps", root)]
     if schedule.demand.reduces or np.any(schedule.topology.stores & ~schedule.topology.copies):
