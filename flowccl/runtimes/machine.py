@@ -71,7 +71,7 @@ def least_costs(topology: Topology, profile: RuntimeProfile) -> Topology:
 
 
 def without_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
-    """Return the machine without the costs that `with_costs_in_links` writes into its links, for files of older versions."""
+    """Return the machine of an older file, without the costs that `with_costs_in_links` writes into its links."""
     links = []
     for link, kind in zip(topology.links, topology.link_kinds, strict=True):
         signal_us = profile.costs.of(kind).signal_us if topology.stores[link.dst] else 0.0
