@@ -71,6 +71,16 @@ def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -
     return found
 
 
+def _read_hints(op: Any, operation: Operation, where: str) -> None:
+    """Read when the schedule starts a send, and at which rate; only flowccl's own files say it."""
+    if "start_ps" in op:
+        operation.start_ps = _number(op, "start_ps", where)
+    rate = op.get("GBps", 0.0)
+    if type(rate) not in (int, float) or not 0 <= rate < 1e9:
+        raise _PlanError(f"{where}: GBps must be a number of at least 0, got {str(rate)[:40]!r}")
+    operation.GBps = float(rate)
+
+
 @dataclass(slots=True)
 class _Channel:
     """A channel of a GPU: its peer, and its index among the channels of its type to that peer."""
@@ -245,15 +255,26 @@ class _PlanReader:
                 self._remote(op, operation, own, refs, place)
             elif name in _TOKENS:
                 self._semaphore(op, operation, semaphores, place)
+            elif name == "flush":
+                self._flush(op, operation, own["port"], place)
             elif name != "nop":
                 raise _PlanError(f"{place}: operation {name[:40]!r} is not supported")
             self._check_barriers(operation, threads, op.get("channel_type") == "port")
         self._flushes(self.program.operations[first:])
 
+    def _flush(self, op: Any, operation: Operation, ports: list[_Channel], where: str) -> None:
+        """Let a flush complete all puts before it on its channels; it has as many targets as channels."""
+        used = [ports[i] for i in _numbers(op, "channel_ids", where, 0, len(ports) - 1)]
+        self._limit("channels per operation", len(used), 8, where)
+        if len(_get(op, "dst_buff", list, where)) != len(used):
+            raise _PlanError(f"{where}: a flush needs as many targets as channels, because the runtime counts those")
+        operation.flushes = [("signal", operation.rank, c.peer, c.kind, c.place) for c in used]
+
     def _flushes(self, operations: list[Operation]) -> None:
         """Set the flush of each put: a flushed put completes all earlier puts on its channel."""
         flush: dict[Hashable, int] = {}
         for operation in reversed(operations):
+            flush.update((key, operation.index) for key in operation.flushes)
             if operation.name == "pwsf":
                 flush.update((key, operation.index) for key in operation.pushes)
             elif operation.lingers:
@@ -286,6 +307,7 @@ class _PlanReader:
         for k in range(len(into[0])):
             operation.assigns += [(cells[k], tuple(read[k] for read in out)) for cells in into]
         operation.size, operation.group = len(into[0]), stored.ranks
+        _read_hints(op, operation, where)
 
     def _cells(self, buffer: Any, rank: int, where: str, kind: str | None = None) -> list[Cell]:
         name = kind or _get(buffer, "type", str, where)
@@ -333,6 +355,7 @@ class _PlanReader:
         operation.sends_to, operation.size = rank, len(src)
         if operation.name == "pws":
             operation.lingers = set(src)
+        _read_hints(op, operation, where)
 
     def _packets(self, op: Any, operation: Operation, refs: list[tuple[int, str]], where: str) -> None:
         """Add the effect of an operation on packets: it puts plain data or packets, or takes data from packets."""
@@ -349,6 +372,7 @@ class _PlanReader:
                 raise _PlanError(f"{where}: packets must be put into scratch, over a memory channel")
             into = self._packet_cells(targets[0] | {"type": "s"}, rank, where)
             operation.sends_to, operation.size, operation.packets = rank, len(into), True
+            _read_hints(op, operation, where)
         else:
             into = self._cells(targets[0], operation.rank, where)
         if any(len(found) != len(into) for found in cells):

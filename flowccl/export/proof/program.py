@@ -23,7 +23,9 @@ class Operation:
     step that `is_published`. Cells in `lingers` are read asynchronously after the step, until its data is received or
     step `flushed_by` of the same threadblock is complete. `group` are the ranks whose memory an operation of a switch
     accesses together. A step that sends `packets` sends twice the bytes, and its data needs no signal. `label` is the
-    file's name for the place of the step, if that is not a threadblock.
+    file's name for the place of the step, if that is not a threadblock. A step completes all puts before it on the
+    connections that it `flushes`. `start_ps` and `GBps` are the earliest start and the rate of a send in the schedule
+    from which the file was made, 0 where the file does not say it.
     """
 
     rank: int
@@ -42,6 +44,9 @@ class Operation:
     label: str = ""
     group: tuple[int, ...] = ()
     packets: bool = False
+    flushes: list[Hashable] = field(default_factory=list)
+    start_ps: int = 0
+    GBps: float = 0.0
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
