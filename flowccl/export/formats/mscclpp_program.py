@@ -86,7 +86,7 @@ def _hints(built: Built, width: int) -> list[str]:
     """Return the start and the rate of each message, as its threadblocks have them: fields of operations that send."""
     times, is_nic = built.times, built.is_proxied
     return [
-        f',"start_ps":{times.posted[m] if nic else times.start[m]},"GBps":{rate if nic else rate / width:.6g}'
+        f',"message":{m},"start_ps":{times.posted[m] if nic else times.start[m]},"GBps":{rate if nic else rate / width:.12g}'
         for m, (nic, rate) in enumerate(zip(is_nic, built.rate_GBps, strict=True))
     ]
 

@@ -12,6 +12,7 @@ from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
 from flowccl.schedule.placement import BUFFER_BITS
 
 _NOP = '{"name":"nop"}'
+_LEAVES = ',"leaves":true'
 
 
 @dataclass(slots=True)
@@ -63,6 +64,12 @@ class ThreadblockWriter:
         """Write actions on channels of one kind; waits that follow each other become one operation."""
         waiting: list[int] = []
         for action in actions:
+            if action.kind == WAIT and action.message < 0:
+                self._all_channels("wait", kind, waiting)
+                waiting = []
+                self._before_wait()
+                self._all_channels("wait", kind, list(action.channels), _LEAVES)
+                continue
             if action.kind == WAIT:
                 if waiting and (set(action.channels) & set(waiting)):
                     self._all_channels("wait", kind, waiting)
@@ -93,14 +100,14 @@ class ThreadblockWriter:
             self._flush(action)
         elif action.kind == SIGNAL:
             self._barrier()
-            self._all_channels("signal", kind, list(action.channels))
+            self._all_channels("signal", kind, list(action.channels), _LEAVES)
         elif action.kind == SEND and action.group:
             self._switch(action)
         elif action.kind == SEND:
             self._send(action)
         else:
             for one in action.ranges:
-                self._local(one, is_copy=action.kind == PACK or action.name == "copy")
+                self._local(one, action.message)
 
     def _send(self, action: Action) -> None:
         hint = self.hints[action.message]
@@ -154,17 +161,18 @@ class ThreadblockWriter:
         self._barrier()
         self._all_channels("signal", "memory", list(action.channels))
 
-    def _local(self, one: Range, *, is_copy: bool) -> None:
+    def _local(self, one: Range, message: int) -> None:
         source, target, count, added = one
         is_packet = source >> BUFFER_BITS == 3
         slots = [(target, count), *([] if is_packet else [(source, count)]), *([(added, count)] if added >= 0 else [])]
         self._before_work(slots)
         into = self._buffer(target, count)
         sources = self._buffer(source, count)
-        name = ("upkt" if is_packet else "copy") if added < 0 or is_copy else ("repkt" if is_packet else "re")
+        name = "upkt" if is_packet else "copy"
         if added >= 0:
-            sources = f"{self._buffer(added, count)},{sources}"
-        self.operations.append(f'{{"name":"{name}","src_buff":[{sources}],"dst_buff":[{into}]}}')
+            name, sources = "repkt" if is_packet else "re", f"{self._buffer(added, count)},{sources}"
+        of = f',"message":{message}' if message >= 0 else ""
+        self.operations.append(f'{{"name":"{name}","src_buff":[{sources}],"dst_buff":[{into}]{of}}}')
 
     def _buffer(self, slot: int, count: int) -> str:
         """Return some slots of a buffer; with packets, plain data in scratch comes after all packets."""
@@ -172,10 +180,10 @@ class ThreadblockWriter:
         index += 2 * self.packets if buffer == 2 else 0
         return f'{{"type":"{"ioss"[buffer]}","index":{index},"size":{count}}}'
 
-    def _all_channels(self, name: str, kind: str, channels: list[int]) -> None:
+    def _all_channels(self, name: str, kind: str, channels: list[int], hint: str = "") -> None:
         for k in range(0, len(channels), CHANNELS_PER_OPERATION):
             ids = ",".join(str(self.tables.channel(kind, c)) for c in channels[k : k + CHANNELS_PER_OPERATION])
-            self.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
+            self.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"{hint}}}')
 
     def _acquire(self, action: Action) -> None:
         if action.acquires:

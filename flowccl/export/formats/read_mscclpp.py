@@ -72,9 +72,12 @@ def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -
 
 
 def _read_hints(op: Any, operation: Operation, where: str) -> None:
-    """Read when the schedule starts a send, and at which rate; only flowccl's own files say it."""
+    """Read what the schedule says about a step: its message, its start and its rate; only flowccl's own files do."""
     if "start_ps" in op:
         operation.start_ps = _number(op, "start_ps", where)
+    if "message" in op:
+        operation.message = _number(op, "message", where)
+    operation.leaves = op.get("leaves") is True
     rate = op.get("GBps", 0.0)
     if type(rate) not in (int, float) or not 0 <= rate < 1e9:
         raise _PlanError(f"{where}: GBps must be a number of at least 0, got {str(rate)[:40]!r}")
@@ -245,6 +248,7 @@ class _PlanReader:
             name = _get(op, "name", str, place)
             operation = Operation(rank, number, index, name)
             self.program.operations.append(operation)
+            _read_hints(op, operation, place)
             if name in _LOCAL:
                 self._local(op, operation, place)
             elif name in _GROUPS:
@@ -307,7 +311,6 @@ class _PlanReader:
         for k in range(len(into[0])):
             operation.assigns += [(cells[k], tuple(read[k] for read in out)) for cells in into]
         operation.size, operation.group = len(into[0]), stored.ranks
-        _read_hints(op, operation, where)
 
     def _cells(self, buffer: Any, rank: int, where: str, kind: str | None = None) -> list[Cell]:
         name = kind or _get(buffer, "type", str, where)
@@ -355,7 +358,6 @@ class _PlanReader:
         operation.sends_to, operation.size = rank, len(src)
         if operation.name == "pws":
             operation.lingers = set(src)
-        _read_hints(op, operation, where)
 
     def _packets(self, op: Any, operation: Operation, refs: list[tuple[int, str]], where: str) -> None:
         """Add the effect of an operation on packets: it puts plain data or packets, or takes data from packets."""
@@ -372,7 +374,6 @@ class _PlanReader:
                 raise _PlanError(f"{where}: packets must be put into scratch, over a memory channel")
             into = self._packet_cells(targets[0] | {"type": "s"}, rank, where)
             operation.sends_to, operation.size, operation.packets = rank, len(into), True
-            _read_hints(op, operation, where)
         else:
             into = self._cells(targets[0], operation.rank, where)
         if any(len(found) != len(into) for found in cells):

@@ -329,6 +329,8 @@ class Builder:
     def _switch(self, m: int) -> None:
         """Add an operation of a switch, and the waits of all other GPUs of its group."""
         src, members, times = self.src[m], self._members(m), self.times
+        if self.issuer[m] < 0:
+            raise InputError(f"transfer {self.first[m]}: mscclpp copies and reduces only in switches inside a host")
         ends = self.end_ptr[m + 1] - self.end_ptr[m]
         sent = self.sent[self.ptr[m] : self.ptr[m + 1]]
         targets = [self.place[self.delivery_ptr[m] + k * ends] for k in range(len(sent))]

@@ -25,7 +25,8 @@ class Operation:
     accesses together. A step that sends `packets` sends twice the bytes, and its data needs no signal. `label` is the
     file's name for the place of the step, if that is not a threadblock. A step completes all puts before it on the
     connections that it `flushes`. `start_ps` and `GBps` are the earliest start and the rate of a send in the schedule
-    from which the file was made, 0 where the file does not say it.
+    from which the file was made, 0 where the file does not say it; `message` is the number of the message there, or -1.
+    A step that `leaves` only separates this call from the next.
     """
 
     rank: int
@@ -47,6 +48,8 @@ class Operation:
     flushes: list[Hashable] = field(default_factory=list)
     start_ps: int = 0
     GBps: float = 0.0
+    message: int = -1
+    leaves: bool = False
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
