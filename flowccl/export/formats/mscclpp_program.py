@@ -152,6 +152,7 @@ def _plan(
         "num_threads_per_block": 1024,
         "min_message_size": min_bytes,
         "max_message_size": max_bytes or MOST_BYTES,
+        "size_bytes": schedule.demand.size_bytes,  # for which the hints of sends hold; the runtime ignores it
     }
     return f'{json.dumps(head)[:-1]}, "gpus": [\n{body}\n]}}\n'.encode()
 

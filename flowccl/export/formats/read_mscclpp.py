@@ -138,6 +138,7 @@ class _PlanReader:
         self.program = RuntimeProgram(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
         self.program.min_bytes = plan.get("min_message_size", 0)
         self.program.packets = protocol == "LL"
+        self.program.made_for_bytes = _number(plan, "size_bytes", "plan") if "size_bytes" in plan else 0
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
                 self.program.found("limit", f"gpu {rank}: input_chunks and output_chunks must be at least 1")

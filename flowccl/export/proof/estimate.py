@@ -8,7 +8,8 @@ are shared by rate: a send has one constant rate, and waits while others leave i
 zero.
 
 flowccl's own files say when the schedule starts each send, and at which rate; the runtime ignores that. A send starts
-no earlier than that here, because other sends may need the link first. Sends of other files start as soon as they can,
+no earlier than that here, because other sends may need the link first; at another size than that of the schedule, only
+the order of sends that are ready together follows it. Sends of other files start as soon as they can,
 and those that start together share links evenly.
 
 The clock starts when all GPUs have entered the call and know it of each other, and stops when the data is there: the
@@ -59,12 +60,13 @@ def step_times(
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
-    return _Simulation(program, SimulatedNetwork(topology, profile), -(-size_bytes // program.chunks)).run()
+    keeps = program.made_for_bytes == size_bytes
+    return _Simulation(program, SimulatedNetwork(topology, profile), -(-size_bytes // program.chunks), keeps).run()
 
 
 class _Simulation:
-    def __init__(self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int) -> None:
-        self.program, self.network, self.chunk_bytes = program, network, chunk_bytes
+    def __init__(self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool) -> None:
+        self.program, self.network, self.chunk_bytes, self.keeps_starts = program, network, chunk_bytes, keeps_starts
         count = len(program.operations)
         self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
         self.waits, self.since = [0] * count, [0] * count
@@ -114,7 +116,7 @@ class _Simulation:
         sharing: Counter[int] = Counter()
         for n in sorted(sends, key=lambda n: (self.program.operations[n].start_ps, n)):
             operation = self.program.operations[n]
-            if operation.start_ps > now:
+            if self.keeps_starts and operation.start_ps > now:
                 heapq.heappush(self.queue, (operation.start_ps, operation.index, n))
                 continue
             for row in self._choices(now, n):

@@ -14,7 +14,7 @@ from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_ps
 
-_LOCAL = {"copy": "copy", "re": "reduce", "upkt": "read packets", "repkt": "reduce"}
+_LOCAL = {"copy": "copy", "re": "reduce", "upkt": "read packets", "repkt": "read packets"}
 """The names under which profiles have the costs of MSCCL++'s operations on one GPU."""
 _TOLERANCE = 1 + 1e-6
 

@@ -83,7 +83,8 @@ class RuntimeProgram:
     name its collective; then only matching and deadlocks are checked. `chunks` is the number of chunks of the whole
     buffer, `counts` the numbers of (input, output, scratch) chunks of each rank. `depth` limits the tokens of each
     connection; None means no limit. With `packets`, scratch has twice the bytes: a chunk of it has room for the packets
-    of a chunk, or for two plain chunks. `findings` are those of the reader.
+    of a chunk, or for two plain chunks. `findings` are those of the reader. `made_for_bytes` is the size for which
+    the starts of sends hold that the file names; 0: it names none.
     """
 
     collective: str
@@ -98,6 +99,7 @@ class RuntimeProgram:
     min_bytes: int = 0
     max_bytes: int = 0
     packets: bool = False
+    made_for_bytes: int = 0
 
     @property
     def most_threadblocks(self) -> int:
