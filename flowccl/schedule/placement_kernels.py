@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.compiled import I64, Bool, compiled, inner
+from flowccl.compiled import I64, Bool, compiled, inner, maker
 
 BUFFER_BITS = 40
 _INPUT, _OUTPUT, _SCRATCH, _PACKETS = 0, 1 << BUFFER_BITS, 2 << BUFFER_BITS, 3 << BUFFER_BITS
@@ -14,6 +14,40 @@ _NIC, _STORE, _LOAD = 1, 2, 3
 def _own(version: int, chunk: int, place: I64, in_place: I64) -> int:
     """The place of a version of a chunk: -1 is the data that the GPU has at the start."""
     return _INPUT + in_place[chunk] if version < 0 else place[version]
+
+
+@maker
+def _place_for_load(m, ptr, chunk, root_ptr, root, has, place, scratch, in_place, chunks):  # type: ignore[no-untyped-def]
+    """Return the places from which a switch reduces the chunks of a message: the same on all GPUs; -1 if they differ.
+
+    Partial results that have no place yet get one.
+    """
+    low, high = ptr[m], ptr[m + 1]
+    at = np.full(high - low, -1, dtype=np.int64)
+    top = np.int64(0)
+    for r in range(root_ptr[m], root_ptr[m + 1]):
+        top = max(top, scratch[root[r]])
+    for e in range(low, high):
+        same, some = True, False
+        for r in range(root_ptr[m], root_ptr[m + 1]):
+            key = root[r] * chunks + chunk[e]
+            found = has[key] if key in has else np.int64(-1)
+            here = _own(found, chunk[e], place, in_place)
+            if here == FREE:
+                some = True
+            elif at[e - low] < 0:
+                at[e - low] = here
+            else:
+                same &= at[e - low] == here
+        if some and at[e - low] < 0:
+            at[e - low] = _SCRATCH + top
+            for r in range(root_ptr[m], root_ptr[m + 1]):
+                place[has[root[r] * chunks + chunk[e]]] = _SCRATCH + top
+                scratch[root[r]] = top + 1
+            top += 1
+        elif some or not same:
+            at[e - low] = -1
+    return at
 
 
 @compiled
@@ -74,11 +108,17 @@ def place_chunks(
             for e in range(low, high):
                 for r in range(root_ptr[m], root_ptr[m + 1]):
                     key = root[r] * chunks + chunk[e]
-                    if key not in has or (kind[m] == _LOAD and has[key] >= 0):
+                    if key not in has:
                         if problem[0] < 0:
                             problem[0], problem[1] = e, root[r]
                         continue
                     version[e] = has[key]
+            if kind[m] == _LOAD:
+                at = _place_for_load(m, ptr, chunk, root_ptr, root, has, place, scratch, in_place, chunks)
+                for e in range(low, high):
+                    if at[e - low] < 0 and problem[0] < 0:
+                        problem[0], problem[1] = e, src[m]
+                    sent[e] = at[e - low]
             if kind[m] != _NIC or high - low == 1:
                 continue
             is_adjacent, in_output = True, keeps_own
@@ -105,12 +145,40 @@ def place_chunks(
                 elif at != sent[e]:
                     packed[e] = at
             continue
+        if kind[m] >= _STORE:  # the same place on all GPUs: the output, if all of them keep the data
+            same, top = not is_staged, np.int64(0)
+            for r in range(root_ptr[m], root_ptr[m + 1]):
+                top = max(top, scratch[root[r]])
+            for j in range(ends):
+                node = end[end_ptr[m] + j]
+                top = max(top, scratch[node])
+                for e in range(low, high):
+                    key = node * chunks + chunk[e]
+                    if key in wanted:
+                        wanted[key] -= 1
+                        same &= not is_reduced[chunk[e]] or wanted[key] == 0
+                    else:
+                        same &= keeps_own and key in has and has[key] < 0
+            for e in range(low, high):
+                for j in range(ends):
+                    d, key = delivery_ptr[m] + (e - low) * ends + j, end[end_ptr[m] + j] * chunks + chunk[e]
+                    place[d] = _OUTPUT + out_place[chunk[e]] if same else _SCRATCH + top + e - low
+                    arrives[d] = place[d]
+                    if is_reduced[chunk[e]] or key not in has:
+                        has[key] = d
+            if not same:
+                for j in range(end_ptr[m], end_ptr[m + 1]):
+                    scratch[end[j]] = top + high - low
+                for r in range(root_ptr[m], root_ptr[m + 1]):
+                    scratch[root[r]] = top + high - low
+            continue
         for j in range(ends):
             node = end[end_ptr[m] + j]
             direct = True  # a message over a NIC goes to the output if all of its chunks are adjacent there
             for e in range(low, high):
                 key = node * chunks + chunk[e]
                 direct &= key in wanted and not is_staged and not (reduce[m] and key in has)
+                direct &= not is_reduced[chunk[e]] or (key in wanted and wanted[key] == 1)
                 direct &= e == low or out_place[chunk[e]] == out_place[chunk[e - 1]] + 1
             whole = kind[m] == _NIC and high - low > 1
             for e in range(low, high):
@@ -129,7 +197,7 @@ def place_chunks(
                     added[d] = 1
                     if is_wanted and wanted[key] == 0 and not is_staged:
                         place[d] = _OUTPUT + out_place[chunk[e]]
-                elif is_wanted and not is_staged:
+                elif is_wanted and not is_staged and (not is_reduced[chunk[e]] or wanted[key] == 0):
                     place[d] = _OUTPUT + out_place[chunk[e]]
                 if packets:
                     arrives[d] = _PACKETS + packet[node]
@@ -140,24 +208,6 @@ def place_chunks(
                     if place[d] == FREE and added[d] < 0:
                         place[d] = arrives[d]
                 has[key] = d
-        if kind[m] >= _STORE:  # the same place on all GPUs
-            same, top = True, 0
-            for j in range(ends):
-                d = delivery_ptr[m] + j
-                same &= place[d] >> BUFFER_BITS == 1
-                top = max(top, scratch[end[end_ptr[m] + j]])
-            for r in range(root_ptr[m], root_ptr[m + 1]):
-                top = max(top, scratch[root[r]])
-            for e in range(low, high):
-                for j in range(ends):
-                    d = delivery_ptr[m] + (e - low) * ends + j
-                    place[d] = _OUTPUT + out_place[chunk[e]] if same else _SCRATCH + top + e - low
-                    arrives[d] = place[d]
-            if not same:
-                for j in range(ends):
-                    scratch[end[end_ptr[m] + j]] = top + high - low
-                for r in range(root_ptr[m], root_ptr[m + 1]):
-                    scratch[root[r]] = top + high - low
     for m in range(len(kind)):
         ends = end_ptr[m + 1] - end_ptr[m]
         for d in range(delivery_ptr[m], delivery_ptr[m + 1]):

@@ -100,7 +100,7 @@ class ThreadblockWriter:
             self._flush(action)
         elif action.kind == SIGNAL:
             self._barrier()
-            self._all_channels("signal", kind, list(action.channels), _LEAVES)
+            self._all_channels("signal", kind, list(action.channels), _LEAVES if action.message < 0 else "")
         elif action.kind == SEND and action.group:
             self._switch(action)
         elif action.kind == SEND:

@@ -44,7 +44,7 @@ class Action:
 
     def reads(self) -> list[tuple[int, int]]:
         """Return the slots of its GPU that it reads, as (first, count)."""
-        if self.kind in (WAIT, SIGNAL, FLUSH):
+        if self.kind in (WAIT, FLUSH):
             return []
         found = [(source, count) for source, _, count, _ in self.ranges if source >> BUFFER_BITS != 3]
         return found + [(added, count) for _, _, count, added in self.ranges if added >= 0]

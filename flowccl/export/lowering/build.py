@@ -27,7 +27,7 @@ from flowccl.export.lowering.connections import Channels, Waiters, usual_peers
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
 from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, messages_of
-from flowccl.schedule.placement import BUFFER_BITS, Places, places_of
+from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule
 
 
@@ -346,6 +346,17 @@ class Builder:
                 wait = self._add(WAIT, other, block, time, "wait", m)
                 wait.ranges, wait.channels = send.ranges, (channel,)
                 self.pairs.append(("memory", channel, send, wait))
+                if send.name == "glres" and sent[0] >> BUFFER_BITS == SCRATCH:
+                    self._is_ready(m, send, other, channel)
+
+    def _is_ready(self, m: int, load: Action, rank: int, channel: int) -> None:
+        """Let a GPU tell the one that reduces through the switch that its own partial result is ready."""
+        self.memory.used.add((channel, rank))
+        tell = self._add(SIGNAL, rank, load.block, load.time - 1, "signal", m)
+        tell.ranges, tell.channels = [(source, source, count, -1) for source, _, count, _ in load.ranges], (channel,)
+        hear = self._add(WAIT, load.rank, load.block, load.time, "wait", m)
+        hear.channels = (channel,)
+        self.pairs.append(("memory", channel, tell, hear))
 
     # -- what is not in the schedule ----------------------------------------------------------------------------------
 

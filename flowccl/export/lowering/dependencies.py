@@ -54,7 +54,7 @@ def add_semaphores(actions: list[Action], blocks: int, *, overwrites: bool) -> i
     count = 0
     for number, action in enumerate(actions):
         block, clock = action.block, known[action.block]
-        needs = set() if action.kind != SIGNAL else set(readers.values())
+        needs = set(readers.values()) if action.kind == SIGNAL and not action.ranges else set()
         if action.kind != WAIT:
             for first, size in action.reads():
                 for slot in range(first, first + size):
