@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from flowccl.errors import InputError
-from flowccl.export.formats.mscclpp_program import write_plan
+from flowccl.export.formats.mscclpp_program import CrowdedError, write_plan
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
+from flowccl.export.lowering.balance import balanced
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.build import Builder
 from flowccl.export.proof.estimate import estimate_ps
@@ -112,8 +113,13 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
-    built = Builder(schedule, execution, chunks).build()
-    written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+    builder = Builder(schedule, execution, chunks)
+    try:
+        built = builder.build()
+        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+    except CrowdedError:
+        built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
+        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
     slot_bytes = -(-schedule.demand.size_bytes // written.chunks)
     scratch = written.scratch_chunks * slot_bytes * (2 if execution.packets else 1)
     return Program(schedule, written.data, inplace, written.threadblocks, written.operations, scratch, written.chunks)

@@ -20,6 +20,10 @@ from flowccl.schedule.schedule import Schedule
 MOST_BYTES = 2**64 - 1
 
 
+class CrowdedError(InputError):
+    """A threadblock has more operations than the runtime allows, or a GPU more threadblocks than the schedule."""
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenPlan:
     """The text of a plan, and the most that any GPU or threadblock needs; scratch is counted in chunks of the plan."""
@@ -44,7 +48,7 @@ def write_plan(
 ) -> WrittenPlan:
     """Return the plan; `layout` has the slots of the plan, of which each chunk has as many as a group is wide."""
     gpus = schedule.demand.num_gpus
-    blocks = execution.groups * execution.width + execution.posters
+    blocks = 1 + max((action.block for action in built.actions), default=0)
     posting = execution.groups * execution.width
     hints = _hints(built, execution.width)
     packets = [int(count) * execution.width for count in built.places.packets.tolist()]
@@ -65,7 +69,7 @@ def write_plan(
             if writer.operations:
                 rows.append(writer)
         found.append(_Gpu(rows, semaphores))
-    _check_limits(found)
+    _check_limits(found, execution.sms)
     scratch = [
         used + -(-int(count) * execution.width // 2) if execution.packets else int(count) * execution.width
         for used, count in zip(packets, built.places.scratch.tolist(), strict=False)
@@ -116,9 +120,12 @@ def _only_size(size: int, chunks: int, min_bytes: int, max_bytes: int) -> tuple[
     return size, size
 
 
-def _check_limits(gpus: list[_Gpu]) -> None:
+def _check_limits(gpus: list[_Gpu], sms: int) -> None:
     """Raise InputError if a threadblock exceeds a limit of the runtime."""
     for rank, gpu in enumerate(gpus):
+        if len(gpu.blocks) > sms:
+            excess = Excess("threadblocks per gpu", len(gpu.blocks), sms, f"gpu {rank}")
+            raise CrowdedError(f"mscclpp cannot run this schedule: {excess}; synthesize with --sms {len(gpu.blocks)}")
         for number, block in enumerate(gpu.blocks):
             tables, where = block.tables, f"gpu {rank}, threadblock {number}"
             needs = [Excess("operations per threadblock", len(block.operations), MSCCLPP_LIMITS.steps, where)]
@@ -128,7 +135,8 @@ def _check_limits(gpus: list[_Gpu]) -> None:
                 needs.append(Excess(f"remote buffers per threadblock ({kind})", buffers, CHANNELS_PER_BLOCK, where))
             for excess in needs:
                 if excess.need > excess.most:
-                    raise InputError(f"mscclpp cannot run this schedule: {excess}")
+                    words = f"mscclpp cannot run this schedule: {excess}"
+                    raise CrowdedError(words) if excess is needs[0] else InputError(words)
 
 
 def _switches(gpus: list[_Gpu]) -> list[tuple[int, tuple[int, ...]]]:

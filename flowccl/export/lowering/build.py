@@ -24,14 +24,17 @@ from flowccl.export.lowering.actions import (
 )
 from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.connections import Channels, Waiters, usual_peers
+from flowccl.export.lowering.posters import assign_posters
 from flowccl.runtimes.execution import Execution
-from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
 from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule
 
 
 I64 = NDArray[np.int64]
+_CROWDED = 40  # operations of a threadblock beyond which others wait for messages that nothing uses soon
+_TRIED = 4  # of those others
 
 
 @dataclass(slots=True)
@@ -175,22 +178,15 @@ class Builder:
 
     # -- who waits --------------------------------------------------------------------------------------------------
 
-    def _poster_of(self) -> dict[tuple[int, int], int]:
-        """Return the threadblock that serves each pair of GPUs with messages over a NIC: (GPU, peer) -> threadblock."""
-        peers: dict[int, set[int]] = defaultdict(set)
-        for m, kind in enumerate(self.kind):
-            if kind == NIC:
-                peers[self.src[m]].add(self.end[self.end_ptr[m]])
-                peers[self.end[self.end_ptr[m]]].add(self.src[m])
-        first, posters, result = self.execution.groups * self.width, self.execution.posters, {}
-        for rank, found in peers.items():
-            if len(found) > posters * CHANNELS_PER_BLOCK:
-                raise InputError(
-                    f"gpu {rank} exchanges messages over NICs with {len(found)} GPUs, which takes "
-                    f"{-(-len(found) // CHANNELS_PER_BLOCK)} threadblocks that post them; the schedule has {posters}"
-                )
-            result |= {(rank, peer): first + k % posters for k, peer in enumerate(sorted(found))}
-        return result
+    def _poster_of(self) -> dict[int, tuple[int, int]]:
+        """Return the threadblocks that post and await each message over a NIC."""
+        nic = [m for m, kind in enumerate(self.kind) if kind == NIC]
+        nic.sort(key=lambda m: (self.times.start[m], m))
+        rows = [(m, self.src[m], self.end[self.end_ptr[m]]) for m in nic]
+        first = self.execution.groups * self.width
+        found = assign_posters(rows, self.execution.posters)
+        self.posters = 1 + max((number for pair in found.values() for number in pair), default=-1)
+        return {m: (first + here, first + there) for m, (here, there) in found.items()}
 
     def _users(self) -> dict[int, tuple[int, int]]:
         """Return the first use of each message, as (time, group); the group is -1 if a message over a NIC is first."""
@@ -235,6 +231,8 @@ class Builder:
         for jobs in busy.values():
             jobs.sort()
         waiters = Waiters(usual_peers(pairs), busy)
+        load = {key: RECEIVE_OPERATIONS * len(jobs) for key, jobs in busy.items()}
+        groups = self.execution.groups
         result = [(-1, 0)] * len(self.kind)
         for m in sorted(inside, key=lambda m: (times.start[m], m)):
             dst, issuer = self.end[self.end_ptr[m]], self.issuer[m]
@@ -244,11 +242,16 @@ class Builder:
             elif group >= 0:
                 wanted = [group]
             elif time < END:
-                others = (issuer, *range(self.execution.groups))
+                others = [issuer, *range(groups)]
+                if load.get((dst, issuer), 0) > _CROWDED:
+                    others.sort(key=lambda g: load.get((dst, g), 0))
                 wanted = [g for g in others if waiters.is_free(dst, g, time)]
+            elif load.get((dst, issuer), 0) > _CROWDED:
+                wanted = sorted(range(groups), key=lambda g: load.get((dst, g), 0))[:_TRIED]
             else:
                 wanted = []
-            result[m] = waiters.choose(self.src[m], issuer, dst, wanted), time
+            result[m] = group, _ = waiters.choose(self.src[m], issuer, dst, wanted), time
+            load[dst, group] = load.get((dst, group), 0) + (1 if time == END else 3)
         return result
 
     # -- actions of messages ------------------------------------------------------------------------------------------
@@ -287,7 +290,7 @@ class Builder:
             pack = self._add(PACK, src, self._packer(m) * self.width + part, times.start[m], "copy", m)
             sources, targets = [self.packed[e] for e in packs], [self.sent[e] for e in packs]
             pack.ranges = part_ranges(sources, targets, [-1] * len(packs), self.width, part)
-        here, there = self._posters[src, dst], self._posters[dst, src]
+        here, there = self._posters[m]
         sent, arrives, _ = self._entries(m)
         post = self._add(POST, src, here, times.posted[m], "pws", m)
         first, to = slot_of(sent[0], self.width, 0), slot_of(arrives[0], self.width, 0)
@@ -374,7 +377,7 @@ class Builder:
         """Copy the own data of each GPU to its output, on the threadblocks that are free first."""
         written = {(a.rank, target) for a in self.actions if a.kind == PACK or a.group for _, target, _, _ in a.ranges}
         last = self._last_times()
-        blocks = self.execution.groups * self.width
+        blocks = min(self.execution.groups, (self.execution.sms - self.posters) // self.width) * self.width
         count = self.layout.demand.pieces * self.width
         for rank in range(self.layout.demand.num_gpus):
             for source, target in self.layout.own_copies(rank, 0):
