@@ -356,7 +356,7 @@ class _PlanReader:
         if len(src) != len(dst):
             raise _PlanError(f"{where}: puts {len(src)} chunks into {len(dst)}")
         operation.assigns = [(target, (source,)) for target, source in zip(dst, src, strict=True)]
-        operation.sends_to, operation.size = rank, len(src)
+        operation.sends_to, operation.size, operation.is_proxied = rank, len(src), used[0].kind == "port"
         if operation.name == "pws":
             operation.lingers = set(src)
 
@@ -375,6 +375,7 @@ class _PlanReader:
                 raise _PlanError(f"{where}: packets must be put into scratch, over a memory channel")
             into = self._packet_cells(targets[0] | {"type": "s"}, rank, where)
             operation.sends_to, operation.size, operation.packets = rank, len(into), True
+            operation.is_proxied = False
         else:
             into = self._cells(targets[0], operation.rank, where)
         if any(len(found) != len(into) for found in cells):

@@ -236,12 +236,12 @@ class Builder:
         result = [(-1, 0)] * len(self.kind)
         for m in sorted(inside, key=lambda m: (times.start[m], m)):
             dst, issuer = self.end[self.end_ptr[m]], self.issuer[m]
-            time, group = users.get(m, (END, -1))
+            time, group = users.get(m, (END - 2 if self.staged else END, -1))
             if self.receiver[m] >= 0:
                 time, wanted = times.whole[m][0], [self.receiver[m]]
             elif group >= 0:
                 wanted = [group]
-            elif time < END:
+            elif time < END - 2:
                 others = [issuer, *range(groups)]
                 if load.get((dst, issuer), 0) > _CROWDED:
                     others.sort(key=lambda g: load.get((dst, g), 0))
@@ -251,7 +251,7 @@ class Builder:
             else:
                 wanted = []
             result[m] = group, _ = waiters.choose(self.src[m], issuer, dst, wanted), time
-            load[dst, group] = load.get((dst, group), 0) + (1 if time == END else 3)
+            load[dst, group] = load.get((dst, group), 0) + (1 if time >= END - 2 else 3)
         return result
 
     # -- actions of messages ------------------------------------------------------------------------------------------

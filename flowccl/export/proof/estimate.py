@@ -164,7 +164,7 @@ class _Simulation:
         if operation.group:
             yield self._through_switch(n, size)
             return
-        for route in network.between(operation.rank, operation.sends_to, size):
+        for route in network.between(operation.rank, operation.sends_to, size, operation.is_proxied):
             most = route.GBps
             if not route.is_proxied:
                 most = min(most, network.threadblock_GBps(packets=operation.packets))
@@ -250,9 +250,17 @@ class _Simulation:
 
     def _delay(self, operation: Operation, peer: int) -> int:
         """Return the time from the end of a step until another GPU sees its token."""
-        route = self.network.signal_route(operation.rank, peer)
+        route = self.network.signal_route(operation.rank, peer, self._is_proxied(operation, peer))
         late = 0 if operation.size else self.late.get((operation.rank, operation.block, peer), 0)
         return late + route.latency_ps + (0 if operation.packets else route.signal_ps)
+
+
+    def _is_proxied(self, operation: Operation, peer: int) -> bool | None:
+        """Return whether a step tells another GPU something through the proxy of a NIC; None if it does not say so."""
+        if operation.is_proxied is not None:
+            return operation.is_proxied
+        kinds = [key[3] == "port" for key in operation.pushes if isinstance(key, tuple) and key[:3:2] == ("signal", peer)]
+        return kinds[0] if kinds else None
 
 
 def _entries(program: RuntimeProgram, before: list[list[int]]) -> list[bool]:

@@ -82,16 +82,22 @@ class SimulatedNetwork:
         self.limits = [Resource(rate, []) for rate in topology.limit_GBps.tolist()]
         pointer, limits = topology.link_limits
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
-        self.best: dict[tuple[int, int, int], list[SimulatedRoute]] = {}
+        self.best: dict[tuple[int, int, int, bool | None], list[SimulatedRoute]] = {}
 
-    def between(self, src: int, dst: int, size_bytes: int = 0) -> list[SimulatedRoute]:
-        """Return the fastest routes between two GPUs for a message of some bytes."""
-        key = (src, dst, size_bytes)
+    def between(
+        self, src: int, dst: int, size_bytes: int = 0, is_proxied: bool | None = None
+    ) -> list[SimulatedRoute]:
+        """Return the fastest routes between two GPUs for a message of some bytes.
+
+        `is_proxied` says whether it goes through the proxy of a NIC, if there is such a route; None: either way.
+        """
+        key = (src, dst, size_bytes, is_proxied)
         if key not in self.best:
             routes = self.routes.get((src, dst))
             if routes is None:
                 names = f"{self.topology.nodes[src].name} -> {self.topology.nodes[dst].name}"
                 raise InputError(f"the file sends {names}, but {self.topology.name} has no link or switch between them")
+            routes = [route for route in routes if is_proxied in (None, route.is_proxied)] or routes
             time = [
                 sum(route.durations_ps(size_bytes, np.inf)) + route.overhead_ps + route.latency_ps + route.signal_ps
                 for route in routes
@@ -99,9 +105,10 @@ class SimulatedNetwork:
             self.best[key] = [route for route, ps in zip(routes, time, strict=True) if ps == min(time)]
         return self.best[key]
 
-    def signal_route(self, src: int, dst: int) -> SimulatedRoute:
+    def signal_route(self, src: int, dst: int, is_proxied: bool | None = None) -> SimulatedRoute:
         """Return the route of a signal, which may travel against the direction of the only links."""
-        return self.between(src, dst)[0] if (src, dst) in self.routes else self.between(dst, src)[0]
+        ends = (src, dst) if (src, dst) in self.routes else (dst, src)
+        return self.between(*ends, is_proxied=is_proxied)[0]
 
     def local_ps(self, operation: Operation, chunk_bytes: int, *, first: bool) -> int:
         """Return the time of an operation on one GPU; only the `first` operation of a message has the fixed part."""

@@ -26,7 +26,8 @@ class Operation:
     file's name for the place of the step, if that is not a threadblock. A step completes all puts before it on the
     connections that it `flushes`. `start_ps` and `GBps` are the earliest start and the rate of a send in the schedule
     from which the file was made, 0 where the file does not say it; `message` is the number of the message there, or -1.
-    A step that `leaves` only separates this call from the next.
+    A step that `leaves` only separates this call from the next. `is_proxied` says whether a send goes through the proxy
+    of a NIC; None where the file does not say it.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class Operation:
     GBps: float = 0.0
     message: int = -1
     leaves: bool = False
+    is_proxied: bool | None = None
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
