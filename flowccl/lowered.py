@@ -1,29 +1,29 @@
 """A schedule as a program of a runtime: how long it takes there, and what it needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
-from flowccl.export.lowering.fastest import fastest_plan
-from flowccl.export.lowering.plan_program import program_of
+from flowccl.export.program import Program, program_for
 from flowccl.export.proof.estimate import estimate_ps
-from flowccl.export.proof.program import RuntimeProgram
-from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
-from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The program of a schedule on a runtime: its time by the estimator, and the most that any GPU needs."""
+    """The program of a schedule on a runtime: its time by the estimator, and the most that any GPU needs.
+
+    `program` is the one that was made for MSCCL++; None for other runtimes.
+    """
 
     runtime: str
     program_ps: int
     threadblocks: int
     operations: int
     scratch_bytes: int
+    program: Program | None = field(default=None, compare=False, repr=False)
 
     @property
     def program_us(self) -> float:
@@ -36,20 +36,26 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
 
     `sms` is the number of SMs of a GPU: threadblocks beyond it would never be resident together.
     """
-    made = TARGETS[profile.name](schedule, ExportOptions(sms=sms))
-    program = parse(made, profile.name, f"the program for {profile.name}")
-    return _measured(program, schedule, profile)
+    if profile.name == "mscclpp":
+        made = program_for(schedule, sms=sms)
+        return Lowered(
+            profile.name, made.program_ps, made.threadblocks, made.operations, made.scratch_bytes, program=made
+        )
+    data = TARGETS[profile.name](schedule, ExportOptions(sms=sms))
+    program = parse(data, profile.name, f"the program for {profile.name}")
+    size = schedule.demand.size_bytes
+    return Lowered(
+        profile.name,
+        estimate_ps(program, schedule.topology, size, profile),
+        program.most_threadblocks,
+        program.most_operations,
+        program.scratch_bytes(size),
+    )
 
 
 def program_estimate_us(schedule: Schedule, profile: RuntimeProfile) -> float:
-    """Return the estimated time of a schedule's program on a runtime, without writing and reading its file.
-
-    It is that of `lower_for`, except that steps which wait for a link at the same time may take turns differently.
-    """
-    if profile.limits is None:
-        return lower_for(schedule, profile).program_us
-    program = program_of(fastest_plan(schedule, profile.limits), profile.limits)
-    return ps_to_us(estimate_ps(program, _machine(schedule, profile), schedule.demand.size_bytes, profile.costs))
+    """Return the time of a schedule's program on a runtime."""
+    return lower_for(schedule, profile).program_us
 
 
 def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:
@@ -62,21 +68,3 @@ def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:
             except FlowcclError:
                 continue
     return found
-
-
-def _measured(program: RuntimeProgram, schedule: Schedule, profile: RuntimeProfile) -> Lowered:
-    size = schedule.demand.size_bytes
-    return Lowered(
-        profile.name,
-        estimate_ps(program, _machine(schedule, profile), size, profile.costs),
-        program.most_threadblocks,
-        program.most_operations,
-        program.scratch_bytes(size),
-    )
-
-
-def _machine(schedule: Schedule, profile: RuntimeProfile) -> Topology:
-    """The machine of a schedule with the message costs of a runtime."""
-    if schedule.runtime == profile:
-        return schedule.topology
-    return on_runtime(schedule.topology, profile, schedule.runtime)

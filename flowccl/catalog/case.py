@@ -8,6 +8,7 @@ from flowccl.catalog.files import sha256_of
 from flowccl.catalog.resize import resized
 from flowccl.errors import FileError, InputError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
+from flowccl.export.program import program_for
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.files import json_bytes
@@ -92,6 +93,13 @@ def run_case(machine: Mapping[str, Any], case: Case) -> dict[str, Any]:
     return FinishedCase(case.collective, case.size_bytes, made, result.bound.us, times).to_json()
 
 
+def _program(schedule: Schedule, runtime: RuntimeProfile, inplace: bool) -> RuntimeProgram:
+    if runtime.name == "mscclpp":
+        return program_for(schedule, inplace=inplace).parsed
+    made = TARGETS[runtime.name](schedule, ExportOptions(inplace=inplace))
+    return parse(made, runtime.name, f"the program for {runtime.name}")
+
+
 class PlanTimer:
     """The time of one plan at any size: that of its program, or of its transfers where there is no runtime."""
 
@@ -99,13 +107,12 @@ class PlanTimer:
         self.schedule, self.runtime = schedule, runtime
         self.program: RuntimeProgram | None = None
         if not runtime.is_ideal:
-            made = TARGETS[runtime.name](schedule, ExportOptions(inplace=inplace))
-            self.program = parse(made, runtime.name, f"the program for {runtime.name}")
+            self.program = _program(schedule, runtime, inplace)
 
     def time_ps(self, size_bytes: int, topology: Topology | None = None) -> int:
         """Return the time at a size, on the machine of the schedule or on another one with the same routes."""
         if self.program is not None:
-            return estimate_ps(self.program, topology or self.schedule.topology, size_bytes, self.runtime.costs)
+            return estimate_ps(self.program, topology or self.schedule.topology, size_bytes, self.runtime)
         schedule = resized(self.schedule, size_bytes)
         return schedule.finish_ps if topology is None else replace(schedule, topology=topology).finish_ps
 

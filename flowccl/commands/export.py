@@ -184,6 +184,7 @@ def _message_note(target: str) -> str:
 def _check_export(options: argparse.Namespace) -> int:
     from flowccl.export import LISTINGS, check
     from flowccl.export.proof.estimate import estimate_ps
+    from flowccl.runtimes.profiles import PROFILES
     from flowccl.units import parse_bytes, ps_to_us
     from flowccl.wording import counted
 
@@ -200,9 +201,8 @@ def _check_export(options: argparse.Namespace) -> int:
         findings += _numbers(program)
     finish_us = None
     if options.machine is not None and not findings:
-        finish_us = ps_to_us(
-            estimate_ps(program, machine_with_faults(options.machine, options), parse_bytes(options.size))
-        )
+        topology, size = machine_with_faults(options.machine, options), parse_bytes(options.size)
+        finish_us = ps_to_us(estimate_ps(program, topology, size, PROFILES.get(options.to)))
     steps = counted(len(program.operations), "step")
     _print_findings(findings, options.json, finish_us, steps)
     if findings or options.json:

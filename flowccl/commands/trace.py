@@ -15,6 +15,7 @@ def trace_of_program(options: argparse.Namespace) -> bool:
     """Write the trace of an exported file; False, and nothing is written, if the input is a schedule."""
     from flowccl.export.formats.perfetto import program_trace
     from flowccl.export.proof.estimate import step_times
+    from flowccl.runtimes.profiles import PROFILES
     from flowccl.files import json_format, write_bytes
     from flowccl.units import parse_bytes
 
@@ -23,18 +24,18 @@ def trace_of_program(options: argparse.Namespace) -> bool:
     path = options.schedule[0]
     if (json_format(path) or "").startswith("flowccl-"):
         return False
-    program = _program(path)
+    program, target = _program(path)
     if options.machine is None or options.size is None:
         raise InputError(f"{path} is an exported file: its trace needs --machine MACHINE and --size SIZE for the times")
     topology, size = machine_with_faults(options.machine, options), parse_bytes(options.size)
-    times = step_times(program, topology, size)
+    times = step_times(program, topology, size, PROFILES.get(target))
     write_bytes(options.out, program_trace(program, times, topology.name, size))
     print(options.out)
     return True
 
 
-def _program(path: str) -> "RuntimeProgram":
-    """The program in an exported file of any target, recognized by its contents."""
+def _program(path: str) -> "tuple[RuntimeProgram, str]":
+    """The program in an exported file of any target, recognized by its contents, and the target."""
     from flowccl.export import READERS, check
 
     if not Path(path).exists() and not Path(f"{path}.0.et").exists():
@@ -50,5 +51,5 @@ def _program(path: str) -> "RuntimeProgram":
             continue
         if findings:
             raise InputError(f"{path}: {findings[0]}; `flowccl check-export {path} --to {target}` lists all errors")
-        return program
+        return program, target
     raise FileError(f"{path} is neither a schedule nor a file for {', '.join(READERS)}: {problem}")

@@ -14,7 +14,6 @@ from flowccl.export.formats.chakra import chakra_traces
 from flowccl.export.formats.listings import prove_listing
 from flowccl.export.formats.msccl_json import msccl_json
 from flowccl.export.formats.msccl_xml import msccl_xml
-from flowccl.export.formats.mscclpp_json import mscclpp_plan
 from flowccl.export.formats.perfetto import schedule_trace
 from flowccl.export.formats.read_chakra import parse_chakra, read_chakra
 from flowccl.export.formats.read_mscclpp import parse_mscclpp, read_mscclpp
@@ -24,8 +23,9 @@ from flowccl.export.formats.teccl import teccl_json
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
-from flowccl.export.protocols import faster_plan
+from flowccl.export.program import Program, program_for
 from flowccl.files import write_bytes
+from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_protocol
 from flowccl.schedule.schedule import Schedule
 
 
@@ -61,18 +61,21 @@ def _xml(dialect: str, schedule: Schedule, options: ExportOptions) -> list[bytes
 
 
 def _mscclpp(schedule: Schedule, options: ExportOptions) -> list[bytes]:
-    if options.protocol == "auto":
-        return [faster_plan(schedule, lambda name: _mscclpp(schedule, replace(options, protocol=name))[0])]
-    plan = mscclpp_plan(
+    return [_program(schedule, options).data]
+
+
+def _program(schedule: Schedule, options: ExportOptions) -> Program:
+    if options.instances != 1:
+        raise InputError("mscclpp takes no --instances: its schedules say how many threadblocks carry a message")
+    check_protocol(MSCCLPP_LIMITS, "Simple" if options.protocol == "auto" else options.protocol)
+    return program_for(
         schedule,
-        inplace=options.inplace,
-        instances=options.instances,
+        sms=options.sms,
         protocol=options.protocol,
+        inplace=options.inplace,
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
-        sms=options.sms,
     )
-    return [_json(plan, None)]
 
 
 def _plain(target: str, write: Callable[[Schedule], Any], schedule: Schedule, options: ExportOptions) -> list[bytes]:
@@ -173,8 +176,13 @@ def prove(
     program = None
     with _few_collections():
         on_phase("lowering")
-        made = TARGETS[target](schedule, options)
-        if target in READERS:
+        if target == "mscclpp":
+            lowered = _program(schedule, options)
+            made, program = [lowered.data], lowered.parsed
+            on_phase("proving")
+            findings = list(lowered.findings)
+        elif target in READERS:
+            made = TARGETS[target](schedule, options)
             on_phase("reading the file again")
             program = parse(made, target, f"the file for {target}")
             if target != "chakra":  # a Chakra trace names its root, the other formats do not
@@ -182,6 +190,7 @@ def prove(
             on_phase("proving")
             findings = interpret(program)
         else:
+            made = TARGETS[target](schedule, options)
             findings = prove_listing(made[0], target)
     if findings:
         raise InvalidScheduleError(f"the file for {target} would be wrong, please report this: {findings[0]}")

@@ -10,7 +10,7 @@ from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.limits import LIMITS
 from flowccl.runtimes.machine import nvls_groups
-from flowccl.runtimes.profiles import ALIGNMENT_BYTES
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_us, ps_to_us
 from flowccl.wording import percent
@@ -90,8 +90,8 @@ class ExportReport:
 def report_of(schedule: Schedule, program: RuntimeProgram, target: str, sms: int | None) -> ExportReport:
     """Return the report of the program that was exported from a schedule."""
     size = schedule.demand.size_bytes
-    costs = None if schedule.runtime is None else schedule.runtime.costs
-    program_us = ps_to_us(estimate_ps(program, schedule.topology, size, costs))
+    profile = schedule.runtime or PROFILES[target]
+    program_us = ps_to_us(estimate_ps(program, schedule.topology, size, profile))
     report = ExportReport(
         target,
         size,

@@ -100,6 +100,24 @@ CHANNELS_PER_BLOCK = 16  # of one type in one MSCCL++ threadblock; the loader do
 SEMAPHORES_PER_STEP = 16
 CHANNELS_PER_OPERATION = 8  # of an MSCCL++ operation
 
+ISSUE_OPERATIONS = 6  # of a message in each threadblock of its issuer: acquire or wait, barrier, put, barrier, signal, release
+RECEIVE_OPERATIONS = 6  # of a message in each threadblock of its receiver: wait, acquire, barrier, reduce, barrier, release
+USABLE_OPERATIONS = 58  # of the 64 operations of a threadblock; the others begin and end a call
+
+
+def poster_operations(posts: int, arrivals: int) -> int:
+    """Return the operations of a threadblock that posts messages to a NIC and waits for those from there, at most."""
+    return 3 * (posts + arrivals) + 5
+
+
+def posters_needed(peers: int, posts: int, arrivals: int) -> int:
+    """Return the threadblocks that a GPU needs to exchange messages over NICs with some GPUs.
+
+    A threadblock has 16 channels and 16 remote buffers, of which a GPU that gets both partial and final data takes two.
+    """
+    return max(-(-2 * peers // CHANNELS_PER_BLOCK), -(-3 * (posts + arrivals) // USABLE_OPERATIONS))
+
+
 LIMITS: dict[str, RuntimeLimits] = {**XML_LIMITS, "mscclpp": MSCCLPP_LIMITS}
 
 

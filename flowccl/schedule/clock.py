@@ -5,7 +5,7 @@ NIC occupies the proxy thread of its sender for the overhead only. Its signal de
 threadblocks then reduces the data, reads the packets, or copies chunks that are not adjacent to their places.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,22 +92,35 @@ def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
     own_GBps = np.where(packets, 2 * packet, put) * execution.width
     asked = np.where(schedule.rate_GBps > 0, schedule.rate_GBps, np.inf)
     asked = np.minimum(asked, _joint_GBps(schedule)[route])
-    from flowccl.schedule.placement import copied_bytes  # it needs a schedule
-
-    packed, unpacked = copied_bytes(schedule)
     reduces = schedule.reduce & ~_in_network(schedule)
     work = np.where(reduces, _time_ps(local("reduce"), size, execution.width), 0)
     work = np.where(packets, _time_ps(local("read packets"), size, execution.width), work)
-    work += np.where(packets, 0, _time_ps(local("copy"), unpacked, execution.width))
-    return MessageTimes(
+    times = MessageTimes(
         proxied,
-        _time_ps(local("copy"), packed, execution.width),
+        np.zeros(len(schedule), dtype=np.int64),
         costs.overhead_ps[route],
         np.where(packets, 2 * size, size),
         np.minimum(np.where(proxied, np.inf, own_GBps), asked),
         costs.signal_ps[route],
         work,
         schedule.work_from_ps,
+    )
+    several = proxied & (schedule.leader != np.arange(len(schedule)))
+    return _with_copies(schedule, execution, times) if several.any() else times
+
+
+def _with_copies(schedule: "Schedule", execution: "Execution", times: MessageTimes) -> MessageTimes:
+    """Return the costs with the copies of chunks that are not adjacent, in messages over a NIC."""
+    from flowccl.schedule.messages import messages_of
+    from flowccl.schedule.placement import copied_bytes, places_of
+
+    messages = messages_of(schedule, times.is_proxied)
+    packed, unpacked = copied_bytes(schedule, messages, places_of(schedule, messages))
+    copy = execution.profile.costs.operation("copy")
+    return replace(
+        times,
+        pack_ps=_time_ps(copy, packed, execution.width),
+        work_ps=times.work_ps + _time_ps(copy, unpacked, execution.width),
     )
 
 

@@ -1,98 +1,140 @@
-"""Where chunks lie on a GPU, and which messages need a copy because their chunks are not adjacent there.
+"""Where chunks lie on GPUs: from which place each message reads, where it arrives, and what must be copied.
 
-A GPU holds its own chunks in its input, in the order of their numbers, and the chunks that it is to receive in its
-output, in the same way. The chunks of a message are one contiguous write, in the order of their transfers in the
-schedule. Where they are not adjacent in this order at the sender, they are copied together first. Where they are not
-adjacent in the output of the receiver, they arrive side by side in its scratch, from where they are copied to the
-output, if the receiver wants them, or sent on.
+A GPU holds its own chunks in its input and is to have the chunks that it wants in its output; everything else is in
+scratch, where every place is written once. A message inside a host may read from and write to several places. A message
+over a NIC is one contiguous write: where its chunks are not adjacent at the sender, they are collected in scratch. Data
+that arrives for such a message goes there at once, and only the rest is copied. Where the chunks are not adjacent in
+the output of the receiver, they arrive side by side in its scratch, and those that it wants are copied.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.demand.demand import Demand
+from flowccl.schedule.messages import NIC, Messages
 
 if TYPE_CHECKING:
+    from flowccl.demand.demand import Demand
     from flowccl.schedule.schedule import Schedule
 
 I64 = NDArray[np.int64]
 
+BUFFER_BITS = 40
+"""A place is `buffer << BUFFER_BITS | index`, counted in chunks; buffers are input, output, scratch, packets."""
+INPUT, OUTPUT, SCRATCH, PACKETS = range(4)
+_KEPT = ("allgather", "alltoall", "broadcast", "gather", "scatter")  # whose ranks copy their own data to their output
 
-def copied_bytes(schedule: "Schedule") -> tuple[I64, I64]:
-    """Return, for the message of each transfer, the bytes that its sender packs and that its receiver unpacks.
 
-    Only messages of several chunks are ever copied. Reductions are read where they arrive, and partial results lie in
-    scratch in the order in which they leave.
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The places of all messages.
+
+    Entry k of the messages is sent from place `sent[k]`; where `packed[k]` is not -1, the chunk is copied from that
+    place first. It has the data of delivery `version[k]`, or that of the GPU's input (-1). Delivery d arrives in
+    `arrives[d]`. Its result is in `place[d]`, after a copy if that differs, or after a reduction with `added[d]` (-1:
+    none), which is that of delivery `added_version[d]` or of the input (-1). `scratch` and `packets` are the chunks of those buffers of each GPU.
     """
-    packed, unpacked = np.zeros(len(schedule), dtype=np.int64), np.zeros(len(schedule), dtype=np.int64)
-    if not schedule.has_messages:
-        return packed, unpacked
-    from flowccl.schedule.placement_kernels import find_copies
 
-    demand, shape = schedule.demand, schedule.shape
-    nodes = len(schedule.topology.nodes)
-    first_root, first_end = shape.root_node[shape.root_ptr[:-1]], shape.end_node[shape.end_ptr[:-1]]
-    alone = (np.diff(shape.root_ptr) == 1) & (np.diff(shape.end_ptr) == 1)
-    start = np.zeros(len(schedule), dtype=np.int64)  # equal in a message, except while messages are being joined
-    np.maximum.at(start, schedule.leader, schedule.start_ps)
-    order = np.lexsort((np.arange(len(schedule)), schedule.leader, start[schedule.leader]))
-    keys_in, place_in = _positions(demand, sends=True, nodes=nodes)
-    keys_out, place_out = _positions(demand, sends=False, nodes=nodes)
-    pack, unpack = find_copies(
-        order,
-        schedule.leader,
-        schedule.chunk.astype(np.int64),
-        first_root[schedule.route].astype(np.int64),
-        first_end[schedule.route].astype(np.int64),
-        alone[schedule.route],
-        schedule.reduce,
-        keys_in,
-        place_in,
-        keys_out,
-        place_out,
-        _own_in_output(demand),
-        nodes,
-    )
-    size = schedule.sent_bytes
-    return np.where(pack[schedule.leader], size, 0), np.where(unpack[schedule.leader], size, 0)
+    sent: I64
+    packed: I64
+    version: I64
+    arrives: I64
+    place: I64
+    added: I64
+    added_version: I64
+    scratch: I64
+    packets: I64
+    problem: tuple[int, int] | None
 
 
-def _own_in_output(demand: Demand) -> I64:
-    """For each chunk, its place in the output of its own source, which a local copy brings there; -1: none."""
-    place = np.full(len(demand), -1, dtype=np.int64)
-    if demand.collective == "allgather":
-        place[:] = _places(demand, sends=False)
-    return place
-
-
-def _positions(demand: Demand, *, sends: bool, nodes: int) -> tuple[I64, I64]:
-    """Return sorted keys (chunk, GPU) and the position of each chunk in the input or the output of its GPU."""
-    chunk = demand.source_chunk if sends else demand.destination_chunk
-    rank = demand.source_rank if sends else demand.destination_rank
-    key = chunk.astype(np.int64) * nodes + rank
-    order = np.argsort(key, kind="stable")
-    return key[order], _places(demand, sends=sends)[chunk[order]]
-
-
-def _places(demand: Demand, *, sends: bool) -> I64:
-    """The position of each chunk in the input of its sources or the output of its destinations.
-
-    Collectives have blocks of `pieces` chunks: one for each peer, or one in all. Other demands are in the order of
-    their chunks.
-    """
+def positions(demand: "Demand") -> tuple[I64, I64]:
+    """Return the position of each chunk in the input of a GPU that has it, and in the output of one that wants it."""
     chunk = np.arange(len(demand), dtype=np.int64)
     piece = chunk % demand.pieces
     source = demand.source_rank[demand.source_ptr[:-1]].astype(np.int64)
-    destination = demand.destination_rank[demand.destination_ptr[:-1]].astype(np.int64)
-    block = {
-        ("allgather", False): source,
-        ("alltoall", True): destination,
-        ("alltoall", False): source,
-        ("reduce_scatter", True): destination,
-    }.get((demand.collective, sends))
-    if block is not None:
-        return np.asarray(block * demand.pieces + piece)
-    single = (demand.collective, sends) in (("allgather", True), ("reduce_scatter", False))
-    return piece if single else chunk
+    target = demand.destination_rank[demand.destination_ptr[:-1]].astype(np.int64)
+    times = max(len(demand) // demand.pieces // max(demand.num_gpus, 1), 1)  # more than 1 in a one-shot allreduce
+    block = chunk // demand.pieces // times
+    none = np.zeros(len(demand), dtype=np.int64)
+    found = {
+        "allgather": (none, source),
+        "gather": (none, source),
+        "alltoall": (target, source),
+        "allreduce": (block, block),
+        "reduce_scatter": (target, none),
+        "scatter": (target, none),
+        "broadcast": (none, none),
+        "reduce": (none, none),
+    }.get(demand.collective)
+    if found is None:
+        return chunk, chunk
+    return found[0] * demand.pieces + piece, found[1] * demand.pieces + piece
+
+
+def places_of(
+    schedule: "Schedule",
+    messages: Messages,
+    usable_ps: I64 | None = None,
+    *,
+    packets: bool = False,
+    is_staged: bool = False,
+) -> Places:
+    """Return the places of all chunks; `usable_ps` is when each message is complete at its last receiver.
+
+    Without it, messages follow each other in the order of their starts, which is enough to see what must be copied.
+    With `is_staged`, chunks for the output stay in scratch until all messages are sent.
+    """
+    from flowccl.schedule.placement_kernels import place_chunks
+
+    demand, first = schedule.demand, messages.first
+    start = np.zeros(len(schedule), dtype=np.int64)  # equal in a message, except while messages are being joined
+    np.maximum.at(start, schedule.leader, schedule.start_ps)
+    start = start[first]
+    number = np.arange(len(messages), dtype=np.int64)
+    event = np.concatenate((2 * number + 1, 2 * number))
+    if usable_ps is None:
+        order = np.lexsort((-event, event // 2, np.concatenate((start, start))))
+    else:
+        order = np.lexsort((event, event % 2, np.concatenate((start, usable_ps))))
+    gpus, chunks = len(schedule.topology.nodes), len(demand)
+    is_reduced = np.diff(demand.source_ptr) > 1
+    is_reduced[schedule.chunk[schedule.reduce]] = True
+    found = place_chunks(
+        event[order],
+        messages.ptr,
+        schedule.chunk[messages.transfer].astype(np.int64),
+        messages.kind.astype(np.int64),
+        messages.src,
+        messages.root_ptr,
+        messages.root,
+        messages.end_ptr,
+        messages.end,
+        messages.delivery_ptr,
+        schedule.reduce[first],
+        demand.source_rank.astype(np.int64) * chunks + demand.source_chunk,
+        demand.destination_rank.astype(np.int64) * chunks + demand.destination_chunk,
+        is_reduced,
+        *positions(demand),
+        gpus,
+        chunks,
+        demand.collective in _KEPT,
+        packets,
+        is_staged,
+    )
+    entry, node = found[-1].tolist()
+    return Places(*found[:-1], None if entry < 0 else (int(messages.transfer[entry]), node))
+
+
+def copied_bytes(schedule: "Schedule", messages: Messages, places: Places) -> tuple[I64, I64]:
+    """Return, for the message of each transfer, the bytes that its sender packs and that its receiver unpacks."""
+    size = schedule.demand.chunk_bytes[schedule.chunk[messages.transfer]]
+    number = np.repeat(np.arange(len(messages)), np.diff(messages.ptr))
+    pack = np.bincount(number, np.where(places.packed >= 0, size, 0), len(messages)).astype(np.int64)
+    ends = np.diff(messages.end_ptr)[number]
+    entry = np.repeat(np.arange(len(number)), ends)
+    copied = (places.added < 0) & (places.arrives != places.place) & (messages.kind[number[entry]] == NIC)
+    unpack = np.bincount(number[entry], np.where(copied, size[entry], 0), len(messages)).astype(np.int64)
+    of = np.searchsorted(messages.first, schedule.leader)
+    return pack[of], unpack[of]

@@ -71,6 +71,19 @@ def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -
     return found
 
 
+def _read_hints(op: Any, operation: Operation, where: str) -> None:
+    """Read what the schedule says about a step: its message, its start and its rate; only flowccl's own files do."""
+    if "start_ps" in op:
+        operation.start_ps = _number(op, "start_ps", where)
+    if "message" in op:
+        operation.message = _number(op, "message", where)
+    operation.leaves = op.get("leaves") is True
+    rate = op.get("GBps", 0.0)
+    if type(rate) not in (int, float) or not 0 <= rate < 1e9:
+        raise _PlanError(f"{where}: GBps must be a number of at least 0, got {str(rate)[:40]!r}")
+    operation.GBps = float(rate)
+
+
 @dataclass(slots=True)
 class _Channel:
     """A channel of a GPU: its peer, and its index among the channels of its type to that peer."""
@@ -125,6 +138,7 @@ class _PlanReader:
         self.program = RuntimeProgram(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
         self.program.min_bytes = plan.get("min_message_size", 0)
         self.program.packets = protocol == "LL"
+        self.program.made_for_bytes = _number(plan, "size_bytes", "plan") if "size_bytes" in plan else 0
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
                 self.program.found("limit", f"gpu {rank}: input_chunks and output_chunks must be at least 1")
@@ -235,6 +249,7 @@ class _PlanReader:
             name = _get(op, "name", str, place)
             operation = Operation(rank, number, index, name)
             self.program.operations.append(operation)
+            _read_hints(op, operation, place)
             if name in _LOCAL:
                 self._local(op, operation, place)
             elif name in _GROUPS:
@@ -245,15 +260,26 @@ class _PlanReader:
                 self._remote(op, operation, own, refs, place)
             elif name in _TOKENS:
                 self._semaphore(op, operation, semaphores, place)
+            elif name == "flush":
+                self._flush(op, operation, own["port"], place)
             elif name != "nop":
                 raise _PlanError(f"{place}: operation {name[:40]!r} is not supported")
             self._check_barriers(operation, threads, op.get("channel_type") == "port")
         self._flushes(self.program.operations[first:])
 
+    def _flush(self, op: Any, operation: Operation, ports: list[_Channel], where: str) -> None:
+        """Let a flush complete all puts before it on its channels; it has as many targets as channels."""
+        used = [ports[i] for i in _numbers(op, "channel_ids", where, 0, len(ports) - 1)]
+        self._limit("channels per operation", len(used), 8, where)
+        if len(_get(op, "dst_buff", list, where)) != len(used):
+            raise _PlanError(f"{where}: a flush needs as many targets as channels, because the runtime counts those")
+        operation.flushes = [("signal", operation.rank, c.peer, c.kind, c.place) for c in used]
+
     def _flushes(self, operations: list[Operation]) -> None:
         """Set the flush of each put: a flushed put completes all earlier puts on its channel."""
         flush: dict[Hashable, int] = {}
         for operation in reversed(operations):
+            flush.update((key, operation.index) for key in operation.flushes)
             if operation.name == "pwsf":
                 flush.update((key, operation.index) for key in operation.pushes)
             elif operation.lingers:
@@ -330,7 +356,7 @@ class _PlanReader:
         if len(src) != len(dst):
             raise _PlanError(f"{where}: puts {len(src)} chunks into {len(dst)}")
         operation.assigns = [(target, (source,)) for target, source in zip(dst, src, strict=True)]
-        operation.sends_to, operation.size = rank, len(src)
+        operation.sends_to, operation.size, operation.is_proxied = rank, len(src), used[0].kind == "port"
         if operation.name == "pws":
             operation.lingers = set(src)
 
@@ -349,6 +375,7 @@ class _PlanReader:
                 raise _PlanError(f"{where}: packets must be put into scratch, over a memory channel")
             into = self._packet_cells(targets[0] | {"type": "s"}, rank, where)
             operation.sends_to, operation.size, operation.packets = rank, len(into), True
+            operation.is_proxied = False
         else:
             into = self._cells(targets[0], operation.rank, where)
         if any(len(found) != len(into) for found in cells):

@@ -4,7 +4,6 @@ schedule -> moves (moves.py) -> steps on buffers (lower.py) -> threadblocks and 
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -12,8 +11,6 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
-from flowccl.export.formats.mscclpp_operations import count_operations
-from flowccl.export.formats.mscclpp_packets import count_packet_operations
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.channels import assign_channels
 from flowccl.export.lowering.counting import count_drafts, count_moves, least_splits, too_many_steps
@@ -21,7 +18,6 @@ from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events
-from flowccl.export.lowering.queues import has_queues, with_queues
 from flowccl.export.lowering.threadblocks import (
     Connection,
     LoweringStrategy,
@@ -82,14 +78,13 @@ def make_plan(
     instances: int = 1,
     protocol: str = "Simple",
     sms: int | None = None,
-    queues: bool = False,
 ) -> ExecutionPlan:
     """Return the plan of a schedule for a target, within the target's limits and on GPUs with `sms` SMs.
 
     If a limit is exceeded, busy connections are spread over more channels; next, contiguous chunks are merged; last,
     receives and sends share threadblocks and are fused into one instruction if the target has it. Strategies that cost
-    the least time come first. With `queues`, one threadblock sends the short messages of a link in the schedule's order
-    (queues.py). If no strategy fits, InputError names the limit, the need and a chunk count that would fit.
+    the least time come first. If no strategy fits, InputError names the limit, the need and a chunk
+    count that would fit.
     """
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
@@ -101,14 +96,12 @@ def make_plan(
     groups = nvls_groups(schedule.topology) if "gstore" in limits.instructions else {}
     _check_peers(schedule, layout, limits, groups)
     moves = _moves(schedule, limits, groups)
-    if queues and limits.direct:
-        moves = with_queues(schedule, moves)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
     least: list[Excess] = []
     counted = count_moves(moves, layout.instances)
-    for strategy in _strategies(limits, moves):
+    for strategy in _strategies(limits):
         excess = [] if strategy.merge else too_many_steps(counted, strategy, limits)
         key = strategy.ahead, strategy.merge
         if not excess and key not in lowered:
@@ -119,8 +112,7 @@ def make_plan(
             )
         excess = excess or too_many_steps(count_drafts(lowered[key]), strategy, limits)
         if not excess:
-            run = _pack if strategy.share and limits.one_sided else _split
-            plan, excess, _ = run(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
+            plan, excess = _split(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
         if not excess:
             return plan
         if not least or _badness(excess) < _badness(least):
@@ -173,8 +165,8 @@ def _split(
     strategy: LoweringStrategy,
     needed: dict[tuple[int, int, int], int],
     limits: RuntimeLimits,
-) -> tuple[ExecutionPlan, list[Excess], Splits]:
-    """Return the plan of a strategy, the limits that it exceeds, and the channels of its connections.
+) -> tuple[ExecutionPlan, list[Excess]]:
+    """Return the plan of a strategy, and the limits that it exceeds.
 
     Connections whose threadblock has too many steps are spread over more channels until all fit, or until there are too
     many channels or threadblocks.
@@ -194,50 +186,11 @@ def _split(
         plan = replace(empty, gpus=tuple(gpus))
         excess = exceeded_limits(plan, limits)
         if not any(e.limit in _CUTTABLE for e in excess) or any(e.limit in _CROWDED for e in excess):
-            return plan, excess, splits
+            return plan, excess
         more = _more_splits(plan, splits, limits)
         if more == splits:
-            return plan, excess, splits
+            return plan, excess
         splits = more
-
-
-def _pack(
-    empty: ExecutionPlan,
-    gpu_drafts: list[GpuDrafts],
-    strategy: LoweringStrategy,
-    needed: dict[tuple[int, int, int], int],
-    limits: RuntimeLimits,
-) -> tuple[ExecutionPlan, list[Excess], Splits]:
-    """Return the plan in which receiving and sending threadblocks that are short enough become one, as in `_split`.
-
-    Threadblocks of half the length allowed always fit in pairs. Barriers between the steps of two threadblocks make the
-    sum longer than its parts, so a few operations are kept free.
-    """
-    best: tuple[ExecutionPlan, list[Excess], Splits] | None = None
-    for parts, spare in ((1, 0), (1, 8), (2, 4)):
-        roomy = replace(limits, blocks=2 * limits.blocks, steps=limits.steps // parts - spare // parts)
-        plan, excess, splits = _split(empty, gpu_drafts, replace(strategy, share=False, fuse=False), needed, roomy)
-        if not excess:
-            gpus = [
-                replace(gpu, blocks=make_blocks(drafts, strategy, splits, limits, _fitting(gpu, limits, spare)))
-                for gpu, drafts in zip(plan.gpus, gpu_drafts, strict=True)
-            ]
-            plan = replace(plan, gpus=tuple(gpus))
-        excess = exceeded_limits(plan, limits)
-        if best is None or not excess or _badness(excess) < _badness(best[1]):
-            best = plan, excess, splits
-        if not excess:
-            break
-    assert best is not None
-    return best
-
-
-def _fitting(gpu: GpuPlan, limits: RuntimeLimits, spare: int) -> Callable[[tuple[int, int], tuple[int, int]], bool]:
-    """Return whether a receiving and a sending threadblock together leave `spare` operations free."""
-    length = {
-        (block.recv >= 0, max(block.recv, block.send), block.channel): num_steps(block, limits) for block in gpu.blocks
-    }
-    return lambda receive, send: length[True, *receive] + length[False, *send] <= limits.steps - spare
 
 
 def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> Splits:
@@ -248,7 +201,7 @@ def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> 
     factor: dict[Connection, float] = {}
     for gpu in plan.gpus:
         for block in gpu.blocks:
-            filled = max(num_steps(block, limits) / limits.steps, _filled_tables(block))
+            filled = max(num_steps(block) / limits.steps, _filled_tables(block))
             for connection in block.connections:
                 number[connection] += 1
                 ends[connection] = 2 if connection[1] >= 0 else max(ends[connection], 1 + len(block.members))
@@ -266,21 +219,19 @@ def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> 
     return result
 
 
-def _strategies(limits: RuntimeLimits, moves: list[Move]) -> list[LoweringStrategy]:
+def _strategies(limits: RuntimeLimits) -> list[LoweringStrategy]:
     """Return the strategies to try, in order."""
     fuses = "rcs" in limits.instructions
-    strategies = [LoweringStrategy(ahead=True), LoweringStrategy(merge=True, ahead=True)]
-    if has_queues(moves):
-        strategies.insert(0, LoweringStrategy(ahead=True, queues=True))
-    if not limits.one_sided:
-        strategies.append(LoweringStrategy(merge=True))
-    return [*strategies, LoweringStrategy(merge=True, share=True, fuse=fuses, ahead=limits.one_sided)]
+    return [
+        LoweringStrategy(ahead=True),
+        LoweringStrategy(merge=True, ahead=True),
+        LoweringStrategy(merge=True),
+        LoweringStrategy(merge=True, share=True, fuse=fuses),
+    ]
 
 
-def num_steps(block: Threadblock, limits: RuntimeLimits) -> int:
-    """Return the number of steps in the file, with the nops for further waits or all one-sided operations."""
-    if limits.one_sided:
-        return count_packet_operations(block) if limits.packets else count_operations(block)
+def num_steps(block: Threadblock) -> int:
+    """Return the number of steps in the file, with the nops for further waits."""
     return sum(max(1, len(step.waits)) for step in block.steps)
 
 
@@ -295,7 +246,7 @@ def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
     most("channels", plan.channels, limits.channels, "")
     for gpu in plan.gpus:
         where = f"gpu {gpu.rank}"
-        steps = [num_steps(block, limits) for block in gpu.blocks]
+        steps = [num_steps(block) for block in gpu.blocks]
         blocks = max(len(gpu.blocks), -(-sum(steps) // limits.steps))  # spreading steps over blocks never makes fewer
         most("threadblocks per gpu", blocks, limits.blocks, where)
         nodes = 1 + len(plan.gpus) + len(gpu.blocks) + sum(steps)

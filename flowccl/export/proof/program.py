@@ -23,7 +23,11 @@ class Operation:
     step that `is_published`. Cells in `lingers` are read asynchronously after the step, until its data is received or
     step `flushed_by` of the same threadblock is complete. `group` are the ranks whose memory an operation of a switch
     accesses together. A step that sends `packets` sends twice the bytes, and its data needs no signal. `label` is the
-    file's name for the place of the step, if that is not a threadblock.
+    file's name for the place of the step, if that is not a threadblock. A step completes all puts before it on the
+    connections that it `flushes`. `start_ps` and `GBps` are the earliest start and the rate of a send in the schedule
+    from which the file was made, 0 where the file does not say it; `message` is the number of the message there, or -1.
+    A step that `leaves` only separates this call from the next. `is_proxied` says whether a send goes through the proxy
+    of a NIC; None where the file does not say it.
     """
 
     rank: int
@@ -42,6 +46,12 @@ class Operation:
     label: str = ""
     group: tuple[int, ...] = ()
     packets: bool = False
+    flushes: list[Hashable] = field(default_factory=list)
+    start_ps: int = 0
+    GBps: float = 0.0
+    message: int = -1
+    leaves: bool = False
+    is_proxied: bool | None = None
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
@@ -75,7 +85,8 @@ class RuntimeProgram:
     name its collective; then only matching and deadlocks are checked. `chunks` is the number of chunks of the whole
     buffer, `counts` the numbers of (input, output, scratch) chunks of each rank. `depth` limits the tokens of each
     connection; None means no limit. With `packets`, scratch has twice the bytes: a chunk of it has room for the packets
-    of a chunk, or for two plain chunks. `findings` are those of the reader.
+    of a chunk, or for two plain chunks. `findings` are those of the reader. `made_for_bytes` is the size for which
+    the starts of sends hold that the file names; 0: it names none.
     """
 
     collective: str
@@ -90,6 +101,7 @@ class RuntimeProgram:
     min_bytes: int = 0
     max_bytes: int = 0
     packets: bool = False
+    made_for_bytes: int = 0
 
     @property
     def most_threadblocks(self) -> int:

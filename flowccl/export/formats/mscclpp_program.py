@@ -1,0 +1,234 @@
+"""The MSCCL++ execution plan of a schedule that was made for MSCCL++, as JSON of v0.8 and later."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from hashlib import sha256
+
+from flowccl.errors import InputError
+from flowccl.export.formats.mscclpp_threadblock import Tables, ThreadblockWriter
+from flowccl.export.lowering.actions import Action
+from flowccl.export.lowering.buffers import BufferLayout
+from flowccl.export.lowering.build import Built
+from flowccl.export.lowering.connections import Channels
+from flowccl.export.lowering.dependencies import add_semaphores, in_order
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, Excess
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES
+from flowccl.schedule.schedule import Schedule
+
+MOST_BYTES = 2**64 - 1
+
+
+class CrowdedError(InputError):
+    """A threadblock has more operations than the runtime allows, or a GPU more threadblocks than the schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlan:
+    """The text of a plan, and the most that any GPU or threadblock needs; scratch is counted in chunks of the plan."""
+
+    data: bytes
+    threadblocks: int
+    operations: int
+    scratch_chunks: int
+    chunks: int
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """The threadblocks of one GPU: their operations and tables, without those that do nothing."""
+
+    blocks: list[ThreadblockWriter]
+    semaphores: int
+
+
+def write_plan(
+    schedule: Schedule, execution: Execution, layout: BufferLayout, built: Built, min_bytes: int, max_bytes: int
+) -> WrittenPlan:
+    """Return the plan; `layout` has the slots of the plan, of which each chunk has as many as a group is wide."""
+    gpus = schedule.demand.num_gpus
+    blocks = 1 + max((action.block for action in built.actions), default=0)
+    posting = execution.groups * execution.width
+    hints = _hints(built, execution.width)
+    packets = [int(count) * execution.width for count in built.places.packets.tolist()]
+    ordered = in_order(built, gpus, blocks)
+    entries = _entries(built.memory, built.port)
+    by_rank: list[list[Action]] = [[] for _ in range(gpus)]
+    for action in built.actions:
+        by_rank[action.rank].append(action)
+    found = []
+    for rank in range(gpus):
+        semaphores = add_semaphores(by_rank[rank], blocks, overwrites=layout.inplace)
+        rows = []
+        for number, actions in enumerate(ordered[rank]):
+            writer = ThreadblockWriter(hints, packets[rank])
+            kind = "port" if number >= posting else "memory"
+            writer.begin(kind, *entries.get((kind, rank, number), ([], [])))
+            writer.write(actions, kind)
+            if writer.operations:
+                rows.append(writer)
+        found.append(_Gpu(rows, semaphores))
+    _check_limits(found, execution.sms)
+    scratch = [
+        used + -(-int(count) * execution.width // 2) if execution.packets else int(count) * execution.width
+        for used, count in zip(packets, built.places.scratch.tolist(), strict=False)
+    ]
+    if execution.packets and built.places.scratch.any():
+        min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, layout.chunks, min_bytes, max_bytes)
+    body = ",\n".join(_gpu(rank, gpu, built, layout, scratch[rank], _switches(found)) for rank, gpu in enumerate(found))
+    return WrittenPlan(
+        _plan(schedule, execution, layout, body, min_bytes, max_bytes),
+        max(len(gpu.blocks) for gpu in found),
+        max((len(block.operations) for gpu in found for block in gpu.blocks), default=0),
+        max(scratch[:gpus], default=0),
+        layout.chunks,
+    )
+
+
+def _hints(built: Built, width: int) -> list[str]:
+    """Return the start and the rate of each message, as its threadblocks have them: fields of operations that send."""
+    times, is_nic = built.times, built.is_proxied
+    return [
+        f',"message":{m},"start_ps":{times.posted[m] if nic else times.start[m]},"GBps":{rate if nic else rate / width:.12g}'
+        for m, (nic, rate) in enumerate(zip(is_nic, built.rate_GBps, strict=True))
+    ]
+
+
+def _entries(memory: Channels, port: Channels) -> dict[tuple[str, int, int], tuple[list[int], list[int]]]:
+    """Return for each (type, GPU, threadblock) the channels on which it receives, and those on which it sends."""
+    result: dict[tuple[str, int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for channels in (memory, port):
+        for number, (a, block, b, other) in enumerate(channels.ends):
+            for src, here, dst, there in ((a, block, b, other), (b, other, a, block)):
+                if (number, src) in channels.used:
+                    result[channels.kind, src, here][1].append(number)
+                    result[channels.kind, dst, there][0].append(number)
+    return result
+
+
+def _only_size(size: int, chunks: int, min_bytes: int, max_bytes: int) -> tuple[int, int]:
+    """Return the smallest and largest size of a plan that serves only the size of its schedule.
+
+    It keeps plain data in scratch. With another size, packets of that size would be there, and could be taken for it.
+    """
+    reason = "mscclpp: with packets (--proto LL) this plan keeps data in scratch, so it serves only the size of "
+    if min_bytes > size or (max_bytes and max_bytes < size):
+        raise InputError(f"{reason}its schedule, {size} bytes, which --min-bytes and --max-bytes exclude")
+    if size % (chunks * ALIGNMENT_BYTES):
+        raise InputError(f"{reason}its schedule, and {size} bytes is no multiple of {chunks * ALIGNMENT_BYTES} bytes")
+    return size, size
+
+
+def _check_limits(gpus: list[_Gpu], sms: int) -> None:
+    """Raise InputError if a threadblock exceeds a limit of the runtime."""
+    for rank, gpu in enumerate(gpus):
+        if len(gpu.blocks) > sms:
+            excess = Excess("threadblocks per gpu", len(gpu.blocks), sms, f"gpu {rank}")
+            raise CrowdedError(f"mscclpp cannot run this schedule: {excess}; synthesize with --sms {len(gpu.blocks)}")
+        for number, block in enumerate(gpu.blocks):
+            tables, where = block.tables, f"gpu {rank}, threadblock {number}"
+            needs = [Excess("operations per threadblock", len(block.operations), MSCCLPP_LIMITS.steps, where)]
+            for kind in ("memory", "port"):
+                channels, buffers = len(tables.channels[kind]), len(tables.buffers[kind])
+                needs.append(Excess(f"{kind} channels per threadblock", channels, CHANNELS_PER_BLOCK, where))
+                needs.append(Excess(f"remote buffers per threadblock ({kind})", buffers, CHANNELS_PER_BLOCK, where))
+            for excess in needs:
+                if excess.need > excess.most:
+                    words = f"mscclpp cannot run this schedule: {excess}"
+                    raise CrowdedError(words) if excess is needs[0] else InputError(words)
+
+
+def _switches(gpus: list[_Gpu]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the channels of switches, as (buffer, ranks), in an order common to all GPUs."""
+    return sorted({switch for gpu in gpus for block in gpu.blocks for switch in block.tables.switches})
+
+
+def _plan(
+    schedule: Schedule, execution: Execution, layout: BufferLayout, body: str, min_bytes: int, max_bytes: int
+) -> bytes:
+    collective = MSCCLPP_LIMITS.collectives[schedule.demand.collective]
+    identity = sha256(body.encode()).hexdigest()[:12]
+    head = {
+        "name": f"flowccl_{collective}_{schedule.demand.num_gpus}gpus_{min_bytes}_{max_bytes}_{identity}",
+        "collective": collective,
+        "protocol": execution.protocol,
+        "inplace": layout.inplace,
+        "reuse_resources": False,
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": ALIGNMENT_BYTES,
+        "num_threads_per_block": 1024,
+        "min_message_size": min_bytes,
+        "max_message_size": max_bytes or MOST_BYTES,
+        "size_bytes": schedule.demand.size_bytes,  # for which the hints of sends hold; the runtime ignores it
+    }
+    return f'{json.dumps(head)[:-1]}, "gpus": [\n{body}\n]}}\n'.encode()
+
+
+def _gpu(
+    rank: int,
+    gpu: _Gpu,
+    built: Built,
+    layout: BufferLayout,
+    scratch: int,
+    switches: list[tuple[int, tuple[int, ...]]],
+) -> str:
+    place: dict[tuple[str, int], int] = {}
+    channels = []
+    for one in (built.memory, built.port):
+        used = {number for block in gpu.blocks for number in block.tables.channels[one.kind]}
+        mine = sorted(used, key=lambda number: one.ends[number])
+        place |= {(one.kind, number): k for k, number in enumerate(mine)}
+        peers = [b if a == rank else a for a, _, b, _ in (one.ends[number] for number in mine)]
+        if mine:
+            channels.append({"channel_type": one.kind, "connected_to": peers})
+    own = [switch for switch in switches if rank in switch[1]]
+    for buffer, ranks in own:
+        group = {"size": len(ranks), "ranks": list(ranks)}
+        channels.append({"channel_type": "switch", "buffer_type": "ios"[buffer], "rank_groups": [group]})
+    remote: dict[tuple[str, int, int], int] = {}
+    for block in gpu.blocks:
+        for kind, table in block.tables.buffers.items():
+            for peer, buffer in table:
+                remote.setdefault((kind, peer, buffer), len(remote))
+    rows = [
+        {"rank": peer, "type": "ios"[buffer], "access_channel_types": [kind]} for kind, peer, buffer in remote
+    ]
+    counts = layout.whole_counts
+    head = {
+        "id": rank,
+        "input_chunks": counts[0],
+        "output_chunks": counts[1],
+        "scratch_chunks": scratch,
+        "channels": channels,
+        "remote_buffers": rows,
+        "semaphores": [{"init_value": 0}] * gpu.semaphores,
+    }
+    blocks = ",\n".join(_block(number, block, place, remote, own) for number, block in enumerate(gpu.blocks))
+    return f'{json.dumps(head)[:-1]}, "threadblocks": [\n{blocks}]}}'
+
+
+def _block(
+    number: int,
+    block: ThreadblockWriter,
+    place: dict[tuple[str, int], int],
+    remote: dict[tuple[str, int, int], int],
+    switches: list[tuple[int, tuple[int, ...]]],
+) -> str:
+    tables: Tables = block.tables
+    channels = [
+        {"channel_type": kind, "channel_ids": [place[kind, number] for number in table]}
+        for kind, table in tables.channels.items()
+        if table
+    ]
+    if tables.switches:
+        ids = [switches.index(switch) for switch in tables.switches]
+        channels.append({"channel_type": "switch", "channel_ids": ids})
+    buffers = [
+        {"access_channel_type": kind, "remote_buffer_ids": [remote[kind, peer, buffer] for peer, buffer in table]}
+        for kind, table in tables.buffers.items()
+        if table
+    ]
+    head = json.dumps({"id": number, "channels": channels, "remote_buffer_refs": buffers})
+    listed = ",\n".join(block.operations)
+    return f'{head[:-1]}, "ops": [\n{listed}]}}'

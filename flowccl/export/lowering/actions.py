@@ -1,0 +1,84 @@
+"""Actions: what the threadblocks of a GPU do for the messages of a schedule, before barriers are added.
+
+Group k of a GPU has the threadblocks k * width to k * width + width - 1; those that post messages to the NIC follow. A
+slot is the part of a chunk that one threadblock of a group carries. Places in chunks become places in slots here:
+`buffer << BUFFER_BITS | index`.
+"""
+
+from dataclasses import dataclass, field
+
+from flowccl.schedule.placement import BUFFER_BITS
+
+MASK = (1 << BUFFER_BITS) - 1
+WAIT, WORK, PACK, SEND, POST, SIGNAL, FLUSH = range(7)
+"""Wait for a message; work on what arrived; pack; send, also through a switch; post to the NIC; signal; flush."""
+END = 1 << 61
+"""The time of what comes last in a call."""
+
+Range = tuple[int, int, int, int]
+"""(source, target, number of slots, slot that is reduced with the source or -1)."""
+
+
+@dataclass(slots=True, eq=False)
+class Action:
+    """One action of a threadblock; `time` is its place in the order of the schedule.
+
+    `ranges` are the slots that it moves; those of a wait are slots that arrive. `channels` are those that it waits for
+    or signals. `acquires` are semaphores that it takes before, and `releases` those that it gives after it. `name` is
+    the operation of the runtime.
+    """
+
+    kind: int
+    rank: int
+    block: int
+    time: int
+    name: str = ""
+    ranges: list[Range] = field(default_factory=list)
+    channels: tuple[int, ...] = ()
+    peer: int = -1
+    message: int = -1
+    group: tuple[int, ...] = ()
+    acquires: list[int] = field(default_factory=list)
+    releases: list[int] = field(default_factory=list)
+    tie: int = 0
+
+    def reads(self) -> list[tuple[int, int]]:
+        """Return the slots of its GPU that it reads, as (first, count)."""
+        if self.kind in (WAIT, FLUSH):
+            return []
+        found = [(source, count) for source, _, count, _ in self.ranges if source >> BUFFER_BITS != 3]
+        return found + [(added, count) for _, _, count, added in self.ranges if added >= 0]
+
+    def writes(self) -> list[tuple[int, int]]:
+        """Return the slots of its GPU that it writes, as (first, count)."""
+        if self.kind in (SIGNAL, FLUSH, POST) or (self.kind == SEND and not self.group):
+            return []
+        return [(target, count) for _, target, count, _ in self.ranges if target >> BUFFER_BITS != 3]
+
+
+def slot_of(place: int, width: int, part: int) -> int:
+    """Return a slot of the chunk at a place."""
+    return (place & ~MASK) | ((place & MASK) * width + part)
+
+
+def part_ranges(sources: list[int], targets: list[int], added: list[int], width: int, part: int) -> list[Range]:
+    """Return the ranges that threadblock `part` of a group carries of some chunks, from places to places.
+
+    Each threadblock of the group carries as many slots as there are chunks, one after the other.
+    """
+    count = len(sources)
+    if count == 1:
+        more = slot_of(added[0], width, part) if added[0] >= 0 else -1
+        return [(slot_of(sources[0], width, part), slot_of(targets[0], width, part), 1, more)]
+    ranges: list[Range] = []
+    for index in range(part * count, (part + 1) * count):
+        k, sub = divmod(index, width)
+        source, target = slot_of(sources[k], width, sub), slot_of(targets[k], width, sub)
+        more = slot_of(added[k], width, sub) if added[k] >= 0 else -1
+        if ranges:
+            first, to, size, with_ = ranges[-1]
+            if source == first + size and target == to + size and more == (with_ + size if with_ >= 0 else -1):
+                ranges[-1] = first, to, size + 1, with_
+                continue
+        ranges.append((source, target, 1, more))
+    return ranges

@@ -1,0 +1,125 @@
+"""A schedule as a program of MSCCL++: lowered once, then kept, written, proved and timed."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from flowccl.errors import InputError
+from flowccl.export.formats.mscclpp_program import CrowdedError, write_plan
+from flowccl.export.formats.read_mscclpp import parse_mscclpp
+from flowccl.export.lowering.balance import balanced
+from flowccl.export.lowering.buffers import layout_of
+from flowccl.export.lowering.build import Builder
+from flowccl.export.proof.estimate import estimate_ps
+from flowccl.export.proof.interpreter import interpret
+from flowccl.export.proof.program import Finding, RuntimeProgram
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
+from flowccl.runtimes.profiles import PROFILES
+from flowccl.schedule.generation.carrying import carried_out
+from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.schedule import Schedule
+from flowccl.units import ps_to_us
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The program of a schedule: the contents of its file, and what it needs on the GPU that needs the most."""
+
+    schedule: Schedule
+    data: bytes
+    inplace: bool
+    threadblocks: int
+    operations: int
+    scratch_bytes: int
+    chunks: int
+
+    @cached_property
+    def parsed(self) -> RuntimeProgram:
+        """The program as it was read back from the contents of its file."""
+        program = parse_mscclpp(self.data, "the program for mscclpp")
+        program.root = layout_of(self.schedule.demand, 1, False).root
+        return program
+
+    @cached_property
+    def program_ps(self) -> int:
+        """The time of the program, by an event simulation of its file."""
+        schedule = self.schedule
+        return estimate_ps(self.parsed, schedule.topology, schedule.demand.size_bytes, schedule.runtime)
+
+    @property
+    def program_us(self) -> float:
+        """The time of the program in microseconds."""
+        return ps_to_us(self.program_ps)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Everything that is wrong with the program; none proves that it is right."""
+        return tuple(interpret(self.parsed))
+
+
+def program_for(
+    schedule: Schedule,
+    *,
+    sms: int | None = None,
+    protocol: str = "auto",
+    inplace: bool = False,
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+) -> Program:
+    """Return the program of any schedule for MSCCL++, with at most `sms` threadblocks on a GPU (default: all SMs).
+
+    A schedule that was made for MSCCL++ within `sms` is lowered as it is. Another one gets the times at which MSCCL++
+    can carry it out first. With the protocol "LL", messages are packets; with "auto", the schedule decides.
+    """
+    execution, profile = schedule.execution, schedule.runtime
+    if profile is None or profile.name != "mscclpp":
+        profile = PROFILES["mscclpp"]
+    if execution is None or execution.profile != profile or (sms is not None and execution.sms > sms):
+        schedule = carried_out(schedule, profile, sms)
+        execution = schedule.execution
+    if execution is not None and protocol == "LL" != execution.protocol:
+        schedule = _with_packets(schedule, replace(execution, protocol="LL"))
+    key = f"program {inplace} {min_bytes} {max_bytes}"
+    if key not in schedule.cache:
+        schedule.cache[key] = lower_program(schedule, inplace=inplace, min_bytes=min_bytes, max_bytes=max_bytes)
+    found: Program = schedule.cache[key]
+    return found
+
+
+def _with_packets(schedule: Schedule, execution: Execution) -> Schedule:
+    """Return a schedule with packets instead of puts and signals."""
+    assert schedule.costs is not None
+    if schedule.costs.is_proxied.any():
+        raise InputError("mscclpp: packets (--proto LL) are for GPUs of one host; use --proto Simple")
+    if len(schedule.timing.end_transfer) > len(schedule) or len(schedule.timing.root_transfer) > len(schedule):
+        raise InputError("mscclpp: operations of a switch have no packets; use --proto Simple")
+    found = Engine(schedule, execution).run()
+    if found is None:
+        raise InputError(f"mscclpp cannot run this schedule with packets on {execution.sms} threadblocks")
+    return found
+
+
+def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int = 0, max_bytes: int = 0) -> Program:
+    """Return the program of a schedule that was made for MSCCL++: its `execution` says which threadblocks it uses.
+
+    `min_bytes` and `max_bytes` limit the sizes that the file serves (0: no limit). Raise InputError where MSCCL++
+    cannot run the schedule.
+    """
+    execution = schedule.execution
+    if execution is None or execution.profile.name != "mscclpp":
+        raise InputError("the schedule was not made for mscclpp; synthesize with --for mscclpp")
+    if max_bytes and max_bytes < min_bytes:
+        raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
+    check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
+    chunks = layout_of(schedule.demand, 1, inplace)
+    slots = layout_of(schedule.demand, execution.width, inplace)
+    builder = Builder(schedule, execution, chunks)
+    try:
+        built = builder.build()
+        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+    except CrowdedError:
+        built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
+        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+    slot_bytes = -(-schedule.demand.size_bytes // written.chunks)
+    scratch = written.scratch_chunks * slot_bytes * (2 if execution.packets else 1)
+    return Program(schedule, written.data, inplace, written.threadblocks, written.operations, scratch, written.chunks)
