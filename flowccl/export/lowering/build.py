@@ -31,7 +31,6 @@ from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule
 
-
 I64 = NDArray[np.int64]
 _CROWDED = 40  # operations of a threadblock beyond which others wait for messages that nothing uses soon
 _TRIED = 4  # of those others
