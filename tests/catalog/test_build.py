@@ -91,8 +91,8 @@ def _fails_at_one(number):
 
 
 def test_nothing_is_written_where_every_case_fails(tmp_path):
-    options = replace(OPTIONS, collectives=("allgather",), high_bytes=64_000, sms=1)
-    with pytest.raises(NothingFoundError, match="every case failed: mscclpp can run none"):
+    options = replace(OPTIONS, collectives=("allgather",), high_bytes=64_000, steps=0)
+    with pytest.raises(NothingFoundError, match="every case failed: no schedule found"):
         build_catalog(machine("ring:4"), tmp_path / "plans", options, TaskEngine(jobs=1))
     assert files(tmp_path / "plans") == {}
 

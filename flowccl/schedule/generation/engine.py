@@ -137,7 +137,7 @@ class Engine:
         if costs is not None:  # a switch reduces what others have only once these have said that they have begun
             soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
         root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
-        before, after, row, from_end = self._waits(count)
+        before, after, row, from_end = self.waits
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
         return MessageArrays(
             rank=none,
@@ -166,14 +166,26 @@ class Engine:
             from_end=from_end,
         )
 
-    def _waits(self, count: int) -> Waits:
+    @property
+    def waits(self) -> Waits:
         """Which messages wait for which; kept with the schedule, unless messages are joined here."""
+        count = len(self._first)
         if self.message is not None:
             return _waits(self.schedule, self._of, count)
         if "waits" not in self.schedule.cache:
             self.schedule.cache["waits"] = _waits(self.schedule, self._of, count)
         known: Waits = self.schedule.cache["waits"]
         return known
+
+
+def timed_like(schedule: Schedule, other: Schedule) -> Schedule | None:
+    """Return a schedule with the messages of another, valid one, in the same order, with the times of the engine.
+
+    It has the same transfers, but chunks of other sizes or another machine with the same links.
+    """
+    known = Engine(other, other.execution)
+    schedule.cache["waits"] = known.waits
+    return Engine(schedule, other.execution).run(other.start_ps)
 
 
 def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
