@@ -295,7 +295,7 @@ def _along_paths(machine: Machine, path: Callable[[Machine, int, int], list[int]
 
 
 def _along_trees(machine: Machine, tree: Tree, demand: Demand) -> list[Row]:
-    """Blocks go down the trees of their owners; reductions go up first. Owners are ranks, by the number of the block."""
+    """Blocks go down the trees of their owners; reductions go up first. Block r belongs to rank r."""
     rows: list[Row] = []
     reduces, copies = demand.collective != "allgather", demand.collective != "reduce_scatter"
     edges: dict[tuple[int, int], list[Hop]] = {}

@@ -139,7 +139,6 @@ class Engine:
             soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
         root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
         before, after, row, from_end = self._waits(count)
-        in_time = np.maximum(lead[before] + 1 - self._takes_ps[after], 0)  # to leave before the other one arrives
         into_ptr, into = _accumulators(schedule, of, end)
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
         return Messages(
@@ -166,7 +165,7 @@ class Engine:
             hop_GBps=GBps,
             after_ptr=np.searchsorted(before, np.arange(count + 1)).astype(np.int64),
             after=after,
-            after_ps=np.where(from_end, arrival[row], in_time) if len(arrival) else in_time,
+            after_ps=np.where(from_end, arrival[row] if len(arrival) else 0, 0),
             from_end=from_end,
         )
 

@@ -374,7 +374,7 @@ def _release(
         if messages.from_end[k] != (left_ps >= 0):
             continue
         ready = worked_ps if worked_ps >= 0 else left_ps + messages.after_ps[k]
-        earliest[j] = max(earliest[j], ready if messages.from_end[k] else now + messages.after_ps[k])
+        earliest[j] = max(earliest[j], ready if messages.from_end[k] else now)
         missing[j] -= 1
         if missing[j] == 0:
             put(queue, max(earliest[j], now), j)
