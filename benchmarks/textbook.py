@@ -287,10 +287,11 @@ def _along_paths(machine: Machine, path: Callable[[Machine, int, int], list[int]
         stops = path(machine, a, b)
         if any(not math.isfinite(machine.distance(u, v)) for u, v in pairwise(stops)):
             return []
-        gpus = [stops[0]]
+        stage = -len(stops) * machine.topology.num_gpus  # of a leg; a path has fewer hops than that
         for u, v in pairwise(stops):
-            gpus += machine.path(u, v)[1:]
-        rows += [(k, machine.routes[u, v], chunk, False) for k, (u, v) in enumerate(pairwise(gpus))]
+            stage += machine.topology.num_gpus
+            hops = enumerate(pairwise(machine.path(u, v)))
+            rows += [(stage + k, machine.routes[hop], chunk, False) for k, hop in hops]
     return rows
 
 

@@ -23,8 +23,8 @@ def has_simgrid() -> bool:
 def flows(schedule: Schedule) -> dict[str, Any]:
     """The messages of a schedule as flows; their times follow from what they wait for, not from the schedule.
 
-    A message waits for the data that it sends, for the message before it on the port or in the group of threadblocks of
-    its sender if they do not overlap there, and for its turn in the proxy. Otherwise flows share links fairly. What
+    A message waits for the data that it sends, for the message before it on every link and in the group of threadblocks
+    of its sender if they do not overlap there, and for its turn in the proxy. Otherwise flows share links fairly. What
     happens after the last byte takes as long as in the schedule.
     """
     timing, costs, topology = schedule.timing, schedule.costs, schedule.topology
@@ -50,7 +50,7 @@ def flows(schedule: Schedule) -> dict[str, Any]:
         i = int(first[n])
         route = list(schedule.routes.links(int(schedule.route[i])))
         is_proxied = costs is not None and bool(costs.is_proxied[i])
-        keys = [("port", route[0], 0)] if costs is None else []
+        keys = [("link", link, 0) for link in route]
         if costs is not None and schedule.issuer[i] >= 0 and not is_proxied:
             keys.append(("group", int(source[i]), int(schedule.issuer[i])))
         for key in keys:
