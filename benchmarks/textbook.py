@@ -201,7 +201,7 @@ def _others_first(machine: Machine, host: int) -> list[int]:
 TREES: dict[str, Tree] = {"direct": direct, "ring": ring, "two-level": two_level, "two-level NVLS": two_level_nvls}
 
 
-# -- paths: how a block of an alltoall gets from its source to its destination --------------------------------------
+# -- paths: how a block of an alltoall gets from its source to its destination; each leg is a stage ------------------
 
 
 def straight(machine: Machine, a: int, b: int) -> list[int]:
@@ -213,21 +213,21 @@ def pxn(machine: Machine, a: int, b: int) -> list[int]:
     """The blocks of a host for a GPU are collected by the GPU on its rail, which sends them in one message."""
     (h, _), (there, position) = machine.place[a], machine.place[b]
     ranks = machine.hosts[h]
-    return [a, b] if h == there else [a, ranks[position % len(ranks)], b]
+    return [a, b, b] if h == there else [a, ranks[position % len(ranks)], b]
 
 
 def from_the_rail(machine: Machine, a: int, b: int) -> list[int]:
     """A GPU sends its blocks for another host in one message to the GPU on its rail, which sends them on."""
     (h, position), (there, _) = machine.place[a], machine.place[b]
     ranks = machine.hosts[there]
-    return [a, b] if h == there else [a, ranks[position % len(ranks)], b]
+    return [a, a, b] if h == there else [a, ranks[position % len(ranks)], b]
 
 
 def one_message_per_pair_of_hosts(machine: Machine, a: int, b: int) -> list[int]:
     """All blocks from one host to another are collected by one GPU, cross in one message, and are sent on."""
     (h, _), (there, _) = machine.place[a], machine.place[b]
     if h == there:
-        return [a, b]
+        return [a, b, b, b]
     rail = (h + there) % min(len(machine.hosts[h]), len(machine.hosts[there]))
     return [a, machine.hosts[h][rail], machine.hosts[there][rail], b]
 
@@ -287,9 +287,8 @@ def _along_paths(machine: Machine, path: Callable[[Machine, int, int], list[int]
         stops = path(machine, a, b)
         if any(not math.isfinite(machine.distance(u, v)) for u, v in pairwise(stops)):
             return []
-        stage = -len(stops) * machine.topology.num_gpus  # of a leg; a path has fewer hops than that
-        for u, v in pairwise(stops):
-            stage += machine.topology.num_gpus
+        for leg, (u, v) in enumerate(pairwise(stops)):
+            stage = leg * machine.topology.num_gpus  # a path has fewer hops
             hops = enumerate(pairwise(machine.path(u, v)))
             rows += [(stage + k, machine.routes[hop], chunk, False) for k, hop in hops]
     return rows
