@@ -88,13 +88,15 @@ def test_textbook_alltoall_sends_few_messages_over_the_nic():
     assert found["one message per pair of hosts"] == 2
 
 
-@pytest.mark.parametrize("name", ["rail:2x2", "ring:4", "dgx_h100:1"])
-@pytest.mark.parametrize("collective", runtime.COLLECTIVES)
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [("dgx_h100:1", "allreduce"), *((name, c) for name in ("rail:2x2", "ring:4") for c in runtime.COLLECTIVES)],
+)
 def test_textbook_schedules_are_valid(name: str, collective: str):
     topology = used_by(machine(name), MSCCLPP, in_network=True)
     carrier, valid = Carrier(MSCCLPP, topology, 32), set()
     for draft in textbook_schedules(topology, collective, 64 * 1024):
-        if draft.demand.pieces <= 2:
+        if draft.demand.pieces == 1:
             timed = carrier(draft)
             assert timed is not None, draft.method
             assert verify(timed) == []

@@ -25,7 +25,7 @@ from tests.strategies import demands, topologies
 
 MSCCLPP = PROFILES["mscclpp"]
 US = 1_000_000  # picoseconds
-RANDOM = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+RANDOM = settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 METHODS = ("direct", "tree", "ring", "greedy")
 
 

@@ -43,6 +43,7 @@ def flows(schedule: Schedule) -> dict[str, Any]:
     for root, row in zip(*(rows.tolist() for rows in feeding(schedule)), strict=True):
         needs[of[timing.root_transfer[root]]].add(int(of[timing.end_transfer[row]]))
     behind: list[set[int]] = [set() for _ in first]
+    order: list[set[int]] = [set() for _ in first]
     turn: list[set[int]] = [set() for _ in first]
     queues: dict[tuple[str, int, int], list[int]] = {}
     messages = []
@@ -54,8 +55,11 @@ def flows(schedule: Schedule) -> dict[str, Any]:
         if costs is not None and schedule.issuer[i] >= 0 and not is_proxied:
             keys.append(("group", int(source[i]), int(schedule.issuer[i])))
         for key in keys:
-            before = [m for m in queues.setdefault(key, []) if end[first[m]] <= begin[i]]
-            behind[n] |= set(before[-1:])
+            before = {m for m in queues.setdefault(key, []) if end[first[m]] <= begin[i]}
+            if key[0] == "link":
+                order[n] |= before
+            else:
+                behind[n] |= before
             queues[key].append(n)
         if is_proxied:
             line = queues.setdefault(("proxy", int(source[i]), 0), [])
@@ -72,6 +76,7 @@ def flows(schedule: Schedule) -> dict[str, Any]:
                 "bytes": int(wire[i]),
                 "after": sorted(needs[n] - {n}),
                 "behind": sorted(behind[n]),
+                "order": sorted(order[n] - behind[n]),
                 "turn": sorted(turn[n]),
                 "lead_us": int(lead[i]) / 1e6,
                 "then_us": int(arrival[i] - end[i]) / 1e6,

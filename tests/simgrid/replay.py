@@ -6,6 +6,7 @@ Reads a JSON value from the standard input: `links`, the bandwidth of each link 
     bytes    what crosses them
     after    messages that must have arrived before it begins
     behind   messages whose last byte must have left before it begins
+    order    messages whose last byte must have left before its first byte leaves
     turn     messages that must have led before it begins to lead
     lead_us  the time from its begin until its first byte leaves
     then_us  the time from its last byte until it has arrived: latency, signal, and work at the receiver
@@ -28,7 +29,7 @@ CONFIG = (  # CM02 without factors: bandwidths are those of the links, shared ma
     "--cfg=network/crosstraffic:0",
     "--log=root.thres:error",
 )
-STEPS = {"after": "arrived", "behind": "left", "turn": "led"}  # what a message waits for: when that happens
+STEPS = {"after": "arrived", "behind": "left", "turn": "led", "order": "left"}  # what is waited for: a step
 
 
 class Steps:
@@ -42,11 +43,11 @@ class Steps:
                     self.waiting[step][other] += 1
         self.signs = {step: [Semaphore(0) for _ in messages] for step in STEPS.values()}
 
-    def wait(self, message: dict) -> None:
-        """Wait for everything that a message waits for."""
-        for name, step in STEPS.items():
+    def wait(self, message: dict, *names: str) -> None:
+        """Wait for some of the things that a message waits for."""
+        for name in names:
             for other in message[name]:
-                self.signs[step][other].acquire()
+                self.signs[STEPS[name]][other].acquire()
 
     def done(self, step: str, number: int) -> None:
         """Tell all messages that wait for a step of a message."""
@@ -70,9 +71,10 @@ def main() -> None:
 
     def send(n: int) -> None:
         message = case["messages"][n]
-        steps.wait(message)
+        steps.wait(message, "after", "behind", "turn")
         this_actor.sleep_for(message["lead_us"])
         steps.done("led", n)
+        steps.wait(message, "order")
         Comm.sendto(*ends[n], message["bytes"])
         steps.done("left", n)
         this_actor.sleep_for(message["then_us"])
