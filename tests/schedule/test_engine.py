@@ -92,7 +92,7 @@ def test_what_the_carrier_returns_is_valid(draft: Schedule, sms: int):
 @RANDOM
 @given(drafts(overheads=False, on_runtime=False))
 def test_with_the_order_of_a_schedule_the_engine_finds_all_of_its_messages(draft: Schedule):
-    """Without reductions nothing waits in a circle, so that there is always an answer."""
+    """Without reductions nothing waits in a cycle, so that there is always an answer."""
     timed = Engine(draft).run()
     if not draft.demand.reduces:
         assert timed is not None

@@ -192,14 +192,14 @@ def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
         rows.append((x, y, pairs.x if ended else np.zeros(len(x), dtype=np.int64), np.full(len(x), ended)))
     x, y, row = (np.concatenate([part[k] for part in rows]).astype(np.int64) for k in range(3))
     from_end: NDArray[np.bool_] = np.concatenate([part[3] for part in rows])
-    ordered = from_end if from_end.all() else from_end | ~_in_circles(x, y, count)
+    ordered = from_end if from_end.all() else from_end | ~_in_cycles(x, y, count)
     keep = np.flatnonzero((x != y) & ordered)
     keep = keep[np.lexsort((y[keep], x[keep]))]
     return x[keep], y[keep], row[keep], from_end[keep]
 
 
-def _in_circles(x: I64, y: I64, count: int) -> NDArray[np.bool_]:
-    """Which pairs (before, after) are part of a circle."""
+def _in_cycles(x: I64, y: I64, count: int) -> NDArray[np.bool_]:
+    """Which pairs (before, after) are part of a cycle."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
