@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-run test-gpu test-gpu-all test-browser check format docs clean
+.PHONY: demo test test-slow test-run test-simgrid test-gpu test-gpu-all test-browser check format docs clean
 
 # From a machine to a file that MSCCL++ loads, each step with its own command.
 demo: $(READY)
@@ -37,6 +37,10 @@ test-gpu: $(GPU_READY)
 
 test-gpu-all: $(GPU_READY)
 	$(GPU_PYTHON) -m pytest -q -s tests/gpu
+
+# Schedules replayed in SimGrid, which comes from the system: apt-get install python3-simgrid (with libsimgrid-dev 3.32).
+test-simgrid: $(READY)
+	$(BIN)/python -m pytest -q -rs -s tests/simgrid
 
 # Tests of reports in Chromium, which comes from the system: apt-get install chromium. Installs Playwright first.
 test-browser: $(READY)

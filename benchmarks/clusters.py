@@ -175,7 +175,7 @@ def _load() -> None:
 def measure(row: Row, options: dict[str, Any]) -> dict[str, Any]:
     """Synthesize a row with auto, with the baselines, and for MSCCL++."""
     _reset_peak()
-    _forget()
+    forget()
     started = time.monotonic()
     topology, size = row.topology, parse_bytes(row.size)
     try:
@@ -200,7 +200,7 @@ def measure(row: Row, options: dict[str, Any]) -> dict[str, Any]:
 def _baseline_us(name: str, row: Row, topology: Topology, options: dict[str, Any]) -> float | None:
     """The completion time of a baseline with its best number of chunks; None where it does not apply."""
     size, limits = parse_bytes(row.size), {"seed": options["seed"], "gap": 0.005}
-    _forget()
+    forget()
     try:
         if name == HALVES:
             return halves_us(topology, row.collective, size, time_limit_s=options["time_limit"], **limits)
@@ -214,7 +214,7 @@ def _baseline_us(name: str, row: Row, topology: Topology, options: dict[str, Any
 
 def _runtime_us(row: Row, topology: Topology, options: dict[str, Any]) -> float | None:
     """The time of the program that `synth --for mscclpp` finds; None where it finds none."""
-    _forget()
+    forget()
     try:
         found = synthesize(
             topology,
@@ -229,7 +229,7 @@ def _runtime_us(row: Row, topology: Topology, options: dict[str, Any]) -> float 
     return None if found.lowered is None else found.lowered.program_us
 
 
-def _forget() -> None:
+def forget() -> None:
     """Forget the plans of earlier searches: each begins as in a process of its own, whichever comes first."""
     for known in gc.get_objects():
         if isinstance(known, functools._lru_cache_wrapper) and known.__module__.startswith(_PLANNING):

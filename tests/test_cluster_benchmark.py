@@ -64,7 +64,7 @@ def test_no_search_finds_the_plans_of_another_one() -> None:
     topology = machine("dgx_a100:2")
     hierarchy(topology)
     assert hierarchy.cache_info().currsize
-    clusters._forget()
+    clusters.forget()
     assert not hierarchy.cache_info().currsize
 
 

@@ -152,6 +152,8 @@ class PortfolioSearch:
             return [1]  # its one step takes long, so it waits until the others have worked
         if traits_of(name).continues_others and len(self.methods) > 1:
             leaders = sorted((arm for arm in self.arms if arm.best is not None), key=lambda arm: arm.best_ps)
+            if not leaders:  # nothing was found yet
+                return []
             few = min(arm.count for arm in leaders if arm.best_ps <= 1.01 * leaders[0].best_ps)
             wanted = [few, leaders[0].count]
             if leaders[0] is mine[-1]:  # it leads, so it raises the count itself

@@ -195,7 +195,9 @@ class Schedule:
         """When each link is busy, and when each transfer arrives at each of its ends."""
         leader = self.leader if self.has_messages else None
         bytes_of = self.sent_bytes if self.costs is None else self.costs.wire_bytes
-        return replay(self.topology, self.shape, bytes_of, self.route, self.start_ps, leader, self.reduce, self.costs)
+        rate = self.rate_GBps if self.rate_GBps.any() else None
+        columns = self.route, self.start_ps, leader, self.reduce
+        return replay(self.topology, self.shape, bytes_of, *columns, self.costs, rate)
 
     @cached_property
     def finish_ps(self) -> int:

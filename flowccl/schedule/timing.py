@@ -66,11 +66,13 @@ def replay(
     leader: NDArray[np.int64] | None = None,
     adds: NDArray[np.bool_] | None = None,
     costs: MessageTimes | None = None,
+    rate_GBps: NDArray[np.float64] | None = None,
 ) -> Timing:
     """Return the timing of transfers of `size_bytes` on `route` from `start_ps`; `adds` marks those that reduce.
 
     `leader` is the first transfer of each transfer's message, and `size_bytes` then is the size of the message; None if
-    there are no messages. `costs` are those of a runtime.
+    there are no messages. `costs` are those of a runtime, which know the rates that the schedule chose; without a
+    runtime, `rate_GBps` are these rates, 0 where it chose none.
     """
     hop_transfer, hop = spread(shape.routes.ptr, route)
     hop_ptr = np.concatenate(([0], np.cumsum(np.diff(shape.routes.ptr)[route]))).astype(np.int64)
@@ -84,6 +86,8 @@ def replay(
     segment_GBps = shape.segment_GBps[segment]
     if costs is not None:
         segment_GBps = np.minimum(segment_GBps, costs.rate_GBps[segment_transfer])
+    elif rate_GBps is not None:
+        segment_GBps = np.minimum(segment_GBps, np.where(rate_GBps > 0, rate_GBps, np.inf)[segment_transfer])
     duration = busy_times_ps(size_bytes[segment_transfer], segment_GBps)
     if topology.has_overheads:
         own = topology.link_overhead_ps[link] + busy_times_ps(size_bytes[hop_transfer], topology.link_GBps[link])

@@ -64,7 +64,7 @@ class Engine:
         done, start, rate, issuer, receiver, work_from = run_engine(messages, shares, float(least), int(give_up_ps))
         if not done:
             return None
-        return replace(
+        found = replace(
             self._timed,
             start_ps=start[of],
             issuer=issuer[of],
@@ -72,6 +72,7 @@ class Engine:
             work_from_ps=work_from[of],
             rate_GBps=np.where(rate < messages.rate_GBps, rate, 0.0)[of],
         )
+        return found if _keeps_reductions(self.schedule, found) else None
 
     @cached_property
     def tail_ps(self) -> I64:
@@ -138,6 +139,7 @@ class Engine:
             soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
         root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
         before, after, row, from_end = self.waits
+        into_ptr, into = _accumulators(schedule, of, end)
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
         return MessageArrays(
             rank=none,
@@ -150,7 +152,8 @@ class Engine:
             overhead_ps=none if costs is None else costs.overhead_ps[first],
             work_ps=none if costs is None else costs.work_ps[first],
             arrive_ps=last,
-            accumulator=_accumulators(schedule, first, end),
+            into_ptr=into_ptr,
+            into=into,
             source=np.where(shape.reduces_inside[route], end, root).astype(np.int32),
             target=end.astype(np.int32),
             proxied=np.zeros(count, dtype=np.bool_) if costs is None else costs.is_proxied[first],
@@ -183,15 +186,15 @@ def timed_like(schedule: Schedule, other: Schedule) -> Schedule | None:
 
     It has the same transfers, but chunks of other sizes or another machine with the same links.
     """
-    known = Engine(other, other.execution)
-    schedule.cache["waits"] = known.waits
+    schedule.cache["waits"] = Engine(other, other.execution).waits
+    schedule.cache["leaves first"] = _leaves_first(other)
     return Engine(schedule, other.execution).run(other.start_ps)
 
 
 def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
     """Which messages wait for which: (message, message that waits, end row of the first, whether for its arrival).
 
-    Two messages that each must start before the other one arrives are not ordered: both start when they can.
+    Messages that each must leave before another one of them arrives are not ordered: all start when they can.
     """
     timing, rows = schedule.timing, []
     for pairs in data_pairs(schedule):
@@ -201,24 +204,42 @@ def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
         rows.append((x, y, pairs.x if ended else np.zeros(len(x), dtype=np.int64), np.full(len(x), ended)))
     x, y, row = (np.concatenate([part[k] for part in rows]).astype(np.int64) for k in range(3))
     from_end: NDArray[np.bool_] = np.concatenate([part[3] for part in rows])
-    mutual = ~from_end
-    if mutual.any():
-        mutual &= np.isin(x * count + y, y * count + x)
-    keep = np.flatnonzero((x != y) & ~mutual)
+    ordered = from_end if from_end.all() else from_end | ~_in_cycles(x, y, count)
+    keep = np.flatnonzero((x != y) & ordered)
     keep = keep[np.lexsort((y[keep], x[keep]))]
     return x[keep], y[keep], row[keep], from_end[keep]
 
 
-def _accumulators(schedule: Schedule, first: I64, end: NDArray[np.int32]) -> I64:
-    """A number for each chunk that a GPU reduces messages into; -1 for messages that are stored.
+def _in_cycles(x: I64, y: I64, count: int) -> NDArray[np.bool_]:
+    """Which pairs (before, after) are part of a cycle."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
 
-    The first chunk stands for all chunks of a message.
-    """
-    reduces = np.flatnonzero(schedule.reduce[first])
-    key = schedule.chunk[first[reduces]].astype(np.int64) * len(schedule.topology.nodes) + end[reduces]
-    number = np.full(len(first), -1, dtype=np.int64)
-    number[reduces] = np.unique(key, return_inverse=True)[1].reshape(-1)
-    return number
+    graph = csr_matrix((np.ones(len(x), dtype=np.int8), (x, y)), (count, count))
+    _, part = connected_components(graph, connection="strong")
+    return np.asarray(part[x] == part[y])
+
+
+def _leaves_first(schedule: Schedule) -> list[tuple[I64, I64]]:
+    """Pairs (root row, end row): the data leaves the node before other data arrives there."""
+    return [(pairs.x, pairs.y) for pairs in data_pairs(schedule) if pairs.sooner == "root_from_ps"]
+
+
+def _keeps_reductions(draft: Schedule, timed: Schedule) -> bool:
+    """Whether everything that leaves before data arrives at its node in one schedule does so in the other one."""
+    if "leaves first" not in draft.cache:
+        draft.cache["leaves first"] = _leaves_first(draft)
+    leaves, arrives = timed.timing.root_from_ps, timed.timing.end_arrival_ps
+    return all(bool(np.all(leaves[x] < arrives[y])) for x, y in draft.cache["leaves first"])
+
+
+def _accumulators(schedule: Schedule, of: I64, end: NDArray[np.int32]) -> tuple[I64, I64]:
+    """For each message, pointer and number of each chunk of a GPU that it is reduced into."""
+    reduces = np.flatnonzero(schedule.reduce)
+    reduces = reduces[np.argsort(of[reduces], kind="stable")]
+    key = schedule.chunk[reduces].astype(np.int64) * len(schedule.topology.nodes) + end[of[reduces]]
+    ptr = np.searchsorted(of[reduces], np.arange(len(end) + 1)).astype(np.int64)
+    return ptr, np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _rigid_routes(schedule: Schedule) -> NDArray[np.bool_]:
@@ -250,6 +271,7 @@ def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[I64, I64, F64, I64
     resource = shape.routes.link[hop].astype(np.int64)
     offset = timing.hop_from_ps[row] - (schedule.start_ps[first] + lead)[message]
     takes, GBps, weight = timing.hop_to_ps[row] - timing.hop_from_ps[row], timing.hop_GBps[row], shape.hop_weight[hop]
+    alone = np.where(topology.link_overhead_ps[resource] > 0, topology.link_GBps[resource], GBps)  # one at a time
     if topology.limits:
         pointer, limit = topology.link_limits
         times = np.diff(pointer)[resource]
@@ -258,11 +280,13 @@ def _hops(schedule: Schedule, first: I64, lead: I64) -> tuple[I64, I64, F64, I64
         which = len(topology.links) + limit[np.repeat(pointer[:-1][resource], times) + inside].astype(np.int64)
         message, resource = np.append(message, message[again]), np.append(resource, which)
         offset, takes = np.append(offset, offset[again]), np.append(takes, takes[again])
-        GBps, weight = np.append(GBps, GBps[again]), np.append(weight, weight[again])
+        GBps, weight = np.append(alone, GBps[again]), np.append(weight, weight[again])
         key = np.stack((message, resource, offset, takes), axis=1)  # links of a limit at the same time are one hop
         once, chosen, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
         weight, GBps = np.bincount(inverse.reshape(-1), weight).astype(np.float64), GBps[chosen]
         message, resource, offset, takes = once.T.copy()
+    else:
+        GBps = alone
     order = np.argsort(message, kind="stable")
     ptr = np.searchsorted(message[order], np.arange(len(first) + 1)).astype(np.int64)
     return ptr, resource[order], weight[order], offset[order], takes[order], GBps[order]

@@ -50,7 +50,8 @@ class MessageArrays(NamedTuple):
     overhead_ps: I64
     work_ps: I64
     arrive_ps: I64  # from the last byte until it is whole at the end that works
-    accumulator: I64  # what the work reduces into, one message after the other; -1: nothing
+    into_ptr: I64
+    into: I64  # what the work reduces into, one message after the other
     source: I32
     target: I32
     proxied: Bool
@@ -288,9 +289,11 @@ def _try_work(
     messages: MessageArrays, shares: Shares, state: _State, accumulator_free: I64, i: int, now: int
 ) -> tuple[int, int]:
     """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0)."""
-    into, target, group = messages.accumulator[i], messages.target[i], -1
-    if into >= 0 and accumulator_free[into] > now:
-        return 0, accumulator_free[into]
+    target, group, free = messages.target[i], -1, now
+    for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
+        free = max(free, accumulator_free[messages.into[k]])
+    if free > now:
+        return 0, free
     end = now + messages.work_ps[i]
     if shares.groups:
         group = _best_group(state, shares, target, now, shares.receive_operations, -1)
@@ -301,8 +304,8 @@ def _try_work(
         place = target * shares.groups + group
         state.group_free[place] = end
         state.group_operations[place] += shares.receive_operations
-    if into >= 0:
-        accumulator_free[into] = end
+    for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
+        accumulator_free[messages.into[k]] = end
     state.receiver[i], state.work_from[i] = group, now
     return -1, end
 
@@ -404,8 +407,8 @@ def run_engine(
     child, sibling = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     missing = np.zeros(count, dtype=np.int64)
     accumulators = 0
-    for i in range(count):
-        accumulators = max(accumulators, messages.accumulator[i] + 1)
+    for k in range(len(messages.into)):
+        accumulators = max(accumulators, messages.into[k] + 1)
     accumulator_free = np.zeros(accumulators, dtype=np.int64)
     for k in range(len(messages.after)):
         missing[messages.after[k]] += 1

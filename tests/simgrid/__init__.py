@@ -1,0 +1,1 @@
+"""Schedules replayed in SimGrid (`make test-simgrid`)."""
