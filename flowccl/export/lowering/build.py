@@ -368,9 +368,9 @@ class Builder:
         last: dict[tuple[int, int], int] = defaultdict(int)
         for action in self.actions:
             m = action.message
-            until = self.times.issued[m] if action.kind == SEND else self.times.usable[m] if action.kind == WORK else 0
+            ends = {SEND: self.times.issued, WORK: self.times.usable, PACK: self.times.posted}.get(action.kind)
             key = action.rank, action.block
-            last[key] = max(last[key], until, action.time if action.kind == PACK else 0)
+            last[key] = max(last[key], 0 if ends is None else ends[m])
         return last
 
     def _own_copies(self) -> Iterator[Action]:
