@@ -7,7 +7,7 @@ operations that depend on it, and data from the signal that announces it.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowccl.export.lowering.actions import FLUSH, MASK, PACK, POST, SEND, SIGNAL, WAIT, Action, Range
+from flowccl.export.lowering.actions import FLUSH, MASK, POST, SEND, SIGNAL, WAIT, Action, Range
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
 from flowccl.schedule.placement import BUFFER_BITS
 

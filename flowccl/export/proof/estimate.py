@@ -65,8 +65,11 @@ def step_times(
 
 
 class _Simulation:
-    def __init__(self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool) -> None:
-        self.program, self.network, self.chunk_bytes, self.keeps_starts = program, network, chunk_bytes, keeps_starts
+    def __init__(
+        self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool
+    ) -> None:
+        self.program, self.network = program, network
+        self.chunk_bytes, self.keeps_starts = chunk_bytes, keeps_starts
         count = len(program.operations)
         self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
         self.waits, self.since = [0] * count, [0] * count
@@ -155,9 +158,7 @@ class _Simulation:
     def _bytes(self, operation: Operation) -> int:
         return operation.size * self.chunk_bytes * (2 if operation.packets else 1)
 
-    def _choices(
-        self, now: int, n: int
-    ) -> Iterator[tuple[int, SimulatedRoute | None, int, list[_Use], float]]:
+    def _choices(self, now: int, n: int) -> Iterator[tuple[int, SimulatedRoute | None, int, list[_Use], float]]:
         """Yield (step, route, time before the bytes flow, uses of links, highest rate) for each route."""
         operation, network = self.program.operations[n], self.network
         size = self._bytes(operation)
@@ -196,7 +197,7 @@ class _Simulation:
         links = {route.hops[-1][0] for route in out} | {out[0].hops[0][0]}
         if loads:
             links |= {route.hops[0][0] for route in into} | {into[0].hops[-1][0]}
-        most = min(min(route.GBps for route in (*into, *out)), network.threadblock_GBps(packets=False))
+        most = min(network.threadblock_GBps(packets=False), *(route.GBps for route in (*into, *out)))
         most = operation.GBps or (most / 2 if loads else most)
         busy = busy_ps(size, most)
         lead = max(route.overhead_ps for route in out) if self.is_first[n] else 0
@@ -254,13 +255,14 @@ class _Simulation:
         late = 0 if operation.size else self.late.get((operation.rank, operation.block, peer), 0)
         return late + route.latency_ps + (0 if operation.packets else route.signal_ps)
 
-
     def _is_proxied(self, operation: Operation, peer: int) -> bool | None:
         """Return whether a step tells another GPU something through the proxy of a NIC; None if it does not say so."""
         if operation.is_proxied is not None:
             return operation.is_proxied
-        kinds = [key[3] == "port" for key in operation.pushes if isinstance(key, tuple) and key[:3:2] == ("signal", peer)]
-        return kinds[0] if kinds else None
+        for key in operation.pushes:
+            if isinstance(key, tuple) and len(key) == 5 and (key[0], key[2]) == ("signal", peer):
+                return bool(key[3] == "port")
+        return None
 
 
 def _entries(program: RuntimeProgram, before: list[list[int]]) -> list[bool]:
