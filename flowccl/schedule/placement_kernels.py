@@ -159,9 +159,9 @@ def place_chunks(
                     key = node * chunks + chunk[e]
                     if key in wanted:
                         wanted[key] -= 1
-                        same &= not is_reduced[chunk[e]] or wanted[key] == 0
+                        same &= bool(not is_reduced[chunk[e]] or wanted[key] == 0)
                     else:
-                        same &= keeps_own and key in has and has[key] < 0
+                        same &= bool(keeps_own and key in has and has[key] < 0)
             for e in range(low, high):
                 for j in range(ends):
                     d, key = delivery_ptr[m] + (e - low) * ends + j, end[end_ptr[m] + j] * chunks + chunk[e]

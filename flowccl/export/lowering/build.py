@@ -210,7 +210,8 @@ class Builder:
         return first
 
     def _packer(self, m: int) -> int:
-        return max(self.issuer[m], 0)
+        group: int = max(self.issuer[m], 0)
+        return group
 
     def _waiting_groups(self) -> list[tuple[int, int]]:
         """Return the group that waits for each message inside a host, and when: END if nothing uses the data."""
@@ -317,11 +318,11 @@ class Builder:
         if not rows_of:
             return
         dst, group = self.end[self.end_ptr[m]], max(self.receiver[m], 0)
-        columns = [[column[d] for d in rows_of] for column in (self.arrives, self.place, self.added)]
+        arrives, place, added = ([column[d] for d in rows_of] for column in (self.arrives, self.place, self.added))
         for part in range(self.width):
             work = self._add(WORK, dst, group * self.width + part, self.work_time[m], "", m)
             work.tie = self.times.usable[m]
-            work.ranges = part_ranges(*columns, self.width, part)
+            work.ranges = part_ranges(arrives, place, added, self.width, part)
 
     def _members(self, m: int) -> tuple[int, ...]:
         """Return the GPUs of the group of an operation of a switch."""
