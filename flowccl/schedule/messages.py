@@ -17,7 +17,7 @@ MEMORY, NIC, STORE_TO_ALL, REDUCE_IN_SWITCH = range(4)
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
+class MessageTable:
     """The messages of a schedule, ordered by their first transfers.
 
     Message m carries the transfers `transfer[ptr[m]:ptr[m + 1]]` in their order, and goes to the GPUs
@@ -41,7 +41,7 @@ class Messages:
         return len(self.first)
 
 
-def messages_of(schedule: "Schedule", is_proxied: NDArray[np.bool_]) -> Messages:
+def messages_of(schedule: "Schedule", is_proxied: NDArray[np.bool_]) -> MessageTable:
     """Return the messages of a schedule; `is_proxied` are the transfers that the proxy of a NIC sends."""
     leader = schedule.leader
     first = np.flatnonzero(leader == np.arange(len(schedule)))
@@ -58,7 +58,7 @@ def messages_of(schedule: "Schedule", is_proxied: NDArray[np.bool_]) -> Messages
     if len(first):
         src = np.where(shape.reduces_inside[route], end[end_ptr[:-1]], root[root_ptr[:-1]])
     delivery_ptr = _pointers(np.diff(ptr) * ends)
-    return Messages(first, ptr, transfer, kind.astype(np.int8), src, root_ptr, root, end_ptr, end, delivery_ptr)
+    return MessageTable(first, ptr, transfer, kind.astype(np.int8), src, root_ptr, root, end_ptr, end, delivery_ptr)
 
 
 def _pointers(size: I64) -> I64:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.schedule.messages import NIC, Messages
+from flowccl.schedule.messages import NIC, MessageTable
 
 if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
@@ -76,7 +76,7 @@ def positions(demand: "Demand") -> tuple[I64, I64]:
 
 def places_of(
     schedule: "Schedule",
-    messages: Messages,
+    messages: MessageTable,
     usable_ps: I64 | None = None,
     *,
     packets: bool = False,
@@ -128,7 +128,7 @@ def places_of(
     return Places(*found[:-1], None if entry < 0 else (int(messages.transfer[entry]), node))
 
 
-def copied_bytes(schedule: "Schedule", messages: Messages, places: Places) -> tuple[I64, I64]:
+def copied_bytes(schedule: "Schedule", messages: MessageTable, places: Places) -> tuple[I64, I64]:
     """Return, for the message of each transfer, the bytes that its sender packs and that its receiver unpacks."""
     size = schedule.demand.chunk_bytes[schedule.chunk[messages.transfer]]
     number = np.repeat(np.arange(len(messages)), np.diff(messages.ptr))
