@@ -22,6 +22,7 @@ from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.loading import MethodLoader
+from flowccl.lowered import Lowered, lower_for
 from flowccl.memory import MemoryWatch, check_memory, most_deliveries
 from flowccl.methods.registry import REGISTRY, info_of, load_method
 from flowccl.problem import Problem
@@ -145,8 +146,10 @@ def synthesize(
         found += with_fewer_chunks(leanest(found, best, later), later, search.schedule_with)
     if lanes is not None:
         found, best = [on_trunks(one, lanes) for one in found], _verified(on_trunks(best, lanes))
-    lowered = None
     best = leanest(found, best, later)
+    lowered = None
+    if not target.is_ideal:
+        best, lowered = _with_program([best, *sorted(found, key=lambda one: one.finish_ps)], target, task.sms)
     metrics = measure(best)
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds, memory = context.budget.elapsed_s, _peak_memory_MB()
@@ -246,6 +249,17 @@ def _inner(context: SearchContext) -> SearchContext:
 def _bounded(topology: Topology, target: RuntimeProfile, problem: Problem) -> Problem:
     """The problem of which a lower bound holds for every schedule that the runtime can carry out."""
     return problem if target.is_ideal else Problem(least_costs(topology, target), problem.demand)
+
+
+def _with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None) -> tuple[Schedule, Lowered]:
+    """The first schedule that the runtime can run, and its program."""
+    problem = ""
+    for schedule in found:
+        try:
+            return schedule, lower_for(schedule, target, sms)
+        except InputError as error:
+            problem = problem or str(error)
+    raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
 
 
 def _peak_memory_MB() -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.catalog.case import Case, FinishedCase, PlanTimer, loaded_schedule
-from flowccl.catalog.engine import Engine, TaskFailure
+from flowccl.catalog.engine import TaskEngine, TaskFailure
 from flowccl.catalog.files import alignment_of, save_catalog, sha256_of
 from flowccl.catalog.library import library_ps, shape_of
 from flowccl.catalog.model import BuildSettings, ByteRange, Catalog, CatalogPlan, MachineId, Rule, TimePoint
@@ -69,13 +69,13 @@ def build_catalog(
     topology: Topology,
     folder: Path,
     options: BuildOptions,
-    engine: Engine | None = None,
+    engine: TaskEngine | None = None,
     on_progress: Callable[[SweepProgress], None] = lambda progress: None,
     on_phase: Callable[[str], None] = lambda text: None,
 ) -> BuildResult:
     """Build the catalog of a machine in a folder; catalog.json is written last, when all other files are complete."""
     cases = cases_of(topology, options)
-    engine = engine or Engine()
+    engine = engine or TaskEngine()
     with locked(folder):
         done = sweep(topology, cases, folder, engine, on_progress)
         if not done.finished:
@@ -133,7 +133,7 @@ class _Collective:
         name: str,
         rows: Sequence[FinishedCase],
         options: BuildOptions,
-        engine: Engine,
+        engine: TaskEngine,
         on_phase: Callable[[str], None],
     ) -> None:
         self.name, self.rows, self.options = name, rows, options
@@ -149,7 +149,7 @@ class _Collective:
         on_phase(f"{name}: crossovers of {len({part.plan for part in self.segments})} plans")
         self.edges = self._edges(topology, engine)
 
-    def _time_everywhere(self, kept: Sequence[int], engine: Engine) -> None:
+    def _time_everywhere(self, kept: Sequence[int], engine: TaskEngine) -> None:
         """Time the kept plans at all probed sizes: some may replace others far from their own size."""
         missing = [tuple(size for size in self.sizes if size not in self.times[n]) for n in kept]
         tasks = [
@@ -161,7 +161,7 @@ class _Collective:
                 raise InputError(f"{self.name}: times of a plan: {outcome.message}")
             self.times[kept[number]] |= outcome
 
-    def _edges(self, topology: Topology, engine: Engine) -> list[int]:
+    def _edges(self, topology: Topology, engine: TaskEngine) -> list[int]:
         """Where each segment begins, and where the last one ends."""
         unit = ALIGNMENT_BYTES * topology.num_gpus
         tasks = []
@@ -230,7 +230,7 @@ def _written(
     topology: Topology,
     options: BuildOptions,
     made: Sequence[_Collective],
-    engine: Engine,
+    engine: TaskEngine,
     on_phase: Callable[[str], None],
 ) -> tuple[tuple[CatalogPlan, ...], tuple[Rule, ...], tuple[TimePoint, ...]]:
     """Write the files of all plans; return the plans, the rules and the times."""

@@ -15,7 +15,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TaskEngine:
     """Where tasks run: "local" (processes of this computer), "dask" (a scheduler's address) or "ray"."""
 
     name: str = "local"
@@ -23,7 +23,7 @@ class Engine:
     jobs: int | None = None
 
     @classmethod
-    def parse(cls, text: str, jobs: int | None = None) -> "Engine":
+    def parse(cls, text: str, jobs: int | None = None) -> "TaskEngine":
         """Return the engine in a text such as "local", "dask=tcp://10.0.0.1:8786" or "ray"."""
         name, _, address = text.partition("=")
         if name not in ENGINES:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.catalog.engine import Engine, TaskFailure
+from flowccl.catalog.engine import TaskEngine, TaskFailure
 from flowccl.catalog.files import load_plan_schedule
 from flowccl.catalog.model import Catalog
 from flowccl.catalog.replan import replan
@@ -97,7 +97,7 @@ def prepare_failures(
     catalog: Catalog,
     topology: Topology,
     kind: Kind,
-    engine: Engine,
+    engine: TaskEngine,
     steps: int,
     on_case: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Failure]:

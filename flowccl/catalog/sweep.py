@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowccl.catalog.case import Case, FinishedCase, machine_json, run_case
-from flowccl.catalog.engine import Engine, TaskFailure
+from flowccl.catalog.engine import TaskEngine, TaskFailure
 from flowccl.errors import FileError, InputError
 from flowccl.files import make_folder, read_json, write_json
 from flowccl.topology.topology import Topology
@@ -38,7 +38,7 @@ def sweep(
     topology: Topology,
     cases: Sequence[Case],
     folder: Path,
-    engine: Engine,
+    engine: TaskEngine,
     on_progress: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> SweepResult:
     """Run all cases that are not finished yet. Every finished case is written at once, as a whole file."""

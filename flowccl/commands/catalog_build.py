@@ -12,7 +12,7 @@ from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    from flowccl.catalog.engine import Engine
+    from flowccl.catalog.engine import TaskEngine
     from flowccl.catalog.model import Catalog
     from flowccl.catalog.sweep import SweepProgress
     from flowccl.topology.topology import Topology
@@ -114,7 +114,7 @@ class SweepLine(LiveLine):
 
 def _build(options: argparse.Namespace) -> int:
     from flowccl.catalog.build import BuildOptions, build_catalog
-    from flowccl.catalog.engine import Engine
+    from flowccl.catalog.engine import TaskEngine
     from flowccl.catalog.files import catalog_to_json
     from flowccl.catalog.show import describe_catalog
     from flowccl.demand.collectives import collective_name
@@ -134,7 +134,7 @@ def _build(options: argparse.Namespace) -> int:
         tolerance=options.tolerance,
         most=options.most,
     )
-    engine = Engine.parse(options.engine, options.jobs)
+    engine = TaskEngine.parse(options.engine, options.jobs)
     folder = Path(options.out)
     if not folder.parent.is_dir():
         raise InputError(f"--out {folder}: there is no folder {folder.parent}")
@@ -160,7 +160,7 @@ def _prepare(
     folder: Path,
     catalog: "Catalog",
     topology: "Topology",
-    engine: "Engine",
+    engine: "TaskEngine",
     progress: SweepLine,
 ) -> None:
     """Prepare plans for single failures; say which ones no plan can serve."""

@@ -24,11 +24,7 @@ _SOURCES, _DESTINATIONS = -1, -2  # as relays
 
 def aggregation(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Yield a schedule for each choice of relays."""
-    near = neighbours(problem.topology, 1)
-    groups = problem.hierarchy.levels[-1] if problem.hierarchy.levels else None
-    hosts = [list(ranks) for ranks in groups] if groups else [list(range(problem.topology.num_gpus))]
-    if groups is None and len(hosts_of(problem.topology, problem.topology.num_gpus)) > 1:
-        hosts = hosts_of(problem.topology, problem.topology.num_gpus)
+    near, hosts = neighbours(problem.topology, 1), collecting_hosts(problem)
     variants = [_SOURCES]
     if len(hosts) > 1:
         variants += [_DESTINATIONS, *(1 << k for k in range(max(map(len, hosts)).bit_length()))]
@@ -36,6 +32,24 @@ def aggregation(problem: Problem, context: SearchContext) -> Iterator[Schedule |
         if context.budget.over():
             return
         yield _Plan(problem, near, hosts, relays).schedule()
+
+
+def collecting_hosts(problem: Problem) -> list[list[int]]:
+    """The groups of GPUs inside which data is collected: those of the innermost level of the machine, or its hosts."""
+    if problem.hierarchy.levels:
+        return [list(ranks) for ranks in problem.hierarchy.levels[-1]]
+    return hosts_of(problem.topology, problem.topology.num_gpus)
+
+
+def has_routes_for_relays(problem: Problem) -> bool:
+    """Whether GPUs of a host reach each other without other GPUs, and every host has a route to every other one."""
+    near = neighbours(problem.topology, 1)
+    pairs = set(zip(near.src.tolist(), near.end.tolist(), strict=True))
+    hosts = collecting_hosts(problem)
+    inside = all((a, b) in pairs for host in hosts for a in host for b in host if a != b)
+    host_of = {rank: number for number, host in enumerate(hosts) for rank in host}
+    between = {(host_of[a], host_of[b]) for a, b in pairs if a in host_of and b in host_of}
+    return inside and all((a, b) in between for a in range(len(hosts)) for b in range(len(hosts)) if a != b)
 
 
 @dataclass

@@ -33,12 +33,12 @@ def nvls(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
             "use it with --for mscclpp"
         )
     if problem.demand.collective == "allgather":
-        yield _allgather(_Draft(problem, hosts))
+        yield _allgather(_NvlsDraft(problem, hosts))
     elif len(hosts) == 1:
-        yield _on_one_host(_Draft(problem, hosts))
+        yield _on_one_host(_NvlsDraft(problem, hosts))
     else:
-        yield _exchanged(_Draft(problem, hosts))
-        yield _at_one_host(_Draft(problem, hosts))
+        yield _exchanged(_NvlsDraft(problem, hosts))
+        yield _at_one_host(_NvlsDraft(problem, hosts))
 
 
 def has_nvls(problem: Problem) -> bool:
@@ -59,7 +59,7 @@ def nvls_hosts(topology: Topology) -> list[list[int]] | None:
 
 
 @dataclass
-class _Draft:
+class _NvlsDraft:
     """Transfers (round, chunk, links, reduces), and the GPU of each host that works for a rank."""
 
     problem: Problem
@@ -134,13 +134,13 @@ class _Draft:
         )
 
 
-def _on_one_host(draft: _Draft) -> Schedule:
+def _on_one_host(draft: _NvlsDraft) -> Schedule:
     for chunk in range(len(draft.problem.demand)):
         draft.reduce_for_all(0, chunk, draft.owner(chunk))
     return draft.schedule()
 
 
-def _allgather(draft: _Draft) -> Schedule | None:
+def _allgather(draft: _NvlsDraft) -> Schedule | None:
     demand = draft.problem.demand
     for chunk in range(len(demand)):
         (source,) = demand.sources(chunk).tolist()
@@ -155,7 +155,7 @@ def _allgather(draft: _Draft) -> Schedule | None:
     return draft.schedule()
 
 
-def _exchanged(draft: _Draft) -> Schedule | None:
+def _exchanged(draft: _NvlsDraft) -> Schedule | None:
     """Allreduce: every host reduces, the hosts exchange, every host stores."""
     count = len(draft.hosts)
     for chunk in range(len(draft.problem.demand)):
@@ -171,7 +171,7 @@ def _exchanged(draft: _Draft) -> Schedule | None:
     return draft.schedule()
 
 
-def _at_one_host(draft: _Draft) -> Schedule | None:
+def _at_one_host(draft: _NvlsDraft) -> Schedule | None:
     """Allreduce: the other hosts send their reductions to one host, whose switch reduces; the result returns."""
     for chunk in range(len(draft.problem.demand)):
         owner = draft.owner(chunk)

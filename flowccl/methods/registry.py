@@ -205,7 +205,7 @@ _METHODS = (
         groups=False,
         trunks=True,
         traits=Traits(begins_early=True),
-        in_auto=suitability.has_message_overheads,
+        in_auto=suitability.suits_aggregation,
     ),
     MethodInfo(
         name="in-network",

@@ -32,6 +32,13 @@ def has_operations_of_switches(problem: Problem) -> bool:
     return is_searchable(problem) and has_nvls(problem)
 
 
+def suits_aggregation(problem: Problem) -> bool:
+    """As `has_message_overheads`, where all GPUs take part and every host can send to every other one itself."""
+    from flowccl.methods.aggregation import has_routes_for_relays
+
+    return has_message_overheads(problem) and problem.is_whole_machine and has_routes_for_relays(problem)
+
+
 def is_plain_search(problem: Problem) -> bool:
     """Dedicated links only, and no demand whose reduced and copied chunks are different ones."""
     return is_searchable(problem) and problem.is_plain and not has_separate_phases(problem)

@@ -6,19 +6,16 @@ threadblocks then reduces the data, reads the packets, or copies chunks that are
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.runtimes.costs import LocalCost
+from flowccl.runtimes.execution import Execution
+from flowccl.schedule.transfers import Transfers
+from flowccl.topology.routes import RouteShape
+from flowccl.topology.topology import Topology
 from flowccl.units import busy_times_ps, us_to_ps
-
-if TYPE_CHECKING:
-    from flowccl.runtimes.execution import Execution
-    from flowccl.schedule.schedule import Schedule
-    from flowccl.topology.routes import RouteShape
-    from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -58,7 +55,7 @@ class RouteCosts:
     signal_ps: I64
 
 
-def route_costs(topology: "Topology", shape: "RouteShape", execution: "Execution") -> RouteCosts:
+def route_costs(topology: Topology, shape: RouteShape, execution: Execution) -> RouteCosts:
     """Return the costs of each route: those of a NIC where it crosses one, else those of its first link."""
     kinds, profile = np.array(topology.link_kinds), execution.profile
     count = len(shape.routes)
@@ -82,7 +79,7 @@ def route_costs(topology: "Topology", shape: "RouteShape", execution: "Execution
     return RouteCosts(proxied, overhead, signal)
 
 
-def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
+def message_times(schedule: Transfers, execution: Execution) -> MessageTimes:
     """Return what the message of each transfer costs."""
     costs = route_costs(schedule.topology, schedule.shape, execution)
     route, size, local = schedule.route, schedule.sent_bytes, execution.profile.costs.operation
@@ -109,7 +106,7 @@ def message_times(schedule: "Schedule", execution: "Execution") -> MessageTimes:
     return _with_copies(schedule, execution, times) if several.any() else times
 
 
-def _with_copies(schedule: "Schedule", execution: "Execution", times: MessageTimes) -> MessageTimes:
+def _with_copies(schedule: Transfers, execution: Execution, times: MessageTimes) -> MessageTimes:
     """Return the costs with the copies of chunks that are not adjacent, in messages over a NIC."""
     from flowccl.schedule.messages import messages_of
     from flowccl.schedule.placement import copied_bytes, places_of
@@ -130,7 +127,7 @@ def _time_ps(cost: LocalCost, size_bytes: I64, width: int) -> I64:
     return np.where(size_bytes > 0, us_to_ps(cost.overhead_us) + busy_times_ps(size_bytes, rate), 0)
 
 
-def _joint_GBps(schedule: "Schedule") -> F64:
+def _joint_GBps(schedule: Transfers) -> F64:
     """For each route, the rate of an operation in which a switch reduces and copies: all its GPUs issue some at once.
 
     Each of n GPUs then moves the bytes of all of them once, and its own once more.
@@ -144,7 +141,7 @@ def _joint_GBps(schedule: "Schedule") -> F64:
     return rate
 
 
-def _in_network(schedule: "Schedule") -> NDArray[np.bool_]:
+def _in_network(schedule: Transfers) -> NDArray[np.bool_]:
     """Transfers that a switch reduces: they have several roots."""
     several: NDArray[np.bool_] = np.diff(schedule.shape.root_ptr)[schedule.route] > 1
     return several

@@ -1,13 +1,11 @@
 """The messages of a schedule as arrays: what each one carries, from where to where, and how it travels."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transfers import Transfers
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -41,7 +39,7 @@ class MessageTable:
         return len(self.first)
 
 
-def messages_of(schedule: "Schedule", is_proxied: NDArray[np.bool_]) -> MessageTable:
+def messages_of(schedule: Transfers, is_proxied: NDArray[np.bool_]) -> Messages:
     """Return the messages of a schedule; `is_proxied` are the transfers that the proxy of a NIC sends."""
     leader = schedule.leader
     first = np.flatnonzero(leader == np.arange(len(schedule)))

@@ -8,16 +8,13 @@ the output of the receiver, they arrive side by side in its scratch, and those t
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.schedule.messages import NIC, MessageTable
-
-if TYPE_CHECKING:
-    from flowccl.demand.demand import Demand
-    from flowccl.schedule.schedule import Schedule
+from flowccl.demand.demand import Demand
+from flowccl.schedule.messages import NIC, Messages
+from flowccl.schedule.transfers import Transfers
 
 I64 = NDArray[np.int64]
 
@@ -75,8 +72,8 @@ def positions(demand: "Demand") -> tuple[I64, I64]:
 
 
 def places_of(
-    schedule: "Schedule",
-    messages: MessageTable,
+    schedule: Transfers,
+    messages: Messages,
     usable_ps: I64 | None = None,
     *,
     packets: bool = False,
@@ -128,7 +125,7 @@ def places_of(
     return Places(*found[:-1], None if entry < 0 else (int(messages.transfer[entry]), node))
 
 
-def copied_bytes(schedule: "Schedule", messages: MessageTable, places: Places) -> tuple[I64, I64]:
+def copied_bytes(schedule: Transfers, messages: Messages, places: Places) -> tuple[I64, I64]:
     """Return, for the message of each transfer, the bytes that its sender packs and that its receiver unpacks."""
     size = schedule.demand.chunk_bytes[schedule.chunk[messages.transfer]]
     number = np.repeat(np.arange(len(messages)), np.diff(messages.ptr))

@@ -6,7 +6,7 @@ import pytest
 
 from flowccl import machine
 from flowccl.catalog.build import BuildOptions, build_catalog
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.runtimes.profiles import PROFILES
 
 OPTIONS = BuildOptions(
@@ -22,6 +22,6 @@ OPTIONS = BuildOptions(
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("catalog") / "plans"
-    result = build_catalog(machine("ring:4"), folder, OPTIONS, Engine(jobs=1))
+    result = build_catalog(machine("ring:4"), folder, OPTIONS, TaskEngine(jobs=1))
     assert result.failed == ()
     return folder

@@ -12,7 +12,7 @@ from flowccl import machine
 from flowccl.catalog.adaptive_choice import AdaptiveChooser
 from flowccl.catalog.build import BuildOptions, build_catalog
 from flowccl.catalog.diagnosis import describe, suspects
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.files import load_catalog
 from flowccl.catalog.repair import FaultyMachine
 from flowccl.catalog.run_time import PlanChooser
@@ -173,7 +173,7 @@ def test_eight_processes_choose_alike_notice_a_slow_link_and_take_over_a_new_ver
     options = BuildOptions(
         collectives=("allreduce",), low_bytes=32_000, high_bytes=128_000, runtime=PROFILES["ideal"], steps=2
     )
-    build_catalog(machine("full:8"), tmp_path / "plans", options, Engine(jobs=1))
+    build_catalog(machine("full:8"), tmp_path / "plans", options, TaskEngine(jobs=1))
     results = start(reduced, tmp_path, count=8)
     assert all(result["right"] for result in results)
     assert len({json.dumps([result["chosen"], result["digests"]]) for result in results}) == 1

@@ -16,7 +16,7 @@ from flowccl import machine, verify
 from flowccl.catalog.build import BuildOptions, build_catalog, cases_of
 from flowccl.catalog.case import PlanTimer
 from flowccl.catalog.check import check_catalog
-from flowccl.catalog.engine import Engine, TaskFailure
+from flowccl.catalog.engine import TaskEngine, TaskFailure
 from flowccl.catalog.files import catalog_to_json, load_catalog, load_plan_schedule
 from flowccl.catalog.library import Shape, library_ps, shape_of
 from flowccl.catalog.resize import resized
@@ -69,7 +69,7 @@ def test_equal_inputs_give_equal_files_and_finished_cases_are_not_computed_again
         (other / CASES / path.name).write_bytes(path.read_bytes())
     (other / CASES / ".partial").write_bytes(b"{")  # a file that was not complete
     seen = []
-    build_catalog(machine("ring:4"), other, OPTIONS, Engine(jobs=1), seen.append)
+    build_catalog(machine("ring:4"), other, OPTIONS, TaskEngine(jobs=1), seen.append)
     assert (seen[0].before, seen[-1].finished, seen[-1].total) == (len(kept) - 1, len(kept), len(kept))
     assert len(seen) == 2
     assert files(other) == files(built)
@@ -77,12 +77,12 @@ def test_equal_inputs_give_equal_files_and_finished_cases_are_not_computed_again
 
 @pytest.mark.slow
 def test_processes_give_the_same_files(built, tmp_path):
-    build_catalog(machine("ring:4"), tmp_path / "loky", OPTIONS, Engine(jobs=2))
+    build_catalog(machine("ring:4"), tmp_path / "loky", OPTIONS, TaskEngine(jobs=2))
     assert files(tmp_path / "loky") == files(built)
 
 
 def test_a_case_that_fails_does_not_end_the_others():
-    outcomes = dict(Engine(jobs=1).map(_fails_at_one, [(0,), (1,), (2,)]))
+    outcomes = dict(TaskEngine(jobs=1).map(_fails_at_one, [(0,), (1,), (2,)]))
     assert outcomes == {0: 0, 1: TaskFailure("ZeroDivisionError: integer modulo by zero"), 2: 4}
 
 
@@ -93,13 +93,13 @@ def _fails_at_one(number):
 def test_nothing_is_written_where_every_case_fails(tmp_path):
     options = replace(OPTIONS, collectives=("allgather",), high_bytes=64_000, sms=1)
     with pytest.raises(NothingFoundError, match="every case failed: mscclpp can run none"):
-        build_catalog(machine("ring:4"), tmp_path / "plans", options, Engine(jobs=1))
+        build_catalog(machine("ring:4"), tmp_path / "plans", options, TaskEngine(jobs=1))
     assert files(tmp_path / "plans") == {}
 
 
 def test_two_builds_in_one_folder(tmp_path):
     with locked(tmp_path / "plans"), pytest.raises(InputError, match="another build writes to this folder"):
-        build_catalog(machine("ring:4"), tmp_path / "plans", OPTIONS, Engine(jobs=1))
+        build_catalog(machine("ring:4"), tmp_path / "plans", OPTIONS, TaskEngine(jobs=1))
 
 
 def test_sizes_and_cases():
@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, capsys):
 def test_an_engine_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("flowccl.catalog.engine.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"the engine ray is not installed: pip install 'flowccl\[ray\]'"):
-        Engine.parse("ray")
+        TaskEngine.parse("ray")
 
 
 def test_options_name_the_mistake():
@@ -230,7 +230,7 @@ def test_the_value_of_a_catalog_can_be_read_back(built):
 def test_dask_gives_the_same_files(built, tmp_path):
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        engine = Engine.parse(f"dask={cluster.scheduler_address}")
+        engine = TaskEngine.parse(f"dask={cluster.scheduler_address}")
         build_catalog(machine("ring:4"), tmp_path / "dask", OPTIONS, engine)
     assert files(tmp_path / "dask") == files(built)
 
@@ -240,7 +240,7 @@ def test_ray_gives_the_same_files(built, tmp_path):
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False)
     try:
-        build_catalog(machine("ring:4"), tmp_path / "ray", OPTIONS, Engine.parse("ray"))
+        build_catalog(machine("ring:4"), tmp_path / "ray", OPTIONS, TaskEngine.parse("ray"))
     finally:
         ray.shutdown()
     assert files(tmp_path / "ray") == files(built)
@@ -268,6 +268,6 @@ def test_a_build_that_is_killed_goes_on_where_it_was(built, tmp_path):
 
 def test_a_dask_scheduler_that_cannot_be_reached(tmp_path):
     pytest.importorskip("distributed")
-    engine = Engine("dask", "tcp://127.0.0.1:9")
+    engine = TaskEngine("dask", "tcp://127.0.0.1:9")
     with pytest.raises(InputError, match=r"the dask scheduler at tcp://127.0.0.1:9 cannot be reached"):
         list(engine.map(_fails_at_one, [(0,)]))

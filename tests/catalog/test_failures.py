@@ -5,7 +5,7 @@ import pytest
 
 from flowccl import machine, synthesize, verify, with_faults
 from flowccl.catalog.build import machine_id
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.failures import PreparedFailures, map_schedule, prepare_failures, single_failures
 from flowccl.catalog.files import load_catalog
 from flowccl.catalog.model import BuildSettings, Catalog
@@ -43,7 +43,7 @@ def test_a_plan_is_mapped_to_every_failure_of_its_orbit(name):
 def test_prepared_failures_are_found_by_the_fingerprint(built, tmp_path):
     folder = shutil.copytree(built, tmp_path / "plans")
     catalog, topology = load_catalog(folder), machine("ring:4")
-    failures = prepare_failures(folder, catalog, topology, "links", Engine(jobs=1), steps=0)
+    failures = prepare_failures(folder, catalog, topology, "links", TaskEngine(jobs=1), steps=0)
     prepared = PreparedFailures(folder)
     for failure in failures:
         fingerprint = with_faults(topology, without=[failure.name]).fingerprint
@@ -62,7 +62,7 @@ def test_the_failure_of_a_nic_of_four_hosts_is_looked_up_in_milliseconds(tmp_pat
     """32 NICs of one orbit; the table has no plans here."""
     topology = machine("dgx_h100:4")
     catalog = Catalog(machine_id(topology), "ideal", BuildSettings(1, 1, 1, 0, 0.0), (), ())
-    failures = prepare_failures(tmp_path, catalog, topology, "nics", Engine(jobs=1), steps=0)
+    failures = prepare_failures(tmp_path, catalog, topology, "nics", TaskEngine(jobs=1), steps=0)
     assert len(failures) == 32
     assert {failure.planned for failure in failures} == {"gpu0 <-> rail0"}
     prepared, fingerprint = PreparedFailures(tmp_path), failures[-1].fingerprint

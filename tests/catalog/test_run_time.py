@@ -9,7 +9,7 @@ import pytest
 
 from flowccl import machine
 from flowccl.catalog.build import BuildOptions, build_catalog
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.files import load_catalog
 from flowccl.catalog.run_time import PlanChooser
 from flowccl.runtimes.profiles import PROFILES
@@ -88,7 +88,7 @@ def test_four_processes_choose_alike_and_reduce_correctly(tmp_path: Path) -> Non
     options = BuildOptions(
         collectives=("allreduce",), low_bytes=16_000, high_bytes=256_000, runtime=PROFILES["ideal"], steps=2
     )
-    build_catalog(machine("full:4"), tmp_path / "plans", options, Engine(jobs=1))
+    build_catalog(machine("full:4"), tmp_path / "plans", options, TaskEngine(jobs=1))
     results = start(reduced, tmp_path)
     assert all(result["right"] for result in results)
     assert len({json.dumps(result["counts"]) for result in results}) == 1

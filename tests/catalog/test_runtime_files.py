@@ -10,7 +10,7 @@ import pytest
 
 from flowccl import machine
 from flowccl.catalog.build import build_catalog
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.files import load_catalog
 from flowccl.catalog.library import library_choice, shape_of
 from flowccl.catalog.model import Call
@@ -78,7 +78,7 @@ def test_the_module_registers_every_plan(built, tmp_path, monkeypatch):
 
 def test_xml_runtimes_get_a_folder_of_xml_only(tmp_path):
     options = replace(OPTIONS, collectives=("allgather",), high_bytes=64_000, runtime=PROFILES["executor"])
-    catalog = build_catalog(machine("ring:4"), tmp_path / "plans", options, Engine(jobs=1)).catalog
+    catalog = build_catalog(machine("ring:4"), tmp_path / "plans", options, TaskEngine(jobs=1)).catalog
     paths = write_runtime_files(tmp_path / "plans", catalog, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out" / "plans").iterdir()}
     assert len(paths) == len(names) + 1

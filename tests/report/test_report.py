@@ -28,11 +28,10 @@ from flowccl.report.columns import completed, report_columns
 from flowccl.report.rows import link_times
 from flowccl.report.runtimes import runtime_rows
 from flowccl.report.tables import runtimes_section
-from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import save_schedule
+from flowccl.schedule.generation.carrying import carried_out
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import left_shift
 from flowccl.search.context import SearchContext
 from flowccl.topology.files import save_topology
 from flowccl.topology.machines import machine
@@ -175,8 +174,7 @@ def test_runtimes_say_what_lowering_costs(ring) -> None:
 
 def test_a_schedule_for_a_runtime_is_compared_with_its_own_costs(ring) -> None:
     profile = PROFILES["mscclpp"]
-    machine_there = on_runtime(ring.topology, profile)
-    own = left_shift(replace(ring, topology=machine_there, start_ps=ring.start_ps * 20, runtime=profile))
+    own = carried_out(ring, profile)
     rows = {row.name: row for row in runtime_rows(own)}
     assert rows["mscclpp"].time == format_us(lower_for(own, profile).program_us)
     assert "made for mscclpp: its times include what a message costs there" in runtimes_section(own, [rows["mscclpp"]])

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from flowccl.errors import FileError, InputError
-from flowccl.runtimes.machine import on_runtime, sms_of
+from flowccl.runtimes.machine import sms_of, used_by, with_costs_in_links, without_runtime
 from flowccl.runtimes.profiles import PROFILES, load_profile, profile_to_json, runtime_profile
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 
 
 def test_costs_replace_the_overheads_of_the_links() -> None:
-    topology = on_runtime(machine("dgx_h100:2"), PROFILES["mscclpp"])
+    profile = PROFILES["mscclpp"]
+    topology = with_costs_in_links(used_by(machine("dgx_h100:2"), profile), profile)
     cost = {
         (kind, topology.stores[link.src]): link for link, kind in zip(topology.links, topology.link_kinds, strict=True)
     }
@@ -27,20 +28,19 @@ def test_costs_replace_the_overheads_of_the_links() -> None:
 def test_a_given_overhead_is_replaced_and_not_added() -> None:
     nodes = (Node(name="a"), Node(name="b"))
     topology = Topology("two", nodes, (Link(src=0, dst=1, bandwidth_GBps=10, overhead_us=9.0, kind="pcie"),))
-    assert on_runtime(topology, PROFILES["mscclpp"]).links[0].overhead_us == 0.6
-
-
-def test_another_runtime_replaces_the_costs_of_the_first() -> None:
-    topology = machine("dgx_h100:2")
-    once = on_runtime(topology, PROFILES["msccl"])
-    twice = on_runtime(on_runtime(topology, PROFILES["mscclpp"]), PROFILES["msccl"], PROFILES["mscclpp"])
-    assert twice.link_overhead_ps.tolist() == once.link_overhead_ps.tolist()
-    assert twice.link_latency_ps.tolist() == once.link_latency_ps.tolist()
+    assert used_by(topology, PROFILES["mscclpp"]).links[0].overhead_us == 0.0
+    assert with_costs_in_links(topology, PROFILES["mscclpp"]).links[0].overhead_us == 0.6
 
 
 def test_ideal_changes_nothing() -> None:
     topology = machine("dgx2:2")
-    assert on_runtime(topology, PROFILES["ideal"]) is topology
+    assert used_by(topology, PROFILES["ideal"]) is topology
+
+
+def test_the_costs_in_the_links_of_an_older_file_are_removed() -> None:
+    profile, topology = PROFILES["mscclpp"], machine("dgx_a100:2")
+    plain = used_by(topology, profile)
+    assert without_runtime(with_costs_in_links(plain, profile), profile).links == plain.links
 
 
 def test_links_between_hosts_are_nics() -> None:

@@ -36,7 +36,7 @@ class WrittenPlan:
 
 
 @dataclass(slots=True)
-class _GpuBlocks:
+class _PlanGpu:
     """The threadblocks of one GPU: their operations and tables, without those that do nothing."""
 
     blocks: list[ThreadblockWriter]
@@ -68,7 +68,7 @@ def write_plan(
             writer.write(actions, kind)
             if writer.operations:
                 rows.append(writer)
-        found.append(_GpuBlocks(rows, semaphores))
+        found.append(_PlanGpu(rows, semaphores))
     _check_limits(found, execution.sms)
     scratch = [
         used + -(-int(count) * execution.width // 2) if execution.packets else int(count) * execution.width
@@ -123,7 +123,7 @@ def _only_size(size: int, chunks: int, min_bytes: int, max_bytes: int) -> tuple[
     return size, size
 
 
-def _check_limits(gpus: list[_GpuBlocks], sms: int) -> None:
+def _check_limits(gpus: list[_PlanGpu], sms: int) -> None:
     """Raise InputError if a threadblock exceeds a limit of the runtime."""
     for rank, gpu in enumerate(gpus):
         if len(gpu.blocks) > sms:
@@ -142,7 +142,7 @@ def _check_limits(gpus: list[_GpuBlocks], sms: int) -> None:
                     raise CrowdedError(words) if excess is needs[0] else InputError(words)
 
 
-def _switches(gpus: list[_GpuBlocks]) -> list[tuple[int, tuple[int, ...]]]:
+def _switches(gpus: list[_PlanGpu]) -> list[tuple[int, tuple[int, ...]]]:
     """Return the channels of switches, as (buffer, ranks), in an order common to all GPUs."""
     return sorted({switch for gpu in gpus for block in gpu.blocks for switch in block.tables.switches})
 
@@ -170,7 +170,7 @@ def _plan(
 
 def _gpu(
     rank: int,
-    gpu: _GpuBlocks,
+    gpu: _PlanGpu,
     built: Built,
     layout: BufferLayout,
     scratch: int,

@@ -94,8 +94,10 @@ class Builder:
         number = np.repeat(np.arange(len(m)), np.diff(m.delivery_ptr))
         ends = np.diff(m.end_ptr)[number]
         node = m.end[m.end_ptr[number] + (np.arange(len(number)) - m.delivery_ptr[number]) % np.maximum(ends, 1)]
-        sender = np.repeat(m.src, np.diff(m.ptr))
-        self.sent, self.packed = (self._in_buffers(getattr(self.places, name), sender) for name in ("sent", "packed"))
+        self.sent, self.packed = (
+            self._in_buffers(column, np.repeat(m.src, np.diff(m.ptr)))
+            for column in (self.places.sent, self.places.packed)
+        )
         self.arrives, self.place, self.added = (
             self._in_buffers(getattr(self.places, name), node) for name in ("arrives", "place", "added")
         )
@@ -202,8 +204,11 @@ class Builder:
                 if self.version[e] >= 0:
                     packs = self.packed[e] >= 0
                     by_nic = self.kind[m] == NIC and not packs
-                    time, group = (times.posted[m], -1) if by_nic else (times.start[m], self._packer(m))
-                    use(self.version[e], time, group)
+                    use(
+                        self.version[e],
+                        times.posted[m] if by_nic else times.start[m],
+                        -1 if by_nic else self._packer(m),
+                    )
             for d in range(self.delivery_ptr[m], self.delivery_ptr[m + 1]):
                 if self.added_version[d] >= 0:
                     use(self.added_version[d], times.whole[m][0], max(self.receiver[m], 0))

@@ -68,8 +68,7 @@ class _Simulation:
     def __init__(
         self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool
     ) -> None:
-        self.program, self.network = program, network
-        self.chunk_bytes, self.keeps_starts = chunk_bytes, keeps_starts
+        self.program, self.network, self.chunk_bytes, self.keeps_starts = program, network, chunk_bytes, keeps_starts
         count = len(program.operations)
         self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
         self.waits, self.since = [0] * count, [0] * count
@@ -259,10 +258,10 @@ class _Simulation:
         """Return whether a step tells another GPU something through the proxy of a NIC; None if it does not say so."""
         if operation.is_proxied is not None:
             return operation.is_proxied
-        for key in operation.pushes:
-            if isinstance(key, tuple) and len(key) == 5 and (key[0], key[2]) == ("signal", peer):
-                return bool(key[3] == "port")
-        return None
+        kinds = [
+            key[3] == "port" for key in operation.pushes if isinstance(key, tuple) and key[:3:2] == ("signal", peer)
+        ]
+        return kinds[0] if kinds else None
 
 
 def _entries(program: RuntimeProgram, before: list[list[int]]) -> list[bool]:

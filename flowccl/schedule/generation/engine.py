@@ -19,7 +19,7 @@ from flowccl.schedule.timing import spread
 from flowccl.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from flowccl.schedule.generation.engine_kernels import Messages
+    from flowccl.schedule.generation.engine_kernels import MessageArrays
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -120,8 +120,8 @@ class Engine:
         return takes[self._first]
 
     @cached_property
-    def _messages(self) -> "Messages":
-        from flowccl.schedule.generation.engine_kernels import Messages
+    def _messages(self) -> "MessageArrays":
+        from flowccl.schedule.generation.engine_kernels import MessageArrays
 
         schedule, first, of = self._timed, self._first, self._of
         shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
@@ -139,7 +139,7 @@ class Engine:
         root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
         before, after, row, from_end = self._waits(count)
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
-        return Messages(
+        return MessageArrays(
             rank=none,
             soonest_ps=soonest,
             wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],

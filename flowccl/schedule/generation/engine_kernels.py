@@ -30,7 +30,7 @@ from flowccl.compiled import (
 ROUNDING = 1e-9  # relative error of the sum of rates, as in the verifier
 
 
-class Messages(NamedTuple):
+class MessageArrays(NamedTuple):
     """The messages to schedule, by number, and what they need.
 
     Hop h of a message occupies resource `hop_resource[h]` (a link, or a limit behind the links) `hop_weight[h]` times,
@@ -209,7 +209,7 @@ def _flow_ps(size: int, rate: float) -> int:
 
 @inner
 def _fitting_rate(
-    messages: Messages, shares: Shares, table: _Reservations, i: int, leave: int, least: float
+    messages: MessageArrays, shares: Shares, table: _Reservations, i: int, leave: int, least: float
 ) -> tuple[float, int, int]:
     """The rate at which a message can cross its route from a time on; else (0, what blocks it, when to try again)."""
     rate = messages.rate_GBps[i]
@@ -243,7 +243,7 @@ def _fitting_rate(
 
 @inner
 def _try(
-    messages: Messages, shares: Shares, state: _State, table: _Reservations, i: int, now: int, least: float
+    messages: MessageArrays, shares: Shares, state: _State, table: _Reservations, i: int, now: int, least: float
 ) -> tuple[int, int]:
     """Start a message now and return (-1, 0), or what blocks it and when to try again; (-2, 0) if it never can."""
     links = len(shares.bandwidth_GBps)
@@ -285,7 +285,7 @@ def _try(
 
 @inner
 def _try_work(
-    messages: Messages, shares: Shares, state: _State, accumulator_free: I64, i: int, now: int
+    messages: MessageArrays, shares: Shares, state: _State, accumulator_free: I64, i: int, now: int
 ) -> tuple[int, int]:
     """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0)."""
     into, target, group = messages.accumulator[i], messages.target[i], -1
@@ -363,7 +363,7 @@ def _new_state(count: int, shares: Shares) -> _State:
 
 @inner
 def _release(
-    messages: Messages, earliest: I64, missing: I64, queue: Queue, i: int, now: int, left_ps: int, worked_ps: int
+    messages: MessageArrays, earliest: I64, missing: I64, queue: Queue, i: int, now: int, left_ps: int, worked_ps: int
 ) -> None:
     """Let the successors of a message know when it ends; those that wait for nothing else become ready."""
     for k in range(messages.after_ptr[i], messages.after_ptr[i + 1]):
@@ -379,7 +379,7 @@ def _release(
 
 @compiled
 def run_engine(
-    messages: Messages, shares: Shares, least: float, give_up_ps: int
+    messages: MessageArrays, shares: Shares, least: float, give_up_ps: int
 ) -> tuple[bool, I64, F64, I32, I32, I64]:
     """Schedule all messages; return (whether all could start in time, starts, rates, issuers, receivers, work starts).
 
