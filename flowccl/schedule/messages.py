@@ -15,7 +15,7 @@ MEMORY, NIC, STORE_TO_ALL, REDUCE_IN_SWITCH = range(4)
 
 
 @dataclass(frozen=True, eq=False)
-class MessageTable:
+class Messages:
     """The messages of a schedule, ordered by their first transfers.
 
     Message m carries the transfers `transfer[ptr[m]:ptr[m + 1]]` in their order, and goes to the GPUs
@@ -56,7 +56,7 @@ def messages_of(schedule: Transfers, is_proxied: NDArray[np.bool_]) -> Messages:
     if len(first):
         src = np.where(shape.reduces_inside[route], end[end_ptr[:-1]], root[root_ptr[:-1]])
     delivery_ptr = _pointers(np.diff(ptr) * ends)
-    return MessageTable(first, ptr, transfer, kind.astype(np.int8), src, root_ptr, root, end_ptr, end, delivery_ptr)
+    return Messages(first, ptr, transfer, kind.astype(np.int8), src, root_ptr, root, end_ptr, end, delivery_ptr)
 
 
 def _pointers(size: I64) -> I64:
