@@ -9,6 +9,7 @@ from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.lowering.balance import balanced
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.build import Builder
+from flowccl.export.lowering.moves import check_ranks
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
@@ -74,6 +75,8 @@ def program_for(
     execution, profile = schedule.execution, schedule.runtime
     if profile is None or profile.name != "mscclpp":
         profile = PROFILES["mscclpp"]
+    check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
+    check_ranks(schedule)
     if execution is None or execution.profile != profile or (sms is not None and execution.sms > sms):
         schedule = carried_out(schedule, profile, sms)
         execution = schedule.execution
@@ -111,6 +114,7 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     if max_bytes and max_bytes < min_bytes:
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
+    check_ranks(schedule)
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
     builder = Builder(schedule, execution, chunks)

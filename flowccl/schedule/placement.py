@@ -31,7 +31,8 @@ class Places:
     Entry k of the messages is sent from place `sent[k]`; where `packed[k]` is not -1, the chunk is copied from that
     place first. It has the data of delivery `version[k]`, or that of the GPU's input (-1). Delivery d arrives in
     `arrives[d]`. Its result is in `place[d]`, after a copy if that differs, or after a reduction with `added[d]` (-1:
-    none), which is that of delivery `added_version[d]` or of the input (-1). `scratch` and `packets` are the chunks of those buffers of each GPU.
+    none), which is that of delivery `added_version[d]` or of the input (-1). `scratch` and `packets` are the chunks of
+    those buffers of each GPU. `problem` is (transfer, GPU) of the first message whose data is not there.
     """
 
     sent: I64

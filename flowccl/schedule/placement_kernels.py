@@ -13,7 +13,7 @@ _NIC, _STORE, _LOAD = 1, 2, 3
 @inner
 def _own(version: int, chunk: int, place: I64, in_place: I64) -> int:
     """The place of a version of a chunk: -1 is the data that the GPU has at the start."""
-    return _INPUT + in_place[chunk] if version < 0 else place[version]
+    return _INPUT + in_place[chunk] if version < 0 else place[version]  # type: ignore[no-any-return]
 
 
 @maker
@@ -32,7 +32,7 @@ def _place_for_load(m, ptr, chunk, root_ptr, root, has, place, scratch, in_place
         for r in range(root_ptr[m], root_ptr[m + 1]):
             key = root[r] * chunks + chunk[e]
             found = has[key] if key in has else np.int64(-1)
-            here = _own(found, chunk[e], place, in_place)
+            here = _own(found, chunk[e], place, in_place)  # type: ignore[arg-type]
             if here == FREE:
                 some = True
             elif at[e - low] < 0:
@@ -77,9 +77,9 @@ def place_chunks(
     """Follow all chunks; events are 2 m + 1 (message m starts) and 2 m (it is complete at its receivers).
 
     Returned are, per entry, the place from which it is sent, the place that is copied there first (-1: none) and the
-    delivery that it reads (-1: the input); per delivery, the place where it arrives, the place of the result, and the
-    place that is reduced with it (-1: none), with the delivery that it has; the chunks of scratch and of packets of each GPU; and (entry, GPU) that
-    sends data which it lacks (-1, -1 if there is none).
+    delivery that it reads (-1: the input); per delivery, the place where it arrives, the place of the result, the place
+    that is reduced with it (-1: none), and the delivery that is there; the chunks of scratch and of packets of each
+    GPU; and (entry, GPU) that sends data which it lacks (-1, -1 if there is none).
     """
     entries, deliveries = len(chunk), delivery_ptr[-1]
     sent, packed = np.full(entries, FREE, dtype=np.int64), np.full(entries, -1, dtype=np.int64)
@@ -114,7 +114,9 @@ def place_chunks(
                         continue
                     version[e] = has[key]
             if kind[m] == _LOAD:
-                at = _place_for_load(m, ptr, chunk, root_ptr, root, has, place, scratch, in_place, chunks)
+                at = _place_for_load(  # type: ignore[no-untyped-call]
+                    m, ptr, chunk, root_ptr, root, has, place, scratch, in_place, chunks
+                )
                 for e in range(low, high):
                     if at[e - low] < 0 and problem[0] < 0:
                         problem[0], problem[1] = e, src[m]
@@ -146,7 +148,8 @@ def place_chunks(
                     packed[e] = at
             continue
         if kind[m] >= _STORE:  # the same place on all GPUs: the output, if all of them keep the data
-            same, top = not is_staged, np.int64(0)
+            top = np.int64(0)
+            same = bool(not is_staged)
             for r in range(root_ptr[m], root_ptr[m + 1]):
                 top = max(top, scratch[root[r]])
             for j in range(ends):
@@ -156,9 +159,9 @@ def place_chunks(
                     key = node * chunks + chunk[e]
                     if key in wanted:
                         wanted[key] -= 1
-                        same &= not is_reduced[chunk[e]] or wanted[key] == 0
+                        same &= bool(not is_reduced[chunk[e]] or wanted[key] == 0)
                     else:
-                        same &= keeps_own and key in has and has[key] < 0
+                        same &= bool(keeps_own and key in has and has[key] < 0)
             for e in range(low, high):
                 for j in range(ends):
                     d, key = delivery_ptr[m] + (e - low) * ends + j, end[end_ptr[m] + j] * chunks + chunk[e]

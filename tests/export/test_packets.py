@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from flowccl.cli import main
 from flowccl.errors import FileError, InputError
-from flowccl.export.lowering.plan import make_plan, num_steps
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.run.mscclpp.predict import H200_COSTS, predict_call_us
 from flowccl.run.replay import replay
@@ -82,17 +81,6 @@ def test_one_shot_and_exchanging_allreduces(inplace: bool) -> None:
         assert findings(made(schedule, "mscclpp", protocol="LL", inplace=inplace), "mscclpp") == []
 
 
-@pytest.mark.parametrize("collective", ["allgather", "alltoall", "reduce_scatter"])
-def test_operations_are_counted_as_they_are_written(collective: str) -> None:
-    schedule = small("ring:4", collective, 4)
-    written = plan_value(schedule, protocol="LL")
-    for gpu, theirs in zip(make_plan(schedule, LL, protocol="LL").gpus, written["gpus"], strict=True):
-        assert [num_steps(block, LL) for block in gpu.blocks] == [len(b["ops"]) for b in theirs["threadblocks"]]
-
-
-# -- contents -------------------------------------------------------------------------------------------------------
-
-
 def test_a_plan_of_two_gpus() -> None:
     """Each GPU puts packets and reads those of the other; then it says so, and waits until the other has read."""
     plan = plan_value(small("full:2", "allreduce"), protocol="LL", inplace=True)
@@ -103,15 +91,6 @@ def test_a_plan_of_two_gpus() -> None:
     assert plan["gpus"][0]["scratch_chunks"] == 2
     assert plan["gpus"][0]["remote_buffers"] == [{"rank": 1, "type": "s", "access_channel_types": ["memory"]}]
     assert operations(plan, "put") == []
-
-
-def test_relays_forward_packets() -> None:
-    plan = plan_value(small("ring:4", "alltoall"), protocol="LL")
-    forwards = operations(plan, "rppkt")
-    assert len(forwards) == 4
-    assert all(op["src_buff"][0]["type"] == "s" for op in forwards)
-    assert all(op["dst_buff"][0]["type"] == "o" for op in operations(plan, "upkt"))
-    assert (plan["min_message_size"], plan["max_message_size"]) == (0, 2**64 - 1)
 
 
 def test_partial_sums_are_after_all_packets_and_fix_the_size() -> None:
@@ -267,14 +246,6 @@ def test_the_estimate_counts_flags_and_no_signal() -> None:
 def made_for(size: int) -> Schedule:
     found = synthesize(machine("full:4"), "alltoall", size, method="greedy", chunks=1, steps=1)
     return found.schedule
-
-
-def test_auto_chooses_packets_for_small_sizes() -> None:
-    assert plan_value(made_for(4096), protocol="auto")["protocol"] == "LL"
-    assert plan_value(made_for(1 << 20), protocol="auto")["protocol"] == "Simple"
-    assert plan_value(made_for(1 << 20), protocol="auto") == plan_value(made_for(1 << 20))
-    two_hosts = schedule_of("rail:2x2", "allgather", 1, 4096)
-    assert plan_value(two_hosts, protocol="auto")["protocol"] == "Simple"
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

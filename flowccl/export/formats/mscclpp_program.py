@@ -76,7 +76,8 @@ def write_plan(
     ]
     if execution.packets and built.places.scratch.any():
         min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, layout.chunks, min_bytes, max_bytes)
-    body = ",\n".join(_gpu(rank, gpu, built, layout, scratch[rank], _switches(found)) for rank, gpu in enumerate(found))
+    switches = _switches(found)
+    body = ",\n".join(_gpu(rank, gpu, built, layout, scratch[rank], switches) for rank, gpu in enumerate(found))
     return WrittenPlan(
         _plan(schedule, execution, layout, body, min_bytes, max_bytes),
         max(len(gpu.blocks) for gpu in found),
@@ -90,8 +91,10 @@ def _hints(built: Built, width: int) -> list[str]:
     """Return the start and the rate of each message, as its threadblocks have them: fields of operations that send."""
     times, is_nic = built.times, built.is_proxied
     return [
-        f',"message":{m},"start_ps":{times.posted[m] if nic else times.start[m]},"GBps":{rate if nic else rate / width:.12g}'
-        for m, (nic, rate) in enumerate(zip(is_nic, built.rate_GBps, strict=True))
+        f',"message":{m},"start_ps":{posted if nic else start},"GBps":{rate if nic else rate / width:.12g}'
+        for m, (nic, rate, start, posted) in enumerate(
+            zip(is_nic, built.rate_GBps, times.start, times.posted, strict=True)
+        )
     ]
 
 

@@ -215,7 +215,8 @@ class Builder:
         return first
 
     def _packer(self, m: int) -> int:
-        return max(self.issuer[m], 0)
+        group: int = max(self.issuer[m], 0)
+        return group
 
     def _waiting_groups(self) -> list[tuple[int, int]]:
         """Return the group that waits for each message inside a host, and when: END if nothing uses the data."""
@@ -322,11 +323,11 @@ class Builder:
         if not rows_of:
             return
         dst, group = self.end[self.end_ptr[m]], max(self.receiver[m], 0)
-        columns = [[column[d] for d in rows_of] for column in (self.arrives, self.place, self.added)]
+        arrives, place, added = ([column[d] for d in rows_of] for column in (self.arrives, self.place, self.added))
         for part in range(self.width):
             work = self._add(WORK, dst, group * self.width + part, self.work_time[m], "", m)
             work.tie = self.times.usable[m]
-            work.ranges = part_ranges(*columns, self.width, part)
+            work.ranges = part_ranges(arrives, place, added, self.width, part)
 
     def _members(self, m: int) -> tuple[int, ...]:
         """Return the GPUs of the group of an operation of a switch."""
@@ -372,9 +373,9 @@ class Builder:
         last: dict[tuple[int, int], int] = defaultdict(int)
         for action in self.actions:
             m = action.message
-            until = self.times.issued[m] if action.kind == SEND else self.times.usable[m] if action.kind == WORK else 0
+            ends = {SEND: self.times.issued, WORK: self.times.usable, PACK: self.times.posted}.get(action.kind)
             key = action.rank, action.block
-            last[key] = max(last[key], until, action.time if action.kind == PACK else 0)
+            last[key] = max(last[key], 0 if ends is None else ends[m])
         return last
 
     def _own_copies(self) -> Iterator[Action]:

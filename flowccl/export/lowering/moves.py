@@ -58,10 +58,7 @@ def moves_of(schedule: Schedule, target: str = "RUNTIME", through: Collection[in
             f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch, which {target} "
             f"cannot do; synthesize with --for {target}, which uses only what the runtime has"
         )
-    for i, node in zip(timing.root_transfer.tolist(), timing.root_node.tolist(), strict=True):
-        _check_gpu(schedule, i, node, "leaves")
-    for i, node in zip(timing.end_transfer.tolist(), timing.end_node.tolist(), strict=True):
-        _check_gpu(schedule, i, node, "enters")
+    check_ranks(schedule)
     root = np.zeros(len(schedule), dtype=np.int64)
     root[timing.root_transfer] = timing.root_node
     reduced = np.asarray(np.diff(demand.source_ptr) > 1)
@@ -86,6 +83,17 @@ def moves_of(schedule: Schedule, target: str = "RUNTIME", through: Collection[in
         adds, message = bool(schedule.reduce[i]), int(schedule.message[i])
         moves.append(Move(chunk, int(root[i]), dst, adds, start, arrival, i, route, latency, message))
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
+
+
+def check_ranks(schedule: Schedule) -> None:
+    """Raise InputError if some transfer leaves or enters a node that is not a rank."""
+    timing, ranks = schedule.timing, schedule.demand.num_gpus
+    for verb, transfer, node in (
+        ("leaves", timing.root_transfer, timing.root_node),
+        ("enters", timing.end_transfer, timing.end_node),
+    ):
+        for row in np.flatnonzero(node >= ranks).tolist():
+            _check_gpu(schedule, int(transfer[row]), int(node[row]), verb)
 
 
 def _check_gpu(schedule: Schedule, transfer: int, node: int, verb: str) -> None:

@@ -196,7 +196,7 @@ class _Simulation:
         links = {route.hops[-1][0] for route in out} | {out[0].hops[0][0]}
         if loads:
             links |= {route.hops[0][0] for route in into} | {into[0].hops[-1][0]}
-        most = min(min(route.GBps for route in (*into, *out)), network.threadblock_GBps(packets=False))
+        most = min(network.threadblock_GBps(packets=False), *(route.GBps for route in (*into, *out)))
         most = operation.GBps or (most / 2 if loads else most)
         busy = busy_ps(size, most)
         lead = max(route.overhead_ps for route in out) if self.is_first[n] else 0
