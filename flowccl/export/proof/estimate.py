@@ -20,6 +20,7 @@ import heapq
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from math import isinf
 
 from flowccl.errors import InputError
 from flowccl.export.proof.network import Resource, SimulatedNetwork, SimulatedRoute
@@ -74,6 +75,7 @@ class _Simulation:
         self.waits, self.since = [0] * count, [0] * count
         self.begin, self.end, self.completed = [0] * count, [0] * count, 0
         self.queue: list[tuple[int, int, int]] = []  # (time, index in its threadblock, step)
+        self.in_turn = isinf(network.threadblock_GBps(packets=False))  # one send fills a link: first come, first served
         self.proxy_free = [0] * program.num_gpus
         self.posted: set[int] = set()  # messages that wait for the proxy
         self.late: dict[tuple[int, int, int], int] = {}  # (rank, block, peer): what the last put still takes
@@ -113,17 +115,20 @@ class _Simulation:
         self._complete(n, done, done)
 
     def _send(self, now: int, sends: list[int]) -> None:
-        """Start sends that are ready at the same time; those without a rate of their own share links evenly."""
+        """Start sends that are ready at the same time; those without a rate of their own share links evenly.
+
+        Where threadblocks have no rate of their own either, sends take turns on a link.
+        """
         rows: list[tuple[int, SimulatedRoute | None, int, list[_Use], float]] = []
         sharing: Counter[int] = Counter()
-        for n in sorted(sends, key=lambda n: (self.program.operations[n].start_ps, n)):
+        for n in sorted(sends, key=lambda n: (self.program.operations[n].start_ps, self.since[n], n)):
             operation = self.program.operations[n]
             if self.keeps_starts and operation.start_ps > now:
                 heapq.heappush(self.queue, (operation.start_ps, operation.index, n))
                 continue
             for row in self._choices(now, n):
                 rows.append(row)
-                if not operation.GBps:
+                if not operation.GBps and not self.in_turn:
                     sharing.update({id(resource) for resource, _, _ in row[3]})
                     break
         started: set[int] = set()
@@ -132,7 +137,7 @@ class _Simulation:
             if n in started:
                 continue
             begin = self._from(now, n, route) + lead
-            asked = self.program.operations[n].GBps > 0
+            asked = self.in_turn or self.program.operations[n].GBps > 0
             shares = [
                 resource.left_GBps(begin + a, begin + b, now) / (1 if asked else max(sharing[id(resource)], 1))
                 for resource, a, b in uses
