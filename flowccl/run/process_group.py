@@ -58,6 +58,15 @@ class GroupMethods:
     If it has a method `finished`, the time of each call that it chose for is measured and given to it.
     """
 
+    alltoallv: Callable[["GroupMethods", Any, Any, list[int], list[int]], Any] | None = None
+    """Serves `all_to_all_single` with split sizes: (group, output, tensor, output_splits, input_splits) -> Work or None.
+
+    None, or a function that returns None, leaves the call to the library. Split sizes count rows (of dimension 0); an
+    empty list means equal blocks. Each rank knows only its own split sizes, so the function must decide alike on all
+    ranks of the group, or all would wait for each other for ever. Assign a function to the class attribute to serve all
+    groups, and to the attribute of one group (with its own arguments bound) to serve that group.
+    """
+
     begun: float | None = None
     """When the call that is being measured began."""
 
@@ -109,7 +118,11 @@ class GroupMethods:
     def all_to_all_single(
         self, output: Any, tensor: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
     ) -> Any:
-        """Exchange blocks: rank r gets block r of rank s as its block s."""
+        """Exchange blocks: rank r gets block r of rank s as its block s; with split sizes, see `alltoallv`."""
+        if (output_splits or input_splits) and self.alltoallv is not None:
+            work = self.alltoallv(self, output, tensor, list(output_splits), list(input_splits))
+            if work is not None:
+                return work
         even = not output_splits and not input_splits and tensor.numel() == output.numel()
         even = even and tensor.numel() % self.my_size == 0
         work = self._planned("alltoall", tensor, tensor, output) if even else None
