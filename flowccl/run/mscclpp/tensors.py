@@ -7,6 +7,7 @@ that a plan serves.
 
 import atexit
 import itertools
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,16 +77,21 @@ class PlanGroup:
         cuda.use_device(self.device)
         self.runtime = provider.open(rank, ranks, share)
         self.stream = torch.cuda.Stream(self.device)
+        self.process = os.getpid()
         atexit.register(self._close)
 
     def _close(self) -> None:
-        """Wait for this rank's work, and end the threads of MSCCL++ before the process ends."""
+        """Wait for this rank's work, and end the threads of MSCCL++ before the process ends; not in forked ones."""
+        if os.getpid() != self.process:
+            return
         self.torch.cuda.synchronize()
         self.stages.clear()
         self.runtime.close()
 
-    def find(self, collective: str, size: int, dtype: str, root: int = 0) -> SizedPlan | None:
-        """Return the plan with the nearest size that serves a collective, or None."""
+    def find(
+        self, collective: str, size: int, dtype: str, root: int = 0, only: SizedPlan | None = None
+    ) -> SizedPlan | None:
+        """Return the plan with the nearest size that serves a collective (`only`: if it is this one), or None."""
         if collective in _REDUCING and dtype not in TYPES:
             return None
 
@@ -96,6 +102,7 @@ class PlanGroup:
             plan
             for plan in self.plans
             if plan.facts.collective == collective
+            and only in (None, plan)
             and plan.facts.min_bytes <= self._padded(plan.facts, size) <= plan.facts.max_bytes
             and (collective != "broadcast" or plan.facts.root == root)
         ]
