@@ -19,9 +19,10 @@ from flowccl.run.group_backends import (
     plans_of_schedule,
     usual_backends,
 )
+from flowccl.run.group_calls import GroupParts, Selected
 from flowccl.run.mscclpp.plan_facts import PlanFacts, is_plan, read_plan
 from flowccl.run.mscclpp.tensors import SizedPlan
-from flowccl.run.process_group import GroupMethods, GroupParts, Selected, counts_of, group_class
+from flowccl.run.process_group import GroupMethods, counts_of, group_class
 from flowccl.run.rank_program import Carrier
 from flowccl.run.torch_run import import_torch
 from flowccl.schedule.files import load_schedule

@@ -8,8 +8,8 @@ from flowccl.catalog.files import sha256_of
 from flowccl.catalog.model import Call
 from flowccl.catalog.run_time import CatalogVersion
 from flowccl.errors import InputError
+from flowccl.run.group_calls import Selected
 from flowccl.run.mscclpp.tensors import SizedPlan
-from flowccl.run.process_group import Selected
 from flowccl.topology.files import read_machine
 from flowccl.torch.environment import ANY_MACHINE, MACHINE, Settings
 
@@ -92,7 +92,8 @@ def select(catalogs: Sequence[JobCatalog], problem: str, collective: str, size_b
         choice = one.version.selector.select(Call(collective, size_bytes, catalog.machine.ranks, one.version.inplace))
         plan = choice.plan.name if choice.plan is not None else None if choice.rule is None else choice.rule.plan
         if plan is not None:
-            because = choice.reason if choice.plan is not None else "of the plan's sizes the next one"
+            unit = catalog.plan(plan).alignment_bytes
+            because = choice.reason if choice.plan is not None else f"as for the next multiple of {unit:,} B"
             return Selected(one.version.schedules[plan], plan, because, one.sized.get(plan))
         reason = choice.reason
     return Selected(None, "", reason)

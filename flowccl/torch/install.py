@@ -4,9 +4,7 @@ The functions of torch.distributed that make groups are wrapped: the library's g
 flowccl with the same backends takes its place in torch's tables.
 """
 
-import copy
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -73,8 +71,8 @@ def _sending_batches(original: Any) -> Any:
         operations = []
         for operation in p2p_op_list:
             group = operation.group or _default_group()
-            operations.append(copy.copy(operation))
-            operations[-1].group = getattr(group, "inner", group)
+            operations.append(object.__new__(type(operation)))  # its own constructor wants a group of torch's tables
+            vars(operations[-1]).update(vars(operation), group=getattr(group, "inner", group))
         return original(operations)
 
     return send
@@ -116,9 +114,3 @@ def _take_place(distributed_c10d: Any, group: Any, made: Any) -> None:
         groups[:] = [made if one is group else one for one in groups]
     distributed_c10d._unregister_process_group(name)
     distributed_c10d._register_process_group(name, made)
-
-
-def hosts_of(ranks: list[int]) -> list[int]:
-    """Return the host of each rank, as torchrun numbers them; all on one host if no launcher says so."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0") or "0")
-    return [rank // local if local else 0 for rank in ranks]

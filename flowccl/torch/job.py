@@ -10,22 +10,22 @@ from typing import Any
 from flowccl.errors import FlowcclError
 from flowccl.run.call_log import CALLS
 from flowccl.run.group_backends import gloo_carrier, plan_group
+from flowccl.run.group_calls import GroupParts
 from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.runtime import find_provider
 from flowccl.run.mscclpp.tensors import SizedPlan
-from flowccl.run.process_group import GroupParts, group_class
+from flowccl.run.process_group import group_class
 from flowccl.run.rank_program import Carrier
 from flowccl.run.torch_run import import_torch
 from flowccl.torch.agreement import agree, new_keys
 from flowccl.torch.catalogs import JobCatalog, JobCatalogs, select
 from flowccl.torch.environment import CATALOG, Settings
-from flowccl.torch.install import hosts_of
 from flowccl.torch.reporting import report
 
 log = logging.getLogger("flowccl.torch")
 
 
-class Job:
+class TorchJob:
     """The use of catalogs in this process. The ranks agree on the catalogs when the default group is made."""
 
     def __init__(self, settings: Settings) -> None:
@@ -139,6 +139,12 @@ def _report_at_exit() -> None:
 
 
 @lru_cache(maxsize=1)
-def current_job() -> Job:
+def current_job() -> TorchJob:
     """Return the job of this process."""
-    return Job(Settings.read())
+    return TorchJob(Settings.read())
+
+
+def hosts_of(ranks: list[int]) -> list[int]:
+    """Return the host of each rank, as torchrun numbers them; all on one host if no launcher says so."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "0") or "0")
+    return [rank // local if local else 0 for rank in ranks]

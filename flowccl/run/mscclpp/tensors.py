@@ -112,8 +112,11 @@ class PlanGroup:
         step = facts.step(DTYPES["float32"])
         return -(-size // step) * step
 
-    def run(self, plan: SizedPlan, given: Any, output: Any, size: int, dtype: str) -> Any:
-        """Enqueue a plan from one tensor to another; `size` is in bytes as nccl-tests counts it. Return the work."""
+    def run(self, plan: SizedPlan, given: Any, output: Any, size: int, dtype: str, average: bool = False) -> Any:
+        """Enqueue a plan from one tensor to another; `size` is in bytes as nccl-tests counts it. Return the work.
+
+        If `average`, the result is divided by the number of ranks.
+        """
         torch, facts = self.torch, plan.facts
         padded = self._padded(facts, size)
         capturing = bool(torch.cuda.is_current_stream_capturing())
@@ -126,6 +129,8 @@ class PlanGroup:
             name = dtype if facts.collective in _REDUCING else "int32"
             self.runtime.execute(stage.plan, stage.addresses, stage.sizes, name, int(stream.cuda_stream))
             self._copy(output, stage.output, facts.collective, False)
+            if average:
+                output.div_(self.ranks)
         for tensor in () if capturing else (given, output):
             tensor.record_stream(stream)
         self.counts[facts.collective] += 1
