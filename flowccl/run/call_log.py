@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -34,20 +33,19 @@ class CallCount:
         """The kind of call and what served it, in words."""
         return f"{self.collective} on {self.ranks} ranks ({self.device}): {self.served_by}"
 
-    def begin(self, size_bytes: int) -> Callable[[], float]:
-        """Count a call that begins now; return the function that ends it and returns its seconds."""
+    def begin(self, size_bytes: int) -> float:
+        """Count a call that begins now; return the time, for `end`."""
         self.calls += 1
         self.bytes += size_bytes
         self.unfinished += 1
-        begun = perf_counter()
+        return perf_counter()
 
-        def end() -> float:
-            seconds = perf_counter() - begun
-            self.seconds += seconds
-            self.unfinished -= 1
-            return seconds
-
-        return end
+    def end(self, begun: float) -> float:
+        """Count the time of a call; return its seconds."""
+        seconds = perf_counter() - begun
+        self.seconds += seconds
+        self.unfinished -= 1
+        return seconds
 
 
 class CallLog:

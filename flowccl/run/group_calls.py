@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ _CALLS_IN_FLIGHT = 1 << 10  # calls of a group after which tags are used again
 _MOST_SERVICES = 4096  # remembered kinds of calls
 _TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
 _AVERAGED = ("bfloat16", "float32", "float64")  # float16 could overflow before the division
+_NO_MODE = nullcontext()
 _REDUCING = ("allreduce", "reduce_scatter")
 
 
@@ -65,22 +66,26 @@ class _Service:
 
     row: CallCount | None
     reason: str
+    device: str = "cpu"
     runner: Runner | None = None
     sized: SizedPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PlannedCall:
     """A collective on tensors that a plan serves; `count` are the elements of the whole buffer.
 
-    If `average`, the sum is divided by the number of ranks.
+    If `average`, the sum is divided by the number of ranks. `number` and `begun` are set when it is run.
     """
 
     service: _Service
+    row: CallCount
     count: int
     given: Any
     output: Any
-    average: bool = False
+    average: bool
+    number: int = 0
+    begun: float = 0.0
 
 
 class GroupCalls:
@@ -97,6 +102,8 @@ class GroupCalls:
         self.thread = CallThread(f"flowccl-{self.my_rank}-of-{self.my_size}")
         self.failed: BaseException | None = None
         self.torch = import_torch()
+        operations = self.torch.distributed.ReduceOp
+        self.sum, self.average = operations.SUM, operations.AVG
 
     # -- the selection ------------------------------------------------------------------------------------------------
 
@@ -104,8 +111,8 @@ class GroupCalls:
         self, collective: str, whole: Any, given: Any, output: Any, opts: Any, root: int = -1
     ) -> PlannedCall | str:
         """Return the collective as a job of a plan, or the reason why the library serves it."""
-        device = whole.device.type
-        if whole.is_sparse or not whole.numel():
+        count = whole.numel()
+        if whole.is_sparse or not count:
             return "a sparse or an empty tensor"
         if given.dtype != output.dtype:
             return "input and output have different types"
@@ -115,7 +122,7 @@ class GroupCalls:
             if divide is None or (divide and str(whole.dtype).removeprefix("torch.") not in _AVERAGED):
                 return "only sums and averages of large types are planned"
             average = divide
-        count = whole.numel()
+        device = "cpu" if whole.is_cpu else whole.device.type
         key = (collective, count * whole.element_size(), device, whole.dtype, root)
         service = self.services.get(key)
         if service is None:
@@ -126,7 +133,7 @@ class GroupCalls:
                 self.services[key] = service
         if service.row is None:
             return service.reason
-        return PlannedCall(service, count, given, output, average)
+        return PlannedCall(service, service.row, count, given, output, average)
 
     def _service(self, collective: str, size: int, device: str, kind: Any, root: int) -> _Service:
         """Select what serves a kind of call."""
@@ -138,7 +145,7 @@ class GroupCalls:
             return _Service(None, selected.reason)
         if device in self.parts.carriers and selected.schedule is not None:
             row = CALLS.row(collective, self.my_size, device, f"plan {selected.plan}", True, selected.reason)
-            return _Service(row, selected.reason, runner=runner_of(selected.schedule))
+            return _Service(row, selected.reason, device, runner=runner_of(selected.schedule))
         plans = self.parts.plans
         if device != "cuda" or plans is None or (selected.sized is None and not selected.any_plan):
             return _Service(None, f"{selected.plan} cannot run on {device} tensors in this group")
@@ -146,16 +153,16 @@ class GroupCalls:
         if sized is None:
             return _Service(None, f"{selected.plan} serves neither this size nor {dtype} on GPUs")
         row = CALLS.row(collective, self.my_size, device, f"plan {selected.plan}", True, selected.reason)
-        return _Service(row, selected.reason, sized=sized)
+        return _Service(row, selected.reason, device, sized=sized)
 
     def _divides(self, opts: Any) -> bool | None:
         """Whether a reduction is an average; None: neither sum nor average."""
         if opts is None:
             return False
-        op, names = getattr(opts, "reduceOp", None), self.torch.distributed.ReduceOp
-        if op is None or op == names.SUM:
-            return None if op is None else False
-        return True if op == names.AVG else None
+        op = getattr(opts, "reduceOp", None)
+        if op is None:
+            return None
+        return False if op == self.sum else True if op == self.average else None
 
     # -- execution ----------------------------------------------------------------------------------------------------
 
@@ -170,68 +177,65 @@ class GroupCalls:
         after: Callable[[], None] | None = None,
     ) -> Any:
         """Run the jobs by their plans, or the whole call by the library if one of them has no plan."""
-        found = [job for job in jobs if isinstance(job, PlannedCall)]
-        if len(found) < len(jobs) or not found:
-            reason = next((job for job in jobs if isinstance(job, str)), "no tensors")
-            return self.by_library(name, reason, args, named)
+        found: list[PlannedCall] = []
+        for job in jobs:
+            if isinstance(job, str):
+                return self.by_library(name, job, args, named)
+            found.append(job)
+        if not found:
+            return self.by_library(name, "no tensors", args, named)
         if self.failed is not None:
             raise self.failed
-        ends = [_counted(job) for job in found]
         for job in found:
-            self.scheduled[job.service.row.collective if job.service.row else name] += 1
+            self.calls += 1
+            job.number = self.calls % _CALLS_IN_FLIGHT  # the same on all ranks
+            job.begun = job.row.begin(job.count * job.given.element_size())
+            self.scheduled[job.row.collective] += 1
         if found[0].service.sized is not None:
-            return self._on_gpu(found, ends)
-        numbers = [self._number() for _ in found]
-        call = partial(self._call, found, numbers, ends, after)
-        later = bool(getattr(opts, "asyncOp", True)) and self.parts.finished is None
-        work = self.thread.submit(call, result, later and found[0].given.device.type == "cpu")
-        return work
+            return self._on_gpu(found)
+        later = found[0].given.is_cpu and bool(getattr(opts, "asyncOp", True)) and self.parts.finished is None
+        return self.thread.submit(partial(self._call, found, after), result, later)
 
-    def _number(self) -> int:
-        """The number of a call of a plan, the same on all ranks."""
-        self.calls += 1
-        return self.calls % _CALLS_IN_FLIGHT
-
-    def _call(
-        self,
-        jobs: Sequence[PlannedCall],
-        numbers: Sequence[int],
-        ends: Sequence[Callable[[], float]],
-        after: Callable[[], None] | None,
-    ) -> None:
+    def _call(self, jobs: Sequence[PlannedCall], after: Callable[[], None] | None) -> None:
         """Run jobs one after the other; on the CPU they are complete at the end."""
         try:
-            with self._without_grad(jobs[0].output):
-                for job, number, end in zip(jobs, numbers, ends, strict=True):
-                    if job.service.runner is not None:
-                        carrier = self.parts.carriers[job.given.device.type]
-                        first_tag = number * MOST_MESSAGES
-                        job.service.runner.run(self.my_rank, job.count, job.given, job.output, carrier, first_tag)
-                        if job.average:
-                            job.output.div_(self.my_size)
-                    seconds = end()
-                    if self.parts.finished is not None:
-                        self.parts.finished(1e6 * seconds)
+            with self._without_grad(jobs):
+                for job in jobs:
+                    self._run_one(job)
                 if after is not None:
                     after()
         except RuntimeError as error:
-            row = jobs[0].service.row
-            kind = "a plan" if row is None else row.words
-            self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {kind} failed: {error}")
+            self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {jobs[0].row.words} failed: {error}")
             raise self.failed from error
 
-    def _without_grad(self, output: Any) -> AbstractContextManager[Any]:
-        mode = self.torch.inference_mode if output.is_inference() else self.torch.no_grad
-        return mode()  # type: ignore[no-any-return]
+    def _run_one(self, job: PlannedCall) -> None:
+        service = job.service
+        if service.runner is not None:
+            carrier, first_tag = self.parts.carriers[service.device], job.number * MOST_MESSAGES
+            service.runner.run(self.my_rank, job.count, job.given, job.output, carrier, first_tag)
+            if job.average:
+                job.output.div_(self.my_size)
+        seconds = job.row.end(job.begun)
+        if self.parts.finished is not None:
+            self.parts.finished(1e6 * seconds)
 
-    def _on_gpu(self, jobs: Sequence[PlannedCall], ends: Sequence[Callable[[], float]]) -> Any:
+    def _without_grad(self, jobs: Sequence[PlannedCall]) -> AbstractContextManager[Any]:
+        """Results are written without a gradient, as the library does; most tensors need no mode for this."""
+        for job in jobs:
+            if job.output.is_inference():
+                return self.torch.inference_mode()  # type: ignore[no-any-return]
+            if job.output.requires_grad or job.given.requires_grad:
+                return self.torch.no_grad()  # type: ignore[no-any-return]
+        return _NO_MODE
+
+    def _on_gpu(self, jobs: Sequence[PlannedCall]) -> Any:
         plans, work = self.parts.plans, None
-        for job, end in zip(jobs, ends, strict=True):
+        for job in jobs:
             sized, whole = job.service.sized, job.count * job.given.element_size()
             if plans is not None and sized is not None:
                 name = str(job.given.dtype).removeprefix("torch.")
                 work = plans.run(sized, job.given, job.output, whole, name, job.average)
-            end()
+            job.row.end(job.begun)
         return work
 
     def by_library(self, name: str, reason: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -239,26 +243,20 @@ class GroupCalls:
         tensor = _first_tensor(args)
         device = "cpu" if tensor is None else tensor.device.type
         row = CALLS.row(name, self.my_size, device, f"library {self.inner.name()}", False, reason)
-        end = row.begin(_size_of(args))
+        begun = row.begin(_size_of(args))
         self.fallen_back[name] += 1
         work = getattr(self.inner, name)(*args, **named)
         if self.parts.finished is not None:
             work.wait()
-            self.parts.finished(1e6 * end())
+            self.parts.finished(1e6 * row.end(begun))
         elif device != "cpu" or work is None or not CALLS.times_matter():
-            end()
+            row.end(begun)
         else:
             try:
-                work.get_future().add_done_callback(lambda _: end())
+                work.get_future().add_done_callback(lambda _: row.end(begun))
             except RuntimeError:  # some works of gloo have no future
-                end()
+                row.end(begun)
         return work
-
-
-def _counted(job: PlannedCall) -> Callable[[], float]:
-    row = job.service.row
-    assert row is not None
-    return row.begin(job.count * job.given.element_size())
 
 
 def _first_tensor(value: Any) -> Any:

@@ -95,14 +95,17 @@ class Runner:
     def run(self, rank: int, count: int, given: Any, output: Any, carrier: Carrier, first_tag: int = 0) -> None:
         """Run on the input and output of a rank; `count` is the elements of the whole buffer."""
         program = self.prepared.get((rank, count)) or self._prepare(rank, count)
-        flat = given if given.dim() == 1 and given.is_contiguous() else given.contiguous().view(-1)
-        into = flat if output is given else output.contiguous().view(-1)
-        for what, tensor, size in (("input", flat, program.sizes[0]), ("output", into, program.sizes[1])):
-            if size and tensor.numel() != size:
-                name, total = self.schedule.demand.collective, f"{size} elements on rank {rank}"
-                raise InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
+        flat = _flat(given)
+        into = flat if output is given else _flat(output)
+        expected = program.sizes
+        if (expected[0] and flat.numel() != expected[0]) or (expected[1] and into.numel() != expected[1]):
+            what, size, tensor = ("output", expected[1], into)
+            if expected[0] and flat.numel() != expected[0]:
+                what, size, tensor = ("input", expected[0], flat)
+            name, total = self.schedule.demand.collective, f"{size} elements on rank {rank}"
+            raise InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
         program.run(flat, into, carrier, first_tag, output.new_empty)
-        if into.data_ptr() != output.data_ptr():
+        if into is not output and into.data_ptr() != output.data_ptr():
             output.copy_(into.view_as(output))
 
     def _prepare(self, rank: int, count: int) -> RankProgram:
@@ -111,6 +114,10 @@ class Runner:
         made = rank_program(self.program, make_layout(self.schedule.demand, count), rank)
         self.prepared[rank, count] = made
         return made
+
+
+def _flat(tensor: Any) -> Any:
+    return tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.contiguous().view(-1)
 
 
 @lru_cache(maxsize=64)

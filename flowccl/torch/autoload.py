@@ -3,12 +3,8 @@
 It registers the backend "flowccl". If FLOWCCL_CATALOG is set, the process groups of this process use the catalog.
 """
 
-import logging
+import os
 from typing import Any
-
-from flowccl.torch.environment import is_set
-
-log = logging.getLogger("flowccl.torch")
 
 
 def autoload() -> None:
@@ -20,18 +16,24 @@ def autoload() -> None:
             return
         if "FLOWCCL" not in dist.Backend._plugins:
             dist.Backend.register_backend("flowccl", _library, devices=["cpu", "cuda"])
-        if is_set():
+        if os.environ.get("FLOWCCL_CATALOG"):
             from flowccl.torch.install import install
 
             install()
     except Exception as error:
-        log.warning("flowccl: not used: %s: %s", type(error).__name__, error)
+        _warn(f"not used: {type(error).__name__}: {error}")
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("flowccl.torch").warning("flowccl: %s", text)
 
 
 def _library(store: Any, rank: int, size: int, timeout: Any) -> Any:
     """Return the group of the backend "flowccl": the usual libraries, which a catalog then serves, if one is given."""
     from flowccl.run.group_backends import library_group, usual_backends
 
-    if not is_set():
-        log.warning("flowccl: FLOWCCL_CATALOG is not set; the library serves all calls")
+    if not os.environ.get("FLOWCCL_CATALOG") and rank == 0:
+        _warn("FLOWCCL_CATALOG is not set; the library serves all calls")
     return library_group(store, rank, size, timeout, usual_backends(store, rank, size))
