@@ -5,12 +5,13 @@ proposes the library. The store accepts the first proposal only (`compare_set`),
 ranks that chose differently would wait for each other for ever.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-PATIENCE_S = 30.0
+PATIENCE_S = float(os.environ.get("FLOWCCL_PATIENCE_S") or 30.0)
 """How long the first rank waits for the others, which are in the same call; other ranks wait for it twice as long."""
 
 _GOOD, _BAD = "plans ", "library "
