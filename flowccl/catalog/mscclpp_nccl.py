@@ -72,7 +72,8 @@ def write_named_files(folder: Path, catalog: Catalog, out: Path) -> NamedExport:
         used.add((rule.plan, file.name))
     place = out / FOLDER
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        if contents:
+            place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"{place}: cannot be written: {error.strerror or error}") from None
     for name, data in contents.items():

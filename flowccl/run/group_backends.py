@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.export.exporting import ExportOptions, make
 from flowccl.run.mscclpp.plan_facts import read_plan
-from flowccl.run.mscclpp.run_plans import named_plan, root_of
 from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
 from flowccl.run.rank_program import Carrier
 from flowccl.run.torch_run import as_bytes, import_torch
@@ -125,6 +123,9 @@ def plan_group(store: Any, rank: int, size: int, plans: Sequence[SizedPlan]) -> 
 
 def plans_of_schedule(schedule: Schedule) -> list[SizedPlan]:
     """Return the plan of a schedule for in-place calls, in a temporary folder that lasts as long as the process."""
+    from flowccl.export.exporting import ExportOptions, make
+    from flowccl.run.mscclpp.run_plans import named_plan, root_of
+
     if schedule.demand.collective not in MSCCLPP_LIMITS.collectives:
         return []
     folder = Path(tempfile.mkdtemp(prefix="flowccl-torch-"))

@@ -23,7 +23,7 @@ def launch(
     program: Sequence[str],
     ranks: int,
     per_rank: dict[int, dict[str, str]] | None = None,
-    timeout: float = 120,
+    timeout: float = 300,
     **env: str,
 ) -> Ended:
     """Run `python PROGRAM` on all ranks; `env` are variables of all ranks, `per_rank` those of one rank."""

@@ -246,7 +246,8 @@ def test_programs_of_ranks_give_the_results_of_the_reference(case: tuple[str, st
         assert output.tolist() == list(wanted)
 
 
-def test_the_entry_point_loads_three_small_modules() -> None:
+@pytest.mark.slow
+def test_the_entry_point_loads_three_small_modules_in_five_milliseconds() -> None:
     """`import torch` calls it in every program; -X importtime counts microseconds."""
     script = "import flowccl.torch.autoload as a, sys; print(sorted(m for m in sys.modules if m.startswith('flowccl')))"
     command = [sys.executable, "-X", "importtime", "-c", script]
