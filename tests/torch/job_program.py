@@ -1,5 +1,6 @@
 """A job that knows nothing about flowccl: `python -m tests.torch.job_program KIND`; rank 0 prints what it found."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -30,10 +31,9 @@ def twice() -> None:
     """The same again after the end of the first group; a forked process in between ends by itself."""
     for _ in range(2):
         dist.init_process_group("gloo")
-        child = os.fork()
-        if not child:
-            sys.exit(0)  # with the functions of atexit
-        os.waitpid(child, 0)
+        child = multiprocessing.get_context("fork").Process(target=torch.zeros, args=(1,))
+        child.start()
+        child.join()
         total = reduced()
         if dist.get_rank() == 0:
             print("sum", total)
