@@ -12,7 +12,7 @@ from typing import Any
 from flowccl.errors import InputError
 from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
-from flowccl.run.rank_program import Carrier
+from flowccl.run.rank_program import MessageCarrier
 from flowccl.run.torch_run import as_bytes, import_torch
 from flowccl.runtimes.limits import MSCCLPP_LIMITS
 from flowccl.schedule.schedule import Schedule
@@ -103,7 +103,7 @@ class NcclCarrier(GlooCarrier):
         self.backend._end_coalescing().wait()
 
 
-def gloo_carrier(store: Any, rank: int, size: int, timeout: timedelta) -> Carrier:
+def gloo_carrier(store: Any, rank: int, size: int, timeout: timedelta) -> MessageCarrier:
     """Return a carrier with connections of its own: no message of the program can match one of a plan."""
     return GlooCarrier(backend_of("gloo", store, rank, size, timeout))
 

@@ -10,7 +10,7 @@ from typing import Any
 from flowccl.run.call_log import CALLS, CallCount
 from flowccl.run.group_works import CallThread
 from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
-from flowccl.run.rank_program import MOST_MESSAGES, Carrier
+from flowccl.run.rank_program import MOST_MESSAGES, MessageCarrier
 from flowccl.run.torch_run import Runner, import_torch, runner_of
 from flowccl.schedule.schedule import Schedule
 
@@ -54,7 +54,7 @@ class GroupParts:
     inner: Any
     select: Select
     fixed: bool = True
-    carriers: dict[str, Carrier] = field(default_factory=dict)
+    carriers: dict[str, MessageCarrier] = field(default_factory=dict)
     plans: PlanGroup | None = None
     finished: Callable[[float], None] | None = None
     chooser: Any = None

@@ -16,7 +16,7 @@ MOST_MESSAGES = 1 << 20
 """Messages of a program; their numbers are the low bits of tags."""
 
 
-class Carrier(Protocol):
+class MessageCarrier(Protocol):
     """Sends and receives flat tensors. `post_*` may return before the message is complete, `wait` may not."""
 
     def begin(self) -> None:
@@ -93,7 +93,9 @@ class RankProgram:
     kept: tuple[tuple[int, int, int], ...]
     sizes: tuple[int, int]
 
-    def run(self, given: Any, output: Any, carrier: Carrier, first_tag: int, empty: Callable[[int], Any]) -> None:
+    def run(
+        self, given: Any, output: Any, carrier: MessageCarrier, first_tag: int, empty: Callable[[int], Any]
+    ) -> None:
         """Run on flat tensors, which may overlap. No tensor is changed after it was sent; the output comes last."""
         values: list[Any] = [None] * self.slots
         for level in self.levels:

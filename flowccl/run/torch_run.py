@@ -13,7 +13,7 @@ from flowccl.run.element_layout import make_layout
 from flowccl.run.jobs import read_job, write_rows
 from flowccl.run.measure import Row, RunOptions, run_cases
 from flowccl.run.program import Exchange, MessageProgram, make_program
-from flowccl.run.rank_program import Carrier, RankProgram, rank_program
+from flowccl.run.rank_program import MessageCarrier, RankProgram, rank_program
 from flowccl.run.values import Dtype
 from flowccl.schedule.schedule import Schedule
 
@@ -92,7 +92,7 @@ class Runner:
         self.program: MessageProgram = make_program(schedule)
         self.prepared: dict[tuple[int, int], RankProgram] = {}
 
-    def run(self, rank: int, count: int, given: Any, output: Any, carrier: Carrier, first_tag: int = 0) -> None:
+    def run(self, rank: int, count: int, given: Any, output: Any, carrier: MessageCarrier, first_tag: int = 0) -> None:
         """Run on the input and output of a rank; `count` is the elements of the whole buffer."""
         program = self.prepared.get((rank, count)) or self._prepare(rank, count)
         flat = _flat(given)

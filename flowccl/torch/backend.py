@@ -23,7 +23,7 @@ from flowccl.run.group_calls import GroupParts, Selected
 from flowccl.run.mscclpp.plan_facts import PlanFacts, is_plan, read_plan
 from flowccl.run.mscclpp.tensors import SizedPlan
 from flowccl.run.process_group import GroupMethods, counts_of, group_class
-from flowccl.run.rank_program import Carrier
+from flowccl.run.rank_program import MessageCarrier
 from flowccl.run.torch_run import import_torch
 from flowccl.schedule.files import load_schedule
 from flowccl.schedule.schedule import Schedule
@@ -69,7 +69,7 @@ class BackendSpec:
         prefix = torch.distributed.PrefixStore
         kinds = {"gloo": {"cpu": "gloo"}, "nccl": {"cuda": "nccl"}}.get(self.inner) or usual_backends(store, rank, size)
         library = library_group(prefix("flowccl", store), rank, size, timeout, kinds)
-        carriers: dict[str, Carrier] = {}
+        carriers: dict[str, MessageCarrier] = {}
         if self.inner == "nccl":
             carriers["cuda"] = NcclCarrier(library._get_backend(torch.device("cuda")))
         else:

@@ -15,7 +15,7 @@ from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.runtime import find_provider
 from flowccl.run.mscclpp.tensors import SizedPlan
 from flowccl.run.process_group import group_class
-from flowccl.run.rank_program import Carrier
+from flowccl.run.rank_program import MessageCarrier
 from flowccl.run.torch_run import import_torch
 from flowccl.torch.agreement import agree, new_keys
 from flowccl.torch.catalogs import JobCatalog, JobCatalogs, select
@@ -90,7 +90,7 @@ class TorchJob:
         dist = import_torch().distributed
         rank, size = int(group.rank()), int(group.size())
         devices = {device.type for device in group._device_types}
-        carriers: dict[str, Carrier] = {}
+        carriers: dict[str, MessageCarrier] = {}
         if "cpu" in devices:
             carriers["cpu"] = gloo_carrier(dist.PrefixStore("messages", store), rank, size, timeout)
         plans = None

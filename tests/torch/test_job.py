@@ -75,7 +75,7 @@ def damaged(plans: Path, folder: Path) -> Path:
 def test_a_catalog_that_cannot_be_used_is_one_line_and_the_library_serves(plans: Path, tmp_path: Path) -> None:
     cases = {
         str(damaged(plans, tmp_path)): "was changed after the build",
-        str(tmp_path / "missing"): "no such folder",
+        str(tmp_path / "missing"): "catalog.json: no such file",
         str(small_catalog(tmp_path / "other", "full:8")): "the catalog is for 8 ranks, the group has 4",
     }
     for catalog, reason in cases.items():
