@@ -47,14 +47,21 @@ class SlowGloo:
 
 def slow_down(group) -> None:
     """Let everything that leaves the host through the slow NIC take longer, in plans and in gloo's own allreduce."""
-    exchange = group._exchange
+    carrier = group.parts.carriers["cpu"]
+    begin, post_send = carrier.begin, carrier.post_send
+    slow = [False]  # whether this level has waited for the NIC
 
-    def slow_exchange(sends, receives):
-        if any(peer in OTHER_HOST for peer, _, _ in sends):
+    def begin_level():
+        slow[0] = False
+        begin()
+
+    def slow_send(tensor, peer, tag):
+        if peer in OTHER_HOST and not slow[0]:
+            slow[0] = True
             time.sleep(DELAY_S)
-        exchange(sends, receives)
+        post_send(tensor, peer, tag)
 
-    group._exchange, group.inner = slow_exchange, SlowGloo(group.inner)
+    carrier.begin, carrier.post_send, group.inner = begin_level, slow_send, SlowGloo(group.inner)
 
 
 def replan(plans: Path) -> None:
@@ -85,7 +92,7 @@ def train(rank: int, folder: Path) -> None:
     model, target = torch.nn.Linear(128, 128, bias=False), torch.nn.Linear(128, 128, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     group, noticed, taken_over, times, losses = distributed.group.WORLD, 0, 0, [], []
-    version = group.choose.chooser.version
+    version = group.parts.chooser.chooser.version
     for step in range(STEPS):
         if step == SLOW_FROM and rank == SLOW_RANK:
             slow_down(group)
@@ -99,8 +106,8 @@ def train(rank: int, folder: Path) -> None:
         model.weight.grad /= RANKS
         optimizer.step()
         losses.append(loss.item())
-        if group.choose.chooser.version is not version:
-            version, taken_over = group.choose.chooser.version, step
+        if group.parts.chooser.chooser.version is not version:
+            version, taken_over = group.parts.chooser.chooser.version, step
         if rank == 0 and step >= SLOW_FROM and not noticed and flowccl.torch.alarms():
             noticed = step
             replan(folder / "plans")

@@ -1,6 +1,7 @@
 """Files of a catalog for the runtimes: a folder that the runtime loads, and a table for NCCL's tuner plugin."""
 
 from pathlib import Path
+from typing import Any
 
 from flowccl.catalog.files import load_machine, load_plan_file
 from flowccl.catalog.library import Shape, library_choice, shape_of
@@ -11,6 +12,7 @@ from flowccl.runtimes.profiles import PROFILES
 
 MODULE = "flowccl_plans.py"
 TUNER = "nccl_tuner.csv"
+NCCLX = "ncclx_tuner.json"
 _TUNER_NAMES = {"allreduce": "allreduce", "allgather": "allgather", "reduce_scatter": "reducescatter"}
 _MSCCL_MOST_FILES = 4  # algorithms that MSCCL loads
 
@@ -24,13 +26,16 @@ def write_runtime_files(folder: Path, catalog: Catalog, out: Path) -> list[Path]
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}")
     contents = _mscclpp(folder, catalog) if catalog.runtime == "mscclpp" else _xml(folder, catalog)
-    tuner = tuner_csv(catalog, shape_of(load_machine(folder, catalog)))
+    shape = shape_of(load_machine(folder, catalog))
+    tuners = {TUNER: tuner_csv(catalog, shape).encode(), NCCLX: json_bytes(ncclx_tuner(catalog, shape), indent=1)}
     place = out if catalog.runtime == "mscclpp" else out / "plans"  # XML runtimes parse every file of their folder
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"{place}: cannot be written: {error.strerror or error}") from None
-    paths = {place / name: data for name, data in contents.items()} | {out / TUNER: tuner.encode()}
+    paths = {place / name: data for name, data in contents.items()} | {
+        out / name: data for name, data in tuners.items()
+    }
     for path, data in paths.items():
         write_bytes(path, data)
     return list(paths)
@@ -83,7 +88,25 @@ def tuner_csv(catalog: Catalog, shape: Shape) -> str:
     Columns: collective, smallest and largest size (both included), algorithm, protocol, channels (-1: NCCL's choice),
     hosts, ranks.
     """
-    rows: list[list[object]] = []
+    rows = [[*row, -1, shape.hosts, shape.ranks] for row in _tuner_rows(catalog, shape)]
+    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def ncclx_tuner(catalog: Catalog, shape: Shape) -> dict[str, Any]:
+    """Return the same table for NCCLX's built-in tuner, whose sizes are those of a rank's part: bytes over ranks."""
+    rules = []
+    for name, low, high, algorithm, protocol in _tuner_rows(catalog, shape):
+        first, last = -(-low // shape.ranks), high // shape.ranks
+        if first <= last:
+            sizes: dict[str, object] = {"collective": name, "bytesPerRank": f"[{first},{last}]"}
+            place = {"nNodes": shape.hosts, "nLocalRanks": shape.ranks // shape.hosts}
+            rules.append({"filter": sizes | place, "config": {"algorithm": algorithm, "protocol": protocol}})
+    return {"rules": rules}
+
+
+def _tuner_rows(catalog: Catalog, shape: Shape) -> list[tuple[str, int, int, str, str]]:
+    """The (collective, smallest size, largest size, algorithm, protocol) of the ranges that the library serves."""
+    rows: list[tuple[str, int, int, str, str]] = []
     for rule in catalog.rules:
         if rule.plan is not None or rule.collective not in _TUNER_NAMES:
             continue
@@ -92,10 +115,9 @@ def tuner_csv(catalog: Catalog, shape: Shape) -> str:
             choice, high = library_choice(shape, rule.collective, low), min(2 * max(low, 1), rule.bytes.high)
             if choice is not None:
                 name = _TUNER_NAMES[rule.collective]
-                row = [name, low, high - 1, choice.algorithm, choice.protocol, -1, shape.hosts, shape.ranks]
+                row = (name, low, high - 1, choice.algorithm, choice.protocol)
                 if rows and rows[-1][0] == name and rows[-1][2] == low - 1 and rows[-1][3:] == row[3:]:
-                    rows[-1][2] = high - 1
-                else:
-                    rows.append(row)
+                    row = (name, rows.pop()[1], high - 1, choice.algorithm, choice.protocol)
+                rows.append(row)
             low = high
-    return "".join(",".join(map(str, row)) + "\n" for row in rows)
+    return rows

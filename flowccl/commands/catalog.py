@@ -98,10 +98,18 @@ def _add_export(parts: "Parts") -> Parser:
         description=(
             "Write what the runtime loads: for mscclpp the plans and a Python module that registers them with a\n"
             "selector; for msccl, executor and rccl a folder of XML files (MSCCL_ALGO_DIR). For the sizes that the\n"
-            "library serves, nccl_tuner.csv configures the example tuner plugin of NCCL."
+            "library serves, nccl_tuner.csv configures the example tuner plugin of NCCL.\n"
+            "\n--to mscclpp-nccl writes the files that MSCCL++'s NCCL library (LD_PRELOAD) reads by their names, with\n"
+            "MSCCLPP_CACHE_DIR set to the new folder: allreduces on 16 and 32 ranks. The files are proved."
         ),
     )
     export.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
+    export.add_argument(
+        "--to",
+        choices=("runtime", "mscclpp-nccl"),
+        default="runtime",
+        help="the catalog's runtime, or MSCCL++'s NCCL library (default: runtime)",
+    )
     return export
 
 
@@ -128,8 +136,13 @@ def _add_record(parts: "Parts") -> Parser:
 
 def _check(options: argparse.Namespace) -> int:
     from flowccl.catalog.check import check_catalog
+    from flowccl.catalog.mscclpp_nccl import check_named_files, is_named_folder
     from flowccl.wording import counted
 
+    if is_named_folder(Path(options.folder)):
+        findings = check_named_files(Path(options.folder))
+        print_text("\n".join(findings) or "CORRECT: names, ranks and sizes as MSCCL++'s library reads them, all proved")
+        return 2 if findings else 0
     machine = optional_machine(options)
     result = check_catalog(options.folder, machine)
     if options.json:
@@ -221,9 +234,25 @@ def _export(options: argparse.Namespace) -> int:
     from flowccl.catalog.files import load_catalog
     from flowccl.catalog.runtime_files import write_runtime_files
 
+    if options.to == "mscclpp-nccl":
+        return _export_named(options)
     paths = write_runtime_files(Path(options.folder), load_catalog(options.folder), Path(options.out))
     print_text(json.dumps([str(path) for path in paths]) if options.json else "\n".join(map(str, paths)))
     return 0
+
+
+def _export_named(options: argparse.Namespace) -> int:
+    from flowccl.catalog.files import load_catalog
+    from flowccl.catalog.mscclpp_nccl import check_named_files, write_named_files
+
+    done = write_named_files(Path(options.folder), load_catalog(options.folder), Path(options.out))
+    findings = check_named_files(Path(options.out)) if done.paths else []
+    if options.json:
+        value = {"files": [str(path) for path in done.paths], "notes": done.notes, "findings": findings}
+        print(json.dumps(value))
+    else:
+        print_text("\n".join([*map(str, done.paths), *(f"note: {note}" for note in done.notes), *findings]))
+    return 1 if findings else 0
 
 
 def _record(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The parts of a process group: the backends of torch inside it, and plans of MSCCL++ on GPUs."""
+"""The parts of a process group: the library's backends, what carries messages, and plans of MSCCL++ on GPUs."""
 
 import atexit
 import platform
@@ -9,52 +9,123 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flowccl.export.exporting import ExportOptions, make
-from flowccl.run.mscclpp.plan_facts import PlanFacts, read_plan
-from flowccl.run.mscclpp.run_plans import named_plan, root_of
+from flowccl.errors import InputError
+from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
-from flowccl.run.torch_run import import_torch
+from flowccl.run.rank_program import MessageCarrier
+from flowccl.run.torch_run import as_bytes, import_torch
 from flowccl.runtimes.limits import MSCCLPP_LIMITS
 from flowccl.schedule.schedule import Schedule
 
 MAKERS = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}
 
 
-def inner_group(dist: Any, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Return a process group of a backend of torch."""
+def backend_of(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Return a backend of torch."""
+    dist = import_torch().distributed
+    if not hasattr(dist, MAKERS[name]):
+        raise InputError(f"this torch has no {name}; choose another inner backend")
     maker = getattr(dist, MAKERS[name])
     return maker(store, rank, size, timeout) if name == "gloo" else maker(store, rank, size)
 
 
-def gpu_parts(
-    store: Any,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    schedules: Sequence[Schedule],
-    plans: Sequence[PlanFacts],
-    gloo: Any,
-) -> list[Any]:
-    """Return the plans of a group on GPUs, and the backend for all else: NCCL, or gloo where ranks share a GPU."""
+def library_group(store: Any, rank: int, size: int, timeout: timedelta, backends: dict[str, str]) -> Any:
+    """Return a process group of torch with a backend for each type of device, for example {"cpu": "gloo"}."""
     torch = import_torch()
-    store.set(f"gpu-{rank}", f"{platform.node()} {torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
+    dist = torch.distributed
+    group = dist.ProcessGroup(store, rank, size)
+    made = {
+        name: backend_of(name, dist.PrefixStore(f"{name}/", store), rank, size, timeout)
+        for name in dict.fromkeys(backends.values())
+    }
+    default = "nccl" if "nccl" in made else "gloo"
+    group._set_default_backend(getattr(dist.ProcessGroup.BackendType, default.upper()))
+    for device, name in backends.items():
+        group._register_backend(torch.device(device), getattr(dist.ProcessGroup.BackendType, name.upper()), made[name])
+    return group
+
+
+def usual_backends(store: Any, rank: int, size: int) -> dict[str, str]:
+    """Return gloo for the CPU and, where there are GPUs, NCCL for them, or gloo where ranks share a GPU."""
+    torch = import_torch()
+    if not torch.cuda.is_available():
+        return {"cpu": "gloo"}
+    place = f"{platform.node()} {torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+    store.set(f"gpu-{rank}", place)
     places = {bytes(store.get(f"gpu-{other}")) for other in range(size)}
     has_nccl = len(places) == size and hasattr(torch.distributed, MAKERS["nccl"])
-    inner = inner_group(torch.distributed, "nccl", store, rank, size, timeout) if has_nccl else gloo
-    made = [SizedPlan(facts) for facts in plans] + [
-        plan for schedule in schedules if schedule.demand.num_gpus == size for plan in plans_of_schedule(schedule)
-    ]
+    return {"cpu": "gloo", "cuda": "nccl" if has_nccl else "gloo"}
+
+
+class GlooCarrier:
+    """Messages over gloo, each with its tag."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.works: list[Any] = []
+
+    def begin(self) -> None:
+        """Start a level."""
+        self.works = []
+
+    def post_send(self, tensor: Any, peer: int, tag: int) -> None:
+        """Send a tensor to a rank."""
+        self.works.append(self.backend.send([tensor], peer, tag))
+
+    def post_receive(self, tensor: Any, peer: int, tag: int) -> None:
+        """Receive a tensor from a rank."""
+        self.works.append(self.backend.recv([tensor], peer, tag))
+
+    def wait(self) -> None:
+        """Wait for all messages of the level."""
+        for work in self.works:
+            work.wait()
+
+
+class NcclCarrier(GlooCarrier):
+    """Messages over NCCL, grouped by level: ungrouped, NCCL would run them one by one."""
+
+    def begin(self) -> None:
+        """Start a level."""
+        super().begin()
+        self.backend._start_coalescing()
+
+    def post_send(self, tensor: Any, peer: int, tag: int) -> None:
+        """Send a tensor to a rank; NCCL does not know all types."""
+        self.backend.send([as_bytes(tensor)], peer, tag)
+
+    def post_receive(self, tensor: Any, peer: int, tag: int) -> None:
+        """Receive a tensor from a rank."""
+        self.backend.recv([as_bytes(tensor)], peer, tag)
+
+    def wait(self) -> None:
+        """Make the current stream wait for all messages of the level."""
+        self.backend._end_coalescing().wait()
+
+
+def gloo_carrier(store: Any, rank: int, size: int, timeout: timedelta) -> MessageCarrier:
+    """Return a carrier with connections of its own: no message of the program can match one of a plan."""
+    return GlooCarrier(backend_of("gloo", store, rank, size, timeout))
+
+
+def plan_group(store: Any, rank: int, size: int, plans: Sequence[SizedPlan]) -> PlanGroup | None:
+    """Return the MSCCL++ plans of a group on GPUs; None if it has none."""
+    if not plans or size < 2:
+        return None
 
     def share(given: bytes | None) -> bytes:
         if given is not None:
             store.set("unique-id", given)
         return bytes(store.get("unique-id"))
 
-    return [PlanGroup(rank, size, share, made) if made and size > 1 else None, inner]
+    return PlanGroup(rank, size, share, plans)
 
 
 def plans_of_schedule(schedule: Schedule) -> list[SizedPlan]:
     """Return the plan of a schedule for in-place calls, in a temporary folder that lasts as long as the process."""
+    from flowccl.export.exporting import ExportOptions, make
+    from flowccl.run.mscclpp.run_plans import named_plan, root_of
+
     if schedule.demand.collective not in MSCCLPP_LIMITS.collectives:
         return []
     folder = Path(tempfile.mkdtemp(prefix="flowccl-torch-"))

@@ -1,379 +1,217 @@
-"""A torch.distributed process group that runs flowccl's schedules; other collectives use an inner backend.
+"""A process group of torch.distributed in which schedules serve some calls, and the library serves all others.
 
-torch calls the methods by the names below. torch 2.13 renamed some of them (`_allgather_base` became
-`all_gather_single`, for example), so both names are defined. On the CPU, every call is complete when its method
-returns. CUDA tensors are served by plans of MSCCL++, if the group has any, in the order of a stream of their own.
+The group has the backends of the library's own group, so everything that is not overridden here (messages between two
+ranks, coalescing, sequence numbers, timeouts, splitting) is what it would be without flowccl. torch 2.13 renamed some
+methods (`_allgather_base` became `all_gather_single`, for example); both names are defined, and each is forwarded under
+its own name.
 """
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import lru_cache
-from time import perf_counter
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.run.group_backends import MAKERS, gpu_parts, inner_group, largest_of
-from flowccl.run.mscclpp.plan_facts import PlanFacts
-from flowccl.run.mscclpp.tensors import PlanGroup
-from flowccl.run.torch_run import Runner, as_bytes, import_torch, runner_of
-from flowccl.schedule.schedule import Schedule
-
-log = logging.getLogger("flowccl.torch")
-
-_FIRST_TAG = 1 << 20  # above the tags that programs use for their own messages
-_OLD_NAMES = {
-    "all_gather_single": "_allgather_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "all_to_all_single": "alltoall_base",
-}
+from flowccl.run.group_calls import GroupCalls, GroupParts
+from flowccl.run.torch_run import import_torch
 
 
-class GroupMethods:
+class GroupMethods(GroupCalls):
     """The methods that torch.distributed calls, without the base class, which requires torch."""
 
-    def begin(
-        self,
-        rank: int,
-        size: int,
-        inner: Any,
-        schedules: Sequence[Schedule],
-        plans: PlanGroup | None = None,
-        inner_cuda: Any = None,
-    ) -> None:
-        """Select the schedules for groups of this size; `inner` carries the messages and runs everything else.
+    alltoallv: Callable[["GroupMethods", Any, Any, list[int], list[int]], Any] | None = None
+    """Serves `all_to_all_single` with split sizes: (group, output, tensor, output_splits, input_splits).
 
-        With `inner_cuda`, CUDA tensors use `plans`, or else `inner_cuda`; otherwise they are sent over `inner`.
-        """
-        self.my_rank, self.my_size, self.inner = rank, size, inner
-        self.plans, self.inner_cuda = plans, inner_cuda
-        self.runners = [runner_of(schedule) for schedule in schedules if schedule.demand.num_gpus == size]
-        self.scheduled: Counter[str] = Counter()
-        self.fallen_back: Counter[str] = Counter()
-
-    choose: Callable[[str, int], Schedule | None] | None = None
-    """Chooses the schedule of a collective and a size, where the group has a catalog.
-
-    If it has a method `finished`, the time of each call that it chose for is measured and given to it.
+    It returns a Work, or None to leave the call to the library; so does the attribute None. Split sizes count rows (of
+    dimension 0); an empty list means equal blocks. Each rank knows only its own split sizes, so the function must
+    decide alike on all ranks of the group, or all would wait for each other for ever. Assign a function to the class
+    attribute (as a `staticmethod`) to serve all groups, or to the attribute of one group.
     """
-
-    begun: float | None = None
-    """When the call that is being measured began."""
 
     # -- the collectives that schedules implement ---------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+    def allreduce(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Reduce the tensors of all ranks to their sum, on all ranks."""
-        tensor = _only(tensors)
-        work = self._planned("allreduce", tensor, tensor, tensor) if _is_sum(opts) else None
-        if work is not None:
-            return work
-        runner = self._runner("allreduce", tensor) if _is_sum(opts) else None
-        if runner is None:
-            return self._inner("allreduce", tensors, opts)
-        return self._run(runner, tensor.numel(), tensor, tensor, [tensor])
+        tensor, opts = _only(tensors), _options(args, named)
+        job = self.planned("allreduce", tensor, tensor, tensor, opts)
+        return self.run_planned([job], [tensor], opts, "allreduce", (tensors, *args), named)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+    def broadcast(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Copy the root's tensor to all ranks."""
-        tensor = _only(tensors)
-        root = int(getattr(opts, "rootRank", 0))
-        work = self._planned("broadcast", tensor, tensor, tensor, root)
-        if work is not None:
-            return work
-        runner = self._runner("broadcast", tensor, root=root)
-        if runner is None:
-            return self._inner("broadcast", tensors, opts)
-        return self._run(runner, tensor.numel(), tensor, tensor, [tensor])
+        tensor, opts = _only(tensors), _options(args, named)
+        root = int(getattr(opts, "rootRank", -1))
+        job = self.planned("broadcast", tensor, tensor, tensor, opts, root) if root >= 0 else "the root is not given"
+        return self.run_planned([job], [tensor], opts, "broadcast", (tensors, *args), named)
 
-    def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
-        """Concatenate the tensors of all ranks, on all ranks."""
-        work = self._planned("allgather", output, tensor, output)
-        if work is not None:
-            return work
-        runner = self._runner("allgather", output)
-        if runner is None:
-            return self._inner("all_gather_single", output, tensor, opts)
-        return self._run(runner, output.numel(), tensor, output, [output])
+    def _gather_into(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
+        opts = _options(args, named)
+        job = self.planned("allgather", output, tensor, output, opts)
+        return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
 
-    def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
-        """Reduce the tensors of all ranks; rank r gets block r of the sum."""
-        work = self._planned("reduce_scatter", tensor, tensor, output) if _is_sum(opts) else None
-        if work is not None:
-            return work
-        runner = self._runner("reduce_scatter", tensor) if _is_sum(opts) else None
-        if runner is None:
-            return self._inner("reduce_scatter_single", output, tensor, opts)
-        return self._run(runner, tensor.numel(), tensor, output, [output])
+    def _scatter_from(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
+        opts = _options(args, named)
+        job = self.planned("reduce_scatter", tensor, tensor, output, opts)
+        return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
 
-    def all_to_all_single(
-        self, output: Any, tensor: Any, output_splits: Any = (), input_splits: Any = (), opts: Any = None
-    ) -> Any:
-        """Exchange blocks: rank r gets block r of rank s as its block s."""
-        even = not output_splits and not input_splits and tensor.numel() == output.numel()
-        even = even and tensor.numel() % self.my_size == 0
-        work = self._planned("alltoall", tensor, tensor, output) if even else None
-        if work is not None:
-            return work
-        runner = self._runner("alltoall", tensor) if even else None
-        if runner is None:
-            return self._inner("all_to_all_single", output, tensor, output_splits, input_splits, opts)
-        return self._run(runner, tensor.numel(), tensor, output, [output])
+    def _exchange(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
+        opts = _options(args[2:], named)
+        splits = [list(value) for value in args[:2]]
+        if len(splits) != 2 or any(splits):
+            if len(splits) == 2 and self.alltoallv is not None:
+                work = self.alltoallv(self, output, tensor, *splits)
+                if work is not None:
+                    return work
+            return self.by_library(name, "split sizes may differ", (output, tensor, *args), named)
+        even = tensor.numel() == output.numel() and tensor.numel() % self.my_size == 0
+        job = self.planned("alltoall", tensor, tensor, output, opts) if even else "blocks are not equal"
+        return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
 
-    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+    # -- several tensors ----------------------------------------------------------------------------------------------
+
+    def allgather(self, outputs: Any, tensors: Any, *args: Any, **named: Any) -> Any:
         """Like `all_gather_single`, into one tensor per rank."""
-        parts, tensor = output_tensors[0], _only(input_tensors)
-        runner = self._runner("allgather", tensor, self.my_size) if _alike(parts, tensor) else None
-        if runner is None:
-            return self._inner("allgather", output_tensors, input_tensors, opts)
+        given, opts = (outputs, tensors, *args), _options(args, named)
+        parts, tensor = outputs[0] if outputs else None, _only(tensors)
+        if not isinstance(parts, list | tuple) or not _alike(parts, tensor) or tensor.is_cuda:
+            return self.by_library("allgather", "tensors of different sizes, or lists on GPUs", given, named)
         whole = tensor.new_empty(tensor.numel() * self.my_size)
-        self._run(runner, whole.numel(), tensor, whole, [])
-        for part, block in zip(parts, whole.chunk(self.my_size), strict=True):
-            part.copy_(block.view_as(part))
-        return self._done(parts)
+        job = self.planned("allgather", whole, tensor, whole, opts)
 
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        def after() -> None:
+            for part, block in zip(parts, whole.chunk(self.my_size), strict=True):
+                part.copy_(block.view_as(part))
+
+        return self.run_planned([job], list(parts), opts, "allgather", given, named, after)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Like `reduce_scatter_single`, from one tensor per rank."""
-        parts, output = input_tensors[0], _only(output_tensors)
-        even = _alike(parts, output) and _is_sum(opts)
-        runner = self._runner("reduce_scatter", output, self.my_size) if even else None
-        if runner is None:
-            return self._inner("reduce_scatter", output_tensors, input_tensors, opts)
-        whole = import_torch().cat([part.reshape(-1) for part in parts])
-        return self._run(runner, whole.numel(), whole, output, [output])
+        given, opts = (outputs, inputs, *args), _options(args, named)
+        parts, output = inputs[0] if inputs else None, _only(outputs)
+        if not isinstance(parts, list | tuple) or not _alike(parts, output) or output.is_cuda:
+            return self.by_library("reduce_scatter", "tensors of different sizes, or lists on GPUs", given, named)
+        whole = self.torch.cat([part.detach().reshape(-1) for part in parts])
+        job = self.planned("reduce_scatter", whole, whole, output, opts)
+        return self.run_planned([job], [output], opts, "reduce_scatter", given, named)
 
-    _allgather_base = all_gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    alltoall_base = all_to_all_single
+    def allreduce_coalesced(self, tensors: Any, *args: Any, **named: Any) -> Any:
+        """Several allreduces in one call."""
+        opts = _options(args, named)
+        jobs = [self.planned("allreduce", tensor, tensor, tensor, opts) for tensor in tensors]
+        return self.run_planned(jobs, list(tensors), opts, "allreduce_coalesced", (tensors, *args), named)
 
-    # -- implementation -----------------------------------------------------------------------------------------------
+    def _gather_each(self, name: str, outputs: Any, tensors: Any, *args: Any, **named: Any) -> Any:
+        opts = _options(args, named)
+        jobs = [self.planned("allgather", o, t, o, opts) for o, t in zip(outputs, tensors, strict=True)]
+        return self.run_planned(jobs, list(outputs), opts, name, (outputs, tensors, *args), named)
 
-    def _planned(self, collective: str, whole: Any, given: Any, output: Any, root: int = 0) -> Any:
-        """Run a plan of MSCCL++ on CUDA tensors; return its work, or None if there is no plan for them."""
-        if self.plans is None or not whole.is_cuda or not whole.numel() or whole.is_sparse:
-            return None
-        size, dtype = whole.numel() * whole.element_size(), str(whole.dtype).removeprefix("torch.")
-        plan = self.plans.find(collective, size, dtype, root)
-        return None if plan is None else self.plans.run(plan, given, output, size, dtype)
+    def _scatter_each(self, name: str, outputs: Any, tensors: Any, *args: Any, **named: Any) -> Any:
+        opts = _options(args, named)
+        jobs = [self.planned("reduce_scatter", t, t, o, opts) for o, t in zip(outputs, tensors, strict=True)]
+        return self.run_planned(jobs, list(outputs), opts, name, (outputs, tensors, *args), named)
 
-    def _runner(self, collective: str, tensor: Any, times: int = 1, root: int | None = None) -> Runner | None:
-        """Return the runner of the collective's schedule with the nearest size, or None if there is none.
+    # -- the group itself ---------------------------------------------------------------------------------------------
 
-        A catalog chooses by its rules instead.
-        """
-        if self.choose is not None and root is None and tensor.numel() and not tensor.is_sparse and not tensor.is_cuda:
-            schedule = self.choose(collective, tensor.numel() * tensor.element_size() * times)
-            self.begun = perf_counter()
-            return None if schedule is None else runner_of(schedule)
-        fits = [
-            runner
-            for runner in self.runners
-            if runner.schedule.demand.collective == collective
-            and (root is None or int(runner.schedule.demand.source_rank[0]) == root)
-        ]
-        if not fits or not tensor.numel() or tensor.is_sparse or (tensor.is_cuda and self.inner_cuda is not None):
-            return None
-        size = tensor.numel() * tensor.element_size() * times
+    def shutdown(self) -> None:
+        """End the group: its calls, then the library's group."""
+        self.thread.close()
+        self.inner.shutdown()
 
-        def distance(runner: Runner) -> float:
-            other = runner.schedule.demand.size_bytes
-            return float(max(size / other, other / size))
+    def abort(self) -> None:
+        """Abort the library's group."""
+        self.inner.abort()
 
-        return min(fits, key=distance)
+    def split_group(self, *args: Any, **named: Any) -> Any:
+        """Split the library's group."""
+        return self.inner.split_group(*args, **named)
 
-    def _run(self, runner: Runner, count: int, given: Any, output: Any, result: list[Any]) -> Any:
-        """Run a schedule from one tensor to another, which may be the same tensor."""
-        flat = given.contiguous().view(-1)
-        into = flat if output is given else output if output.is_contiguous() else output.contiguous()
-        runner.run(self.my_rank, count, (flat, into.view(-1)), self._exchange)
-        if into.data_ptr() != output.data_ptr():
-            output.copy_(into.view_as(output))
-        self.scheduled[runner.schedule.demand.collective] += 1
-        self._measured()
-        return self._done(result)
+    def merge_remote_group(self, *args: Any, **named: Any) -> Any:
+        """Merge the library's group with another one."""
+        return self.inner.merge_remote_group(*args, **named)
 
-    def _measured(self, work: Any = None) -> None:
-        """Give the time of a call to the adaptive selection; a call of the inner backend is waited for."""
-        finished = getattr(self.choose, "finished", None)
-        if finished is not None and self.begun is not None:
-            if work is not None:
-                work.wait()
-            finished(1e6 * (perf_counter() - self.begun))
-        self.begun = None
-
-    def _exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        together = "nccl" in self.inner.name().lower()  # ungrouped, NCCL would run messages one by one
-        if together:
-            self.inner._start_coalescing()
-        works = [self.inner.recv([as_bytes(t)], peer, _FIRST_TAG + tag) for peer, tag, t in receives]
-        works += [self.inner.send([as_bytes(t)], peer, _FIRST_TAG + tag) for peer, tag, t in sends]
-        if together:
-            works = [self.inner._end_coalescing()]
-        for work in works:
-            work.wait()
-
-    def _inner(self, name: str, *args: Any) -> Any:
-        """Run a collective without a schedule on the inner backend; log this the first time."""
-        inner = self.inner_cuda if self.inner_cuda is not None and _is_cuda(args) else self.inner
-        if not self.fallen_back[name] and self.my_rank == 0:
-            log.warning("flowccl: no schedule for %s on %d ranks; using %s", name, self.my_size, inner.name())
-        self.fallen_back[name] += 1
-        method = getattr(inner, name, None) or getattr(inner, _OLD_NAMES.get(name, name))
-        while args and args[-1] is None:
-            args = args[:-1]
-        work = method(*args)
-        self._measured(work)
-        return work
-
-    def _done(self, result: list[Any]) -> Any:
-        return _classes()[1](result)
+    def get_group_store(self) -> Any:
+        """Return the store of the group."""
+        return self.inner.get_group_store()
 
 
-# -- methods that are forwarded to the inner backend ------------------------------------------------------------------
+_NAMES = {  # method: the one that implements it
+    "all_gather_single": "_gather_into",
+    "_allgather_base": "_gather_into",
+    "reduce_scatter_single": "_scatter_from",
+    "_reduce_scatter_base": "_scatter_from",
+    "all_to_all_single": "_exchange",
+    "alltoall_base": "_exchange",
+    "all_gather_single_coalesced": "_gather_each",
+    "allgather_into_tensor_coalesced": "_gather_each",
+    "reduce_scatter_single_coalesced": "_scatter_each",
+    "reduce_scatter_tensor_coalesced": "_scatter_each",
+}
+_LIBRARY_ONLY = ("alltoall", "allgather_coalesced", "barrier", "gather", "reduce", "scatter")
 
-_FORWARDED = (
-    "alltoall",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "all_gather_single_coalesced",
-    "allreduce_coalesced",
-    "barrier",
-    "gather",
-    "reduce",
-    "reduce_scatter_tensor_coalesced",
-    "reduce_scatter_single_coalesced",
-    "scatter",
-)
+
+def _named(name: str, implementation: str) -> Callable[..., Any]:
+    def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
+        return getattr(self, implementation)(name, *args, **named)
+
+    return method
 
 
 def _forwarded(name: str) -> Callable[..., Any]:
     def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
-        return self._inner(name, *args, *named.values())
+        return self.by_library(name, "no plans are made for it", args, named)
 
-    method.__doc__ = f"`{name}` of the inner backend."
     return method
 
 
-def _send(self: GroupMethods, tensors: Any, peer: int, tag: int = 0) -> Any:
-    return self.inner.send(tensors, peer, tag)
-
-
-def _recv(self: GroupMethods, tensors: Any, peer: int, tag: int = 0) -> Any:
-    return self.inner.recv(tensors, peer, tag)
-
-
-def _recv_anysource(self: GroupMethods, tensors: Any, tag: int = 0) -> Any:
-    return self.inner.recv_anysource(tensors, tag)
-
-
 @lru_cache(maxsize=1)
-def _classes() -> tuple[Any, Any]:
-    """Return the classes of the process group and of a completed work, derived from the installed torch's."""
+def group_class() -> Any:
+    """Return the class of process groups, derived from the installed torch's."""
     torch = import_torch()
-    group_base: Any = torch.distributed.ProcessGroup
-    work_base: Any = torch.distributed.Work
+    base: Any = torch.distributed.ProcessGroup
 
-    class FlowcclGroup(GroupMethods, group_base):  # type: ignore[misc]  # torch is an extra
-        def __init__(self, rank: int, size: int, *parts: Any) -> None:
-            group_base.__init__(self, rank, size)
-            self.begin(rank, size, *parts)
+    class FlowcclGroup(GroupMethods, base):  # type: ignore[misc]  # torch is an extra
+        def __init__(self, parts: GroupParts) -> None:
+            inner = parts.inner
+            base.__init__(self, inner.rank(), inner.size())
+            for device in inner._device_types:
+                backend = inner._get_backend(device)
+                self._register_backend(device, _kind(base, backend.name()), backend)
+            self._set_default_backend(_kind(base, inner.name()))
+            if inner.bound_device_id is not None:
+                self.bound_device_id = inner.bound_device_id
+            self.begin(parts)
 
         def getBackendName(self) -> str:
-            return "flowccl"
+            return str(self.inner.name())
 
-    class Done(work_base):  # type: ignore[misc]  # torch is an extra
-        def __init__(self, result: list[Any]) -> None:
-            super().__init__()
-            self.future = torch.futures.Future()
-            self.future.set_result(result)
-
-        def wait(self, timeout: timedelta | None = None) -> bool:
-            return True
-
-        def is_completed(self) -> bool:
-            return True
-
-        def get_future(self) -> Any:
-            return self.future
-
-    for name in _FORWARDED:
+    for name, implementation in _NAMES.items():
+        setattr(FlowcclGroup, name, _named(name, implementation))
+    for name in _LIBRARY_ONLY:
         setattr(FlowcclGroup, name, _forwarded(name))
-    for name, method in (("send", _send), ("recv", _recv), ("recv_anysource", _recv_anysource)):
-        setattr(FlowcclGroup, name, method)
-    return FlowcclGroup, Done
+    return FlowcclGroup
 
 
-def register(
-    schedules: Sequence[Schedule],
-    inner: str,
-    plans: Sequence[PlanFacts] = (),
-    chooser: Callable[..., Callable[[str, int], Schedule | None]] | None = None,
-) -> None:
-    """Register the torch.distributed backend "flowccl", which runs these schedules, and on CUDA tensors these plans.
-
-    `chooser` makes the function that chooses schedules on the CPU, from a store, the rank and the size of the group,
-    and a function that gives all ranks the largest of their numbers.
-    """
-    torch = import_torch()
-    dist = torch.distributed
-    if inner not in ("auto", "gloo", "nccl"):
-        raise InputError(f"inner must be auto, gloo or nccl, got {inner!r}")
-    carrier = "nccl" if inner == "nccl" else "gloo"
-    if not hasattr(dist, MAKERS[carrier]):
-        raise InputError(f"this torch has no {carrier}; choose another inner backend")
-    on_gpus = inner == "auto" and bool(torch.cuda.is_available())
-    if plans and not on_gpus:
-        raise InputError(f"{plans[0].path} is a plan of MSCCL++, which needs CUDA GPUs and inner='auto'")
-
-    def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        made = inner_group(dist, carrier, dist.PrefixStore("flowccl", store), rank, size, timeout)
-        parts: list[Any] = [made, schedules]
-        if on_gpus:
-            parts += gpu_parts(dist.PrefixStore("flowccl-gpus", store), rank, size, timeout, schedules, plans, made)
-        group = _classes()[0](rank, size, *parts)
-        if chooser is not None:
-            group.choose = chooser(dist.PrefixStore("flowccl-catalog", store), rank, size, largest_of(made))
-        return group
-
-    devices = {"auto": ["cpu", "cuda"] if on_gpus else ["cpu"], "gloo": ["cpu"], "nccl": ["cuda"]}[inner]
-    dist.Backend.register_backend("flowccl", create, devices=devices)
+def _kind(base: Any, name: str) -> Any:
+    """The type of a backend."""
+    return getattr(base.BackendType, str(name).upper(), base.BackendType.CUSTOM)
 
 
 def counts_of(group: Any) -> dict[str, dict[str, int]]:
-    """Return how many times a group ran each collective by a schedule and by its inner backend."""
+    """Return how many times a group ran each collective by a schedule and by the library."""
     if not isinstance(group, GroupMethods):
         raise InputError('this group does not use the backend "flowccl"')
     counts = {"scheduled": dict(group.scheduled), "inner": dict(group.fallen_back)}
-    uses = getattr(group.choose, "uses", None)
-    if uses is not None:
-        counts["catalog"] = dict(uses)
-    return counts if group.plans is None else counts | {"plans": dict(group.plans.counts)}
+    return counts if group.parts.plans is None else counts | {"plans": dict(group.parts.plans.counts)}
 
 
-def selection_of(group: Any) -> Any:
-    """Return what chooses the schedules of a group: a `PlanChooser` or an `AdaptiveChooser`."""
-    if not isinstance(group, GroupMethods) or group.choose is None:
-        raise InputError('this group does not use the backend "flowccl" with a catalog')
-    return group.choose
+# -- arguments ----------------------------------------------------------------------------------------------------
 
 
-# -- checks -----------------------------------------------------------------------------------------------------
-
-
-def _is_cuda(value: Any) -> bool:
-    """Whether the first tensor in nested lists is on a GPU."""
-    if isinstance(value, list | tuple):
-        return any(_is_cuda(part) for part in value)
-    return bool(getattr(value, "is_cuda", False))
+def _options(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The options of a call; its last argument in all forms that the front end uses."""
+    return args[0] if args else named.get("opts")
 
 
 def _only(tensors: Any) -> Any:
     return tensors[0] if isinstance(tensors, list | tuple) else tensors
-
-
-def _is_sum(opts: Any) -> bool:
-    dist = import_torch().distributed
-    return opts is None or bool(getattr(opts, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.SUM)
 
 
 def _alike(parts: Sequence[Any], tensor: Any) -> bool:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.run.element_layout import ElementLayout, make_layout
+from flowccl.run.element_layout import make_layout
 from flowccl.run.jobs import read_job, write_rows
 from flowccl.run.measure import Row, RunOptions, run_cases
-from flowccl.run.program import Exchange, MessageProgram, make_program, run_process
+from flowccl.run.program import Exchange, MessageProgram, make_program
+from flowccl.run.rank_program import MessageCarrier, RankProgram, rank_program
 from flowccl.run.values import Dtype
 from flowccl.schedule.schedule import Schedule
 
@@ -57,34 +58,66 @@ def as_bytes(tensor: Any) -> Any:
     return tensor.view(torch.uint8)
 
 
+class BatchCarrier:
+    """Messages over a group of torch.distributed: those of a level in one `batch_isend_irecv`."""
+
+    def __init__(self, group: Any = None) -> None:
+        self.exchange = batch_exchange(group)
+        self.sends: list[tuple[int, int, Any]] = []
+        self.receives: list[tuple[int, int, Any]] = []
+
+    def begin(self) -> None:
+        """Start a level."""
+        self.sends, self.receives = [], []
+
+    def post_send(self, tensor: Any, peer: int, tag: int) -> None:
+        """Send a tensor to a rank."""
+        self.sends.append((peer, tag, tensor))
+
+    def post_receive(self, tensor: Any, peer: int, tag: int) -> None:
+        """Receive a tensor from a rank."""
+        self.receives.append((peer, tag, tensor))
+
+    def wait(self) -> None:
+        """Send and receive all messages of the level."""
+        if self.sends or self.receives:
+            self.exchange(self.sends, self.receives)
+
+
 class Runner:
-    """A schedule prepared for tensors: its message program, and the layouts of the sizes used so far."""
+    """A schedule prepared for tensors: its message program, and the programs of the ranks and sizes used so far."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.program: MessageProgram = make_program(schedule)
-        self.layouts: dict[int, ElementLayout] = {}
+        self.prepared: dict[tuple[int, int], RankProgram] = {}
 
-    def run(self, rank: int, count: int, buffers: tuple[Any, Any], exchange: Exchange) -> None:
-        """Run on flat tensors, the input and output of a rank; `count` is the elements of the whole buffer."""
-        import torch
+    def run(self, rank: int, count: int, given: Any, output: Any, carrier: MessageCarrier, first_tag: int = 0) -> None:
+        """Run on the input and output of a rank; `count` is the elements of the whole buffer."""
+        program = self.prepared.get((rank, count)) or self._prepare(rank, count)
+        flat = _flat(given)
+        into = flat if output is given else _flat(output)
+        expected = program.sizes
+        if (expected[0] and flat.numel() != expected[0]) or (expected[1] and into.numel() != expected[1]):
+            what, size, tensor = ("output", expected[1], into)
+            if expected[0] and flat.numel() != expected[0]:
+                what, size, tensor = ("input", expected[0], flat)
+            name, total = self.schedule.demand.collective, f"{size} elements on rank {rank}"
+            raise InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
+        program.run(flat, into, carrier, first_tag, output.new_empty)
+        if into is not output and into.data_ptr() != output.data_ptr():
+            output.copy_(into.view_as(output))
 
-        if count not in self.layouts:
-            if len(self.layouts) > 100:  # the caller uses new sizes all the time
-                self.layouts.clear()
-            self.layouts[count] = make_layout(self.schedule.demand, count)
-        layout = self.layouts[count]
-        for what, tensor, sizes in zip(
-            ("input", "output"), buffers, (layout.input_count, layout.output_count), strict=True
-        ):
-            if sizes[rank] and tensor.numel() != sizes[rank]:
-                name, total = layout.collective, f"{sizes[rank]} elements on rank {rank}"
-                raise InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
-        kind, device = buffers[1].dtype, buffers[1].device
-        with torch.no_grad():
-            run_process(
-                self.program, layout, rank, buffers, exchange, lambda n: torch.empty(n, dtype=kind, device=device)
-            )
+    def _prepare(self, rank: int, count: int) -> RankProgram:
+        if len(self.prepared) > 100:  # the caller uses new sizes all the time
+            self.prepared.clear()
+        made = rank_program(self.program, make_layout(self.schedule.demand, count), rank)
+        self.prepared[rank, count] = made
+        return made
+
+
+def _flat(tensor: Any) -> Any:
+    return tensor if tensor.dim() == 1 and tensor.is_contiguous() else tensor.contiguous().view(-1)
 
 
 @lru_cache(maxsize=64)

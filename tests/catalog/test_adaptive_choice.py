@@ -136,17 +136,18 @@ def reduced(rank: int, folder: Path) -> dict[str, Any]:
         catalog=folder / "plans", selection="adaptive", reload_every=16, **rendezvous(folder, rank, "adaptive", 8)
     )
     group = distributed.group.WORLD
-    exchange = group._exchange
+    carrier = group.parts.carriers["cpu"]
+    post_send = carrier.post_send
 
-    def slow(sends, receives):
-        if rank == 0 and any(peer == 1 for peer, _, _ in sends):
+    def slow(tensor, peer, tag):
+        if rank == 0 and peer == 1:
             time.sleep(0.05)
-        exchange(sends, receives)
+        post_send(tensor, peer, tag)
 
     right, chosen, noticed, digests = True, [], None, []
     for call in range(1, 161):
         if call == 41:
-            group._exchange = slow
+            carrier.post_send = slow
         if call == 110 and rank == 0:
             path = folder / "plans" / "catalog.json"
             new = path.with_name("new.json")
@@ -158,7 +159,7 @@ def reduced(rank: int, folder: Path) -> dict[str, Any]:
         right = right and bool((tensor == 36).all())
         after = flowccl.torch.counts()["catalog"]
         chosen.append([name for name, count in after.items() if count != before.get(name, 0)])
-        digests.append(group.choose.chooser.version.digest)
+        digests.append(group.parts.chooser.chooser.version.digest)
         if noticed is None and call > 40 and flowccl.torch.alarms():
             noticed = call
     if rank == 0:

@@ -14,7 +14,7 @@ from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.files import load_catalog
 from flowccl.catalog.library import library_choice, shape_of
 from flowccl.catalog.model import Call
-from flowccl.catalog.runtime_files import tuner_csv, write_runtime_files
+from flowccl.catalog.runtime_files import ncclx_tuner, tuner_csv, write_runtime_files
 from flowccl.catalog.selection import Selector
 from flowccl.cli import main
 from flowccl.errors import InputError
@@ -81,7 +81,7 @@ def test_xml_runtimes_get_a_folder_of_xml_only(tmp_path):
     catalog = build_catalog(machine("ring:4"), tmp_path / "plans", options, TaskEngine(jobs=1)).catalog
     paths = write_runtime_files(tmp_path / "plans", catalog, tmp_path / "out")
     names = {path.name for path in (tmp_path / "out" / "plans").iterdir()}
-    assert len(paths) == len(names) + 1
+    assert len(paths) == len(names) + 2
     assert all(name.endswith(".xml") for name in names)
 
 
@@ -96,6 +96,16 @@ def test_the_tuner_table_covers_the_fallback_ranges(built):
         assert all(int(a[2]) + 1 == int(b[1]) for a, b in pairwise(own))
         first = library_choice(shape, name, 64_000)
         assert own[0][3:] == [first.algorithm, first.protocol, "-1", "1", "4"]
+    rules = ncclx_tuner(whole, shape)["rules"]
+    assert len(rules) == len(rows)
+    first = rules[0]
+    assert first["filter"] == {
+        "collective": rows[0][0],
+        "bytesPerRank": f"[16000,{int(rows[0][2]) // 4}]",
+        "nNodes": 1,
+        "nLocalRanks": 4,
+    }
+    assert first["config"] == {"algorithm": rows[0][3], "protocol": rows[0][4]}
 
 
 def test_bad_input(built, tmp_path):

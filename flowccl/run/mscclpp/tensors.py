@@ -7,6 +7,7 @@ that a plan serves.
 
 import atexit
 import itertools
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,16 +77,21 @@ class PlanGroup:
         cuda.use_device(self.device)
         self.runtime = provider.open(rank, ranks, share)
         self.stream = torch.cuda.Stream(self.device)
+        self.process = os.getpid()
         atexit.register(self._close)
 
     def _close(self) -> None:
-        """Wait for this rank's work, and end the threads of MSCCL++ before the process ends."""
+        """Wait for this rank's work, and end the threads of MSCCL++ before the process ends; not in forked ones."""
+        if os.getpid() != self.process:
+            return
         self.torch.cuda.synchronize()
         self.stages.clear()
         self.runtime.close()
 
-    def find(self, collective: str, size: int, dtype: str, root: int = 0) -> SizedPlan | None:
-        """Return the plan with the nearest size that serves a collective, or None."""
+    def find(
+        self, collective: str, size: int, dtype: str, root: int = 0, only: SizedPlan | None = None
+    ) -> SizedPlan | None:
+        """Return the plan with the nearest size that serves a collective (`only`: if it is this one), or None."""
         if collective in _REDUCING and dtype not in TYPES:
             return None
 
@@ -96,6 +102,7 @@ class PlanGroup:
             plan
             for plan in self.plans
             if plan.facts.collective == collective
+            and only in (None, plan)
             and plan.facts.min_bytes <= self._padded(plan.facts, size) <= plan.facts.max_bytes
             and (collective != "broadcast" or plan.facts.root == root)
         ]
@@ -105,8 +112,11 @@ class PlanGroup:
         step = facts.step(DTYPES["float32"])
         return -(-size // step) * step
 
-    def run(self, plan: SizedPlan, given: Any, output: Any, size: int, dtype: str) -> Any:
-        """Enqueue a plan from one tensor to another; `size` is in bytes as nccl-tests counts it. Return the work."""
+    def run(self, plan: SizedPlan, given: Any, output: Any, size: int, dtype: str, average: bool = False) -> Any:
+        """Enqueue a plan from one tensor to another; `size` is in bytes as nccl-tests counts it. Return the work.
+
+        If `average`, the result is divided by the number of ranks.
+        """
         torch, facts = self.torch, plan.facts
         padded = self._padded(facts, size)
         capturing = bool(torch.cuda.is_current_stream_capturing())
@@ -119,6 +129,8 @@ class PlanGroup:
             name = dtype if facts.collective in _REDUCING else "int32"
             self.runtime.execute(stage.plan, stage.addresses, stage.sizes, name, int(stream.cuda_stream))
             self._copy(output, stage.output, facts.collective, False)
+            if average:
+                output.div_(self.ranks)
         for tensor in () if capturing else (given, output):
             tensor.record_stream(stream)
         self.counts[facts.collective] += 1

@@ -1,0 +1,272 @@
+"""Calls of a process group: which plan serves a call, its execution, and the library for everything else."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from flowccl.run.call_log import CALLS, CallCount
+from flowccl.run.group_works import CallThread
+from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
+from flowccl.run.rank_program import MOST_MESSAGES, MessageCarrier
+from flowccl.run.torch_run import Runner, import_torch, runner_of
+from flowccl.schedule.schedule import Schedule
+
+_CALLS_IN_FLIGHT = 1 << 10  # calls of a group after which tags are used again
+_MOST_SERVICES = 4096  # remembered kinds of calls
+_TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
+_AVERAGED = ("bfloat16", "float32", "float64")  # float16 could overflow before the division
+_NO_MODE = nullcontext()
+_REDUCING = ("allreduce", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What serves a call: a schedule with the name of its plan, or None for the library; `reason` says why."""
+
+    schedule: Schedule | None
+    plan: str
+    reason: str
+    sized: SizedPlan | None = None
+    any_plan: bool = False
+    """On GPUs, `sized` is the plan of MSCCL++, or the one with the nearest size if `any_plan`."""
+
+
+Select = Callable[[str, int, int], Selected]
+"""Selects what serves a call, from the collective, its size in bytes and its root (-1: none); the same on all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupParts:
+    """What a group is made of.
+
+    inner     the library's group, with its backends
+    select    selects schedules
+    fixed     whether the selection of equal calls is always the same
+    carriers  what carries the messages of schedules, for each type of device
+    plans     the plans of MSCCL++ on GPUs
+    finished  receives the time of each call in microseconds, if it is given
+    chooser   what `select` asks, where it has a state
+    """
+
+    inner: Any
+    select: Select
+    fixed: bool = True
+    carriers: dict[str, MessageCarrier] = field(default_factory=dict)
+    plans: PlanGroup | None = None
+    finished: Callable[[float], None] | None = None
+    chooser: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What serves a kind of call: a runner or a plan on GPUs, or neither of them, and where its calls are counted."""
+
+    row: CallCount | None
+    reason: str
+    device: str = "cpu"
+    runner: Runner | None = None
+    sized: SizedPlan | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PlannedCall:
+    """A collective on tensors that a plan serves; `count` are the elements of the whole buffer.
+
+    If `average`, the sum is divided by the number of ranks. `number` and `begun` are set when it is run.
+    """
+
+    service: _Service
+    row: CallCount
+    count: int
+    given: Any
+    output: Any
+    average: bool
+    number: int = 0
+    begun: float = 0.0
+
+
+class GroupCalls:
+    """Runs the calls of a group."""
+
+    def begin(self, parts: GroupParts) -> None:
+        """Take the parts of the group."""
+        self.parts, self.inner = parts, parts.inner
+        self.my_rank, self.my_size = int(parts.inner.rank()), int(parts.inner.size())
+        self.services: dict[tuple[str, int, str, Any, int], _Service] = {}
+        self.calls = 0
+        self.scheduled: Counter[str] = Counter()
+        self.fallen_back: Counter[str] = Counter()
+        self.thread = CallThread(f"flowccl-{self.my_rank}-of-{self.my_size}")
+        self.failed: BaseException | None = None
+        self.torch = import_torch()
+        operations = self.torch.distributed.ReduceOp
+        self.sum, self.average = operations.SUM, operations.AVG
+
+    # -- the selection ------------------------------------------------------------------------------------------------
+
+    def planned(
+        self, collective: str, whole: Any, given: Any, output: Any, opts: Any, root: int = -1
+    ) -> PlannedCall | str:
+        """Return the collective as a job of a plan, or the reason why the library serves it."""
+        count = whole.numel()
+        if whole.is_sparse or not count:
+            return "a sparse or an empty tensor"
+        if given.dtype != output.dtype:
+            return "input and output have different types"
+        average = False
+        if collective in _REDUCING:
+            divide = self._divides(opts)
+            if divide is None or (divide and str(whole.dtype).removeprefix("torch.") not in _AVERAGED):
+                return "only sums and averages of large types are planned"
+            average = divide
+        device = "cpu" if whole.is_cpu else whole.device.type
+        key = (collective, count * whole.element_size(), device, whole.dtype, root)
+        service = self.services.get(key)
+        if service is None:
+            service = self._service(*key)
+            if self.parts.fixed:
+                if len(self.services) >= _MOST_SERVICES:
+                    self.services.clear()
+                self.services[key] = service
+        if service.row is None:
+            return service.reason
+        return PlannedCall(service, service.row, count, given, output, average)
+
+    def _service(self, collective: str, size: int, device: str, kind: Any, root: int) -> _Service:
+        """Select what serves a kind of call."""
+        dtype = str(kind).removeprefix("torch.")
+        if collective in _REDUCING and dtype not in _TYPES:
+            return _Service(None, f"sums of {dtype} are not planned")
+        selected = self.parts.select(collective, size, root)
+        if selected.schedule is None and selected.sized is None and not selected.any_plan:
+            return _Service(None, selected.reason)
+        if device in self.parts.carriers and selected.schedule is not None:
+            row = CALLS.row(collective, self.my_size, device, f"plan {selected.plan}", True, selected.reason)
+            return _Service(row, selected.reason, device, runner=runner_of(selected.schedule))
+        plans = self.parts.plans
+        if device != "cuda" or plans is None or (selected.sized is None and not selected.any_plan):
+            return _Service(None, f"{selected.plan} cannot run on {device} tensors in this group")
+        sized = plans.find(collective, size, dtype, max(root, 0), None if selected.any_plan else selected.sized)
+        if sized is None:
+            return _Service(None, f"{selected.plan} serves neither this size nor {dtype} on GPUs")
+        row = CALLS.row(collective, self.my_size, device, f"plan {selected.plan}", True, selected.reason)
+        return _Service(row, selected.reason, device, sized=sized)
+
+    def _divides(self, opts: Any) -> bool | None:
+        """Whether a reduction is an average; None: neither sum nor average."""
+        if opts is None:
+            return False
+        op = getattr(opts, "reduceOp", None)
+        if op is None:
+            return None
+        return False if op == self.sum else True if op == self.average else None
+
+    # -- execution ----------------------------------------------------------------------------------------------------
+
+    def run_planned(
+        self,
+        jobs: Sequence[PlannedCall | str],
+        result: list[Any],
+        opts: Any,
+        name: str,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        after: Callable[[], None] | None = None,
+    ) -> Any:
+        """Run the jobs by their plans, or the whole call by the library if one of them has no plan."""
+        found: list[PlannedCall] = []
+        for job in jobs:
+            if isinstance(job, str):
+                return self.by_library(name, job, args, named)
+            found.append(job)
+        if not found:
+            return self.by_library(name, "no tensors", args, named)
+        if self.failed is not None:
+            raise self.failed
+        for job in found:
+            self.calls += 1
+            job.number = self.calls % _CALLS_IN_FLIGHT  # the same on all ranks
+            job.begun = job.row.begin(job.count * job.given.element_size())
+            self.scheduled[job.row.collective] += 1
+        if found[0].service.sized is not None:
+            return self._on_gpu(found)
+        later = found[0].given.is_cpu and bool(getattr(opts, "asyncOp", True)) and self.parts.finished is None
+        return self.thread.submit(partial(self._call, found, after), result, later)
+
+    def _call(self, jobs: Sequence[PlannedCall], after: Callable[[], None] | None) -> None:
+        """Run jobs one after the other; on the CPU they are complete at the end."""
+        try:
+            with self._without_grad(jobs):
+                for job in jobs:
+                    self._run_one(job)
+                if after is not None:
+                    after()
+        except RuntimeError as error:
+            self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {jobs[0].row.words} failed: {error}")
+            raise self.failed from error
+
+    def _run_one(self, job: PlannedCall) -> None:
+        service = job.service
+        if service.runner is not None:
+            carrier, first_tag = self.parts.carriers[service.device], job.number * MOST_MESSAGES
+            service.runner.run(self.my_rank, job.count, job.given, job.output, carrier, first_tag)
+            if job.average:
+                job.output.div_(self.my_size)
+        seconds = job.row.end(job.begun)
+        if self.parts.finished is not None:
+            self.parts.finished(1e6 * seconds)
+
+    def _without_grad(self, jobs: Sequence[PlannedCall]) -> AbstractContextManager[Any]:
+        """Results are written without a gradient, as the library does; most tensors need no mode for this."""
+        for job in jobs:
+            if job.output.is_inference():
+                return self.torch.inference_mode()  # type: ignore[no-any-return]
+            if job.output.requires_grad or job.given.requires_grad:
+                return self.torch.no_grad()  # type: ignore[no-any-return]
+        return _NO_MODE
+
+    def _on_gpu(self, jobs: Sequence[PlannedCall]) -> Any:
+        plans, work = self.parts.plans, None
+        for job in jobs:
+            sized, whole = job.service.sized, job.count * job.given.element_size()
+            if plans is not None and sized is not None:
+                name = str(job.given.dtype).removeprefix("torch.")
+                work = plans.run(sized, job.given, job.output, whole, name, job.average)
+            job.row.end(job.begun)
+        return work
+
+    def by_library(self, name: str, reason: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Run a call by the library, and count it."""
+        tensor = _first_tensor(args)
+        device = "cpu" if tensor is None else tensor.device.type
+        row = CALLS.row(name, self.my_size, device, f"library {self.inner.name()}", False, reason)
+        begun = row.begin(_size_of(args))
+        self.fallen_back[name] += 1
+        work = getattr(self.inner, name)(*args, **named)
+        if self.parts.finished is not None:
+            work.wait()
+            self.parts.finished(1e6 * row.end(begun))
+        elif device != "cpu" or work is None or not CALLS.times_matter():
+            row.end(begun)
+        else:
+            try:
+                work.get_future().add_done_callback(lambda _: row.end(begun))
+            except RuntimeError:  # some works of gloo have no future
+                row.end(begun)
+        return work
+
+
+def _first_tensor(value: Any) -> Any:
+    """The first tensor in nested lists."""
+    if isinstance(value, list | tuple):
+        return next((found for part in value if (found := _first_tensor(part)) is not None), None)
+    return value if hasattr(value, "device") and hasattr(value, "numel") else None
+
+
+def _size_of(args: tuple[Any, ...]) -> int:
+    """The bytes of the first tensor of a call."""
+    tensor = _first_tensor(args)
+    return 0 if tensor is None or tensor.is_sparse else int(tensor.numel() * tensor.element_size())

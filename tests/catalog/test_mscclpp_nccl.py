@@ -1,0 +1,67 @@
+"""The files that MSCCL++'s NCCL library reads by their names."""
+
+import json
+
+import pytest
+
+from flowccl.catalog import mscclpp_nccl
+from flowccl.catalog.files import load_catalog
+from flowccl.catalog.mscclpp_nccl import FILES, NamedFile, check_named_files, write_named_files
+from flowccl.cli import main
+from flowccl.errors import InputError
+
+
+def test_the_names_are_those_of_the_library():
+    """As in src/ext/collectives/algorithm_collection_builder.cc of MSCCL++ 0.9."""
+    assert [(file.name, file.ranks, file.ranks_per_host) for file in FILES] == [
+        ("allreduce_2nodes_1K_64K.json", 16, 8),
+        ("allreduce_2nodes_128K_2M.json", 16, 8),
+        ("allreduce_4nodes_1K_64K.json", 32, 8),
+        ("allreduce_4nodes_128K_2M.json", 64, 4),
+    ]
+
+
+def test_a_machine_without_a_name_is_refused(built, tmp_path, capsys):
+    with pytest.raises(InputError, match="reads plans for 16 ranks with 8 per host, 32 ranks with 8 per host, 64"):
+        write_named_files(built, load_catalog(built), tmp_path / "out")
+    assert main(["catalog", "export", str(built), "--to", "mscclpp-nccl", "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
+    assert "the catalog is for 4 with 4" in capsys.readouterr().err
+
+
+@pytest.fixture
+def for_four(built, monkeypatch):
+    """The library as if its first name were registered for the machine of the small catalog."""
+    rules = [rule for rule in load_catalog(built).rules if rule.collective == "allreduce" and rule.plan is not None]
+    file = NamedFile(FILES[0].name, 4, 4, rules[0].bytes.low, rules[0].bytes.high - 1000)
+    monkeypatch.setattr(mscclpp_nccl, "FILES", (file, NamedFile("allreduce_other.json", 4, 4, 1, 63_999)))
+    return file
+
+
+def test_files_have_the_sizes_of_their_names_and_are_proved(built, tmp_path, for_four, capsys):
+    out = tmp_path / "out"
+    assert main(["catalog", "export", str(built), "--to", "mscclpp-nccl", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "allreduce_other.json: not written: no plan serves allreduces of 1 to 63,999 B" in said
+    assert "not loaded by MSCCL++'s library, which has no name for them: " in said
+    assert "PyTorch's all_reduce is in place: build with --inplace" in said
+    assert [path.name for path in (out / "default").iterdir()] == [for_four.name]
+    value = json.loads((out / "default" / for_four.name).read_text())
+    assert for_four.low <= value["min_message_size"] <= value["max_message_size"] <= for_four.high
+    assert value["name"] == "allreduce_2nodes_1K_64K"
+    assert main(["catalog", "check", str(out)]) == 0
+    assert "CORRECT" in capsys.readouterr().out
+
+
+def test_changed_files_are_found(built, tmp_path, for_four):
+    out = tmp_path / "out"
+    write_named_files(built, load_catalog(built), out)
+    path = out / "default" / for_four.name
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(value | {"max_message_size": 1 << 20}))
+    assert f"its name says {for_four.low:,} to {for_four.high:,} B" in check_named_files(out)[0]
+    value["gpus"][0]["threadblocks"][0]["ops"].pop()
+    path.write_text(json.dumps(value))
+    assert check_named_files(out)
+    (out / "default" / "mine.json").write_text("{}")
+    assert any("does not read this name" in finding for finding in check_named_files(out))
