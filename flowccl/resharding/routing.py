@@ -1,0 +1,197 @@
+"""Trees for pieces that balance the load of the links; every replica may send.
+
+A set of ranks that all have the data is one more GPU, with links to them that cost nothing. Then every piece has one
+source, and the routing of the project's methods also chooses which replica sends. Where a tree leaves several
+replicas, the piece becomes several chunks, each with its own source and targets.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.errors import DemandError
+from flowccl.methods.reroute import balanced_trees
+from flowccl.resharding.pieces import Pieces
+from flowccl.resharding.traffic import TrafficClass
+from flowccl.schedule.generation.chunk_trees import ChunkTrees
+from flowccl.topology.topology import Link, Node, Topology
+
+I64 = NDArray[np.int64]
+_FREE_GBps = 1e9  # of the links of a set of replicas: the largest bandwidth that a machine may have
+
+
+@dataclass(frozen=True, eq=False)
+class SourceSets:
+    """The machine with one more GPU for each set of replicas; `link[k]` is the real link of its link k, or -1."""
+
+    topology: Topology
+    link: I64
+    source: dict[tuple[int, ...], int]
+
+    def demand(self, classes: list[TrafficClass], size: I64, cls: I64) -> Demand:
+        """The demand of pieces of these sizes and classes, each with one source."""
+        chunks = [
+            Chunk(
+                bytes=int(amount),
+                sources=(self.source[classes[number].sources],),
+                destinations=tuple(self._node(rank) for rank in classes[number].missing),
+            )
+            for amount, number in zip(size.tolist(), cls.tolist(), strict=True)
+        ]
+        return Demand.from_chunks("custom", self.topology.num_gpus, chunks)
+
+    @staticmethod
+    def _node(rank: int) -> int:
+        return rank  # the GPUs of the machine come first
+
+
+def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: frozenset[int] = frozenset()) -> SourceSets:
+    """Return the machine with a GPU for each set of replicas; `forbidden` ranks neither send, relay nor receive."""
+    sets = sorted({one.sources for one in classes if len(one.sources) > 1})
+    gpus, more = topology.num_gpus, len(sets)
+    nodes = [
+        *topology.nodes[:gpus],
+        *(Node(name=f"replicas{number}", host=_host(topology, ranks)) for number, ranks in enumerate(sets)),
+        *topology.nodes[gpus:],
+    ]
+    kept = [
+        number for number, link in enumerate(topology.links) if link.src not in forbidden and link.dst not in forbidden
+    ]
+
+    def moved(node: int) -> int:
+        return node if node < gpus else node + more
+
+    links = [
+        Link(
+            src=moved(topology.links[k].src),
+            dst=moved(topology.links[k].dst),
+            bandwidth_GBps=topology.links[k].bandwidth_GBps,
+            latency_us=topology.links[k].latency_us,
+        )
+        for k in kept
+    ]
+    free = [
+        Link(src=gpus + number, dst=rank, bandwidth_GBps=_FREE_GBps)
+        for number, ranks in enumerate(sets)
+        for rank in ranks
+    ]
+    source = {one.sources: one.sources[0] for one in classes}
+    source |= {ranks: gpus + number for number, ranks in enumerate(sets)}
+    machine = Topology(topology.name, tuple(nodes), (*links, *free))
+    return SourceSets(machine, np.array(kept + [-1] * len(free), dtype=np.int64), source)
+
+
+def _host(topology: Topology, ranks: tuple[int, ...]) -> str:
+    """The host of all ranks, or "" if there are several."""
+    hosts = {topology.nodes[rank].host for rank in ranks}
+    return hosts.pop() if len(hosts) == 1 else ""
+
+
+@dataclass(frozen=True, eq=False)
+class RoutedPieces:
+    """Chunks with one source each, and their trees: chunk c carries piece `piece[c]`."""
+
+    demand: Demand
+    piece: I64
+    trees: ChunkTrees
+
+
+def route(
+    topology: Topology,
+    sets: SourceSets,
+    classes: list[TrafficClass],
+    pieces: Pieces,
+    size_bytes: int,
+    random: np.random.Generator,
+    depth_weight: float,
+) -> RoutedPieces:
+    """Route all pieces of round 0, and the others on the same trees.
+
+    `depth_weight` weighs the path from the source: 0 aims at trees of least cost, 1 at shortest paths.
+    """
+    first = np.flatnonzero(pieces.round_number == 0)
+    demand = sets.demand(classes, pieces.bytes[first], pieces.cls[first])
+    found = balanced_trees(sets.topology, demand, random, depth_weight)
+    place = np.searchsorted(first, pieces.template)
+    count = np.diff(found.ptr)[place]
+    hop = np.repeat(found.ptr[:-1][place] - np.cumsum(count) + count, count) + np.arange(count.sum())
+    inside = found.parent[hop]
+    begin = np.repeat(np.cumsum(count) - count, count)
+    parent = np.where(inside < 0, -1, inside + begin)
+    piece = np.repeat(np.arange(len(pieces)), count)
+    return _from_replicas(topology, sets, classes, pieces, size_bytes, found.link[hop], parent, piece)
+
+
+def _from_replicas(
+    topology: Topology,
+    sets: SourceSets,
+    classes: list[TrafficClass],
+    pieces: Pieces,
+    size_bytes: int,
+    link: NDArray[np.int32],
+    parent: I64,
+    piece: I64,
+) -> RoutedPieces:
+    """Hops of trees from sets of replicas, as trees from the replicas: a chunk for each piece and each sender."""
+    real = sets.link[link]
+    above = np.where(parent < 0, -1, np.where(real[np.maximum(parent, 0)] < 0, -1, parent))
+    kept = np.flatnonzero(real >= 0)
+    number = np.cumsum(real >= 0) - 1
+    real, piece = real[kept], piece[kept]
+    above = np.where(above[kept] < 0, -1, number[np.maximum(above[kept], 0)])
+    root = np.where(above < 0, np.arange(len(kept)), above)
+    while np.any(above[root] >= 0):
+        root = np.where(above[root] >= 0, above[root], root)
+    sender = topology.link_src[real[root]].astype(np.int64)
+    keys, chunk = np.unique(piece * topology.num_gpus + sender, return_inverse=True)
+    chunk = chunk.reshape(-1)
+    order = np.argsort(chunk, kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    ptr = np.concatenate(([0], np.cumsum(np.bincount(chunk, minlength=len(keys))))).astype(np.int64)
+    within = np.where(above < 0, -1, place[np.maximum(above, 0)] - ptr[chunk])[order]
+    trees = ChunkTrees(ptr, real[order].astype(np.int32), within.astype(np.int32))
+    of_chunk, source = np.divmod(keys, topology.num_gpus)
+    demand = _demand(topology, classes, pieces, size_bytes, trees, of_chunk, source)
+    return RoutedPieces(demand, of_chunk, trees)
+
+
+def _demand(
+    topology: Topology,
+    classes: list[TrafficClass],
+    pieces: Pieces,
+    size_bytes: int,
+    trees: ChunkTrees,
+    piece: I64,
+    source: I64,
+) -> Demand:
+    """The demand of the chunks: each goes to the targets that its tree reaches."""
+    wanted = np.zeros((len(classes), len(topology.nodes)), dtype=np.bool_)
+    for number, one in enumerate(classes):
+        wanted[number, list(one.missing)] = True
+    chunk = np.repeat(np.arange(len(piece)), np.diff(trees.ptr))
+    end = topology.link_dst[trees.link]
+    reached = wanted[pieces.cls[piece[chunk]], end]
+    counts = np.bincount(chunk[reached], minlength=len(piece))
+    found = np.bincount(pieces.cls[piece], counts, len(classes)).astype(np.int64)
+    asked = np.bincount(pieces.cls, minlength=len(classes)) * wanted.sum(axis=1)
+    if np.any(found != asked):
+        lost = classes[int(np.argmax(found != asked))]
+        names = ", ".join(topology.nodes[rank].name for rank in lost.missing[:5])
+        raise DemandError(
+            f"not all of {names} can be reached from {topology.nodes[lost.sources[0]].name} on {topology.name}; "
+            "add links or helpers"
+        )
+    order = np.lexsort((end[reached], chunk[reached]))
+    return Demand(
+        "custom",
+        topology.num_gpus,
+        size_bytes,
+        pieces.bytes[piece],
+        np.arange(len(piece) + 1),
+        source.astype(np.int32),
+        np.concatenate(([0], np.cumsum(counts))),
+        end[reached][order].astype(np.int32),
+    )
