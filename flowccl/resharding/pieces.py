@@ -37,16 +37,16 @@ class Pieces:
         return int(self.round_number.max()) + 1
 
 
-def divided(classes: list[TrafficClass], rounds: int, quantum: int) -> Pieces:
+def divided(classes: list[TrafficClass], rounds: int, quantum: float) -> Pieces:
     """Divide classes into pieces of about `quantum` bytes in `rounds` rounds.
 
     A class has the same number of pieces in every round, or fewer pieces than rounds.
     """
     total = np.array([one.bytes for one in classes], dtype=np.int64)
     per_round = np.rint(total / (rounds * quantum)).astype(np.int64)
-    count = np.where(per_round > 0, per_round * rounds, np.minimum(-(-total // quantum), rounds))
+    count = np.where(per_round > 0, per_round * rounds, np.ceil(total / quantum).astype(np.int64))
     count = np.minimum(np.maximum(count, 1), total)
-    per_round = np.maximum(-(-count // rounds), 1)
+    per_round = np.maximum(per_round, 1)
     cls = np.repeat(np.arange(len(total)), count)
     number = np.arange(len(cls)) - np.repeat(np.cumsum(count) - count, count)
     size, rest = np.divmod(total, count)

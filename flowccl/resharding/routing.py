@@ -5,7 +5,7 @@ source, and the routing of the project's methods also chooses which replica send
 replicas, the piece becomes several chunks, each with its own source and targets.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
 from flowccl.methods.reroute import balanced_trees
-from flowccl.resharding.pieces import Pieces
+from flowccl.resharding.pieces import Pieces, divided
 from flowccl.resharding.traffic import TrafficClass
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.topology.topology import Link, Node, Topology
@@ -36,15 +36,11 @@ class SourceSets:
             Chunk(
                 bytes=int(amount),
                 sources=(self.source[classes[number].sources],),
-                destinations=tuple(self._node(rank) for rank in classes[number].missing),
+                destinations=classes[number].missing,  # the GPUs of the machine keep their ranks
             )
             for amount, number in zip(size.tolist(), cls.tolist(), strict=True)
         ]
         return Demand.from_chunks("custom", self.topology.num_gpus, chunks)
-
-    @staticmethod
-    def _node(rank: int) -> int:
-        return rank  # the GPUs of the machine come first
 
 
 def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: frozenset[int] = frozenset()) -> SourceSets:
@@ -63,15 +59,9 @@ def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: froz
     def moved(node: int) -> int:
         return node if node < gpus else node + more
 
-    links = [
-        Link(
-            src=moved(topology.links[k].src),
-            dst=moved(topology.links[k].dst),
-            bandwidth_GBps=topology.links[k].bandwidth_GBps,
-            latency_us=topology.links[k].latency_us,
-        )
-        for k in kept
-    ]
+    links = [replace(topology.links[k], src=moved(topology.links[k].src), dst=moved(topology.links[k].dst)) for k in kept]
+    place = {link: number for number, link in enumerate(kept)}
+    limits = [replace(one, links=tuple(place[k] for k in one.links if k in place)) for one in topology.limits]
     free = [
         Link(src=gpus + number, dst=rank, bandwidth_GBps=_FREE_GBps)
         for number, ranks in enumerate(sets)
@@ -79,7 +69,8 @@ def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: froz
     ]
     source = {one.sources: one.sources[0] for one in classes}
     source |= {ranks: gpus + number for number, ranks in enumerate(sets)}
-    machine = Topology(topology.name, tuple(nodes), (*links, *free))
+    usable = tuple(one for one in limits if one.links)
+    machine = Topology(topology.name, tuple(nodes), (*links, *free), usable)
     return SourceSets(machine, np.array(kept + [-1] * len(free), dtype=np.int64), source)
 
 
@@ -98,30 +89,60 @@ class RoutedPieces:
     trees: ChunkTrees
 
 
-def route(
-    topology: Topology,
+@dataclass(frozen=True, eq=False)
+class RoundTrees:
+    """The trees of one round, on the machine with sets of replicas; all rounds use the same."""
+
+    pieces: Pieces
+    trees: ChunkTrees
+    per_round: int
+    busiest_ps: float
+
+    @property
+    def depth(self) -> int:
+        """The largest number of links on the path to a target."""
+        parent, steps = self.trees.parent, np.zeros(len(self.trees.link), dtype=np.int64)
+        first = np.repeat(self.trees.ptr[:-1], np.diff(self.trees.ptr))
+        above = np.where(parent < 0, -1, parent + first)
+        at, count = above, 1
+        while np.any(at >= 0):
+            count += 1
+            at = np.where(at < 0, -1, above[np.maximum(at, 0)])
+        return count if len(steps) else 0
+
+
+def route_round(
     sets: SourceSets,
     classes: list[TrafficClass],
-    pieces: Pieces,
-    size_bytes: int,
+    per_round: int,
     random: np.random.Generator,
     depth_weight: float,
-) -> RoutedPieces:
-    """Route all pieces of round 0, and the others on the same trees.
+) -> RoundTrees:
+    """Route one round, with `per_round` pieces of the largest class.
 
     `depth_weight` weighs the path from the source: 0 aims at trees of least cost, 1 at shortest paths.
     """
+    pieces = divided(classes, 1, max(one.bytes for one in classes) / per_round)
+    demand = sets.demand(classes, pieces.bytes, pieces.cls)
+    trees = balanced_trees(sets.topology, demand, random, depth_weight)
+    carried = np.bincount(trees.link, np.repeat(pieces.bytes, np.diff(trees.ptr)), len(sets.topology.links))
+    return RoundTrees(pieces, trees, per_round, float((carried * 1000.0 / sets.topology.link_GBps).max()))
+
+
+def repeated(
+    topology: Topology, sets: SourceSets, classes: list[TrafficClass], one: RoundTrees, rounds: int, size_bytes: int
+) -> tuple[Pieces, RoutedPieces]:
+    """Return the pieces of this many rounds on the trees of one, and their chunks."""
+    pieces = divided(classes, rounds, max(c.bytes for c in classes) / (rounds * one.per_round))
     first = np.flatnonzero(pieces.round_number == 0)
-    demand = sets.demand(classes, pieces.bytes[first], pieces.cls[first])
-    found = balanced_trees(sets.topology, demand, random, depth_weight)
     place = np.searchsorted(first, pieces.template)
+    found = one.trees
     count = np.diff(found.ptr)[place]
-    hop = np.repeat(found.ptr[:-1][place] - np.cumsum(count) + count, count) + np.arange(count.sum())
-    inside = found.parent[hop]
     begin = np.repeat(np.cumsum(count) - count, count)
-    parent = np.where(inside < 0, -1, inside + begin)
+    hop = np.repeat(found.ptr[:-1][place], count) + np.arange(count.sum()) - begin
+    parent = np.where(found.parent[hop] < 0, -1, found.parent[hop] + begin)
     piece = np.repeat(np.arange(len(pieces)), count)
-    return _from_replicas(topology, sets, classes, pieces, size_bytes, found.link[hop], parent, piece)
+    return pieces, _from_replicas(topology, sets, classes, pieces, size_bytes, found.link[hop], parent, piece)
 
 
 def _from_replicas(
