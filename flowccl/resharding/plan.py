@@ -18,8 +18,8 @@ I64 = NDArray[np.int64]
 class ReshardPlan:
     """Chunk c of the schedule carries bytes `begin[c]` to `end[c]` of the stream of class `cls[c]`, in stage `stage[c]`.
 
-    Classes and their streams follow from the layouts (`Traffic`). Stages run one after the other, overlapped: while the
-    chunks of a stage make their second hop, those of the next stage make their first.
+    Classes and their streams follow from the layouts (`Traffic`). In a run, every chunk is divided into `slices`, so
+    that less memory is needed: slice k of all chunks of a stage goes together.
     """
 
     source: Layout
@@ -29,6 +29,7 @@ class ReshardPlan:
     begin: I64
     end: I64
     stage: I64
+    slices: int = 1
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -36,6 +37,10 @@ class ReshardPlan:
             column = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
             column.setflags(write=False)
             object.__setattr__(self, name, column)
+        if self.slices < 1:
+            raise ScheduleError(f"slices must be at least 1, got {self.slices}")
+        for name in ("cls", "begin", "end", "stage"):
+            column = getattr(self, name)
             if len(column) != len(self.schedule.demand):
                 raise ScheduleError(
                     f"column {name} has {len(column)} entries, the schedule has {len(self.schedule.demand)} chunks"
@@ -48,8 +53,13 @@ class ReshardPlan:
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
-        return int(self.stage.max(initial=0)) + 1
+        """Number of stages of a run, each a slice of the chunks of a round."""
+        return (int(self.stage.max(initial=0)) + 1) * self.slices
+
+    def span(self, chunk: int, number: int) -> tuple[int, int]:
+        """The bytes of a slice of a chunk, in the stream of its class."""
+        begin, size = int(self.begin[chunk]), int(self.end[chunk] - self.begin[chunk])
+        return begin + size * number // self.slices, begin + size * (number + 1) // self.slices
 
     @property
     def ranks(self) -> int:

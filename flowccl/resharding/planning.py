@@ -4,7 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,14 +19,14 @@ from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan, check_plan
 from flowccl.resharding.routing import RoundTrees, RoutedPieces, SourceSets, repeated, route_round, source_sets
 from flowccl.resharding.scheduling import METHOD, NEVER, schedules
-from flowccl.resharding.staging import staging_bytes
+from flowccl.resharding.staging import in_bucket, staged_ps, staging_bytes
 from flowccl.resharding.traffic import Traffic, TrafficClass, check_ranks, traffic
 from flowccl.result import Progress, Result
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
-from flowccl.units import format_bytes
+from flowccl.units import format_bytes, ps_to_us
 from flowccl.verifier.verify import verify
 
 
@@ -54,21 +54,29 @@ class ReshardParams:
 class ReshardResult:
     """A plan, and the result of its synthesis: schedule, lower bound, metrics.
 
-    `staging_bytes` is the memory for messages and relayed data on the rank with most of it.
+    `staging_bytes` is the memory for messages and relayed data on the rank with most of it. `finish_ps` is the
+    completion time; in stages (`bucket_bytes`) it is later than that of the schedule.
     """
 
     plan: ReshardPlan
     result: Result
     staging_bytes: int
+    finish_ps: int
+
+    @property
+    def finish_us(self) -> float:
+        """The completion time in microseconds, in stages if the plan has some."""
+        return ps_to_us(self.finish_ps)
 
     @property
     def gap(self) -> float:
         """Relative distance to the lower bound: completion time / lower bound - 1."""
-        return self.result.gap
+        return self.finish_ps / max(self.result.bound.ps, 1) - 1
 
     def to_json(self) -> dict[str, Any]:
         """One flat JSON object, for scripts."""
         more = self.plan.traffic.facts | {
+            "staged_us": self.finish_us,
             "stages": self.plan.stages,
             "staging_bytes": self.staging_bytes,
             "source_fingerprint": self.plan.source.fingerprint,
@@ -87,14 +95,13 @@ class _Search:
     sets: SourceSets
     bound: Bound
     params: ReshardParams
-    bucket_bytes: int | None
     random: np.random.Generator
     over: Callable[[], bool]
     gap: float
     began: float
     time_limit_s: float
-    current: tuple[Schedule, Pieces, RoutedPieces] | None = None
-    best: tuple[Schedule, Pieces, RoutedPieces] | None = None
+    current: tuple[Schedule, Pieces, RoutedPieces, RoundTrees] | None = None
+    best: tuple[Schedule, Pieces, RoutedPieces, RoundTrees] | None = None
 
     @property
     def is_good(self) -> bool:
@@ -152,14 +159,12 @@ class _Search:
         pieces, routed = repeated(self.topology, self.sets, self.classes, one, repeats, self.found.target.bytes)
         for schedule in schedules(self.topology, routed, pieces, self.random):
             if schedule is not None:
-                self.current = (schedule, pieces, routed)
+                self.current = (schedule, pieces, routed, one)
                 yield schedule
 
     def _is_better(self, schedule: Schedule) -> bool:
-        """Whether the current schedule is earlier than the best one, and fits into the bucket; it is then the best."""
+        """Whether the current schedule is earlier than the best one; it is then the best."""
         if self.current is None or (self.best is not None and schedule.finish_ps >= self.best[0].finish_ps):
-            return False
-        if self.bucket_bytes is not None and staging_bytes(self.plan_of(*self.current)) > self.bucket_bytes:
             return False
         violations = verify(schedule)
         if violations:
@@ -224,7 +229,7 @@ def reshard(
         return should_stop() or time.monotonic() - began > time_limit_s
 
     search = _Search(
-        machine, found, classes, sets, bound, params or ReshardParams(), bucket_bytes, np.random.default_rng(seed), over, gap, began, time_limit_s
+        machine, found, classes, sets, bound, params or ReshardParams(), np.random.default_rng(seed), over, gap, began, time_limit_s
     )
     trace: list[Progress] = []
     for schedule in search.run():
@@ -232,18 +237,30 @@ def reshard(
         if on_progress is not None:
             on_progress(trace[-1])
     if search.best is None:
-        raise NothingFoundError(_nothing(bucket_bytes, time_limit_s))
-    schedule, pieces, routed = search.best
+        raise NothingFoundError(f"no plan found in {time_limit_s:g} s")
+    schedule, pieces, routed, one = search.best
     if lanes is not None:
         schedule = on_trunks(schedule, lanes)
         if verify(schedule):
             raise InvalidScheduleError(f"{METHOD} made an invalid schedule: {verify(schedule)[0]}")
-    plan = search.plan_of(schedule, pieces, routed)
+    plan = replace(search.plan_of(schedule, pieces, routed), partial=partial)
     check_plan(plan)
+    finish_ps = schedule.finish_ps
+    if bucket_bytes is not None and staging_bytes(plan) > bucket_bytes:
+        on_phase("dividing the plan into stages")
+        plan = _staged(plan, bucket_bytes)
+        finish_ps = max(staged_ps(machine, sets, classes, one, plan.stages), finish_ps)
     seconds, memory = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak_MB = memory / (1e6 if sys.platform == "darwin" else 1e3)
     result = Result(schedule, bound, measure(schedule), seconds, peak_MB, seed, tuple(trace), should_stop())
-    return ReshardResult(plan, result, staging_bytes(plan))
+    return ReshardResult(plan, result, staging_bytes(plan), finish_ps)
+
+
+def _staged(plan: ReshardPlan, bucket_bytes: int) -> ReshardPlan:
+    found = in_bucket(plan, bucket_bytes)
+    if found is None:
+        raise DemandError(f"the messages of no stage fit into {format_bytes(bucket_bytes)}; give a larger bucket")
+    return found
 
 
 def _forbidden(topology: Topology, found: Traffic, helpers: tuple[int, ...] | None) -> frozenset[int]:
@@ -255,8 +272,3 @@ def _forbidden(topology: Topology, found: Traffic, helpers: tuple[int, ...] | No
             raise InputError(f"helpers: rank {rank} is not a GPU of {topology.name}: ranks 0 to {topology.num_gpus - 1}")
     return frozenset(range(topology.num_gpus)) - {*found.source.ranks, *found.target.ranks, *helpers}
 
-
-def _nothing(bucket_bytes: int | None, time_limit_s: float) -> str:
-    if bucket_bytes is None:
-        return f"no plan found in {time_limit_s:g} s"
-    return f"no plan found whose messages and relayed data fit into {format_bytes(bucket_bytes)}; give a larger bucket"

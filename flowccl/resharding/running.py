@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flowccl.resharding.copying import RankStreams, copy_own, rank_streams
 from flowccl.resharding.plan import ReshardPlan
-from flowccl.resharding.steps import Message, RankStep, StepTable, step_table
+from flowccl.resharding.steps import RankStep, SlicedMessage, StepTable, step_table
 
 Bytes = NDArray[np.uint8]
 Exchange = Callable[[Sequence[tuple[int, Any]], Sequence[tuple[int, Any]]], None]
@@ -26,7 +26,7 @@ class RankRun:
     have: RankStreams | None
     want: RankStreams | None
     memory: Any
-    slot_of: dict[int, int] = field(default_factory=dict)
+    slot_of: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sends, receives, _ = (int(region[self.rank]) for region in self.table.regions)
@@ -50,15 +50,12 @@ class RankRun:
         for message in step.sends:
             buffer = self.memory[at : at + message.bytes]
             at += message.bytes
-            for chunk, part in self._parts(message, buffer):
-                if chunk in self.slot_of:
-                    part[...] = self._slot(chunk, len(part))
+            for part, space in self._parts(message, buffer):
+                if part in self.slot_of:
+                    space[...] = self._slot(part, len(space))
                 elif self.have is not None:
-                    plan = self.plan
-                    self.have.read(int(plan.cls[chunk]), int(plan.begin[chunk]), int(plan.end[chunk]), part)
+                    self.have.read(int(self.plan.cls[part[0]]), *self.plan.span(*part), space)
             result.append((message.peer, buffer))
-        for chunk in [chunk for chunk in self.slot_of if self.relayed[chunk] <= step.number]:
-            self.free.append(self.slot_of.pop(chunk))
         return result
 
     def buffers(self, step: RankStep) -> list[tuple[int, Any]]:
@@ -70,32 +67,29 @@ class RankRun:
         return result
 
     def unpack(self, step: RankStep, buffers: Sequence[Any]) -> None:
-        """Write received chunks to the tensors, and keep those that go on."""
-        plan, demand = self.plan, self.plan.schedule.demand
+        """Write received slices to the tensors, and keep those that go on."""
+        for part in [part for part in self.slot_of if self.relayed[part[0]] + part[1] <= step.number]:
+            self.free.append(self.slot_of.pop(part))
+        demand = self.plan.schedule.demand
         for message, buffer in zip(step.receives, buffers, strict=True):
-            for chunk, part in self._parts(message, buffer):
-                if self.want is not None and self.rank in demand.destinations(chunk):
-                    self.want.write(int(plan.cls[chunk]), int(plan.begin[chunk]), int(plan.end[chunk]), part)
-                if self.relayed.get(chunk, -1) > step.number:
-                    self.slot_of[chunk] = self.free.pop()
-                    self._slot(chunk, len(part))[...] = part
+            for part, space in self._parts(message, buffer):
+                if self.want is not None and self.rank in demand.destinations(part[0]):
+                    self.want.write(int(self.plan.cls[part[0]]), *self.plan.span(*part), space)
+                if self.relayed.get(part[0], -1) + part[1] > step.number:
+                    self.slot_of[part] = self.free.pop()
+                    self._slot(part, len(space))[...] = space
 
-    def _slot(self, chunk: int, size: int) -> Any:
-        at = self.first_slot + self.slot_of[chunk] * self.slot_bytes
+    def _slot(self, part: tuple[int, int], size: int) -> Any:
+        at = self.first_slot + self.slot_of[part] * self.slot_bytes
         return self.memory[at : at + size]
 
-    def _parts(self, message: Message, buffer: Any) -> list[tuple[int, Any]]:
-        size, at, result = self.plan.schedule.demand.chunk_bytes, 0, []
-        for chunk in message.chunks:
-            end = at + int(size[chunk])
-            result.append((chunk, buffer[at:end]))
-            at = end
+    def _parts(self, message: SlicedMessage, buffer: Any) -> list[tuple[tuple[int, int], Any]]:
+        at, result = 0, []
+        for part in message.parts:
+            begin, end = self.plan.span(*part)
+            result.append((part, buffer[at : at + end - begin]))
+            at += end - begin
         return result
-
-
-def rank_memory_bytes(table: StepTable, rank: int) -> int:
-    """Bytes of the memory of a rank's run."""
-    return sum(int(region[rank]) for region in table.regions)
 
 
 def run_on_numpy(
@@ -109,7 +103,7 @@ def run_on_numpy(
         want = rank_streams(found, rank, "target", targets[rank].__getitem__) if rank in targets else None
         if have is not None and want is not None:
             copy_own(found, have, want)
-        runs.append(RankRun(plan, table, rank, have, want, np.zeros(rank_memory_bytes(table, rank), dtype=np.uint8)))
+        runs.append(RankRun(plan, table, rank, have, want, np.zeros(table.memory_bytes(rank), dtype=np.uint8)))
     steps: dict[int, dict[int, RankStep]] = {}
     for rank in range(plan.ranks):
         for step in table.of(rank):

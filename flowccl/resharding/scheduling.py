@@ -10,7 +10,7 @@ from flowccl.methods.trees.pacing import in_balanced_order
 from flowccl.methods.trees.stagger import plan_stagger
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.routing import RoutedPieces
-from flowccl.schedule.generation.job_shop import Jobs, jobs_of
+from flowccl.schedule.generation.job_shop import jobs_of
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -27,32 +27,27 @@ def schedules(
     """Yield schedules of the pieces on their trees, each step a fraction of a second where there are few pieces."""
     jobs = jobs_of(topology, routed.demand, routed.trees)
     round_number = pieces.round_number[routed.piece]
-    if pieces.rounds > 1 and not topology.limits:
-        yield plan_stagger(jobs, _templates(routed, pieces), round_number).schedule()
+    if pieces.rounds > 1 and not (topology.has_extra_constraints or topology.has_overheads):
+        yield plan_stagger(jobs, templates(routed, pieces), round_number).schedule()
     work = link_work_ps(jobs)
     period = float(work.max()) / pieces.rounds
     for noise in _NOISE:
         key = round_number[jobs.chunk] * period - jobs.tail
         key = key + noise * period * random.uniform(-1, 1, len(key))
-        yield _within_limits(jobs.in_order(key, NEVER), topology)
-        yield _within_limits(in_balanced_order(jobs, key, work, NEVER), topology)
+        yield within_limits(jobs.in_order(key, NEVER), topology)
+        yield within_limits(in_balanced_order(jobs, key, work, NEVER), topology)
 
 
-def _within_limits(schedule: Schedule | None, topology: Topology) -> Schedule | None:
-    """The schedule, in which limits count too: the list schedulers ignore them."""
-    if schedule is None or not topology.limits:
+def within_limits(schedule: Schedule | None, topology: Topology) -> Schedule | None:
+    """The schedule, in which all constraints count: the list schedulers ignore limits, buffers, changes and overheads."""
+    if schedule is None or not (topology.has_extra_constraints or topology.has_overheads):
         return schedule
     return generate_serial(schedule, sequence(schedule))
 
 
-def _templates(routed: RoutedPieces, pieces: Pieces) -> I64:
+def templates(routed: RoutedPieces, pieces: Pieces) -> I64:
     """For each chunk, the chunk of round 0 on the same tree: that of the template piece with the same source."""
     source = routed.demand.source.astype(np.int64)
     gpus = routed.demand.num_gpus
     key = routed.piece * gpus + source  # sorted, since chunks are in order of (piece, source)
     return np.searchsorted(key, pieces.template[routed.piece] * gpus + source)
-
-
-def link_load_ps(jobs: Jobs) -> NDArray[np.float64]:
-    """How long each link is busy with all jobs."""
-    return link_work_ps(jobs)
