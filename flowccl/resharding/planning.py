@@ -13,6 +13,7 @@ import numpy as np
 from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
+from flowccl.resharding.baselines import baseline_round, round_counts
 from flowccl.resharding.bound import reshard_bound
 from flowccl.resharding.layout import Layout
 from flowccl.resharding.pieces import Pieces
@@ -114,7 +115,10 @@ class _Search:
         return max(one.bytes for one in self.classes)
 
     def run(self) -> Iterator[Schedule]:
-        """Yield every improvement: first with few pieces, then with more."""
+        """Yield every improvement: the baselines, then balanced trees with few pieces, then with more."""
+        yield from self._baselines()
+        if self.is_good:
+            return
         rounds = self._balanced_rounds()
         scores: dict[int, int] = {}
         tried: set[tuple[int, int]] = set()
@@ -135,6 +139,14 @@ class _Search:
                     if self.is_good or (self.best is not None and self.over()):
                         return
             count *= 2
+
+    def _baselines(self) -> Iterator[Schedule]:
+        """Yield the improvements of the baselines that move nothing but the demand."""
+        for shape in ("direct", "ring"):
+            one = baseline_round(self.topology, self.sets, self.classes, shape)
+            for rounds in round_counts(self.classes) if one is not None else ():
+                assert one is not None
+                yield from (schedule for schedule in self._schedules(one, rounds) if self._is_better(schedule))
 
     def _balanced_rounds(self) -> list[RoundTrees]:
         """Rounds with ever more pieces, the best balanced first, until the busiest link is close to the bound."""
