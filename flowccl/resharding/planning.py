@@ -251,6 +251,7 @@ def reshard(
     if search.best is None:
         raise NothingFoundError(f"no plan found in {time_limit_s:g} s")
     schedule, pieces, routed, one = search.best
+    schedule = replace(schedule, method=METHOD)
     if lanes is not None:
         schedule = on_trunks(schedule, lanes)
         if verify(schedule):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flowccl.resharding.copying import RankStreams, copy_own, rank_streams
 from flowccl.resharding.plan import ReshardPlan
+from flowccl.resharding.reference import rank_values
 from flowccl.resharding.steps import RankStep, SlicedMessage, StepTable, step_table
 
 Bytes = NDArray[np.uint8]
@@ -118,3 +119,13 @@ def run_on_numpy(
                 buffer[...] = sent[message.peer, rank]
             runs[rank].unpack(step, buffers)
     return table
+
+
+def check_on_numpy(plan: ReshardPlan) -> tuple[int, int]:
+    """Run a plan on data of known values; return the number of wrong bytes and of all bytes of the targets."""
+    sources = {rank: rank_values(plan.source, rank) for rank in plan.source.ranks}
+    wanted = {rank: rank_values(plan.target, rank) for rank in plan.target.ranks}
+    targets = {rank: {name: ~values for name, values in found.items()} for rank, found in wanted.items()}
+    run_on_numpy(plan, sources, targets)
+    pairs = [(targets[rank][name], values) for rank, found in wanted.items() for name, values in found.items()]
+    return sum(int(np.count_nonzero(got != values)) for got, values in pairs), sum(values.size for _, values in pairs)

@@ -123,8 +123,9 @@ class StepTable:
         for (src, dst), message in groupby(rows, key=lambda row: (row[0], row[1])):
             parts = tuple((chunk, number) for _, _, chunk, number in message)
             size = sum(end - begin for begin, end in (self.plan.span(*part) for part in parts))
-            made = SlicedMessage(dst if src == rank else src, parts, size)
-            (sends if src == rank else receives).append(made)
+            if size:  # slices of tiny chunks may be empty
+                made = SlicedMessage(dst if src == rank else src, parts, size)
+                (sends if src == rank else receives).append(made)
         return RankStep(step, tuple(sends), tuple(receives))
 
     def relayed(self, rank: int) -> dict[int, int]:
