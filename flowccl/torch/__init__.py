@@ -20,6 +20,7 @@ from flowccl.errors import InputError
 from flowccl.run.torch_run import batch_exchange, import_torch, runner_of
 from flowccl.schedule.files import load_schedule
 from flowccl.schedule.schedule import Schedule
+from flowccl.torch.resharding import layout, reshard
 
 __all__ = [
     "alarms",
@@ -29,8 +30,10 @@ __all__ = [
     "broadcast",
     "counts",
     "init_process_group",
+    "layout",
     "reduce_scatter",
     "register_backend",
+    "reshard",
     "save_selection",
 ]
 
