@@ -34,13 +34,17 @@ _OTHERS = {  # options of other collectives, with the values that they have wher
 def add_reshard_options(parser: Parser) -> None:
     """Add the options of a resharding."""
     group = parser.add_argument_group("reshard", "weights between two layouts, see docs/reshard.md")
-    group.add_argument("--from", dest="source", metavar="FILE", help="layout of the ranks that have the tensors (.json)")
+    group.add_argument(
+        "--from", dest="source", metavar="FILE", help="layout of the ranks that have the tensors (.json)"
+    )
     group.add_argument("--to", dest="target", metavar="FILE", help="layout of the ranks that want the tensors (.json)")
     group.add_argument(
         "--helpers", metavar="RANKS", help="other ranks that may relay: all, none or ranks, e.g. 24-31 (default: all)"
     )
     group.add_argument(
-        "--bucket", metavar="SIZE", help="memory of a rank for messages and relayed data, e.g. 256MB (default: no limit)"
+        "--bucket",
+        metavar="SIZE",
+        help="memory of a rank for messages and relayed data, e.g. 256MB (default: no limit)",
     )
     group.add_argument(
         "--partial", action="store_true", help="allow tensors in --from that --to does not have; they stay"

@@ -9,6 +9,8 @@ Every message is divided into pieces, so that ranks that pass data on do so whil
 that overlap with the collection of others are taken to overlap fully.
 """
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,7 +111,7 @@ def _edges(source: int, targets: tuple[int, ...], shape: str) -> list[Edge]:
         return [(source, rank) for rank in targets]
     ranks = (source, *targets)
     if shape == "ring":
-        return list(zip(ranks, ranks[1:], strict=False))
+        return list(pairwise(ranks))
     return [(ranks[(number - 1) // 2], ranks[number]) for number in range(1, len(ranks))]
 
 

@@ -55,7 +55,7 @@ class CellBlock:
 
     def total_bytes(self) -> I64:
         """Bytes of each cell, of all tensors together."""
-        return self.cell_bytes().sum(axis=0)
+        return np.asarray(self.cell_bytes().sum(axis=0), dtype=np.int64)
 
     def cells_of(self, rank: int, side: str) -> list[int]:
         """The cells that a rank has, on the side "source", or wants, on the side "target"."""
@@ -140,8 +140,9 @@ def mesh_blocks(pairs: list[TensorPair]) -> Iterator[MeshBlock]:
         for start in range(0, len(rows), per_block):
             mine = np.flatnonzero((row >= start) & (row < start + per_block))
             part = rows[start : start + per_block]
-            sides = mesh_side(part[:, :-1], first.mesh, first.placements), mesh_side(
-                part[:, :-1], second.mesh, second.placements
+            sides = (
+                mesh_side(part[:, :-1], first.mesh, first.placements),
+                mesh_side(part[:, :-1], second.mesh, second.placements),
             )
             names = tuple(group[t][0].name for t in mine.tolist())
             yield _mesh_block(names, row[mine] - start, part, *sides)

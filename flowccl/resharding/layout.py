@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from flowccl.errors import DemandError
@@ -142,7 +143,7 @@ class TensorLayout:
             after.setdefault(part.rank, []).append(part)
         for rank, parts in after.items():
             ordered = sorted((part for part in parts if part.end > part.begin), key=lambda part: part.begin)
-            for one, other in zip(ordered, ordered[1:], strict=False):
+            for one, other in pairwise(ordered):
                 if other.begin < one.end:
                     raise DemandError(
                         f"tensor {self.name}: the ranges {one.begin} to {one.end} and {other.begin} to {other.end} of "

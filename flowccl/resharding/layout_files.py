@@ -111,11 +111,8 @@ def _tensors(row: Any, place: str, meshes: dict[str, Mesh]) -> list[TensorLayout
     dtype, size = _element(row, place)
     if ("mesh" in row) == ("ranges" in row):
         raise DemandError(f"{place}: give either mesh and placements, or ranges")
-    mesh, placements, ranges = None, (), ()
-    if "mesh" in row:
-        mesh, placements = _placed(row, place, meshes)
-    else:
-        ranges = _ranges(row["ranges"], f"{place}.ranges")
+    mesh, placements = _placed(row, place, meshes) if "mesh" in row else (None, ())
+    ranges = _ranges(row["ranges"], f"{place}.ranges") if "ranges" in row else ()
     first = TensorLayout(name.replace("{}", "0") if count else name, shape, size, dtype, mesh, placements, ranges)
     more = range(1, count or 1)
     return [first] + [

@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ReshardPlan:
-    """Chunk c of the schedule carries bytes `begin[c]` to `end[c]` of the stream of class `cls[c]`, in stage `stage[c]`.
+    """Chunk c of the schedule carries bytes `begin[c]` to `end[c]` of the stream of class `cls[c]`, in round `stage[c]`.
 
     Classes and their streams follow from the layouts (`Traffic`). In a run, every chunk is divided into `slices`, so
     that less memory is needed: slice k of all chunks of a stage goes together.
@@ -79,7 +79,9 @@ def check_plan(plan: ReshardPlan) -> None:
     """
     classes, demand = plan.traffic.classes, plan.schedule.demand
     if len(plan.cls) and not (plan.cls.min() >= 0 and plan.cls.max() < len(classes)):
-        raise ScheduleError(f"chunk {int(np.argmax((plan.cls < 0) | (plan.cls >= len(classes))))}: there is no such class")
+        raise ScheduleError(
+            f"chunk {int(np.argmax((plan.cls < 0) | (plan.cls >= len(classes))))}: there is no such class"
+        )
     if np.any(plan.end - plan.begin != demand.chunk_bytes):
         chunk = int(np.argmax(plan.end - plan.begin != demand.chunk_bytes))
         raise ScheduleError(f"chunk {chunk}: its bytes in the class are not those of the schedule")

@@ -56,13 +56,13 @@ def plan_from_json(value: Any, name: str = "plan", topology: Topology | None = N
     try:
         check_header(value, PLAN_FORMAT, VERSION)
         check_keys(value, "", _KEYS, _NEEDED)
-        layouts = [_layout(value, key) for key in ("source", "target")]
+        source, target = _layout(value, "source"), _layout(value, "target")
         schedule = schedule_from_json(value["schedule"], "schedule", topology)
         check_keys(value["chunks"], "chunks", _COLUMNS, dict.fromkeys(_COLUMNS, "[0]"))
-        columns = [int_column(value["chunks"][key], f"chunks.{key}", 0, 2**60) for key in _COLUMNS]
+        cls, begin, end, stage = (int_column(value["chunks"][key], f"chunks.{key}", 0, 2**60) for key in _COLUMNS)
         slices = int_value(value, "slices", 1, 2**20, default=1)
         partial = flag_field(value.get("partial", False), "plan", "partial")
-        plan = ReshardPlan(*layouts, schedule, *columns, slices, partial)
+        plan = ReshardPlan(source, target, schedule, cls, begin, end, stage, slices, partial)
         check_plan(plan)
         return plan
     except InputError as error:
@@ -74,7 +74,7 @@ def _layout(value: dict[str, Any], key: str) -> Layout:
     stored = value.get(f"{key}_fingerprint")
     if stored is not None and text_field(stored, "", f"{key}_fingerprint") != layout.fingerprint:
         raise ScheduleError(
-            f"{key}_fingerprint: is {stored}, but the {key} layout in the file has {layout.fingerprint}; the layout was "
+            f"{key}_fingerprint: is {stored}, but the {key} layout in the file has {layout.fingerprint}; it was "
             "changed after the plan was made"
         )
     return layout

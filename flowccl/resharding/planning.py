@@ -241,7 +241,17 @@ def reshard(
         return should_stop() or time.monotonic() - began > time_limit_s
 
     search = _Search(
-        machine, found, classes, sets, bound, params or ReshardParams(), np.random.default_rng(seed), over, gap, began, time_limit_s
+        machine,
+        found,
+        classes,
+        sets,
+        bound,
+        params or ReshardParams(),
+        np.random.default_rng(seed),
+        over,
+        gap,
+        began,
+        time_limit_s,
     )
     trace: list[Progress] = []
     for schedule in search.run():
@@ -282,6 +292,7 @@ def _forbidden(topology: Topology, found: Traffic, helpers: tuple[int, ...] | No
         return frozenset()
     for rank in helpers:
         if not 0 <= rank < topology.num_gpus:
-            raise InputError(f"helpers: rank {rank} is not a GPU of {topology.name}: ranks 0 to {topology.num_gpus - 1}")
+            raise InputError(
+                f"helpers: rank {rank} is not a GPU of {topology.name}: ranks 0 to {topology.num_gpus - 1}"
+            )
     return frozenset(range(topology.num_gpus)) - {*found.source.ranks, *found.target.ranks, *helpers}
-

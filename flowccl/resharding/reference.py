@@ -38,12 +38,11 @@ def tensor_values(tensor: TensorLayout, rank: int, seed: int) -> Bytes:
     if tensor.mesh is None:
         spans = [np.arange(part.begin, part.end) for part in tensor.ranges if part.rank == rank]
         return _hashed(np.concatenate([*spans, np.zeros(0, dtype=np.int64)]), seed)
-    flat = np.zeros(1, dtype=np.int64)
+    flat, unit = np.zeros((), dtype=np.int64), tensor.element_bytes
     for size, indices in zip(tensor.shape, local_indices(tensor, rank), strict=True):
-        flat = flat[..., None] * size + indices
-    inside = np.arange(tensor.element_bytes)
-    shape = flat.shape[1:] if tensor.shape else (1,)
-    at = (flat[..., None] * tensor.element_bytes + inside).reshape(*shape[:-1], shape[-1] * tensor.element_bytes)
+        flat = np.asarray(flat[..., None] * size + indices)
+    shape = list(flat.shape) or [1]
+    at = (flat[..., None] * unit + np.arange(unit)).reshape([*shape[:-1], shape[-1] * unit])
     return _hashed(at, seed)
 
 

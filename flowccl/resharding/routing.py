@@ -59,7 +59,9 @@ def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: froz
     def moved(node: int) -> int:
         return node if node < gpus else node + more
 
-    links = [replace(topology.links[k], src=moved(topology.links[k].src), dst=moved(topology.links[k].dst)) for k in kept]
+    links = [
+        replace(topology.links[k], src=moved(topology.links[k].src), dst=moved(topology.links[k].dst)) for k in kept
+    ]
     place = {link: number for number, link in enumerate(kept)}
     limits = [replace(one, links=tuple(place[k] for k in one.links if k in place)) for one in topology.limits]
     free = [

@@ -39,7 +39,7 @@ def schedules(
 
 
 def within_limits(schedule: Schedule | None, topology: Topology) -> Schedule | None:
-    """The schedule, in which all constraints count: the list schedulers ignore limits, buffers, changes and overheads."""
+    """The schedule under all constraints: the list schedulers ignore limits, buffers, changes and overheads."""
     if schedule is None or not (topology.has_extra_constraints or topology.has_overheads):
         return schedule
     return generate_serial(schedule, sequence(schedule))

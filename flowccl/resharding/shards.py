@@ -77,9 +77,9 @@ def _divided(shards: DimensionShards, ways: int, split: int) -> DimensionShards:
                     last = shards.begin[:, q] + np.clip(high - local[:, q], 0, old[:, q])
                     columns.append((part * ways + way, first, last))
     used = [column for column in columns if np.any(column[2] > column[1])] or columns[:1]
-    part, begin, end = zip(*used, strict=True)
-    stacked = np.stack(begin, axis=1), np.stack(end, axis=1)
-    return DimensionShards(shards.parts * ways, np.array(part, dtype=np.int64), *stacked)
+    owner = np.array([part for part, _, _ in used], dtype=np.int64)
+    begin, end = (np.stack([column[at] for column in used], axis=1) for at in (1, 2))
+    return DimensionShards(shards.parts * ways, owner, begin, end)
 
 
 @dataclass(frozen=True, eq=False)

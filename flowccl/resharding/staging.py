@@ -39,9 +39,7 @@ def in_bucket(plan: ReshardPlan, bucket_bytes: int) -> ReshardPlan | None:
     return replace(plan, slices=high)
 
 
-def staged_ps(
-    topology: Topology, sets: SourceSets, classes: list[TrafficClass], one: RoundTrees, stages: int
-) -> int:
+def staged_ps(topology: Topology, sets: SourceSets, classes: list[TrafficClass], one: RoundTrees, stages: int) -> int:
     """Return the completion time of a plan in stages, each a round on the same trees with its fraction of all bytes.
 
     Stages are staggered rounds: each starts one period after the one before. The starts repeat with every period, so
@@ -60,9 +58,7 @@ def staged_ps(
     return (stages - 1) * plan.period_ps + last
 
 
-def _verify_stages(
-    topology: Topology, sets: SourceSets, few: list[TrafficClass], one: RoundTrees, stages: int
-) -> None:
+def _verify_stages(topology: Topology, sets: SourceSets, few: list[TrafficClass], one: RoundTrees, stages: int) -> None:
     """Verify as many stages as overlap."""
     several = [TrafficClass(c.sources, c.targets, c.bytes * stages) for c in few]
     pieces, routed = repeated(topology, sets, several, one, stages, 1)

@@ -119,7 +119,8 @@ class StepTable:
                 yield self._rank_step(rank, step, parts)
 
     def _rank_step(self, rank: int, step: int, rows: list[tuple[int, int, int, int]]) -> RankStep:
-        sends, receives = [], []
+        sends: list[SlicedMessage] = []
+        receives: list[SlicedMessage] = []
         for (src, dst), message in groupby(rows, key=lambda row: (row[0], row[1])):
             parts = tuple((chunk, number) for _, _, chunk, number in message)
             size = sum(end - begin for begin, end in (self.plan.span(*part) for part in parts))

@@ -94,7 +94,7 @@ def traffic(source: Layout, target: Layout, *, partial: bool = False) -> Traffic
     Raise DemandError if the layouts do not fit: other shapes or dtypes, missing tensors, bytes that no source has.
     """
     pairs = _pairs(source, target, partial)
-    blocks = [*mesh_blocks([pair for pair in pairs if _on_meshes(pair)])]
+    blocks: list[CellBlock] = [*mesh_blocks([pair for pair in pairs if _on_meshes(pair)])]
     blocks += [range_block(*pair) for pair in pairs if not _on_meshes(pair)]
     numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     totals: list[int] = []
@@ -145,7 +145,9 @@ def _pairs(source: Layout, target: Layout, partial: bool) -> list[tuple[TensorLa
         if tensor.shape != other.shape:
             shapes = f"{list(tensor.shape)} in the source layout and {list(other.shape)} in the target layout"
             raise DemandError(f"tensor {tensor.name}: its shape is {shapes}; the shapes must be equal")
-        if tensor.element_bytes != other.element_bytes or (tensor.dtype and other.dtype and tensor.dtype != other.dtype):
+        if tensor.element_bytes != other.element_bytes or (
+            tensor.dtype and other.dtype and tensor.dtype != other.dtype
+        ):
             one, two = (part.dtype or f"{part.element_bytes} bytes per element" for part in (tensor, other))
             raise DemandError(
                 f"tensor {tensor.name}: is {one} in the source layout and {two} in the target layout; cast it before, "

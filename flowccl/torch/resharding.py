@@ -139,9 +139,7 @@ def _words(row: tuple[Any, ...]) -> str:
 # -- before a run -----------------------------------------------------------------------------------------------------
 
 
-def _problem(
-    torch: Any, plan: ReshardPlan, rank: int, size: int, have: State, want: State, group: Any
-) -> str | None:
+def _problem(torch: Any, plan: ReshardPlan, rank: int, size: int, have: State, want: State, group: Any) -> str | None:
     """Why the tensors of this rank do not fit the plan; None if they do."""
     if size != plan.ranks:
         return f"the plan is for {counted(plan.ranks, 'rank')}, but the group has {size}"
