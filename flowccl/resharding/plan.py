@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ReshardPlan:
-    """Chunk c of the schedule carries bytes `begin[c]` to `end[c]` of the stream of class `cls[c]`, in round `stage[c]`.
+    """Chunk c of the schedule carries bytes `begin[c]` to `end[c]` of class `cls[c]`, in round `stage[c]`.
 
     Classes and their streams follow from the layouts (`Traffic`). In a run, every chunk is divided into `slices`, so
     that less memory is needed: slice k of all chunks of a stage goes together.

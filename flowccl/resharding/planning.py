@@ -18,7 +18,15 @@ from flowccl.resharding.bound import reshard_bound
 from flowccl.resharding.layout import Layout
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan, check_plan
-from flowccl.resharding.routing import RoundTrees, RoutedPieces, SourceSets, repeated, route_round, source_sets
+from flowccl.resharding.routing import (
+    RoundTrees,
+    RoutedPieces,
+    SourceSets,
+    check_reach,
+    repeated,
+    route_round,
+    source_sets,
+)
 from flowccl.resharding.scheduling import METHOD, NEVER, schedules
 from flowccl.resharding.staging import in_bucket, staged_ps, staging_bytes
 from flowccl.resharding.traffic import Traffic, TrafficClass, check_ranks, traffic
@@ -233,6 +241,7 @@ def reshard(
     machine = topology if lanes is None else lanes.topology
     forbidden = _forbidden(topology, found, helpers)
     sets = source_sets(machine, classes, forbidden)
+    check_reach(sets, classes)
     on_phase("computing the lower bound")
     bound = reshard_bound(topology, source_sets(topology, classes, forbidden), classes)
     on_phase("loading compiled code (the first run compiles it)")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.errors import DemandError
+from flowccl.errors import DemandError, InvalidScheduleError
 from flowccl.methods.reroute import balanced_trees
 from flowccl.resharding.pieces import Pieces, divided
 from flowccl.resharding.traffic import TrafficClass
@@ -43,13 +43,22 @@ class SourceSets:
         return Demand.from_chunks("custom", self.topology.num_gpus, chunks)
 
 
+def check_reach(sets: SourceSets, classes: list[TrafficClass]) -> None:
+    """Raise DemandError if a target cannot be reached from any of its sources."""
+    demand = sets.demand(classes, np.ones(len(classes), dtype=np.int64), np.arange(len(classes)))
+    try:
+        demand.check_fits(sets.topology)
+    except DemandError as error:
+        raise DemandError(str(error).replace("or drop these gpus", "or helpers")) from None
+
+
 def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: frozenset[int] = frozenset()) -> SourceSets:
     """Return the machine with a GPU for each set of replicas; `forbidden` ranks neither send, relay nor receive."""
     sets = sorted({one.sources for one in classes if len(one.sources) > 1})
     gpus, more = topology.num_gpus, len(sets)
     nodes = [
         *topology.nodes[:gpus],
-        *(Node(name=f"replicas{number}", host=_host(topology, ranks)) for number, ranks in enumerate(sets)),
+        *(Node(name=_set_name(topology, ranks, n), host=_host(topology, ranks)) for n, ranks in enumerate(sets)),
         *topology.nodes[gpus:],
     ]
     kept = [
@@ -74,6 +83,10 @@ def source_sets(topology: Topology, classes: list[TrafficClass], forbidden: froz
     usable = tuple(one for one in limits if one.links)
     machine = Topology(topology.name, tuple(nodes), (*links, *free), usable)
     return SourceSets(machine, np.array(kept + [-1] * len(free), dtype=np.int64), source)
+
+
+def _set_name(topology: Topology, ranks: tuple[int, ...], number: int) -> str:
+    return f"{topology.nodes[ranks[0]].name} or another one of {len(ranks)} replicas (set {number})"
 
 
 def _host(topology: Topology, ranks: tuple[int, ...]) -> str:
@@ -202,11 +215,7 @@ def _demand(
     asked = np.bincount(pieces.cls, minlength=len(classes)) * wanted.sum(axis=1)
     if np.any(found != asked):
         lost = classes[int(np.argmax(found != asked))]
-        names = ", ".join(topology.nodes[rank].name for rank in lost.missing[:5])
-        raise DemandError(
-            f"not all of {names} can be reached from {topology.nodes[lost.sources[0]].name} on {topology.name}; "
-            "add links or helpers"
-        )
+        raise InvalidScheduleError(f"the trees of ranks {lost.sources} do not reach all of {lost.missing}")
     order = np.lexsort((end[reached], chunk[reached]))
     return Demand(
         "custom",

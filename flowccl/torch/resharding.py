@@ -55,7 +55,14 @@ def reshard(source: State, target: State, plan: ReshardPlan, group: Any = None) 
     have, want = flattened(source), flattened(target)
     problem = _problem(torch, plan, rank, size, have, want, group)
     _agree(dist, group, rank, size, problem, _key(plan))
-    table = _table(plan)
+    run_rank(plan, have, want, group)
+
+
+def run_rank(plan: ReshardPlan, have: State, want: State, group: Any = None) -> None:
+    """Run this rank of a plan on its tensors, or on their bytes, without comparing them with the layouts."""
+    torch = import_torch()
+    dist = torch.distributed
+    rank, table = dist.get_rank(group), _table(plan)
     given = [*have.values(), *want.values()]
     device = _local(given[0]).device if given else _device(torch, dist, group)
     memory = torch.empty(table.memory_bytes(rank), dtype=torch.uint8, device=device)
