@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from dataclasses import asdict
+from typing import Any
 
 from flowccl.errors import InputError, InvalidScheduleError
 
@@ -32,7 +33,7 @@ def run_reshard(options: argparse.Namespace) -> int:
 
         began = time.monotonic()
         wrong, total = check_on_numpy(plan)
-        facts = {"bytes": total, "wrong": wrong, "seconds": time.monotonic() - began}
+        facts: dict[str, Any] = {"bytes": total, "wrong": wrong, "seconds": time.monotonic() - began}
     else:
         from flowccl.run.launch import require_extra
 

@@ -100,7 +100,7 @@ def test_helpers_relay_only_if_they_may():
     sides = ((1,), [0], (Placement(),)), ((1,), [2], (Placement(),))
     source, target = cases.layouts(1, (1000, 1000), *sides)
     assert verify(reshard(topology, source, target, helpers=(1,)).result.schedule) == []
-    with pytest.raises(DemandError, match="gpu0 cannot reach gpu2 on line:3; add links or helpers"):
+    with pytest.raises(DemandError, match=r"gpu0 cannot reach gpu2 on line:3.*; add links or helpers"):
         reshard(topology, source, target, helpers=())
 
 
