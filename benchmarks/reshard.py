@@ -1,6 +1,6 @@
 """The table of docs/reshard.md: plans between layouts against the lower bound and the baselines.
 
-python -m benchmarks.reshard [seconds]
+python -m benchmarks reshard [SECONDS]
 """
 
 import sys
@@ -25,9 +25,9 @@ ROWS = [
 ]
 
 
-def main() -> None:
+def main(words: list[str]) -> int:
     """Print one line per case, with and without a lost NIC."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
+    seconds = float(words[0]) if words else 10.0
     topology, source, target = cases.stages_to_tensor_parallel(count=1, shape=(80, 80))
     reshard(topology, source, target)  # loads compiled code
     for name, make, lost in ROWS:
@@ -47,6 +47,7 @@ def main() -> None:
             )
             print("   ", {key: None if us is None else round(us / found.finish_us, 3) for key, us in times.items()})
     _many_tensors(seconds)
+    return 0
 
 
 def _many_tensors(seconds: float) -> None:
@@ -75,4 +76,4 @@ def _many_tensors(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -78,8 +78,8 @@ def _finish_ps(topology: Topology, classes: list[TrafficClass], shape: str) -> i
     best = NEVER
     for rounds in round_counts(classes) if one is not None else ():
         assert one is not None
-        pieces, routed = repeated(topology, sets, classes, one, rounds, 1)
-        for schedule in schedules(topology, routed, pieces, np.random.default_rng(0)):
+        pieces, on_trees = repeated(topology, sets, classes, one, rounds, 1)
+        for schedule in schedules(topology, on_trees, pieces, np.random.default_rng(0)):
             best = best if schedule is None else min(best, schedule.finish_ps)
     return best
 

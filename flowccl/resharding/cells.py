@@ -154,8 +154,8 @@ def _entries(first: TensorLayout, second: TensorLayout) -> int:
     for dim in range(len(first.shape)):
         count = 1
         for side in (first, second):
-            for ways, placement in zip(side.mesh.shape if side.mesh else (), side.placements, strict=True):
-                count *= ways * placement.split if placement.dim == dim else 1
+            for size, placement in zip(side.mesh.shape if side.mesh else (), side.placements, strict=True):
+                count *= size * placement.split if placement.dim == dim else 1
         most = max(most, count)
     return most
 

@@ -72,7 +72,7 @@ class Mesh:
 
 
 @dataclass(frozen=True, slots=True)
-class ByteRange:
+class TensorRange:
     """Bytes `begin` to `end` of a tensor in row-major order, on a rank; its ranges follow each other in its memory."""
 
     rank: int
@@ -93,7 +93,7 @@ class TensorLayout:
     dtype: str = ""
     mesh: Mesh | None = None
     placements: tuple[Placement, ...] = ()
-    ranges: tuple[ByteRange, ...] = ()
+    ranges: tuple[TensorRange, ...] = ()
 
     def __post_init__(self) -> None:
         if self.element_bytes < 1:
@@ -131,7 +131,7 @@ class TensorLayout:
                 raise DemandError(f"tensor {self.name}: {placement}, but its shape {list(self.shape)} has {dims}")
 
     def _check_ranges(self) -> None:
-        after: dict[int, list[ByteRange]] = {}
+        after: dict[int, list[TensorRange]] = {}
         for part in self.ranges:
             if not 0 <= part.begin <= part.end <= self.bytes:
                 raise DemandError(

@@ -8,7 +8,7 @@ from flowccl.demand.files import check_header
 from flowccl.demand.groups import parse_ranks
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json, write_json
-from flowccl.resharding.layout import DTYPE_BYTES, ByteRange, Layout, Mesh, Placement, TensorLayout
+from flowccl.resharding.layout import DTYPE_BYTES, TensorRange, Layout, Mesh, Placement, TensorLayout
 from flowccl.topology.fields import check_keys, entry_count, show, text_field
 
 FORMAT = "flowccl-layout"
@@ -145,14 +145,14 @@ def _element(row: dict[str, Any], place: str) -> tuple[str, int]:
     return dtype, size
 
 
-def _ranges(rows: Any, place: str) -> tuple[ByteRange, ...]:
+def _ranges(rows: Any, place: str) -> tuple[TensorRange, ...]:
     if not isinstance(rows, list) or not rows:
         raise DemandError(f"{place}: must be a list of [rank, begin, end], got {show(rows)}")
     result = []
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != 3:
             raise DemandError(f"{place}[{number}]: must be [rank, begin, end] in bytes, got {show(row)}")
-        result.append(ByteRange(*_whole_numbers(row, f"{place}[{number}]")))
+        result.append(TensorRange(*_whole_numbers(row, f"{place}[{number}]")))
     return tuple(result)
 
 

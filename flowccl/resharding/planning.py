@@ -1,4 +1,4 @@
-"""The search for a plan: pieces of several sizes, routed and scheduled in several ways, until the gap is small."""
+"""The search for a plan: pieces of several sizes, on_trees and scheduled in several ways, until the gap is small."""
 
 import resource
 import sys
@@ -20,7 +20,7 @@ from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan, check_plan
 from flowccl.resharding.routing import (
     RoundTrees,
-    RoutedPieces,
+    PieceTrees,
     SourceSets,
     check_reach,
     repeated,
@@ -95,7 +95,7 @@ class ReshardResult:
 
 
 @dataclass
-class _Search:
+class _PlanSearch:
     """The state of the search: what is planned, and the best plan so far."""
 
     topology: Topology
@@ -109,8 +109,8 @@ class _Search:
     gap: float
     began: float
     time_limit_s: float
-    current: tuple[Schedule, Pieces, RoutedPieces, RoundTrees] | None = None
-    best: tuple[Schedule, Pieces, RoutedPieces, RoundTrees] | None = None
+    current: tuple[Schedule, Pieces, PieceTrees, RoundTrees] | None = None
+    best: tuple[Schedule, Pieces, PieceTrees, RoundTrees] | None = None
 
     @property
     def is_good(self) -> bool:
@@ -176,10 +176,10 @@ class _Search:
         return sum(max(one.bytes * count / self.largest, 1) * len(one.missing) for one in self.classes)
 
     def _schedules(self, one: RoundTrees, repeats: int) -> Iterator[Schedule]:
-        pieces, routed = repeated(self.topology, self.sets, self.classes, one, repeats, self.found.target.bytes)
-        for schedule in schedules(self.topology, routed, pieces, self.random):
+        pieces, on_trees = repeated(self.topology, self.sets, self.classes, one, repeats, self.found.target.bytes)
+        for schedule in schedules(self.topology, on_trees, pieces, self.random):
             if schedule is not None:
-                self.current = (schedule, pieces, routed, one)
+                self.current = (schedule, pieces, on_trees, one)
                 yield schedule
 
     def _is_better(self, schedule: Schedule) -> bool:
@@ -192,10 +192,10 @@ class _Search:
         self.best = self.current
         return True
 
-    def plan_of(self, schedule: Schedule, pieces: Pieces, routed: RoutedPieces) -> ReshardPlan:
-        """The plan of a schedule of routed pieces."""
+    def plan_of(self, schedule: Schedule, pieces: Pieces, on_trees: PieceTrees) -> ReshardPlan:
+        """The plan of a schedule of on_trees pieces."""
         moved = np.array(self.found.moved, dtype=np.int64)
-        of_chunk = routed.piece
+        of_chunk = on_trees.piece
         return ReshardPlan(
             self.found.source,
             self.found.target,
@@ -249,7 +249,7 @@ def reshard(
     def over() -> bool:
         return should_stop() or time.monotonic() - began > time_limit_s
 
-    search = _Search(
+    search = _PlanSearch(
         machine,
         found,
         classes,
@@ -269,13 +269,13 @@ def reshard(
             on_progress(trace[-1])
     if search.best is None:
         raise NothingFoundError(f"no plan found in {time_limit_s:g} s")
-    schedule, pieces, routed, one = search.best
+    schedule, pieces, on_trees, one = search.best
     schedule = replace(schedule, method=METHOD)
     if lanes is not None:
         schedule = on_trunks(schedule, lanes)
         if verify(schedule):
             raise InvalidScheduleError(f"{METHOD} made an invalid schedule: {verify(schedule)[0]}")
-    plan = replace(search.plan_of(schedule, pieces, routed), partial=partial)
+    plan = replace(search.plan_of(schedule, pieces, on_trees), partial=partial)
     check_plan(plan)
     finish_ps = schedule.finish_ps
     if bucket_bytes is not None and staging_bytes(plan) > bucket_bytes:

@@ -73,8 +73,8 @@ def _copies(tensor: TensorLayout) -> float:
     """How many copies of a tensor all ranks together have."""
     if tensor.mesh is None:
         return sum(part.end - part.begin for part in tensor.ranges) / max(tensor.bytes, 1)
-    ways = [size for size, one in zip(tensor.mesh.shape, tensor.placements, strict=True) if one.dim is None]
-    return float(np.prod(ways)) if ways else 1.0
+    count = [size for size, one in zip(tensor.mesh.shape, tensor.placements, strict=True) if one.dim is None]
+    return float(np.prod(count)) if count else 1.0
 
 
 def _seed(name: str) -> int:

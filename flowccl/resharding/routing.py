@@ -96,7 +96,7 @@ def _host(topology: Topology, ranks: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class RoutedPieces:
+class PieceTrees:
     """Chunks with one source each, and their trees: chunk c carries piece `piece[c]`."""
 
     demand: Demand
@@ -146,7 +146,7 @@ def route_round(
 
 def repeated(
     topology: Topology, sets: SourceSets, classes: list[TrafficClass], one: RoundTrees, rounds: int, size_bytes: int
-) -> tuple[Pieces, RoutedPieces]:
+) -> tuple[Pieces, PieceTrees]:
     """Return the pieces of this many rounds on the trees of one, and their chunks."""
     pieces = divided(classes, rounds, max(c.bytes for c in classes) / (rounds * one.per_round))
     first = np.flatnonzero(pieces.round_number == 0)
@@ -169,7 +169,7 @@ def _from_replicas(
     link: NDArray[np.int32],
     parent: I64,
     piece: I64,
-) -> RoutedPieces:
+) -> PieceTrees:
     """Hops of trees from sets of replicas, as trees from the replicas: a chunk for each piece and each sender."""
     real = sets.link[link]
     above = np.where(parent < 0, -1, np.where(real[np.maximum(parent, 0)] < 0, -1, parent))
@@ -191,7 +191,7 @@ def _from_replicas(
     trees = ChunkTrees(ptr, real[order].astype(np.int32), within.astype(np.int32))
     of_chunk, source = np.divmod(keys, topology.num_gpus)
     demand = _demand(topology, classes, pieces, size_bytes, trees, of_chunk, source)
-    return RoutedPieces(demand, of_chunk, trees)
+    return PieceTrees(demand, of_chunk, trees)
 
 
 def _demand(

@@ -1,4 +1,4 @@
-"""Start times for routed pieces: staggered rounds, and list scheduling in several orders."""
+"""Start times for on_trees pieces: staggered rounds, and list scheduling in several orders."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from flowccl.methods.trees.along import link_work_ps
 from flowccl.methods.trees.pacing import in_balanced_order
 from flowccl.methods.trees.stagger import plan_stagger
 from flowccl.resharding.pieces import Pieces
-from flowccl.resharding.routing import RoutedPieces
+from flowccl.resharding.routing import PieceTrees
 from flowccl.schedule.generation.job_shop import jobs_of
 from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
@@ -22,13 +22,13 @@ _NOISE = (0.0, 0.3)  # of the orders that are tried, in rounds
 
 
 def schedules(
-    topology: Topology, routed: RoutedPieces, pieces: Pieces, random: np.random.Generator
+    topology: Topology, on_trees: PieceTrees, pieces: Pieces, random: np.random.Generator
 ) -> Iterator[Schedule | None]:
     """Yield schedules of the pieces on their trees, each step a fraction of a second where there are few pieces."""
-    jobs = jobs_of(topology, routed.demand, routed.trees)
-    round_number = pieces.round_number[routed.piece]
+    jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
+    round_number = pieces.round_number[on_trees.piece]
     if pieces.rounds > 1 and not (topology.has_extra_constraints or topology.has_overheads):
-        yield plan_stagger(jobs, templates(routed, pieces), round_number).schedule()
+        yield plan_stagger(jobs, templates(on_trees, pieces), round_number).schedule()
     work = link_work_ps(jobs)
     period = float(work.max()) / pieces.rounds
     for noise in _NOISE:
@@ -45,9 +45,9 @@ def within_limits(schedule: Schedule | None, topology: Topology) -> Schedule | N
     return generate_serial(schedule, sequence(schedule))
 
 
-def templates(routed: RoutedPieces, pieces: Pieces) -> I64:
+def templates(on_trees: PieceTrees, pieces: Pieces) -> I64:
     """For each chunk, the chunk of round 0 on the same tree: that of the template piece with the same source."""
-    source = routed.demand.source.astype(np.int64)
-    gpus = routed.demand.num_gpus
-    key = routed.piece * gpus + source  # sorted, since chunks are in order of (piece, source)
-    return np.searchsorted(key, pieces.template[routed.piece] * gpus + source)
+    source = on_trees.demand.source.astype(np.int64)
+    gpus = on_trees.demand.num_gpus
+    key = on_trees.piece * gpus + source  # sorted, since chunks are in order of (piece, source)
+    return np.searchsorted(key, pieces.template[on_trees.piece] * gpus + source)

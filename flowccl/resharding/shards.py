@@ -52,34 +52,34 @@ def dimension_shards(size: I64, dim: int, mesh: Mesh, placements: tuple[Placemen
     """Return the shards of dimension `dim`, which has `size[t]` elements in tensor t."""
     zero = np.zeros((len(size), 1), dtype=np.int64)
     found = DimensionShards(1, np.zeros(1, dtype=np.int64), zero, size.reshape(-1, 1).astype(np.int64))
-    for ways, placement in zip(mesh.shape, placements, strict=True):
+    for divisions, placement in zip(mesh.shape, placements, strict=True):
         if placement.dim == dim:
-            found = _divided(found, ways, placement.split)
+            found = _divided(found, divisions, placement.split)
     return found
 
 
-def _divided(shards: DimensionShards, ways: int, split: int) -> DimensionShards:
-    """Each part divided into `ways` parts; with `split`, each of its blocks is."""
+def _divided(shards: DimensionShards, divisions: int, split: int) -> DimensionShards:
+    """Each part divided into `divisions` parts; with `split`, each of its blocks is."""
     length = shards.sizes()
     columns: list[tuple[int, I64, I64]] = []
     local, old = shards.local, shards.end - shards.begin
     for part in range(shards.parts):
         total = length[:, part]
         block = -(-total // split)
-        for way in range(ways):
+        for place in range(divisions):
             for number in range(split):
                 start = np.minimum(number * block, total)
                 inside = np.minimum((number + 1) * block, total) - start
-                size = -(-inside // ways)
-                low, high = start + np.minimum(way * size, inside), start + np.minimum((way + 1) * size, inside)
+                size = -(-inside // divisions)
+                low, high = start + np.minimum(place * size, inside), start + np.minimum((place + 1) * size, inside)
                 for q in np.flatnonzero(shards.part == part).tolist():
                     first = shards.begin[:, q] + np.clip(low - local[:, q], 0, old[:, q])
                     last = shards.begin[:, q] + np.clip(high - local[:, q], 0, old[:, q])
-                    columns.append((part * ways + way, first, last))
+                    columns.append((part * divisions + place, first, last))
     used = [column for column in columns if np.any(column[2] > column[1])] or columns[:1]
     owner = np.array([part for part, _, _ in used], dtype=np.int64)
     begin, end = (np.stack([column[at] for column in used], axis=1) for at in (1, 2))
-    return DimensionShards(shards.parts * ways, owner, begin, end)
+    return DimensionShards(shards.parts * divisions, owner, begin, end)
 
 
 @dataclass(frozen=True, eq=False)

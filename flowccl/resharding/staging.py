@@ -46,12 +46,12 @@ def staged_ps(topology: Topology, sets: SourceSets, classes: list[TrafficClass],
     that a few stages, which are verified, prove all. Where a machine has limits, stages follow each other instead.
     """
     few = [TrafficClass(c.sources, c.targets, -(-c.bytes // stages)) for c in classes]
-    pieces, routed = repeated(topology, sets, few, one, 1, 1)
-    jobs = jobs_of(topology, routed.demand, routed.trees)
+    pieces, on_trees = repeated(topology, sets, few, one, 1, 1)
+    jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
     if topology.has_extra_constraints or topology.has_overheads:
         alone = within_limits(jobs.in_order(-jobs.tail, NEVER), topology)
         return NEVER if alone is None else alone.finish_ps * stages
-    plan = plan_stagger(jobs, templates(routed, pieces), np.zeros(len(routed.piece), dtype=np.int64))
+    plan = plan_stagger(jobs, templates(on_trees, pieces), np.zeros(len(on_trees.piece), dtype=np.int64))
     last = int((plan.periods * plan.period_ps + plan.start_ps + plan.takes_ps).max())
     overlapping = min(stages, last // plan.period_ps + 2)
     _verify_stages(topology, sets, few, one, overlapping)
@@ -61,9 +61,9 @@ def staged_ps(topology: Topology, sets: SourceSets, classes: list[TrafficClass],
 def _verify_stages(topology: Topology, sets: SourceSets, few: list[TrafficClass], one: RoundTrees, stages: int) -> None:
     """Verify as many stages as overlap."""
     several = [TrafficClass(c.sources, c.targets, c.bytes * stages) for c in few]
-    pieces, routed = repeated(topology, sets, several, one, stages, 1)
-    jobs = jobs_of(topology, routed.demand, routed.trees)
-    made = plan_stagger(jobs, templates(routed, pieces), pieces.round_number[routed.piece]).schedule()
+    pieces, on_trees = repeated(topology, sets, several, one, stages, 1)
+    jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
+    made = plan_stagger(jobs, templates(on_trees, pieces), pieces.round_number[on_trees.piece]).schedule()
     violations = [] if made is None else verify(made)
     if made is None or violations:
         reason = violations[0] if violations else "the rounds do not fit"

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from flowccl.resharding.layout import ByteRange, Layout, Mesh, Placement, TensorLayout
+from flowccl.resharding.layout import TensorRange, Layout, Mesh, Placement, TensorLayout
 
 DTYPES = {"float32": 4, "bfloat16": 2, "int8": 1, "float64": 8}
 
@@ -27,11 +27,11 @@ def ranges(draw, size, ranks, complete):
     """Byte ranges on ranks; every byte is on one rank if `complete`."""
     cuts = sorted(draw(st.lists(st.integers(0, size), max_size=4)))
     spans = list(zip([0, *cuts], [*cuts, size], strict=True))
-    parts = [ByteRange(draw(st.integers(0, ranks - 1)), a, b) for a, b in spans]
+    parts = [TensorRange(draw(st.integers(0, ranks - 1)), a, b) for a, b in spans]
     if not complete:
         parts = parts[: draw(st.integers(1, len(parts)))]
     owner = {(part.begin, part.end): part.rank for part in parts}
-    more = [ByteRange(draw(st.integers(0, ranks - 1)), a, b) for a, b in spans[:2] if b > a]
+    more = [TensorRange(draw(st.integers(0, ranks - 1)), a, b) for a, b in spans[:2] if b > a]
     parts += [part for part in more if owner.get((part.begin, part.end)) not in (None, part.rank)]
     return tuple(draw(st.permutations(parts)))
 

@@ -176,9 +176,9 @@ def test_source_tensors_that_no_target_wants_need_partial():
 
 
 def test_bytes_that_no_source_has_are_refused():
-    from flowccl.resharding.layout import ByteRange
+    from flowccl.resharding.layout import TensorRange
 
-    some = one_tensor(mesh=None, placements=(), ranges=(ByteRange(0, 0, 40),))
+    some = one_tensor(mesh=None, placements=(), ranges=(TensorRange(0, 0, 40),))
     with pytest.raises(InputError) as error:
         traffic(some, one_tensor(mesh=Mesh((1,), (3,)), placements=(Placement(),)))
     assert str(error.value) == "tensor w: rank 3 wants bytes 40 to 48, which no source rank has"
