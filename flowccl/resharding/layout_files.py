@@ -8,7 +8,7 @@ from flowccl.demand.files import check_header
 from flowccl.demand.groups import parse_ranks
 from flowccl.errors import DemandError, InputError
 from flowccl.files import read_json, write_json
-from flowccl.resharding.layout import DTYPE_BYTES, TensorRange, Layout, Mesh, Placement, TensorLayout
+from flowccl.resharding.layout import DTYPE_BYTES, Layout, Mesh, Placement, TensorLayout, TensorRange
 from flowccl.topology.fields import check_keys, entry_count, show, text_field
 
 FORMAT = "flowccl-layout"

@@ -1,4 +1,4 @@
-"""The search for a plan: pieces of several sizes, on_trees and scheduled in several ways, until the gap is small."""
+"""The search for a plan: pieces of several sizes, routed and scheduled in several ways, until the gap is small."""
 
 import resource
 import sys
@@ -19,8 +19,8 @@ from flowccl.resharding.layout import Layout
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan, check_plan
 from flowccl.resharding.routing import (
-    RoundTrees,
     PieceTrees,
+    RoundTrees,
     SourceSets,
     check_reach,
     repeated,
@@ -193,7 +193,7 @@ class _PlanSearch:
         return True
 
     def plan_of(self, schedule: Schedule, pieces: Pieces, on_trees: PieceTrees) -> ReshardPlan:
-        """The plan of a schedule of on_trees pieces."""
+        """The plan of a schedule of pieces on trees."""
         moved = np.array(self.found.moved, dtype=np.int64)
         of_chunk = on_trees.piece
         return ReshardPlan(

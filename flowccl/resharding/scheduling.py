@@ -1,4 +1,4 @@
-"""Start times for on_trees pieces: staggered rounds, and list scheduling in several orders."""
+"""Start times for pieces on trees: staggered rounds, and list scheduling in several orders."""
 
 from collections.abc import Iterator
 

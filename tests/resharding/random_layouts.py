@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from flowccl.resharding.layout import TensorRange, Layout, Mesh, Placement, TensorLayout
+from flowccl.resharding.layout import Layout, Mesh, Placement, TensorLayout, TensorRange
 
 DTYPES = {"float32": 4, "bfloat16": 2, "int8": 1, "float64": 8}
 
