@@ -9,9 +9,13 @@ pieces.py        groups divided into pieces; a demand with one source per chunk
 routing.py       trees that balance the load of the links, from any replica
 scheduling.py    start times: staggered rounds and list scheduling
 bound.py         the lower bound, for any choice of sources
-planning.py      `reshard`: the search for a plan
+plan_search.py   the search for a plan
+planning.py      `reshard`: layouts in, a verified plan with its bound out
+staging.py       plans in bounded memory
+reference.py     data of known values for runs
+describe.py      plans in words
 baselines.py     what is done without a plan
-plan.py          the plan and its file
+plan.py          the plan; plan_files.py: its file
 steps.py         the messages of each step of a run, and the memory that they take
 copying.py       bytes between tensors and messages
 running.py       runs in one process, on numpy

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from flowccl import machine, verify
 from flowccl.errors import DemandError
-from flowccl.resharding.planning import ReshardParams, reshard
+from flowccl.resharding.plan_search import ReshardParams
+from flowccl.resharding.planning import reshard
 from flowccl.resharding.running import check_on_numpy
 from flowccl.resharding.traffic import traffic
 from tests.resharding.random_layouts import layout_pairs

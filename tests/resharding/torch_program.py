@@ -19,7 +19,7 @@ import flowccl.torch
 from flowccl import machine
 from flowccl.errors import InputError
 from flowccl.resharding.plan_files import plan_from_json, plan_to_json
-from flowccl.resharding.planning import ReshardParams
+from flowccl.resharding.plan_search import ReshardParams
 from flowccl.resharding.planning import reshard as plan_reshard
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
