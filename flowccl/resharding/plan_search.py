@@ -65,14 +65,18 @@ class PlanSearch:
     bound: Bound
     params: ReshardParams
     random: np.random.Generator
-    over: Callable[[], bool]
+    should_stop: Callable[[], bool]
     gap: float
-    began: float
     time_limit_s: float
+    began: float = field(default_factory=time.monotonic)
     current: FoundSchedule | None = None
     best: FoundSchedule | None = None
     by_round: dict[int, FoundSchedule] = field(default_factory=dict)
     """The best schedule on the trees of each round that was tried."""
+
+    def over(self) -> bool:
+        """Whether the time limit is over; it starts when compiled code is loaded and the first trees exist."""
+        return self.should_stop() or time.monotonic() - self.began > self.time_limit_s
 
     @property
     def is_good(self) -> bool:
@@ -121,12 +125,13 @@ class PlanSearch:
     def _balanced_rounds(self) -> list[RoundTrees]:
         """Rounds with ever more pieces, the best balanced first, until the busiest link is close to the bound."""
         found: list[RoundTrees] = []
-        until = self.began + self.params.routing_share * self.time_limit_s
         for per_round in self.params.per_round:
             if per_round > 1 and self.largest // per_round < self.params.min_piece_bytes:
                 break
             for depth_weight in self.params.depth_weights:
                 found.append(route_round(self.sets, self.classes, per_round, self.random, depth_weight))
+                self.began = time.monotonic() if len(found) == 1 else self.began
+            until = self.began + self.params.routing_share * self.time_limit_s
             least = min(one.busiest_ps for one in found)
             if least <= self.bound.ps * (1 + self.params.balanced) or time.monotonic() > until or self.over():
                 break

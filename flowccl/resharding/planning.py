@@ -102,9 +102,6 @@ def reshard(
     bound = reshard_bound(topology, source_sets(topology, classes, forbidden), classes)
     on_phase("loading compiled code (the first run compiles it)")
 
-    def over() -> bool:
-        return should_stop() or time.monotonic() - began > time_limit_s
-
     search = PlanSearch(
         machine,
         found,
@@ -113,9 +110,8 @@ def reshard(
         bound,
         params or ReshardParams(),
         np.random.default_rng(seed),
-        over,
+        should_stop,
         gap,
-        began,
         time_limit_s,
     )
     trace: list[Progress] = []
