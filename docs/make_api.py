@@ -16,6 +16,9 @@ SECTIONS = {  # heading: module: names
     "Synthesis": {"flowccl": "synthesize Result Progress"},
     "Machines": {"flowccl": "machine read_machine with_faults load_topology save_topology Topology Node Link Limit"},
     "Demands": {"flowccl": "collective load_demand Demand Chunk"},
+    "Weights between layouts": {
+        "flowccl": "reshard ReshardResult ReshardPlan Layout load_layout save_layout load_plan save_plan",
+    },
     "Schedules": {"flowccl": "Schedule load_schedule save_schedule left_shift prune reverse concatenate"},
     "Verification, lower bounds, metrics": {"flowccl": "verify Violation lower_bound Bound measure Metrics"},
     "Errors": {"flowccl": "FlowcclError"},

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from flowccl.demand.demand import Chunk, Demand
     from flowccl.demand.files import load_demand
     from flowccl.errors import FlowcclError
+    from flowccl.resharding.layout import Layout
+    from flowccl.resharding.layout_files import load_layout, save_layout
+    from flowccl.resharding.plan import ReshardPlan
+    from flowccl.resharding.plan_files import load_plan, save_plan
+    from flowccl.resharding.planning import ReshardResult, reshard
     from flowccl.result import Progress, Result
     from flowccl.schedule.files import load_schedule, save_schedule
     from flowccl.schedule.metrics import Metrics, measure
@@ -40,6 +45,11 @@ _MODULES = {
     "demand.demand": "Chunk Demand",
     "demand.files": "load_demand",
     "errors": "FlowcclError",
+    "resharding.layout": "Layout",
+    "resharding.layout_files": "load_layout save_layout",
+    "resharding.plan": "ReshardPlan",
+    "resharding.plan_files": "load_plan save_plan",
+    "resharding.planning": "ReshardResult reshard",
     "result": "Progress Result",
     "schedule.files": "load_schedule save_schedule",
     "schedule.schedule": "Schedule",
@@ -59,11 +69,14 @@ __all__ = [
     "Chunk",
     "Demand",
     "FlowcclError",
+    "Layout",
     "Limit",
     "Link",
     "Metrics",
     "Node",
     "Progress",
+    "ReshardPlan",
+    "ReshardResult",
     "Result",
     "Schedule",
     "Topology",
@@ -72,6 +85,8 @@ __all__ = [
     "concatenate",
     "left_shift",
     "load_demand",
+    "load_layout",
+    "load_plan",
     "load_schedule",
     "load_topology",
     "lower_bound",
@@ -79,7 +94,10 @@ __all__ = [
     "measure",
     "prune",
     "read_machine",
+    "reshard",
     "reverse",
+    "save_layout",
+    "save_plan",
     "save_schedule",
     "save_topology",
     "synthesize",

@@ -66,11 +66,15 @@ def best_dual_prices(commodities: Commodities, should_stop: Callable[[], bool] =
 
 
 def _away_ps(commodities: Commodities) -> NDArray[np.float64]:
-    """The least latency of any commodity that uses each link: before, on and behind it; inf if none can use it."""
+    """The least latency before, on and behind each link; inf if no commodity can use it.
+
+    The first bytes on a link may be of another commodity than the last ones, so the two minima are separate.
+    """
     topology, latency = commodities.topology, commodities.latency_ps
     before = latency[commodities.source][:, topology.link_src] + commodities.ready_ps[:, None]
     behind = latency[topology.link_dst][:, commodities.destination].T + commodities.tail_ps[:, None]
-    return np.asarray((before + behind).min(axis=0) + topology.link_latency_ps, dtype=np.float64)
+    away = before.min(axis=0) + behind.min(axis=0) + topology.link_latency_ps
+    return np.asarray(np.where(np.isfinite(before + behind).any(axis=0), away, np.inf), dtype=np.float64)
 
 
 def _earliest_ps(earns: NDArray[np.float64], away_ps: NDArray[np.float64], paid: float) -> float:

@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import Commands, StopSignal, add_faults, machine_with_faults, natural, seconds
+from flowccl.commands.synth_reshard import NAME, add_reshard_options, check_no_reshard, compare_reshard
 from flowccl.commands.terminal import LiveLine
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def add(commands: Commands) -> None:
             "examples:\n"
             "  flowccl compare ndv2:2 allgather --sizes 1KB:1GB --time-limit 5 --out ndv2x2.png\n"
             "  flowccl compare dgx1 allreduce --sizes 1MB,64MB --methods auto,ring,tree --json\n"
-            "  flowccl compare dgx_h100:2 allreduce --sizes 1MB --slow 'gpu3 <-> rail3=100Gb/s'"
+            "  flowccl compare dgx_h100:2 allreduce --sizes 1MB --slow 'gpu3 <-> rail3=100Gb/s'\n"
+            "  flowccl compare dgx_h100:3 reshard --from trainer.json --to engine.json"
         ),
     )
     compare.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a topology file")
@@ -51,6 +53,7 @@ def add(commands: Commands) -> None:
     compare.add_argument("--json", action="store_true", help="print one JSON list instead of the table")
     compare.add_argument("--quiet", action="store_true", help="do not show the progress line")
     add_faults(compare)
+    add_reshard_options(compare)
     compare.set_defaults(run=_compare)
 
 
@@ -60,6 +63,9 @@ def _compare(options: argparse.Namespace) -> int:
     from flowccl.plot.picture import check_suffix
     from flowccl.units import format_bytes
 
+    if options.collective == NAME:
+        return compare_reshard(options)
+    check_no_reshard(options)
     topology = machine_with_faults(options.machine, options)
     sizes = parse_sizes(options.sizes)
     methods = options.methods.split(",") if options.methods else ["auto", *BASELINES, "milp", "lp"]

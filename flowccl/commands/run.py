@@ -78,8 +78,13 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from flowccl.files import json_format
     from flowccl.run.measure import table
 
+    if json_format(options.schedule) == "flowccl-reshard-plan":
+        from flowccl.commands.run_reshard import run_reshard
+
+        return run_reshard(options)
     rows, ranks = _run_mscclpp(options) if options.on == "mscclpp" else _run_schedule(options)
     if rows is None:  # another process prints the table
         return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_writable, machine_with_faults
 from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
+from flowccl.commands.synth_reshard import NAME, check_no_reshard, synth_reshard
 from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError
 
@@ -37,6 +38,9 @@ def _synth(options: argparse.Namespace) -> int:
     if options.from_teccl is not None:
         topology, demand, given = _from_teccl(options, given)
         return _synth_one(options, topology, demand, None, given)
+    if options.collective == NAME and options.machine is not None:
+        return synth_reshard(options)
+    check_no_reshard(options)
     if options.machine is None or options.collective is None:
         raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
     topology = machine_with_faults(options.machine, options)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowccl.commands.parts import Commands, Parser, add_faults, fraction, natural, positive, seconds
+from flowccl.commands.synth_reshard import add_reshard_options
 
 _EXAMPLES = """examples:
   flowccl synth ndv2:2 allgather --size 1MB
@@ -17,6 +18,7 @@ _EXAMPLES = """examples:
   flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us
   flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv
   flowccl synth torus:4x4 --tenants tenants.json
+  flowccl synth dgx_h100:3 reshard --from trainer.json --to engine.json --bucket 256MB --out plan.json
   flowccl synth torus:200x200 allgather --size 1GB --out compact.json.gz
 
 {methods}
@@ -55,7 +57,7 @@ def add_synth(commands: Commands) -> Parser:
         metavar="COLLECTIVE",
         nargs="?",
         help="allgather, alltoall, alltoallv, broadcast, scatter, gather, reduce, reduce_scatter, allreduce, "
-        "or a demand file (.json)",
+        "reshard (see below), or a demand file (.json)",
     )
     synth.add_argument(
         "--size", metavar="SIZE", help="buffer size as nccl-tests counts it, e.g. 1MB (10^6 bytes) or 1MiB (2^20)"
@@ -101,6 +103,7 @@ def add_synth(commands: Commands) -> Parser:
     _add_search(synth)
     add_faults(synth)
     _add_groups(synth)
+    add_reshard_options(synth)
     synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth) | _add_sccl(synth))
     return synth
 

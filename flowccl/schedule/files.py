@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = "flowccl-schedule"
 COMPACT_FORMAT = "flowccl-compact-schedule"
+PLAN_FORMAT = "flowccl-reshard-plan"
+"""Plans between layouts contain a schedule; package `resharding` reads the rest."""
 VERSION = 1
 RUNTIME_VERSION = 2
 """Schedules for a runtime say how each message is issued; all others are written in version 1."""
@@ -56,6 +58,8 @@ def load_schedule(path: str | Path, topology: Topology | None = None) -> Schedul
     """
     if json_format(path) == COMPACT_FORMAT:
         return load_compact(path, topology).expanded()
+    if json_format(path) == PLAN_FORMAT:
+        return schedule_from_json(read_json(path, _MAX_FILE_BYTES).get("schedule"), str(path), topology)
     return schedule_from_json(read_json(path, _MAX_FILE_BYTES), str(path), topology)
 
 

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     )
     from flowccl.torch.functions import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
     from flowccl.torch.reporting import report
+    from flowccl.torch.resharding import layout, reshard
 
 _MODULES = {
     "backend": "alarms counts init_process_group register_backend save_selection",
     "functions": "all_gather all_reduce all_to_all broadcast reduce_scatter",
     "reporting": "report",
+    "resharding": "layout reshard",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
@@ -42,9 +44,11 @@ __all__ = [
     "broadcast",
     "counts",
     "init_process_group",
+    "layout",
     "reduce_scatter",
     "register_backend",
     "report",
+    "reshard",
     "save_selection",
 ]
 

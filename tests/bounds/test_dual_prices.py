@@ -8,9 +8,12 @@ from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.dual_prices import best_dual_prices
 from flowccl.bounds.lower_bound import bounds, lower_bound
 from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
+from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.builders import ring
 from flowccl.topology.topology import Link, Node, Topology
+from flowccl.verifier.verify import verify
 
 GB = 1_000_000_000
 
@@ -89,3 +92,17 @@ def test_no_schedule_is_below_the_bound_and_dual_prices_alone_close_some_gaps():
 def test_dual_prices_are_for_demands_without_copies():
     assert best_dual_prices(Commodities.of(collective("allgather", 4, 4000, 1), ring(4))) is None
     assert lower_bound(ring(4), collective("allgather", 4, 4000, 1)).kind != "dual prices"
+
+
+def test_the_first_bytes_on_a_link_may_be_of_another_commodity_than_the_last():
+    """gpu1 -> gpu2 first carries data that goes on to gpu3, and in the end data that came from gpu0."""
+    ends = ((0, 1, 1000.0), (1, 2, 1.0), (2, 3, 1000.0))
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=rate, latency_us=5) for a, b, rate in ends)
+    topology = Topology("line", tuple(Node(name=f"gpu{i}") for i in range(4)), links)
+    chunks = [Chunk(bytes=10**6, sources=(1,), destinations=(3,)), Chunk(bytes=10**6, sources=(0,), destinations=(2,))]
+    demand = Demand.from_chunks("custom", 4, chunks)
+    transfers = [(0, [1], 0), (1, [0], 0), (0, [2], 1005 * 10**6), (1, [1], 1000 * 10**6)]
+    schedule = Schedule.from_transfers(topology, demand, transfers)
+    assert verify(schedule) == []
+    assert schedule.finish_us == 2005
+    assert lower_bound(topology, demand).us <= 2005
