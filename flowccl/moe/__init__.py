@@ -1,0 +1,1 @@
+"""Mixture of experts: alltoallv, dispatch and combine planned in milliseconds."""
