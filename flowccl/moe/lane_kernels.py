@@ -5,19 +5,19 @@ A block is the data of one source for the same destinations in one host. Blocks 
 
 import numpy as np
 
-from flowccl.compiled import F64, I64, compiled, inner
+from flowccl.compiled import F64, I32, I64, compiled, inner
 
 
 @compiled
-def blocks_of(matrix: I64, host_ptr: I64, host_gpu: I64) -> tuple[I64, I64, I64, I64]:
-    """Return the blocks of a byte matrix: pointer per host pair, source, bytes, destination."""
+def blocks_of(matrix: I64, host_ptr: I64, host_gpu: I64) -> tuple[I64, I32, I64, I32, I64]:
+    """Return the blocks of a byte matrix: pointer per host pair, source, bytes, destination; and bytes per host pair."""
     hosts = len(host_ptr) - 1
     count = 0
     for s in range(len(matrix)):
         for d in range(len(matrix)):
             count += matrix[s, d] > 0 and s != d
-    ptr = np.zeros(hosts * hosts + 1, dtype=np.int64)
-    source, size, to = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    ptr, total = np.zeros(hosts * hosts + 1, dtype=np.int64), np.zeros(hosts * hosts, dtype=np.int64)
+    source, size, to = np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int32)
     at = 0
     for a in range(hosts):
         for b in range(hosts):
@@ -25,11 +25,13 @@ def blocks_of(matrix: I64, host_ptr: I64, host_gpu: I64) -> tuple[I64, I64, I64,
                 s = host_gpu[i]
                 for j in range(host_ptr[b], host_ptr[b + 1]):
                     d = host_gpu[j]
-                    if matrix[s, d] > 0 and s != d:
-                        source[at], size[at], to[at] = s, matrix[s, d], d
+                    amount = matrix[s, d]
+                    if amount > 0 and s != d:
+                        source[at], size[at], to[at] = s, amount, d
+                        total[a * hosts + b] += amount
                         at += 1
             ptr[a * hosts + b + 1] = at
-    return ptr, source, size, to
+    return ptr, source, size, to, total
 
 
 @compiled
@@ -50,7 +52,7 @@ def whole_lanes(share: F64, demand: I64, lane_ptr: I64, unit: int) -> I64:
 
 @compiled
 def own_lanes(
-    block_ptr: I64, source: I64, size: I64, lane_ptr: I64, lane_out: I64, weight: F64, demand: I64
+    block_ptr: I64, source: I32, size: I64, lane_ptr: I64, lane_out: I64, demand: I64
 ) -> I64:
     """Return the bytes of each lane if every GPU that has a lane to the other host sends what it has."""
     result = np.zeros(len(lane_out), dtype=np.int64)
@@ -71,66 +73,85 @@ def own_lanes(
 @compiled
 def assign(
     block_ptr: I64,
-    source: I64,
+    source: I32,
     size: I64,
     to_ptr: I64,
-    to: I64,
+    to: I32,
     lane_ptr: I64,
     lane_out: I64,
     lane_in: I64,
     lane_bytes: I64,
-) -> tuple[I64, I64, I64]:
-    """Return the segments of the lanes: pointer per lane, the block of each segment, and its bytes.
+    slot: I64,
+    place: I64,
+) -> tuple[I64, I64]:
+    """Return the segments of the lanes: pointer per lane, and rows (block, offset, bytes, gather, fan-out).
 
-    First, each GPU keeps what it can send itself, the data for the GPU at the other end of its lane before all other
+    The last two are the pairs that bring the segment to its sender and from its receiver; -1 if there are none, -2 for
+    blocks with several destinations. First, each GPU keeps what it can send itself, the data for the GPU at the other end of its lane before all other
     data. The rest goes to lanes that still have space, to those that end at its destination first.
     """
-    pairs = len(block_ptr) - 1
     most = len(source) + len(lane_out)
-    lane_of, block_of = np.empty(most, np.int64), np.empty(most, np.int64)
+    lane_of, block_of = np.empty(most, np.int32), np.empty(most, np.int32)
     amount_of = np.empty(most, np.int64)
     left, room = size.copy(), lane_bytes.copy()
+    ptr = np.zeros(len(lane_out) + 1, dtype=np.int64)
+    from_block, upto_block = np.zeros(len(slot), dtype=np.int64), np.zeros(len(slot), dtype=np.int64)
     count = 0
-    for pair in range(pairs):
+    for pair in range(len(block_ptr) - 1):
         first, last = lane_ptr[pair], lane_ptr[pair + 1]
         begin, end = block_ptr[pair], block_ptr[pair + 1]
         if first == last or begin == end:
             continue
-        for only in (True, False):
-            for lane in range(first, last):
-                block = begin
-                while block < end and source[block] != lane_out[lane]:
-                    block += 1
-                while block < end and source[block] == lane_out[lane] and room[lane] > 0:
-                    if left[block] > 0 and (not only or _is_for(lane_in[lane], to_ptr, to, block)):
-                        count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
-                    block += 1
+        for lane in range(first, last):
+            from_block[lane_out[lane]], upto_block[lane_out[lane]] = 0, 0
         for block in range(begin, end):
-            for lane in range(first, last):
-                if left[block] > 0 and room[lane] > 0 and _is_for(lane_in[lane], to_ptr, to, block):
+            if block == begin or source[block] != source[block - 1]:
+                from_block[source[block]] = block
+            upto_block[source[block]] = block + 1
+        before = count
+        for lane in range(first, last):
+            u, v = lane_out[lane], lane_in[lane]
+            for block in range(from_block[u], upto_block[u]):
+                if left[block] > 0 and room[lane] > 0 and _is_for(v, to_ptr, to, block):
+                    count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
+            for block in range(from_block[u], upto_block[u]):
+                if room[lane] == 0:
+                    break
+                if left[block] > 0:
                     count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
         lane = first
+        for block in range(begin, end):
+            if left[block] > 0:
+                for other in range(first, last):
+                    if left[block] > 0 and room[other] > 0 and _is_for(lane_in[other], to_ptr, to, block):
+                        count = _take(other, block, left, room, lane_of, block_of, amount_of, count)
         for block in range(begin, end):
             while left[block] > 0:
                 while room[lane] == 0:
                     lane += 1
                 count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
-    ptr = np.zeros(len(lane_out) + 1, dtype=np.int64)
-    for k in range(count):
-        ptr[lane_of[k] + 1] += 1
+        for k in range(before, count):
+            ptr[lane_of[k] + 1] += 1
     for lane in range(len(lane_out)):
         ptr[lane + 1] += ptr[lane]
-    place = ptr[:-1].copy()
-    block_sorted, amount_sorted = np.empty(count, np.int64), np.empty(count, np.int64)
+    at, rows = ptr[:-1].copy(), np.empty((count, 5), dtype=np.int64)
+    left[:] = 0  # from here on the bytes of each block that have a segment
     for k in range(count):
-        at = place[lane_of[k]]
-        block_sorted[at], amount_sorted[at] = block_of[k], amount_of[k]
-        place[lane_of[k]] += 1
-    return ptr, block_sorted, amount_sorted
+        lane, block = lane_of[k], block_of[k]
+        s, v, d = source[block], lane_in[lane], to[to_ptr[block]]
+        row = at[lane]
+        rows[row, 0], rows[row, 1], rows[row, 2] = block, left[block], amount_of[k]
+        rows[row, 3] = slot[s] + place[lane_out[lane]] if s != lane_out[lane] else -1
+        rows[row, 4] = slot[v] + place[d] if d != v else -1
+        if to_ptr[block + 1] - to_ptr[block] > 1:
+            rows[row, 4] = -2
+        left[block] += amount_of[k]
+        at[lane] += 1
+    return ptr, rows
 
 
 @inner
-def _is_for(gpu: int, to_ptr: I64, to: I64, block: int) -> bool:
+def _is_for(gpu: int, to_ptr: I64, to: I32, block: int) -> bool:
     for k in range(to_ptr[block], to_ptr[block + 1]):
         if to[k] == gpu:
             return True
@@ -139,7 +160,7 @@ def _is_for(gpu: int, to_ptr: I64, to: I64, block: int) -> bool:
 
 @inner
 def _take(
-    lane: int, block: int, left: I64, room: I64, lane_of: I64, block_of: I64, amount_of: I64, count: int
+    lane: int, block: int, left: I64, room: I64, lane_of: I32, block_of: I32, amount_of: I64, count: int
 ) -> int:
     """Put as much of a block as possible on a lane."""
     amount = min(left[block], room[lane])
@@ -195,45 +216,93 @@ def crossings(
 
 @compiled
 def cut(
-    segment_ptr: I64, segment_block: I64, segment_bytes: I64, nic_lane: I64, nic_bytes: I64, blocks: int
-) -> tuple[I64, I64, I64, I64, I64]:
+    segment_ptr: I64,
+    segments: I64,
+    nic_lane: I64,
+    nic_bytes: I64,
+    to_ptr: I64,
+    to: I32,
+    lane_in: I64,
+    slot: I64,
+    place: I64,
+    pairs: int,
+    first_message: int,
+    head: tuple[I32, I64, I64, I64, I32],
+) -> tuple[I64, I64, I64, I32, I64, I64, I32, I32, I64, I32, I64, I64]:
     """Return the chunks of the messages between hosts: segments of blocks, cut where a message ends.
 
-    The result is the first chunk of each message, the number of its chunks, and block, offset and bytes of each chunk.
+    The result: for each message its first chunk, the first one that another GPU has, and the end of its chunks; for
+    each chunk its block, offset and bytes, the pair that brings it to its sender or -1, its message, and the pointer to
+    its destinations; for each of those the pair that brings it there or -1; and the bytes that each pair carries, to
+    senders and from receivers. `head` are chunks that come first: block, offset, bytes, pointer, messages.
     """
-    lanes = len(segment_ptr) - 1
-    ptr = np.zeros(lanes + 1, dtype=np.int64)
+    at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, dtype=np.int64)
+    count, entry = len(head[0]), head[3][-1]
+    most = count + len(segments) + len(nic_lane)
+    entries = _entries(segments, to_ptr, len(nic_lane)) + entry
+    block_of, offset_of, size_of = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
+    gather, cross = np.empty(most, np.int32), np.empty(most, np.int32)
+    entry_ptr, entry_of = np.empty(most + 1, np.int64), np.empty(entries, np.int32)
+    block_of[:count], offset_of[:count], size_of[:count] = head[0], head[1], head[2]
+    entry_ptr[: count + 1], entry_of[:entry] = head[3], head[4]
+    gather[:count], cross[:count] = -1, -1
+    begin = np.zeros(len(nic_lane), np.int64)
+    own, end = begin.copy(), begin.copy()
+    gathered, fanned = np.zeros(pairs, dtype=np.int64), np.zeros(pairs, dtype=np.int64)
     for message in range(len(nic_lane)):
-        ptr[nic_lane[message] + 1] += 1
-    for lane in range(lanes):
-        ptr[lane + 1] += ptr[lane]
-    place, listed = ptr[:-1].copy(), np.empty(len(nic_lane), np.int64)
-    for message in range(len(nic_lane)):
-        listed[place[nic_lane[message]]] = message
-        place[nic_lane[message]] += 1
-    most = len(segment_block) + len(nic_lane)
-    block_of, offset_of, size_of = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
-    first, number = np.zeros(len(nic_lane), np.int64), np.zeros(len(nic_lane), np.int64)
-    taken = np.zeros(blocks, dtype=np.int64)
-    count = 0
-    for lane in range(lanes):
-        segment = segment_ptr[lane]
-        rest = segment_bytes[segment] if segment < segment_ptr[lane + 1] else 0
-        for k in range(ptr[lane], ptr[lane + 1]):
-            message = listed[k]
-            need, first[message] = nic_bytes[message], count
-            while need > 0:
-                part, block = min(need, rest), segment_block[segment]
-                block_of[count], offset_of[count], size_of[count] = block, taken[block], part
-                taken[block] += part
-                count += 1
-                need -= part
-                rest -= part
-                if rest == 0:
-                    segment += 1
-                    rest = segment_bytes[segment] if segment < segment_ptr[lane + 1] else 0
-            number[message] = count - first[message]
-    return first, number, block_of[:count], offset_of[:count], size_of[:count]
+        lane = nic_lane[message]
+        segment, used = at[lane], done[lane]
+        need, begin[message], own[message] = nic_bytes[message], count, -1
+        while need > 0:
+            part, block, fan = min(need, segments[segment, 2] - used), segments[segment, 0], segments[segment, 4]
+            pair = segments[segment, 3]
+            block_of[count], offset_of[count], size_of[count] = block, segments[segment, 1] + used, part
+            gather[count], cross[count] = pair, message + first_message
+            if pair >= 0:
+                gathered[pair] += part
+                if own[message] < 0:
+                    own[message] = count
+            if fan > -2:
+                entry_of[entry] = fan
+                if fan >= 0:
+                    fanned[fan] += part
+                entry += 1
+            else:
+                v = lane_in[lane]
+                for other in range(to_ptr[block], to_ptr[block + 1]):
+                    entry_of[entry] = -1
+                    if to[other] != v:
+                        entry_of[entry] = slot[v] + place[to[other]]
+                        fanned[entry_of[entry]] += part
+                    entry += 1
+            count += 1
+            entry_ptr[count] = entry
+            need -= part
+            used += part
+            if used == segments[segment, 2]:
+                segment += 1
+                used = 0
+        at[lane], done[lane], end[message] = segment, used, count
+        if own[message] < 0:
+            own[message] = count
+    return (
+        begin, own, end, block_of[:count], offset_of[:count], size_of[:count], gather[:count], cross[:count],
+        entry_ptr[: count + 1], entry_of[:entry], gathered, fanned,
+    )  # fmt: skip
+
+
+@inner
+def _entries(segments: I64, to_ptr: I64, cuts: int) -> int:
+    """The most destinations of all chunks if segments are cut that often."""
+    count, widest = 0, 1
+    for k in range(len(segments)):
+        if segments[k, 4] == -2:
+            width = to_ptr[segments[k, 0] + 1] - to_ptr[segments[k, 0]]
+            count += width
+            widest = max(widest, width)
+        else:
+            count += 1
+    return count + widest * cuts
 
 
 @compiled

@@ -26,7 +26,8 @@ Floats = NDArray[np.float64]
 class Paths:
     """The routes of pairs of GPUs: pair p goes from `src[p]` to `dst[p]` over `path_route[path_ptr[p]:path_ptr[p + 1]]`.
 
-    A path has one route, or several with GPUs of the same host between them. Route r holds the resources
+    The pair of GPUs a and b of one host is `slot[a] + place[b]`; behind these come the pairs of the lanes. A path has one
+    route, or several with GPUs of the same host between them; a GPU and itself have none. Route r holds the resources
     `use_resource[use_ptr[r]:use_ptr[r + 1]]`, each later than the start by `use_offset_ps`, and for `use_more_ps`
     longer than the data flows. A resource is a link, or a limit that links share; it has `servers` places, each of
     which serves one message at a time.
@@ -45,7 +46,9 @@ class Paths:
     use_offset_ps: Ints
     use_more_ps: Ints
     servers: Ints
-    pair_of: Ints  # [gpu, gpu]: the pair, or -1
+    slot: Ints
+    place: Ints
+    quick: Floats  # [pair, 8]: see `place` in message_kernels.py
     route_links: tuple[tuple[int, ...], ...]
 
 
@@ -95,20 +98,18 @@ def layout_of(topology: Topology) -> Layout:
     route_of[src, end] = near.pair_ptr[:-1][keep]
     lanes = _lanes(host_of, rail_out, rail_in, route_of)
     _check_joined(topology, lanes, hosts, host_of)
+    order = np.argsort(host_of, kind="stable").astype(np.int64)
+    host_ptr = np.searchsorted(host_of[order], np.arange(hosts + 1)).astype(np.int64)
     inside = _inside(topology, near, host_of, route_of)
-    paths = _paths(topology, near, inside, lanes, route_of)
-    rate = paths.route_GBps[paths.path_route[paths.path_ptr[:-1]]]
-    order = np.lexsort((lanes[:, 1], lanes[:, 0]))
-    lanes = lanes[order]
-    lane_pair = paths.pair_of[lanes[:, 2], lanes[:, 3]]
-    key, rail, weight = lanes[:, 0], lanes[:, 1], np.where(lanes[:, 4] > 0, rate[lane_pair], 0.0)
+    paths = _paths(topology, near, inside, lanes, route_of, order, host_ptr)
+    lane_pair = len(paths.src) - len(lanes) + np.arange(len(lanes))
+    rate = paths.route_GBps[paths.path_route[paths.path_ptr[lane_pair]]]
+    key, rail, weight = lanes[:, 0], lanes[:, 1], np.where(lanes[:, 4] > 0, rate, 0.0)
     lane_ptr = np.searchsorted(key, np.arange(hosts * hosts + 1)).astype(np.int64)
     total = np.bincount(key, weight, hosts * hosts)
     share = weight / np.maximum(total[key], 1e-300)
-    order = np.argsort(host_of, kind="stable").astype(np.int64)
-    host_ptr = np.searchsorted(host_of[order], np.arange(hosts + 1)).astype(np.int64)
     count = np.diff(lane_ptr)
-    is_even = bool(np.all(rate[lane_pair] == rate[lane_pair][:1]) and np.all((count == len(rail_out)) | (count == 0)))
+    is_even = bool(np.all(rate == rate[:1]) and np.all((count == len(rail_out)) | (count == 0)))
     trunks = bool(np.any(paths.servers[_used(paths, lane_pair)] > 1) or topology.limits)
     return Layout(
         topology, host_of, host_ptr, order, len(rail_out), lane_ptr, rail, lane_pair, share,
@@ -223,10 +224,19 @@ def _paths(
     inside: dict[tuple[int, int], list[int]],
     lanes: Ints,
     route_of: Ints,
+    host_gpu: Ints,
+    host_ptr: Ints,
 ) -> Paths:
     """The tables of all pairs: those inside hosts, then those of the lanes."""
-    pairs = list(inside) + [(int(u), int(v)) for u, v in lanes[:, 2:4]]
-    walks = list(inside.values()) + [[int(route_of[u, v])] for u, v in lanes[:, 2:4]]
+    groups = [host_gpu[host_ptr[h] : host_ptr[h + 1]].tolist() for h in range(len(host_ptr) - 1)]
+    pairs = [(a, b) for group in groups for a in group for b in group]
+    slot, place = np.zeros(topology.num_gpus, dtype=np.int64), np.zeros(topology.num_gpus, dtype=np.int64)
+    for group in groups:
+        place[group] = np.arange(len(group))
+    sizes = np.diff(host_ptr)[np.repeat(np.arange(len(groups)), np.diff(host_ptr))]
+    slot[host_gpu] = np.cumsum(sizes) - sizes
+    walks = [inside.get(pair, []) for pair in pairs] + [[int(route_of[u, v])] for u, v in lanes[:, 2:4]]
+    pairs += [(int(u), int(v)) for u, v in lanes[:, 2:4]]
     flat = np.array([route for walk in walks for route in walk], dtype=np.int64)
     used, number = np.unique(flat, return_inverse=True)
     links = [near.routes.links(int(route)) for route in used]
@@ -251,9 +261,7 @@ def _paths(
             offset.append(0)
             more.append(last)
         ptr.append(len(resource))
-    pair_of = np.full((topology.num_gpus, topology.num_gpus), -1, dtype=np.int64)
-    pair_of[[a for a, _ in pairs], [b for _, b in pairs]] = np.arange(len(pairs))
-    return Paths(
+    paths = Paths(
         np.array([a for a, _ in pairs], dtype=np.int64),
         np.array([b for _, b in pairs], dtype=np.int64),
         np.concatenate(([0], np.cumsum([len(walk) for walk in walks]))).astype(np.int64),
@@ -267,9 +275,28 @@ def _paths(
         np.array(offset, dtype=np.int64),
         np.array(more, dtype=np.int64),
         _servers(topology, links, rate[used]),
-        pair_of,
+        slot,
+        place,
+        np.zeros((len(pairs), 8)),
         tuple(links),
     )
+    _fill_quick(paths)
+    return paths
+
+
+def _fill_quick(paths: Paths) -> None:
+    """Fill the table of pairs with one route that holds one or two resources with one place each; 0 for others."""
+    for pair in np.flatnonzero(np.diff(paths.path_ptr) == 1).tolist():
+        route = int(paths.path_route[paths.path_ptr[pair]])
+        uses = range(int(paths.use_ptr[route]), int(paths.use_ptr[route + 1]))
+        if len(uses) > 2 or any(paths.servers[paths.use_resource[k]] > 1 or paths.use_more_ps[k] for k in uses):
+            continue
+        row = [paths.route_GBps[route], paths.route_latency_ps[route], paths.route_overhead_ps[route]]
+        row.append(paths.route_overhead_GBps[route])
+        for use in (uses[0], uses[-1]):
+            row += [paths.use_resource[use], paths.use_offset_ps[use]]
+        paths.quick[pair] = row
+    paths.quick.setflags(write=False)
 
 
 def _overhead_GBps(topology: Topology, links: tuple[int, ...]) -> float:

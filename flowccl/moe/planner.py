@@ -1,50 +1,53 @@
-"""The planner: a byte matrix, or blocks with several destinations, to a plan in milliseconds."""
+"""The planner: from a byte matrix, or from blocks with several destinations, to a plan in milliseconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.errors import DemandError
-from flowccl.moe.bound import PlanBound
+from flowccl.errors import DemandError, InputError
+from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
 from flowccl.moe.lane_kernels import assign, blocks_of, crossings, cut, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import Layout, layout_of
-from flowccl.moe.message_kernels import CROSS, FAN_OUT, GATHER, LOCAL, fan_outs, gathers, in_order, locals_of, place
+from flowccl.moe.message_kernels import fan_outs, gathers, in_order, locals_of, place
 from flowccl.moe.plan import Chunks, Messages, Plan
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
 from flowccl.topology.topology import Topology
 
 Ints = NDArray[np.int64]
+Ints32 = NDArray[np.int32]
 Floats = NDArray[np.float64]
+
+MAX_BYTES = 2**50
+"""The most bytes of a matrix: times in picoseconds stay far below 2^63."""
+_SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
 
 
 @dataclass(frozen=True, slots=True)
 class PlanParams:
     """How a plan is made.
 
-    `balance`: use the GPUs of a host that have network cards to spare. `residual`: the share of the length that stages
-    need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or the end.
-    `cuts`: the times, as shares of the length, at which stages are divided.
+    `balance`: use the GPUs of a host that have network cards to spare. `residual`: the share of the crossing time that
+    stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
+    at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
+    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes.
     """
 
     balance: bool = True
     residual: float = 0.01
     pieces: int = 8
     cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
+    lead: float = 1 / 8
     rounds: int = 8
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """Blocks sorted by host pair and source: what a source has for the same destinations in one host."""
-
-    ptr: Ints
-    source: Ints
-    bytes: Ints
-    to_ptr: Ints
-    to: Ints
+FINE = PlanParams()
+COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
+WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
+OWN = replace(WHOLE, balance=False)
 
 
 class Planner:
@@ -55,7 +58,9 @@ class Planner:
     """
 
     def __init__(self, topology: Topology, *, runtime: str | RuntimeProfile = "ideal", unit_bytes: int = 1) -> None:
-        """Prepare plans for a machine; messages are multiples of `unit_bytes` where the matrix is."""
+        """Prepare plans for a machine; chunks are multiples of `unit_bytes` where the entries of the matrix are."""
+        if unit_bytes < 1:
+            raise InputError(f"unit_bytes must be at least 1, got {unit_bytes}")
         profile = runtime_profile(runtime) if isinstance(runtime, str) else runtime
         self.runtime = None if profile.is_ideal else profile
         self.topology = on_runtime(topology, profile)
@@ -63,170 +68,159 @@ class Planner:
         self.layout = layout_of(self.topology)
         self._tables = _tables(self.layout)
 
-    def plan(self, matrix: NDArray[np.int64], *, previous: Plan | None = None) -> Plan:
+    def plan(
+        self, matrix: NDArray[Any], *, params: PlanParams | None = None, previous: Plan | None = None
+    ) -> Plan:
         """Return a plan of an alltoallv: rank s sends `matrix[s, d]` bytes to rank d; the diagonal does not move.
 
         `previous` is the plan of a similar matrix: its stages are where the new ones start from.
         """
-        gpus = self.topology.num_gpus
-        if matrix.shape != (gpus, gpus):
-            raise DemandError(f"alltoallv: the byte matrix must be {gpus} x {gpus}, got shape {matrix.shape}")
-        ptr, source, size, to = blocks_of(matrix, self.layout.host_ptr, self.layout.host_gpu)
-        return self.plan_blocks(Blocks(ptr, source, size, np.arange(len(to) + 1), to), "alltoallv", previous=previous)
+        checked = self._checked(matrix)
+        ptr, source, size, to, total = blocks_of(checked, self.layout.host_ptr, self.layout.host_gpu)
+        blocks = Blocks(ptr, source, size, self._tables.upto(len(to)), to)
+        return self._best(blocks, total, "alltoallv", params, previous)
 
     def plan_blocks(
         self, blocks: Blocks, collective: str, *, params: PlanParams | None = None, previous: Plan | None = None
     ) -> Plan:
-        """Return a plan of blocks."""
-        params = params or PlanParams()
-        layout, tables, unit = self.layout, self._tables, self.unit_bytes
-        before = np.concatenate(([0], np.cumsum(blocks.bytes)))
-        demand = before[blocks.ptr[1:]] - before[blocks.ptr[:-1]]
-        demand[tables.inside] = 0
-        lane_bytes = self._lane_bytes(blocks, demand, params)
+        """Return a plan of blocks, which may have several destinations in one host."""
+        before = np.concatenate(([0], np.cumsum(blocks.bytes))).astype(np.int64)
+        return self._best(blocks, before[blocks.ptr[1:]] - before[blocks.ptr[:-1]], collective, params, previous)
+
+    def _checked(self, matrix: NDArray[Any]) -> Ints:
+        gpus = self.topology.num_gpus
+        if matrix.shape != (gpus, gpus):
+            raise DemandError(f"alltoallv: the byte matrix must be {gpus} x {gpus}, got shape {matrix.shape}")
+        if matrix.dtype.kind not in "iu":
+            if not np.all(np.isfinite(matrix)) or np.any(matrix != np.floor(matrix)):
+                raise DemandError("alltoallv: the byte matrix must contain whole numbers of bytes")
+        if matrix.size and matrix.min() < 0:
+            s, d = np.argwhere(matrix < 0)[0]
+            raise DemandError(f"alltoallv: entry [{s}][{d}] must be >= 0, got {matrix[s, d]}")
+        if matrix.size and int(matrix.max()) * gpus > MAX_BYTES:
+            s, d = np.argwhere(matrix == matrix.max())[0]
+            raise DemandError(f"alltoallv: entry [{s}][{d}] is too large, got {matrix[s, d]}")
+        return np.ascontiguousarray(matrix, dtype=np.int64)
+
+    def _best(
+        self, blocks: Blocks, total: Ints, collective: str, params: PlanParams | None, previous: Plan | None
+    ) -> Plan:
+        """The best of the plans worth a try: one where data dominates, else plans with larger messages too."""
+        total[self._tables.inside] = 0
+        first = self._plan(blocks, total, collective, params or FINE, previous)
+        if params is not None:
+            return first
+        others: list[PlanParams] = [COARSE] if self.topology.has_overheads else []
+        if first.finish_ps < _SMALL * self._tables.latency_ps:
+            others += [WHOLE, OWN]
+        plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
+        return min(plans, key=lambda plan: plan.finish_ps)
+
+    def _plan(self, blocks: Blocks, total: Ints, collective: str, params: PlanParams, previous: Plan | None) -> Plan:
+        """The plan with some parameters; `total` are the bytes between every two hosts."""
+        layout, tables, paths, unit = self.layout, self._tables, self.layout.paths, self.unit_bytes
+        pairs, pieces = len(paths.src), params.pieces
+        lane_bytes = self._lane_bytes(blocks, total, params)
         segments = assign(
             blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to,
-            layout.lane_ptr, tables.lane_out, tables.lane_in, lane_bytes,
+            layout.lane_ptr, tables.lane_out, tables.lane_in, lane_bytes, paths.slot, paths.place,
         )  # fmt: skip
         rows, stages, length = self._rows(lane_bytes, params, previous)
         lane, size, start, end = crossings(*rows, tables.lane_at, lane_bytes, unit)
-        first, number, chunk_block, chunk_offset, chunk_bytes = cut(*segments, lane, size, len(blocks.source))
-        return self._placed(
-            blocks, collective, params, lane, size, start, end, first, number, chunk_block, chunk_offset, chunk_bytes,
-            length, stages,
+        horizon = max(length, tables.local_ps(blocks))
+        least = (tables.pair_GBps * (horizon / 1e3 / 1024)).astype(np.int64)
+        local = _Local(*locals_of(
+            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.hosts, paths.slot, paths.place,
+            pairs, least * 16, pieces, unit,
+        ))  # fmt: skip
+        begin, own, upto, block, offset, chunk_bytes, gather, cross, entry_ptr, entry, gathered, fanned = cut(
+            *segments, lane, size, blocks.to_ptr, blocks.to, tables.lane_in,
+            paths.slot, paths.place, pairs, len(local.pair), local[:5],
         )  # fmt: skip
+        count = len(local.pair) + len(lane)
+        gather_pair, gather_bytes, needed = gathers(own, upto, chunk_bytes, gather, gathered, pieces, least, count)
+        fan_pair, fan_bytes, last = fan_outs(
+            begin, upto, chunk_bytes, entry_ptr, entry, fanned, pieces, least, count + len(gather_pair)
+        )
+        around = paths.place[paths.dst[local.pair]] - paths.place[paths.src[local.pair]]
+        local_key = (local.part + (around % tables.most) / tables.most) * (horizon / pieces)
+        order = in_order(local_key, start, end, needed, last, params.lead * length, horizon)
+        sizes = (len(local.pair), len(lane), len(gather_pair), len(fan_pair))
+        first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        pair = np.concatenate((local.pair, layout.lane_pair[lane].astype(np.int32), gather_pair, fan_pair))
+        message_bytes = np.concatenate((local.bytes, size, gather_bytes, fan_bytes))
+        hop_ptr, hop_start, arrival = place(
+            order, first, pair, message_bytes, own, upto, gather, last, paths.dst, paths.path_ptr, paths.path_route,
+            paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps, paths.route_overhead_GBps,
+            paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps, tables.server_ptr, paths.quick,
+            self.topology.num_gpus,
+        )  # fmt: skip
+        messages = Messages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
+        chunks = Chunks(block, offset, chunk_bytes, gather, cross, entry_ptr, entry)
+        return Plan(layout, collective, blocks, messages, chunks, stages, self.runtime)
 
-    def _lane_bytes(self, blocks: Blocks, demand: Ints, params: PlanParams) -> Ints:
+    def _lane_bytes(self, blocks: Blocks, total: Ints, params: PlanParams) -> Ints:
+        """The bytes of each lane."""
         layout, tables = self.layout, self._tables
         if not params.balance:
-            return own_lanes(
-                blocks.ptr, blocks.source, blocks.bytes, layout.lane_ptr, tables.lane_out, layout.lane_weight, demand
-            )
-        rounds = 0 if layout.is_even else params.rounds
+            return own_lanes(blocks.ptr, blocks.source, blocks.bytes, layout.lane_ptr, tables.lane_out, total)
         share = split_lanes(
-            demand.astype(np.float64), layout.lane_ptr, tables.lane_out, tables.lane_in, tables.lane_ps,
-            layout.lane_weight, self.topology.num_gpus, rounds,
+            total.astype(np.float64), layout.lane_ptr, tables.lane_out, tables.lane_in, tables.lane_ps,
+            layout.lane_weight, self.topology.num_gpus, 0 if layout.is_even else params.rounds,
         )  # fmt: skip
-        return whole_lanes(share, demand, layout.lane_ptr, self.unit_bytes)
+        return whole_lanes(share, total, layout.lane_ptr, self.unit_bytes)
 
-    def _rows(
-        self, lane_bytes: Ints, params: PlanParams, previous: Plan | None
-    ) -> tuple[tuple[Ints, Ints, Ints, Floats, Floats, Floats, Ints], tuple[Ints, ...], float]:
+    def _rows(self, lane_bytes: Ints, params: PlanParams, previous: Plan | None) -> tuple["_Rows", tuple[Ints, ...], float]:
         """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
         layout, tables, hosts = self.layout, self._tables, self.layout.hosts
         load = np.zeros((layout.rails, hosts * hosts))
         load[layout.lane_rail, tables.lane_key] = lane_bytes * tables.lane_ps
-        # Shares of a lane that differ by rounding only are one class.
         class_of = np.zeros(layout.rails, dtype=np.int64)
         if params.balance and layout.is_even and not layout.has_trunks:
-            load[:] = load.mean(axis=0)
+            load[0] = load.mean(axis=0)  # rails differ by rounding only
         else:
             class_of = np.arange(layout.rails) if layout.has_trunks else same_rails(load)
         parts: list[tuple[Ints, Floats, Floats, Floats]] = []
         kept: list[Ints] = []
-        number: list[int] = []
-        for rail in np.unique(class_of).tolist():
-            seed = tables.no_stages
-            if previous is not None and len(kept) < len(previous.stages):
-                seed = previous.stages[len(kept)]
+        chosen = np.unique(class_of)
+        for rail in chosen.tolist():
+            known = previous is not None and len(kept) < len(previous.stages)
+            seed = previous.stages[len(kept)] if previous is not None and known else tables.no_stages
             square = load[rail].reshape(hosts, hosts)
             receiver, time, length = decompose(square, params.residual, seed, 2 * hosts * hosts + 8)
-            cuts = np.array(params.cuts) * length
             turn = rail / layout.rails if layout.has_trunks else 0.0
-            parts.append(stage_rows(square, receiver, time, length, cuts, turn))
+            parts.append(stage_rows(square, receiver, time, length, np.array(params.cuts) * length, turn))
             kept.append(receiver)
-            number.append(rail)
-        start = np.concatenate([part[2] for part in parts])
-        rows = (
-            np.argsort(start, kind="stable"),
-            np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts]),
-            np.concatenate([part[0] for part in parts]),
-            np.concatenate([part[1] for part in parts]),
-            start,
-            np.concatenate([part[3] for part in parts]),
-            (class_of[None, :] == np.array(number)[:, None]).astype(np.int64),
-        )
-        return rows, tuple(kept), float(rows[5].max(initial=0.0))
+        to, until, start, end = (np.concatenate([part[k] for part in parts]) for k in range(4))
+        row_class = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+        members = (class_of[None, :] == chosen[:, None]).astype(np.int64)
+        rows = _Rows(np.argsort(start, kind="stable"), row_class, to, until, start, end, members)
+        return rows, tuple(kept), float(end.max(initial=0.0))
 
-    def _placed(
-        self,
-        blocks: Blocks,
-        collective: str,
-        params: PlanParams,
-        lane: Ints,
-        size: Ints,
-        start: Floats,
-        end: Floats,
-        first: Ints,
-        number: Ints,
-        chunk_block: Ints,
-        chunk_offset: Ints,
-        chunk_bytes: Ints,
-        length: float,
-        stages: tuple[Ints, ...],
-    ) -> Plan:
-        layout, tables, paths = self.layout, self._tables, self.layout.paths
-        pairs, hosts = len(paths.src), layout.hosts
-        pair = layout.lane_pair[lane]
-        least = (tables.pair_GBps * (length / 1e3 / 1024)).astype(np.int64)
-        gather_of, gather_pair, gather_bytes, needed = gathers(
-            paths.src[pair], first, number, chunk_block, chunk_bytes, blocks.source, paths.pair_of, pairs,
-            params.pieces, least,
-        )  # fmt: skip
-        entry_ptr, fan_of, fan_pair, fan_bytes, last = fan_outs(
-            paths.dst[pair], first, number, chunk_block, chunk_bytes, blocks.to_ptr, blocks.to, paths.pair_of, pairs,
-            params.pieces, least,
-        )  # fmt: skip
-        local_block, local_offset, local_size, local_ptr, local_of, local_pair, local_bytes, part = locals_of(
-            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, hosts, paths.pair_of, pairs,
-            least * 16, params.pieces, self.unit_bytes,
-        )  # fmt: skip
-        count = [len(gather_pair), len(pair), len(fan_pair), len(local_pair)]
-        base = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
-        kind = np.repeat(np.array([GATHER, CROSS, FAN_OUT, LOCAL]), count)
-        around = tables.place[paths.dst[local_pair]] - tables.place[paths.src[local_pair]]
-        spread = (part + (around % tables.most) / tables.most) * (length / params.pieces)
-        key = np.concatenate((start[needed] - length / 8, start, end[last], spread))
-        every = np.concatenate((gather_pair, pair, fan_pair, local_pair))
-        every_bytes = np.concatenate((gather_bytes, size, fan_bytes, local_bytes))
-        crossing = np.concatenate((needed, np.arange(len(pair)), last, np.zeros(len(local_pair), dtype=np.int64)))
-        hops = np.diff(paths.path_ptr)[every]
-        hop_ptr = np.concatenate(([0], np.cumsum(hops))).astype(np.int64)
-        order = in_order(key, kind, length)
-        hop_start, arrival = place(
-            order, kind, every, every_bytes, crossing, first, number, gather_of, paths.dst,
-            paths.path_ptr, paths.path_route, paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps,
-            paths.route_overhead_GBps, paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps,
-            tables.server_ptr, hop_ptr, self.topology.num_gpus,
-        )  # fmt: skip
-        at = np.repeat(paths.path_ptr[:-1][every] - hop_ptr[:-1], hops) + np.arange(hop_ptr[-1])
-        messages = Messages(
-            kind, every, paths.src[every], paths.dst[every], every_bytes, hop_ptr, paths.path_route[at], hop_start,
-            arrival,
-        )  # fmt: skip
-        cross_of = np.repeat(np.arange(len(pair)), number)
-        cross = np.empty(len(chunk_block), dtype=np.int64)
-        cross[np.repeat(first, number) + np.arange(len(cross_of)) - np.repeat(np.cumsum(number) - number, number)] = (
-            cross_of + base[1]
-        )
-        block = np.concatenate((chunk_block, local_block))
-        none = np.full(len(local_block), -1, dtype=np.int64)
-        fanned = np.where(fan_of >= 0, fan_of + base[2], -1)
-        sizes = np.concatenate((np.diff(entry_ptr), np.diff(local_ptr)))
-        pointer = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        to_at = np.repeat(blocks.to_ptr[:-1][block] - pointer[:-1], sizes) + np.arange(pointer[-1])
-        chunks = Chunks(
-            block,
-            blocks.source[block],
-            np.concatenate((chunk_offset, local_offset)),
-            np.concatenate((chunk_bytes, local_size)),
-            np.concatenate((gather_of, none)),
-            np.concatenate((cross, none)),
-            pointer,
-            blocks.to[to_at],
-            np.concatenate((fanned, local_of + base[3])),
-        )
-        return Plan(layout, collective, messages, chunks, 1, PlanBound(0, ""), stages, self.runtime)
+
+class _Rows(NamedTuple):
+    """The inputs of `crossings`."""
+
+    order: Ints
+    row_class: Ints
+    to: Ints
+    until: Floats
+    start: Floats
+    end: Floats
+    class_rails: Ints
+
+
+class _Local(NamedTuple):
+    """The outputs of `locals_of`."""
+
+    block: Ints32
+    offset: Ints
+    size: Ints
+    entry_ptr: Ints
+    entry: Ints32
+    pair: Ints32
+    bytes: Ints
+    part: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,31 +235,39 @@ class _Tables:
     inside: Ints
     server_ptr: Ints
     pair_GBps: Floats
-    place: Ints
     most: int
     no_stages: Ints
+    latency_ps: float
+    numbers: Ints
+
+    def upto(self, count: int) -> Ints:
+        """The numbers from 0 to `count`."""
+        return self.numbers[: count + 1]
+
+    def local_ps(self, blocks: Blocks) -> float:
+        """An estimate of the time of the data that stays in its host, where it all leaves one GPU."""
+        return 0.0
 
 
 def _tables(layout: Layout) -> _Tables:
     paths, hosts = layout.paths, layout.hosts
-    route = paths.path_route[paths.path_ptr[:-1]]
     lane_key = np.repeat(np.arange(hosts * hosts), np.diff(layout.lane_ptr))
     lane_at = np.full((layout.rails, hosts * hosts), -1, dtype=np.int64)
     lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
-    place_of = np.zeros(len(layout.host_of), dtype=np.int64)
-    place_of[layout.host_gpu] = np.arange(len(layout.host_gpu)) - np.repeat(
-        layout.host_ptr[:-1], np.diff(layout.host_ptr)
-    )
+    rate = np.zeros(len(paths.src))
+    has = np.flatnonzero(np.diff(paths.path_ptr))
+    rate[has] = paths.route_GBps[paths.path_route[paths.path_ptr[has]]]
     return _Tables(
         paths.src[layout.lane_pair],
         paths.dst[layout.lane_pair],
-        1000.0 / paths.route_GBps[route[layout.lane_pair]],
+        1000.0 / rate[layout.lane_pair],
         lane_key,
         lane_at,
         np.arange(hosts) * (hosts + 1),
         np.concatenate(([0], np.cumsum(paths.servers))).astype(np.int64),
-        paths.route_GBps[route],
-        place_of,
+        rate,
         int(np.diff(layout.host_ptr).max()),
         np.zeros((0, hosts), dtype=np.int64),
+        float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),
+        np.arange(layout.topology.num_gpus**2 + 1),
     )
