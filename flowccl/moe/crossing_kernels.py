@@ -194,27 +194,20 @@ def _augment(a: int, able: Bool, to: I64, by: I64, seen: Bool, before: I64, queu
 
 
 @compiled
-def stage_rows(
-    load: F64, receiver: I64, time: F64, length: float, cuts: F64, turn: float
-) -> tuple[I64, F64, F64, F64]:
-    """Return rows (receiver of each sender or -1), the end of each part in its entry, and times of start and end.
+def stage_rows(load: F64, receiver: I64, time: F64, cuts: F64) -> tuple[I64, F64, F64, F64]:
+    """Return rows (receiver of each sender or -1), the share that each sends of its entry, and times of start and end.
 
-    Row by row, every sender sends a part of its entry of `load`; the parts of an entry, as shares, end at `until`. Rows
-    come from the stages, divided at the times `cuts`. What the stages left over is added to the last row of an entry.
-    The order of the rows is turned by the share `turn` of the length.
+    Rows come from the stages, divided at the times `cuts`. What the stages left over is added to the last row of an
+    entry; entries that no stage has come last.
     """
     hosts, stages = len(load), len(receiver)
     left, last = load.copy(), np.full((hosts, hosts), -1, dtype=np.int64)
-    most = stages + len(cuts) + 2 * hosts + 2
+    most = stages + len(cuts) + hosts + 2
     to = np.full((most, hosts), -1, dtype=np.int64)
     part = np.zeros((most, hosts))
     start, end = np.zeros(most), np.zeros(most)
-    first = 0
-    while first < stages - 1 and start_of(time, first + 1) <= turn * length:
-        first += 1
     rows, now = 0, 0.0
-    for at in range(stages):
-        stage = (first + at) % stages
+    for stage in range(stages):
         begin, until = now, now + time[stage]
         while begin < until:
             cut = until
@@ -236,33 +229,21 @@ def stage_rows(
                 rows += 1
             begin = cut
         now = until
-    for shift in range(1, hosts + 1):  # entries that no stage has
+    for shift in range(1, hosts + 1):
         longest = 0.0
         for a in range(hosts):
             b = (a + shift) % hosts
             if load[a, b] > 0.0 and last[a, b] < 0:
-                part[rows, a], to[rows, a] = left[a, b], b
-                last[a, b] = rows
+                part[rows, a], to[rows, a], last[a, b] = left[a, b], b, rows
                 longest = max(longest, left[a, b])
                 left[a, b] = 0.0
         if longest > 0.0:
             start[rows], end[rows] = now, now + longest
             now += longest
             rows += 1
-    done = np.zeros((hosts, hosts))
     for row in range(rows):
         for a in range(hosts):
             b = to[row, a]
             if b >= 0:
-                done[a, b] += part[row, a]
-                part[row, a] = 1.0 if last[a, b] == row else min(done[a, b] / load[a, b], 1.0)
+                part[row, a] = (part[row, a] + (left[a, b] if last[a, b] == row else 0.0)) / load[a, b]
     return to[:rows], part[:rows], start[:rows], end[:rows]
-
-
-@inner
-def start_of(time: F64, stage: int) -> float:
-    """The sum of the times before a stage."""
-    total = 0.0
-    for k in range(stage):
-        total += time[k]
-    return total

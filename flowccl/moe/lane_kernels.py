@@ -175,7 +175,7 @@ def crossings(
     order: I64,
     row_class: I64,
     to: I64,
-    until: F64,
+    share: F64,
     start: F64,
     end: F64,
     class_rails: I64,
@@ -189,11 +189,17 @@ def crossings(
     """
     hosts, rails = to.shape[1], class_rails.shape[1]
     most = 0
+    rows_left = np.zeros(len(lane_bytes), dtype=np.int32)
     for row in range(len(to)):
-        most += hosts * class_rails[row_class[row]].sum()
+        for rail in range(rails):
+            if class_rails[row_class[row], rail] != 0:
+                most += hosts
+                for a in range(hosts):
+                    if to[row, a] >= 0 and lane_at[rail, a * hosts + to[row, a]] >= 0:
+                        rows_left[lane_at[rail, a * hosts + to[row, a]]] += 1
     lane_of, size = np.empty(most, np.int64), np.empty(most, np.int64)
     begin, done = np.empty(most), np.empty(most)
-    sent = np.zeros(len(lane_bytes), dtype=np.int64)
+    sent, until = np.zeros(len(lane_bytes), dtype=np.int64), np.zeros(len(lane_bytes))
     count = 0
     for row in order:
         for rail in range(rails):
@@ -204,8 +210,12 @@ def crossings(
                 lane = lane_at[rail, a * hosts + b] if b >= 0 else -1
                 if lane < 0:
                     continue
-                total, share = lane_bytes[lane], until[row, a]
-                upto = total if share >= 1.0 else int(total * share / unit) * unit
+                total = lane_bytes[lane]
+                until[lane] += share[row, a]
+                rows_left[lane] -= 1
+                upto = total
+                if rows_left[lane] > 0:
+                    upto = min(int(total * until[lane] / unit) * unit, total)
                 if upto > sent[lane]:
                     lane_of[count], size[count] = lane, upto - sent[lane]
                     begin[count], done[count] = start[row], end[row]

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 
 MAX_BYTES = 2**50
 """The most bytes of a matrix: times in picoseconds stay far below 2^63."""
+_FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few that they are divided more often
 _SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
 
 
@@ -33,7 +34,8 @@ class PlanParams:
     `balance`: use the GPUs of a host that have network cards to spare. `residual`: the share of the crossing time that
     stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
     at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
-    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes.
+    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `apart`:
+    plan the data that crosses trunks apart from the other data, and spread it over time.
     """
 
     balance: bool = True
@@ -42,9 +44,11 @@ class PlanParams:
     cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
     lead: float = 1 / 8
     rounds: int = 8
+    apart: bool = False
 
 
 FINE = PlanParams()
+FINER = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
 COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
@@ -107,10 +111,13 @@ class Planner:
     ) -> Plan:
         """The best of the plans worth a try: one where data dominates, else plans with larger messages too."""
         total[self._tables.inside] = 0
-        first = self._plan(blocks, total, collective, params or FINE, previous)
+        usual = FINER if self.layout.hosts <= _FEW_HOSTS or self.layout.has_trunks else FINE
+        first = self._plan(blocks, total, collective, params or usual, previous)
         if params is not None:
             return first
         others: list[PlanParams] = [COARSE] if self.topology.has_overheads else []
+        if self.layout.has_trunks:
+            others.append(replace(usual, apart=True))
         if first.finish_ps < _SMALL * self._tables.latency_ps:
             others += [WHOLE, OWN]
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
@@ -170,32 +177,90 @@ class Planner:
         )  # fmt: skip
         return whole_lanes(share, total, layout.lane_ptr, self.unit_bytes)
 
-    def _rows(self, lane_bytes: Ints, params: PlanParams, previous: Plan | None) -> tuple["_Rows", tuple[Ints, ...], float]:
+    def _rows(
+        self, lane_bytes: Ints, params: PlanParams, previous: Plan | None
+    ) -> tuple["_Rows", tuple[Ints, ...], float]:
         """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
         layout, tables, hosts = self.layout, self._tables, self.layout.hosts
         load = np.zeros((layout.rails, hosts * hosts))
         load[layout.lane_rail, tables.lane_key] = lane_bytes * tables.lane_ps
         class_of = np.zeros(layout.rails, dtype=np.int64)
-        if params.balance and layout.is_even and not layout.has_trunks:
+        if params.apart and layout.has_trunks:
+            class_of = np.arange(layout.rails)
+        elif params.balance and layout.is_even:
             load[0] = load.mean(axis=0)  # rails differ by rounding only
         else:
-            class_of = np.arange(layout.rails) if layout.has_trunks else same_rails(load)
-        parts: list[tuple[Ints, Floats, Floats, Floats]] = []
-        kept: list[Ints] = []
+            class_of = same_rails(load)
         chosen = np.unique(class_of)
+        seeds = iter(() if previous is None else previous.stages)
+        cuts = np.array(params.cuts)
+        parts, kept = list[_Part](), list[Ints]()
+        trunk_ps = self._trunk_ps(lane_bytes) if params.apart and layout.has_trunks else 0.0
         for rail in chosen.tolist():
-            known = previous is not None and len(kept) < len(previous.stages)
-            seed = previous.stages[len(kept)] if previous is not None and known else tables.no_stages
-            square = load[rail].reshape(hosts, hosts)
-            receiver, time, length = decompose(square, params.residual, seed, 2 * hosts * hosts + 8)
-            turn = rail / layout.rails if layout.has_trunks else 0.0
-            parts.append(stage_rows(square, receiver, time, length, np.array(params.cuts) * length, turn))
-            kept.append(receiver)
-        to, until, start, end = (np.concatenate([part[k] for part in parts]) for k in range(4))
-        row_class = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+            for share, square in enumerate(self._shares(load[rail].reshape(hosts, hosts), params)):
+                receiver, time, length = decompose(
+                    square, params.residual, next(seeds, tables.no_stages), 2 * hosts * hosts + 8
+                )
+                kept.append(receiver)
+                parts.append(_Part(rail, share, square, receiver, time, length))
+        rows = _rows_of(parts, cuts, layout.rails, trunk_ps, bool(params.apart and layout.has_trunks))
+        to, share_of, start, end = (np.concatenate([row[k] for row in rows]) for k in range(4))
+        number = np.searchsorted(chosen, [part.rail for part in parts])
+        row_class = np.repeat(number, [len(row[0]) for row in rows])
         members = (class_of[None, :] == chosen[:, None]).astype(np.int64)
-        rows = _Rows(np.argsort(start, kind="stable"), row_class, to, until, start, end, members)
-        return rows, tuple(kept), float(end.max(initial=0.0))
+        order = np.argsort(start, kind="stable")
+        return (
+            _Rows(order, row_class, to, share_of, start, end, members), tuple(kept), float(end.max(initial=0.0))
+        )  # fmt: skip
+
+    def _shares(self, load: Floats, params: PlanParams) -> list[Floats]:
+        """The loads that are decomposed: all, or those over trunks and the others."""
+        if not (params.apart and self.layout.has_trunks):
+            return [load]
+        over = self._tables.over_trunk
+        return [np.where(over, load, 0.0), np.where(over, 0.0, load)]
+
+    def _trunk_ps(self, lane_bytes: Ints) -> float:
+        """The time that the most loaded trunk needs."""
+        tables = self._tables
+        busy = np.bincount(tables.trunk_use, (lane_bytes * tables.lane_ps)[tables.trunk_lane], len(tables.trunk_places))
+        return float((busy / tables.trunk_places).max(initial=0.0))
+
+
+class _Part(NamedTuple):
+    """A load matrix of a rail with its stages; `share` 0 crosses trunks where those are planned apart."""
+
+    rail: int
+    share: int
+    load: Floats
+    receiver: Ints
+    time: Floats
+    length: float
+
+
+def _rows_of(
+    parts: list["_Part"], cuts: Floats, rails: int, trunk_ps: float, apart: bool
+) -> list[tuple[Ints, Floats, Floats, Floats]]:
+    """The rows of the stages of each part.
+
+    Where the data that crosses trunks is planned apart, each rail sends it at another time: the time until all is done
+    is a cycle, in which the rails start one after the other. So trunks are used evenly.
+    """
+    if not apart:
+        return [stage_rows(part.load, part.receiver, part.time, cuts * part.length) for part in parts]
+    result = []
+    both = {part.rail: 0.0 for part in parts}
+    for part in parts:
+        both[part.rail] += part.length
+    cycle = max(trunk_ps, *both.values())
+    first = {part.rail: part.length for part in parts if part.share == 0}
+    for part in parts:
+        begin = part.rail / rails * cycle + (first[part.rail] if part.share else 0.0)
+        wrap = cycle - begin if begin < cycle else 2 * cycle - begin
+        to, share, start, end = stage_rows(part.load, part.receiver, part.time, np.append(cuts * part.length, wrap))
+        late = np.floor((begin + start) / cycle + 1e-9) * cycle
+        result.append((to, share, begin + start - late, begin + end - late))
+    return result
 
 
 class _Rows(NamedTuple):
@@ -204,7 +269,7 @@ class _Rows(NamedTuple):
     order: Ints
     row_class: Ints
     to: Ints
-    until: Floats
+    share: Floats
     start: Floats
     end: Floats
     class_rails: Ints
@@ -239,6 +304,10 @@ class _Tables:
     no_stages: Ints
     latency_ps: float
     numbers: Ints
+    over_trunk: NDArray[np.bool_]
+    trunk_lane: Ints
+    trunk_use: Ints
+    trunk_places: Ints
 
     def upto(self, count: int) -> Ints:
         """The numbers from 0 to `count`."""
@@ -256,6 +325,13 @@ def _tables(layout: Layout) -> _Tables:
     lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
     rate = np.zeros(len(paths.src))
     has = np.flatnonzero(np.diff(paths.path_ptr))
+    trunks = np.flatnonzero(paths.servers > 1)
+    route = paths.path_route[paths.path_ptr[layout.lane_pair]]
+    uses = [paths.use_resource[paths.use_ptr[r] : paths.use_ptr[r + 1]] for r in route.tolist()]
+    shared = [(lane, int(np.searchsorted(trunks, k))) for lane, row in enumerate(uses) for k in row if k in trunks]
+    lane, use = np.array(shared, dtype=np.int64).reshape(-1, 2).T
+    over = np.zeros(hosts * hosts, dtype=np.bool_)
+    over[lane_key[lane]] = True
     rate[has] = paths.route_GBps[paths.path_route[paths.path_ptr[has]]]
     return _Tables(
         paths.src[layout.lane_pair],
@@ -270,4 +346,8 @@ def _tables(layout: Layout) -> _Tables:
         np.zeros((0, hosts), dtype=np.int64),
         float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),
         np.arange(layout.topology.num_gpus**2 + 1),
+        over.reshape(hosts, hosts),
+        lane,
+        use,
+        paths.servers[trunks],
     )
