@@ -11,7 +11,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.demand import Demand
 from flowccl.moe.plan import Plan
 from flowccl.moe.planner import Planner
-from flowccl.moe.routing import Placement, dispatch_blocks
+from flowccl.moe.routing import Placement, check_token_bytes, dispatch_blocks
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
 from flowccl.topology.topology import Topology
@@ -81,14 +81,16 @@ class ExpertParallel:
         runtime: str = "ideal",
     ) -> None:
         placement.check(topology.num_gpus)
+        for size in (token_bytes, token_bytes if combine_bytes is None else combine_bytes):
+            check_token_bytes(size)
         self.placement, self.token_bytes = placement, token_bytes
         self.combine_bytes = token_bytes if combine_bytes is None else combine_bytes
         self.topology, self.runtime = topology, runtime
-        self._planner = Planner(topology, runtime=runtime)
+        self._planner = Planner(topology, runtime=runtime, unit_bytes=token_bytes)
 
     @cached_property
     def _back(self) -> Planner:
-        return Planner(self._planner.topology.reversed)
+        return Planner(self._planner.topology.reversed, unit_bytes=self.combine_bytes)
 
     def dispatch(self, routing: Sequence[Ints]) -> Plan:
         """Return a plan that brings every token to the GPUs of its experts, to each host once."""

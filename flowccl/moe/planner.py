@@ -1,7 +1,7 @@
 """The planner: from a byte matrix, or from blocks with several destinations, to a plan in milliseconds."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,11 @@ Floats = NDArray[np.float64]
 MAX_BYTES = 2**50
 """The most bytes of a matrix: times in picoseconds stay far below 2^63."""
 _FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few that they are divided more often
+_GOOD = 0.02  # with few hosts, a plan with a larger gap is compared with others
 _SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
+
+
+Order = Literal["stages", "shifted", "ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class PlanParams:
     stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
     at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
     a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `apart`:
-    plan the data that crosses trunks apart from the other data, and spread it over time.
+    plan the data that crosses trunks apart from the other data, and spread it over time. `order`: who sends to whom, in stages
+    of an open shop, to the hosts behind the sender in turn, or to all hosts in rank order.
     """
 
     balance: bool = True
@@ -45,6 +50,7 @@ class PlanParams:
     lead: float = 1 / 8
     rounds: int = 8
     apart: bool = False
+    order: Order = "stages"
 
 
 FINE = PlanParams()
@@ -118,6 +124,8 @@ class Planner:
         others: list[PlanParams] = [COARSE] if self.topology.has_overheads else []
         if self.layout.has_trunks:
             others.append(replace(usual, apart=True))
+        if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
+            others += [replace(FINE, order="shifted"), FINE, replace(usual, lead=1 / 2)]
         if first.finish_ps < _SMALL * self._tables.latency_ps:
             others += [WHOLE, OWN]
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
@@ -198,9 +206,11 @@ class Planner:
         trunk_ps = self._trunk_ps(lane_bytes) if params.apart and layout.has_trunks else 0.0
         for rail in chosen.tolist():
             for share, square in enumerate(self._shares(load[rail].reshape(hosts, hosts), params)):
-                receiver, time, length = decompose(
-                    square, params.residual, next(seeds, tables.no_stages), 2 * hosts * hosts + 8
-                )
+                seed = next(seeds, tables.no_stages)
+                if params.order == "stages":
+                    receiver, time, length = decompose(square, params.residual, seed, 2 * hosts * hosts + 8)
+                else:
+                    receiver, time, length = _fixed_order(square, params.order)
                 kept.append(receiver)
                 parts.append(_Part(rail, share, square, receiver, time, length))
         rows = _rows_of(parts, cuts, layout.rails, trunk_ps, bool(params.apart and layout.has_trunks))
@@ -225,6 +235,24 @@ class Planner:
         tables = self._tables
         busy = np.bincount(tables.trunk_use, (lane_bytes * tables.lane_ps)[tables.trunk_lane], len(tables.trunk_places))
         return float((busy / tables.trunk_places).max(initial=0.0))
+
+    def trunk_ps(self, host_pair: Ints, busy_ps: Floats) -> float:
+        """Return the time of the most loaded trunk if every lane of some host pairs is busy for some time."""
+        tables = self._tables
+        every = np.zeros(self.layout.hosts**2)
+        every[host_pair] = busy_ps
+        load = np.bincount(tables.trunk_use, every[tables.lane_key[tables.trunk_lane]], len(tables.trunk_places))
+        return float((load / tables.trunk_places).max(initial=0.0))
+
+
+def _fixed_order(load: Floats, order: Order) -> tuple[Ints, Floats, float]:
+    """Stages in which every host sends all that it has for the next host, or for the host of that rank."""
+    hosts = np.arange(len(load))
+    receiver = np.repeat(hosts[:, None], len(hosts), axis=1)
+    if order == "shifted":
+        receiver = (hosts[None, :] + hosts[:, None] + 1) % len(hosts)
+    time = load[hosts[None, :], receiver].max(axis=1)
+    return receiver, time, float(time.sum())
 
 
 class _Part(NamedTuple):
