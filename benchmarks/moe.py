@@ -23,7 +23,7 @@ from flowccl.moe.search import improved
 from flowccl.topology.builders import both
 from flowccl.topology.faults import with_faults
 from flowccl.topology.machines import machine
-from flowccl.topology.topology import Node, Topology
+from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.verify import verify
 
 MATRICES = 20
@@ -77,7 +77,7 @@ def unequal_hosts(hosts: int) -> Topology:
     gpus = [Node(name=f"gpu{k}", host=f"host{h}") for k, h in enumerate(np.repeat(range(hosts), sizes).tolist())]
     switches = [Node(name=f"nvswitch{h}", kind="switch", host=f"host{h}") for h in range(hosts)]
     rails = [Node(name=f"rail{i}", kind="switch") for i in range(8)]
-    links, first = [], 0
+    links, first = list[Link](), 0
     for host, size in enumerate(sizes):
         for place in range(size):
             links += both(first + place, len(gpus) + host, 450.0, 0.35)

@@ -30,7 +30,8 @@ def matrix(name: str, shape: Shape, mean_bytes: float = 1e6, seed: int = 0, step
     weights = WORKLOADS[name](rng, shape, np.random.default_rng([seed, *name.encode()]), step)
     np.fill_diagonal(weights, 0.0)
     scale = mean_bytes * shape.gpus * (shape.gpus - 1) / max(weights.sum(), 1e-300)
-    return (np.round(weights * scale / UNIT_BYTES) * UNIT_BYTES).astype(np.int64)
+    result: Matrix = (np.round(weights * scale / UNIT_BYTES) * UNIT_BYTES).astype(np.int64)
+    return result
 
 
 def routing(

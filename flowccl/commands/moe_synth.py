@@ -11,8 +11,6 @@ from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError, TopologyError
 
 if TYPE_CHECKING:
-    from flowccl.moe.blocks import Blocks
-    from flowccl.moe.planner import Planner
     from flowccl.result import Result
     from flowccl.topology.topology import Topology
 
@@ -83,8 +81,8 @@ def planned_first(options: argparse.Namespace, topology: "Topology", size: int |
 
     from flowccl.demand.collectives import alltoallv
     from flowccl.demand.matrix import load_matrix
-    from flowccl.moe.lane_kernels import blocks_of
     from flowccl.moe.blocks import Blocks
+    from flowccl.moe.lane_kernels import blocks_of
     from flowccl.moe.planner import Planner
     from flowccl.moe.search import improved, result_of
 

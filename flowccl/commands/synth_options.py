@@ -169,8 +169,8 @@ def _add_groups(synth: Parser) -> None:
     group.add_argument(
         "--placement", metavar="FILE", help="rank or ranks of each expert, a JSON list (default: even, in rank order)"
     )
-    group.add_argument("--experts", metavar="N", type=positive, help="number of experts, where --placement is not given")
-    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token on the way to the experts, with its scales")
+    group.add_argument("--experts", metavar="N", type=positive, help="number of experts, without --placement")
+    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token to the experts, with its scales")
     group.add_argument(
         "--combine-bytes", metavar="SIZE", help="bytes of a token on the way back (default: as --token-bytes)"
     )

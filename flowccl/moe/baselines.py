@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.moe.crossing_kernels import decompose
-from flowccl.moe.planner import FINE, Planner
+from flowccl.moe.planner import FINE, Order, Planner
 
 BASELINES = ("fast", "rails", "spread-out", "direct")
 
@@ -24,7 +24,7 @@ def baseline_us(name: str, planner: Planner, matrix: NDArray[np.int64]) -> float
     if name == "fast":
         return _fast_us(planner, matrix)
     balance = name == "rails"
-    order = "ranks" if name == "direct" else "shifted"
+    order: Order = "ranks" if name == "direct" else "shifted"
     params = replace(FINE, balance=balance, order=order, residual=0.0)
     return planner.plan(matrix, params=params).finish_us
 
@@ -61,7 +61,7 @@ def _fast_us(planner: Planner, matrix: NDArray[np.int64]) -> float:
     if len(fanned) and len(time):  # the fan-out of the last stage
         ports = np.bincount(paths.src[fanned], busy[first[3] :], gpus).max() * float(time[-1] / max(time.sum(), 1e-9))
         last = ports + float(latency[paths.path_route[paths.path_ptr[fanned]]].max())
-    return (gather + crossing + last) / 1e6
+    return float((gather + crossing + last) / 1e6)
 
 
 def _with_trunks(

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.bounds.lower_bound import Bound
-from flowccl.moe.layout import Layout
 from flowccl.moe.blocks import Blocks
+from flowccl.moe.layout import Layout
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
@@ -52,8 +52,8 @@ def plan_bound(layout: Layout, blocks: Blocks) -> Bound:
     gpus, hosts = layout.topology.num_gpus, layout.hosts
     count = np.diff(blocks.to_ptr)
     block = np.repeat(np.arange(len(blocks.source)), count)
-    sent = np.bincount(blocks.source, blocks.bytes, gpus)
-    got = np.bincount(blocks.to, blocks.bytes[block], gpus)
+    sent: Floats = np.asarray(np.bincount(blocks.source, blocks.bytes, gpus), dtype=np.float64)
+    got: Floats = np.asarray(np.bincount(blocks.to, blocks.bytes[block], gpus), dtype=np.float64)
     before = np.concatenate(([0], np.cumsum(blocks.bytes)))
     demand = (before[blocks.ptr[1:]] - before[blocks.ptr[:-1]]).reshape(hosts, hosts).astype(np.float64)
     rows = [_distance(layout.topology, facts, blocks, block)]

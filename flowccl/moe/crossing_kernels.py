@@ -9,7 +9,7 @@ above a threshold only, which falls when there is no perfect matching any more.
 
 import numpy as np
 
-from flowccl.compiled import Bool, F64, I64, compiled, inner, maker
+from flowccl.compiled import F64, I64, Bool, compiled, inner, maker
 
 _SHRINK = 0.7  # of the threshold; 0.5 to 0.8 give the same lengths, 0.8 up to a third fewer stages
 _TINY = 1e-9  # of the length: entries below this are rounding

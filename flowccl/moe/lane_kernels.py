@@ -10,7 +10,7 @@ from flowccl.compiled import F64, I32, I64, compiled, inner
 
 @compiled
 def blocks_of(matrix: I64, host_ptr: I64, host_gpu: I64) -> tuple[I64, I32, I64, I32, I64]:
-    """Return the blocks of a byte matrix: pointer per host pair, source, bytes, destination; and bytes per host pair."""
+    """Return the blocks of a matrix: pointer per host pair, source, bytes, destination; and bytes per host pair."""
     hosts = len(host_ptr) - 1
     count = 0
     for s in range(len(matrix)):
@@ -51,9 +51,7 @@ def whole_lanes(share: F64, demand: I64, lane_ptr: I64, unit: int) -> I64:
 
 
 @compiled
-def own_lanes(
-    block_ptr: I64, source: I32, size: I64, lane_ptr: I64, lane_out: I64, demand: I64
-) -> I64:
+def own_lanes(block_ptr: I64, source: I32, size: I64, lane_ptr: I64, lane_out: I64, demand: I64) -> I64:
     """Return the bytes of each lane if every GPU that has a lane to the other host sends what it has."""
     result = np.zeros(len(lane_out), dtype=np.int64)
     for pair in range(len(demand)):
@@ -87,8 +85,9 @@ def assign(
     """Return the segments of the lanes: pointer per lane, and rows (block, offset, bytes, gather, fan-out).
 
     The last two are the pairs that bring the segment to its sender and from its receiver; -1 if there are none, -2 for
-    blocks with several destinations. First, each GPU keeps what it can send itself, the data for the GPU at the other end of its lane before all other
-    data. The rest goes to lanes that still have space, to those that end at its destination first.
+    blocks with several destinations. First, each GPU keeps what it can send itself, the data for the GPU at the other
+    end of its lane before all other data. The rest goes to lanes that still have space, to those that end at its
+    destination first.
     """
     most = len(source) + len(lane_out)
     lane_of, block_of = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -152,16 +151,14 @@ def assign(
 
 @inner
 def _is_for(gpu: int, to_ptr: I64, to: I32, block: int) -> bool:
+    found = False
     for k in range(to_ptr[block], to_ptr[block + 1]):
-        if to[k] == gpu:
-            return True
-    return False
+        found |= to[k] == gpu
+    return found
 
 
 @inner
-def _take(
-    lane: int, block: int, left: I64, room: I64, lane_of: I32, block_of: I32, amount_of: I64, count: int
-) -> int:
+def _take(lane: int, block: int, left: I64, room: I64, lane_of: I32, block_of: I32, amount_of: I64, count: int) -> int:
     """Put as much of a block as possible on a lane."""
     amount = min(left[block], room[lane])
     left[block] -= amount

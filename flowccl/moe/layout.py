@@ -24,10 +24,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """The routes of pairs of GPUs: pair p goes from `src[p]` to `dst[p]` over `path_route[path_ptr[p]:path_ptr[p + 1]]`.
+    """The routes of pairs of GPUs: pair p goes from `src[p]` to `dst[p]` over the routes of its path.
 
-    The pair of GPUs a and b of one host is `slot[a] + place[b]`; behind these come the pairs of the lanes. A path has one
-    route, or several with GPUs of the same host between them; a GPU and itself have none. Route r holds the resources
+    The path is `path_route[path_ptr[p]:path_ptr[p + 1]]`: one route, or several with GPUs of the same host between
+    them; a GPU and itself have none. The pair of GPUs a and b of one host is `slot[a] + place[b]`; behind these come
+    the pairs of the lanes. Route r holds the resources
     `use_resource[use_ptr[r]:use_ptr[r + 1]]`, each later than the start by `use_offset_ps`, and for `use_more_ps`
     longer than the data flows. A resource is a link, or a limit that links share; it has `servers` places, each of
     which serves one message at a time.
@@ -187,8 +188,8 @@ def _check_joined(topology: Topology, lanes: Ints, hosts: int, host_of: Ints) ->
         a, b = divmod(int(np.argmin(joined)), hosts)
         names = [topology.nodes[int(np.flatnonzero(host_of == h)[0])].host or f"gpu {h}" for h in (a, b)]
         raise TopologyError(
-            f"{topology.name}: no GPU of {names[0]} reaches one of {names[1]} without crossing other hosts; the planner "
-            "of alltoallv, dispatch and combine needs that, `flowccl synth --method auto` does not"
+            f"{topology.name}: no GPU of {names[0]} reaches one of {names[1]} without crossing other hosts; the "
+            "planner of alltoallv, dispatch and combine needs that, `flowccl synth --method auto` does not"
         )
 
 
@@ -206,15 +207,14 @@ def _inside(topology: Topology, near: Neighbours, host_of: Ints, route_of: Ints)
         graph = csr_matrix((cost[route[a, b]], (a, b)), route.shape)
         away, before = dijkstra(graph, return_predecessors=True)
         if not np.isfinite(away).all():
-            a, b = (int(k) for k in np.argwhere(~np.isfinite(away))[0])
-            names = [topology.nodes[gpus[k]].name for k in (a, b)]
+            names = [topology.nodes[gpus[k]].name for k in np.argwhere(~np.isfinite(away))[0].tolist()]
             raise TopologyError(f"{topology.name}: {names[0]} does not reach {names[1]} inside its host")
-        for a, b in np.argwhere(~np.eye(len(gpus), dtype=np.bool_)).tolist():
-            walk, at = list[int](), b
-            while at != a:
-                walk.insert(0, int(route[before[a, at], at]))
-                at = int(before[a, at])
-            result[int(gpus[a]), int(gpus[b])] = walk
+        for start, end in np.argwhere(~np.eye(len(gpus), dtype=np.bool_)).tolist():
+            walk, at = list[int](), end
+            while at != start:
+                walk.insert(0, int(route[before[start, at], at]))
+                at = int(before[start, at])
+            result[int(gpus[start]), int(gpus[end])] = walk
     return result
 
 

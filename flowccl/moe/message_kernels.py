@@ -1,8 +1,8 @@
 """Messages inside hosts: data for other GPUs' lanes, data that has crossed, and data that stays in its host.
 
-Data that another GPU sends (`gather`) and data that has crossed (`fan-out`) is collected into messages per pair of GPUs.
-The first messages of a gather and the last ones of a fan-out are small, so that crossing starts early and little is
-left to do when the last byte has crossed.
+Data that another GPU sends (`gather`) and data that has crossed (`fan-out`) is collected into messages per pair of
+GPUs. The first messages of a gather and the last ones of a fan-out are small, so that crossing starts early and little
+is left to do when the last byte has crossed.
 """
 
 import numpy as np
@@ -183,9 +183,7 @@ def _parts(block: int, source: I32, to_ptr: I64, to: I32, slot: I64, place: I64,
 
 
 @compiled
-def in_order(
-    local_key: F64, start: F64, end: F64, needed: I32, last: I32, lead: float, length: float
-) -> I32:
+def in_order(local_key: F64, start: F64, end: F64, needed: I32, last: I32, lead: float, length: float) -> I32:
     """Return all messages sorted by the time that they are planned for, in steps of 1 / 1024 of the length.
 
     Crossing messages are planned from `start` to `end`, gathers `lead` before they are needed, fan-outs when their last
@@ -301,7 +299,7 @@ def place(
 @inner
 def _first_free(free: I64, server_ptr: I64, resource: int) -> int:
     """The server of a resource that is free first."""
-    best = server_ptr[resource]
+    best: int = server_ptr[resource]
     for server in range(best + 1, server_ptr[resource + 1]):
         if free[server] < free[best]:
             best = server

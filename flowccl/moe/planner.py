@@ -39,8 +39,8 @@ class PlanParams:
     stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
     at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
     a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `apart`:
-    plan the data that crosses trunks apart from the other data, and spread it over time. `order`: who sends to whom, in stages
-    of an open shop, to the hosts behind the sender in turn, or to all hosts in rank order.
+    plan the data that crosses trunks apart from the other data, and spread it over time. `order`: who sends to whom, in
+    stages of an open shop, to the hosts behind the sender in turn, or to all hosts in rank order.
     """
 
     balance: bool = True
@@ -78,9 +78,7 @@ class Planner:
         self.layout = layout_of(self.topology)
         self._tables = _tables(self.layout)
 
-    def plan(
-        self, matrix: NDArray[Any], *, params: PlanParams | None = None, previous: Plan | None = None
-    ) -> Plan:
+    def plan(self, matrix: NDArray[Any], *, params: PlanParams | None = None, previous: Plan | None = None) -> Plan:
         """Return a plan of an alltoallv: rank s sends `matrix[s, d]` bytes to rank d; the diagonal does not move.
 
         `previous` is the plan of a similar matrix: its stages are where the new ones start from.
@@ -101,9 +99,10 @@ class Planner:
         gpus = self.topology.num_gpus
         if matrix.shape != (gpus, gpus):
             raise DemandError(f"alltoallv: the byte matrix must be {gpus} x {gpus}, got shape {matrix.shape}")
-        if matrix.dtype.kind not in "iu":
-            if not np.all(np.isfinite(matrix)) or np.any(matrix != np.floor(matrix)):
-                raise DemandError("alltoallv: the byte matrix must contain whole numbers of bytes")
+        if matrix.dtype.kind not in "iu" and not (
+            matrix.dtype.kind == "f" and np.all(np.isfinite(matrix)) and np.all(matrix == np.floor(matrix))
+        ):
+            raise DemandError("alltoallv: the byte matrix must contain whole numbers of bytes")
         if matrix.size and matrix.min() < 0:
             s, d = np.argwhere(matrix < 0)[0]
             raise DemandError(f"alltoallv: entry [{s}][{d}] must be >= 0, got {matrix[s, d]}")
@@ -142,7 +141,7 @@ class Planner:
         )  # fmt: skip
         rows, stages, length = self._rows(lane_bytes, params, previous)
         lane, size, start, end = crossings(*rows, tables.lane_at, lane_bytes, unit)
-        horizon = max(length, tables.local_ps(blocks))
+        horizon = length if length > 0 else float(blocks.bytes.sum()) * tables.slowest_ps
         least = (tables.pair_GBps * (horizon / 1e3 / 1024)).astype(np.int64)
         local = _Local(*locals_of(
             blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.hosts, paths.slot, paths.place,
@@ -337,13 +336,11 @@ class _Tables:
     trunk_use: Ints
     trunk_places: Ints
 
+    slowest_ps: float
+
     def upto(self, count: int) -> Ints:
         """The numbers from 0 to `count`."""
         return self.numbers[: count + 1]
-
-    def local_ps(self, blocks: Blocks) -> float:
-        """An estimate of the time of the data that stays in its host, where it all leaves one GPU."""
-        return 0.0
 
 
 def _tables(layout: Layout) -> _Tables:
@@ -378,4 +375,5 @@ def _tables(layout: Layout) -> _Tables:
         lane,
         use,
         paths.servers[trunks],
+        1000.0 / float(paths.route_GBps.min(initial=np.inf)),
     )

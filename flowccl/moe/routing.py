@@ -24,6 +24,7 @@ MAX_TOKEN_BYTES = 2**24
 """The most bytes of a token: 16 MiB."""
 _MAX_PER_HOST = 62  # GPUs of a host whose sets fit into one integer
 _MAX_EXPERTS = 2**20
+_MAX_FILE_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +64,13 @@ class Placement:
 
 def load_placement(path: str | Path) -> Placement:
     """Return the placement in a JSON file: a list with the rank, or the ranks, of each expert."""
-    rows = read_json(path)
+    rows = read_json(path, _MAX_FILE_BYTES)
     if isinstance(rows, dict):
         rows = rows.get("experts")
     if not isinstance(rows, list) or not rows:
-        raise FileError(f'{path}: must be a list with the rank, or a list of ranks, of each expert, such as [0, 0, [1, 5]]')
+        raise FileError(
+            f"{path}: must be a list with the rank, or a list of ranks, of each expert, such as [0, 0, [1, 5]]"
+        )
     gpus = []
     for expert, row in enumerate(rows):
         ranks = row if isinstance(row, list) else [row]

@@ -85,7 +85,7 @@ class PlannedAllToAll:
         if into.data_ptr() != output.data_ptr():
             output.copy_(into)
         times = (exchanged - begun, planned - exchanged, perf_counter() - begun)
-        self.statistics = CallStatistics(*(1e6 * one for one in times), sent)
+        self.statistics = CallStatistics(1e6 * times[0], 1e6 * times[1], 1e6 * times[2], sent)
 
     def all_to_all(self, outputs: Sequence[Any], tensors: Sequence[Any]) -> None:
         """Send `tensors[d]` to rank d, into its `outputs` of this rank; the tensors may have different sizes."""
@@ -168,10 +168,14 @@ class PlannedAllToAll:
                     buffer = views[0] if len(views) == 1 else import_torch().cat(views)
                     peer = int(table.destination[part[0]])
                     sent[stage, peer] = sent.get((stage, peer), 0) + total
-                    works.append((peer, self._distributed.isend(buffer, self._peer(peer), self._group, message), buffer))
+                    works.append(
+                        (peer, self._distributed.isend(buffer, self._peer(peer), self._group, message), buffer)
+                    )
                 else:
                     buffer, peer = output.new_empty(total), int(table.source[part[0]])
-                    works.append((peer, self._distributed.irecv(buffer, self._peer(peer), self._group, message), buffer))
+                    works.append(
+                        (peer, self._distributed.irecv(buffer, self._peer(peer), self._group, message), buffer)
+                    )
                     arrivals.append((buffer, pieces))
             self._wait(stage, works)
             for buffer, pieces in arrivals:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.topology.builders import both
-from flowccl.topology.topology import Node, Topology
+from flowccl.topology.topology import Link, Node, Topology
 
 
 def random_cluster(rng: np.random.Generator) -> Topology:
@@ -18,7 +18,7 @@ def random_cluster(rng: np.random.Generator) -> Topology:
     meshed, one_switch = bool(rng.random() < 0.4), bool(rng.random() < 0.4)
     switches = [Node(name=f"nvswitch{h}", kind="switch", host=f"host{h}") for h in range(0 if meshed else hosts)]
     network = [Node(name=f"rail{i}", kind="switch") for i in range(1 if one_switch else rails)]
-    links, first = [], 0
+    links, first = list[Link](), 0
     for host, size in enumerate(sizes):
         inside = float(rng.choice([50, 200, 450]))
         for place in range(size):
@@ -46,4 +46,4 @@ def random_matrix(rng: np.random.Generator, gpus: int) -> NDArray[np.int64]:
     matrix = (rng.exponential(1.0, (gpus, gpus)) ** float(rng.choice([0.0, 1.0, 3.0])) * size).astype(np.int64)
     matrix[rng.random((gpus, gpus)) < float(rng.choice([0.0, 0.5, 0.9]))] = 0
     matrix[0, gpus - 1] += 1
-    return matrix
+    return np.asarray(matrix)

@@ -77,7 +77,9 @@ def disagree(rank: int, folder: Path) -> str:
     data = torch.ones(4, dtype=torch.float64 if rank == 1 else torch.float32)
     for sizes in (None, [1, 1, 1, 1]):
         try:
-            planned.all_to_all_single(torch.zeros_like(data), data, sizes, [2, 0, 1, 1] if rank == 1 and sizes else sizes)
+            planned.all_to_all_single(
+                torch.zeros_like(data), data, sizes, [2, 0, 1, 1] if rank == 1 and sizes else sizes
+            )
         except InputError as error:
             messages.append(str(error))
         data = torch.ones(4)
