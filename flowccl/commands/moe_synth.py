@@ -43,6 +43,7 @@ _ROUTING = ("placement", "experts", "token_bytes", "combine_bytes")
 def synth_routed(options: argparse.Namespace, topology: "Topology") -> int:
     """Plan a dispatch or a combine."""
     from flowccl.moe.expert_parallel import CombinePlan
+    from flowccl.moe.hot_experts import expert_changes
     from flowccl.moe.planner import Planner
     from flowccl.moe.routing import Placement, check_token_bytes, dispatch_blocks, load_placement, load_routing
     from flowccl.moe.search import improved, result_of
@@ -67,7 +68,10 @@ def synth_routed(options: argparse.Namespace, topology: "Topology") -> int:
         raise InputError(f"{options.routing}: every token stays on its GPU; there is nothing to plan")
     plan = improved(planner, blocks, options.collective, options.time_limit, options.gap)
     result = result_of(CombinePlan(there.topology, plan) if combine else plan, begun)
-    return _print(options, result)
+    _print(options, result)
+    if not options.json and max(map(len, placement.gpus)) < topology.num_gpus:
+        print_text("\n".join(map(str, expert_changes(planner, routing, placement, size))))
+    return 0
 
 
 def planned_first(options: argparse.Namespace, topology: "Topology", size: int | None) -> "Result | None":
@@ -106,7 +110,7 @@ def planned_first(options: argparse.Namespace, topology: "Topology", size: int |
     return result_of(plan, begun)
 
 
-def _print(options: argparse.Namespace, result: "Result") -> int:
+def _print(options: argparse.Namespace, result: "Result") -> None:
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_result
 
@@ -116,4 +120,3 @@ def _print(options: argparse.Namespace, result: "Result") -> int:
         print(json.dumps(result.to_json() | {"collective": options.collective}))
     else:
         print_text(describe_result(result, options.out))
-    return 0

@@ -12,6 +12,8 @@ from benchmarks.moe_workloads import Shape, routing
 from flowccl.cli import main
 from flowccl.errors import DemandError
 from flowccl.moe.expert_parallel import ExpertParallel
+from flowccl.moe.hot_experts import expert_changes
+from flowccl.moe.planner import Planner
 from flowccl.moe.routing import Placement, dispatch_blocks, load_placement, load_routing
 from flowccl.topology.machines import machine
 from flowccl.verifier.verify import verify
@@ -124,3 +126,11 @@ def test_an_expert_that_no_gpu_has() -> None:
     layer = ExpertParallel(machine("rail:2x2"), Placement.even(4, 4), 100)
     with pytest.raises(DemandError, match="routing: has 1 arrays, the machine has 4 gpus"):
         dispatch_blocks(layer._planner.layout, [np.zeros((1, 1), dtype=np.int64)], layer.placement, 100)
+
+
+def test_copying_a_hot_expert_helps() -> None:
+    planner = Planner(machine("dgx_h100:2"))
+    chosen = [np.zeros((512, 1), dtype=np.int64) for _ in range(16)]
+    changes = expert_changes(planner, chosen, Placement.even(16, 16), 7168)
+    copied = next(change for change in changes if change.words.startswith("copying expert 0 (100.0%"))
+    assert copied.after_us < 0.7 * copied.before_us
