@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from flowccl.result import Result
     from flowccl.topology.topology import Topology
 
-ROUTED = ("dispatch", "combine")
+MOE_COLLECTIVES = ("dispatch", "combine")
 
 
-def is_routed(options: argparse.Namespace) -> bool:
+def is_moe(options: argparse.Namespace) -> bool:
     """Whether the command asks for a dispatch or a combine; refuses options that do not fit."""
     given = [f"--{name.replace('_', '-')}" for name in _ROUTING if getattr(options, name) is not None]
     options.routing = getattr(options, "taccl_routing", None)  # the method taccl has an option of the same name
-    if options.collective not in ROUTED:
+    if options.collective not in MOE_COLLECTIVES:
         if given:
             raise InputError(f"{given[0]}: only for dispatch and combine")
         if options.routing not in (None, "milp", "fast"):
@@ -40,7 +40,7 @@ def is_routed(options: argparse.Namespace) -> bool:
 _ROUTING = ("placement", "experts", "token_bytes", "combine_bytes")
 
 
-def synth_routed(options: argparse.Namespace, topology: "Topology") -> int:
+def synth_moe(options: argparse.Namespace, topology: "Topology") -> int:
     """Plan a dispatch or a combine."""
     from flowccl.moe.expert_parallel import CombinePlan
     from flowccl.moe.hot_experts import expert_changes

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowccl.commands.moe_synth import is_routed, planned_first, synth_routed
+from flowccl.commands.moe_synth import is_moe, planned_first, synth_moe
 from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_writable, machine_with_faults
 from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
 from flowccl.commands.terminal import ProgressLine, print_text
@@ -42,8 +42,8 @@ def _synth(options: argparse.Namespace) -> int:
     if options.machine is None or options.collective is None:
         raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
     topology = machine_with_faults(options.machine, options)
-    if is_routed(options):
-        return synth_routed(options, topology)
+    if is_moe(options):
+        return synth_moe(options, topology)
     size = None if options.size is None else parse_bytes(options.size)
     wanted = _demand_file(options.collective, size)
     if wanted is None and _is_compact(options, topology):

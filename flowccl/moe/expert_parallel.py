@@ -21,35 +21,35 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CombinePlan:
-    """A plan of a combine: the mirror image of `mirrored`, a dispatch on the machine with all links reversed."""
+    """A plan of a combine: the mirror image of `reversed_plan`, a dispatch on the machine with all links reversed."""
 
     topology: Topology
-    mirrored: Plan
+    reversed_plan: Plan
 
     @property
     def finish_us(self) -> float:
         """The last arrival, in microseconds."""
-        return self.mirrored.finish_us
+        return self.reversed_plan.finish_us
 
     @property
     def bound(self) -> Bound:
         """A proved lower bound with its witness, which is that of the dispatch on the reversed machine."""
-        return self.mirrored.bound
+        return self.reversed_plan.bound
 
     @property
     def lower_bound_us(self) -> float:
         """No schedule finishes earlier, in microseconds."""
-        return self.mirrored.lower_bound_us
+        return self.reversed_plan.lower_bound_us
 
     @property
     def gap(self) -> float:
         """How far the completion time is above the lower bound: 0.05 is 5 %."""
-        return self.mirrored.gap
+        return self.reversed_plan.gap
 
     @cached_property
     def demand(self) -> Demand:
         """Every chunk is the reduction of the contributions of the GPUs with experts, wanted by the token's GPU."""
-        there = self.mirrored.demand
+        there = self.reversed_plan.demand
         return replace(
             there,
             source_ptr=there.destination_ptr,
@@ -60,7 +60,7 @@ class CombinePlan:
 
     def schedule(self) -> Schedule:
         """Return the plan as a schedule, for the verifier, pictures and `explain`."""
-        back = reverse(self.mirrored.schedule(), self.demand, reduce=True)
+        back = reverse(self.reversed_plan.schedule(), self.demand, reduce=True)
         return replace(back, topology=self.topology)
 
 

@@ -92,7 +92,7 @@ def assign(
     most = len(source) + len(lane_out)
     lane_of, block_of = np.empty(most, np.int32), np.empty(most, np.int32)
     amount_of = np.empty(most, np.int64)
-    left, room = size.copy(), lane_bytes.copy()
+    left, space = size.copy(), lane_bytes.copy()
     ptr = np.zeros(len(lane_out) + 1, dtype=np.int64)
     from_block, upto_block = np.zeros(len(slot), dtype=np.int64), np.zeros(len(slot), dtype=np.int64)
     count = 0
@@ -111,24 +111,24 @@ def assign(
         for lane in range(first, last):
             u, v = lane_out[lane], lane_in[lane]
             for block in range(from_block[u], upto_block[u]):
-                if left[block] > 0 and room[lane] > 0 and _is_for(v, to_ptr, to, block):
-                    count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
+                if left[block] > 0 and space[lane] > 0 and _is_for(v, to_ptr, to, block):
+                    count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
             for block in range(from_block[u], upto_block[u]):
-                if room[lane] == 0:
+                if space[lane] == 0:
                     break
                 if left[block] > 0:
-                    count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
+                    count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
         lane = first
         for block in range(begin, end):
             if left[block] > 0:
                 for other in range(first, last):
-                    if left[block] > 0 and room[other] > 0 and _is_for(lane_in[other], to_ptr, to, block):
-                        count = _take(other, block, left, room, lane_of, block_of, amount_of, count)
+                    if left[block] > 0 and space[other] > 0 and _is_for(lane_in[other], to_ptr, to, block):
+                        count = _take(other, block, left, space, lane_of, block_of, amount_of, count)
         for block in range(begin, end):
             while left[block] > 0:
-                while room[lane] == 0:
+                while space[lane] == 0:
                     lane += 1
-                count = _take(lane, block, left, room, lane_of, block_of, amount_of, count)
+                count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
         for k in range(before, count):
             ptr[lane_of[k] + 1] += 1
     for lane in range(len(lane_out)):
@@ -158,11 +158,11 @@ def _is_for(gpu: int, to_ptr: I64, to: I32, block: int) -> bool:
 
 
 @inner
-def _take(lane: int, block: int, left: I64, room: I64, lane_of: I32, block_of: I32, amount_of: I64, count: int) -> int:
+def _take(lane: int, block: int, left: I64, space: I64, lane_of: I32, block_of: I32, amount_of: I64, count: int) -> int:
     """Put as much of a block as possible on a lane."""
-    amount = min(left[block], room[lane])
+    amount = min(left[block], space[lane])
     left[block] -= amount
-    room[lane] -= amount
+    space[lane] -= amount
     lane_of[count], block_of[count], amount_of[count] = lane, block, amount
     return count + 1
 

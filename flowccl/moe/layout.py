@@ -83,7 +83,7 @@ class Layout:
 
 @lru_cache(maxsize=8)
 def layout_of(topology: Topology) -> Layout:
-    """Return the layout of a machine; raises TopologyError where its hosts are not joined by lanes."""
+    """Return the layout of a machine; raises TopologyError where its hosts are not connected by lanes."""
     if topology.changes:
         raise TopologyError(f"{topology.name}: the planner needs links whose bandwidth does not change over time")
     near = neighbours(topology, 1)
@@ -98,7 +98,7 @@ def layout_of(topology: Topology) -> Layout:
     route_of = np.full((gpus, gpus), -1, dtype=np.int64)
     route_of[src, end] = near.pair_ptr[:-1][keep]
     lanes = _lanes(host_of, rail_out, rail_in, route_of)
-    _check_joined(topology, lanes, hosts, host_of)
+    _check_connected(topology, lanes, hosts, host_of)
     order = np.argsort(host_of, kind="stable").astype(np.int64)
     host_ptr = np.searchsorted(host_of[order], np.arange(hosts + 1)).astype(np.int64)
     inside = _inside(topology, near, host_of, route_of)
@@ -128,7 +128,7 @@ def _hosts(topology: Topology) -> Ints:
 
 
 def _rails(topology: Topology, host_of: Ints, src: Ints, end: Ints, hops: Ints) -> tuple[Ints, Ints]:
-    """The sending and the receiving GPU of each rail on each host, -1 for none: the GPUs joined by the fewest links."""
+    """The sending and the receiving GPU of each rail on each host, -1 for none; few links join them."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -180,12 +180,12 @@ def _lanes(host_of: Ints, rail_out: Ints, rail_in: Ints, route_of: Ints) -> Ints
     return np.array(sorted(kept.values()), dtype=np.int64).reshape(-1, 5)
 
 
-def _check_joined(topology: Topology, lanes: Ints, hosts: int, host_of: Ints) -> None:
-    joined = np.zeros(hosts * hosts, dtype=np.bool_)
-    joined[lanes[:, 0]] = True
-    joined[np.arange(hosts) * (hosts + 1)] = True
-    if not joined.all():
-        a, b = divmod(int(np.argmin(joined)), hosts)
+def _check_connected(topology: Topology, lanes: Ints, hosts: int, host_of: Ints) -> None:
+    connected = np.zeros(hosts * hosts, dtype=np.bool_)
+    connected[lanes[:, 0]] = True
+    connected[np.arange(hosts) * (hosts + 1)] = True
+    if not connected.all():
+        a, b = divmod(int(np.argmin(connected)), hosts)
         names = [topology.nodes[int(np.flatnonzero(host_of == h)[0])].host or f"gpu {h}" for h in (a, b)]
         raise TopologyError(
             f"{topology.name}: no GPU of {names[0]} reaches one of {names[1]} without crossing other hosts; the "

@@ -25,7 +25,7 @@ KINDS = ("local", "cross", "gather", "fan-out")
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
+class PlanMessages:
     """The messages of a plan: message m carries `bytes[m]` over pair `pair[m]` of the layout.
 
     Those from `first[k]` on are of kind k. The hops `hop_ptr[m]` to `hop_ptr[m + 1] - 1`, one after the other, start at
@@ -84,7 +84,7 @@ class Plan:
     layout: Layout
     collective: str
     blocks: Blocks
-    messages: Messages
+    messages: PlanMessages
     chunks: Chunks
     stages: tuple[Ints, ...] = ()
     runtime: RuntimeProfile | None = None

@@ -12,7 +12,7 @@ from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
 from flowccl.moe.lane_kernels import assign, blocks_of, crossings, cut, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import Layout, layout_of
 from flowccl.moe.message_kernels import fan_outs, gathers, in_order, locals_of, place
-from flowccl.moe.plan import Chunks, Messages, Plan
+from flowccl.moe.plan import Chunks, Plan, PlanMessages
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
 from flowccl.topology.topology import Topology
@@ -38,9 +38,9 @@ class PlanParams:
     `balance`: use the GPUs of a host that have network cards to spare. `residual`: the share of the crossing time that
     stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
     at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
-    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `apart`:
-    plan the data that crosses trunks apart from the other data, and spread it over time. `order`: who sends to whom, in
-    stages of an open shop, to the hosts behind the sender in turn, or to all hosts in rank order.
+    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `in_turn`:
+    the rails send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an open
+    shop, or to the hosts behind the sender one after the other, or to all hosts in rank order.
     """
 
     balance: bool = True
@@ -49,12 +49,12 @@ class PlanParams:
     cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
     lead: float = 1 / 8
     rounds: int = 8
-    apart: bool = False
+    in_turn: bool = False
     order: Order = "stages"
 
 
 FINE = PlanParams()
-FINER = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
+DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
 COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
@@ -116,13 +116,13 @@ class Planner:
     ) -> Plan:
         """The best of the plans worth a try: one where data dominates, else plans with larger messages too."""
         total[self._tables.inside] = 0
-        usual = FINER if self.layout.hosts <= _FEW_HOSTS or self.layout.has_trunks else FINE
+        usual = DENSE if self.layout.hosts <= _FEW_HOSTS or self.layout.has_trunks else FINE
         first = self._plan(blocks, total, collective, params or usual, previous)
         if params is not None:
             return first
         others: list[PlanParams] = [COARSE] if self.topology.has_overheads else []
         if self.layout.has_trunks:
-            others.append(replace(usual, apart=True))
+            others.append(replace(usual, in_turn=True))
         if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
             others += [replace(FINE, order="shifted"), FINE, replace(usual, lead=1 / 2)]
         if first.finish_ps < _SMALL * self._tables.latency_ps:
@@ -169,7 +169,7 @@ class Planner:
             paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps, tables.server_ptr, paths.quick,
             self.topology.num_gpus,
         )  # fmt: skip
-        messages = Messages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
+        messages = PlanMessages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
         chunks = Chunks(block, offset, chunk_bytes, gather, cross, entry_ptr, entry)
         return Plan(layout, collective, blocks, messages, chunks, stages, self.runtime)
 
@@ -186,13 +186,13 @@ class Planner:
 
     def _rows(
         self, lane_bytes: Ints, params: PlanParams, previous: Plan | None
-    ) -> tuple["_Rows", tuple[Ints, ...], float]:
+    ) -> tuple["_StageRows", tuple[Ints, ...], float]:
         """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
         layout, tables, hosts = self.layout, self._tables, self.layout.hosts
         load = np.zeros((layout.rails, hosts * hosts))
         load[layout.lane_rail, tables.lane_key] = lane_bytes * tables.lane_ps
         class_of = np.zeros(layout.rails, dtype=np.int64)
-        if params.apart and layout.has_trunks:
+        if params.in_turn and layout.has_trunks:
             class_of = np.arange(layout.rails)
         elif params.balance and layout.is_even:
             load[0] = load.mean(axis=0)  # rails differ by rounding only
@@ -202,9 +202,9 @@ class Planner:
         seeds = iter(() if previous is None else previous.stages)
         cuts = np.array(params.cuts)
         parts, kept = list[_Part](), list[Ints]()
-        trunk_ps = self._trunk_ps(lane_bytes) if params.apart and layout.has_trunks else 0.0
+        trunk_ps = self._trunk_ps(lane_bytes) if params.in_turn and layout.has_trunks else 0.0
         for rail in chosen.tolist():
-            for share, square in enumerate(self._shares(load[rail].reshape(hosts, hosts), params)):
+            for share, square in enumerate(self._fractions(load[rail].reshape(hosts, hosts), params)):
                 seed = next(seeds, tables.no_stages)
                 if params.order == "stages":
                     receiver, time, length = decompose(square, params.residual, seed, 2 * hosts * hosts + 8)
@@ -212,19 +212,19 @@ class Planner:
                     receiver, time, length = _fixed_order(square, params.order)
                 kept.append(receiver)
                 parts.append(_Part(rail, share, square, receiver, time, length))
-        rows = _rows_of(parts, cuts, layout.rails, trunk_ps, bool(params.apart and layout.has_trunks))
+        rows = _rows_of(parts, cuts, layout.rails, trunk_ps, bool(params.in_turn and layout.has_trunks))
         to, share_of, start, end = (np.concatenate([row[k] for row in rows]) for k in range(4))
         number = np.searchsorted(chosen, [part.rail for part in parts])
         row_class = np.repeat(number, [len(row[0]) for row in rows])
         members = (class_of[None, :] == chosen[:, None]).astype(np.int64)
         order = np.argsort(start, kind="stable")
         return (
-            _Rows(order, row_class, to, share_of, start, end, members), tuple(kept), float(end.max(initial=0.0))
+            _StageRows(order, row_class, to, share_of, start, end, members), tuple(kept), float(end.max(initial=0.0))
         )  # fmt: skip
 
-    def _shares(self, load: Floats, params: PlanParams) -> list[Floats]:
+    def _fractions(self, load: Floats, params: PlanParams) -> list[Floats]:
         """The loads that are decomposed: all, or those over trunks and the others."""
-        if not (params.apart and self.layout.has_trunks):
+        if not (params.in_turn and self.layout.has_trunks):
             return [load]
         over = self._tables.over_trunk
         return [np.where(over, load, 0.0), np.where(over, 0.0, load)]
@@ -255,7 +255,7 @@ def _fixed_order(load: Floats, order: Order) -> tuple[Ints, Floats, float]:
 
 
 class _Part(NamedTuple):
-    """A load matrix of a rail with its stages; `share` 0 crosses trunks where those are planned apart."""
+    """A load matrix of a rail with its stages; `share` 0 crosses trunks where rails take turns on those."""
 
     rail: int
     share: int
@@ -266,14 +266,14 @@ class _Part(NamedTuple):
 
 
 def _rows_of(
-    parts: list["_Part"], cuts: Floats, rails: int, trunk_ps: float, apart: bool
+    parts: list["_Part"], cuts: Floats, rails: int, trunk_ps: float, in_turn: bool
 ) -> list[tuple[Ints, Floats, Floats, Floats]]:
     """The rows of the stages of each part.
 
-    Where the data that crosses trunks is planned apart, each rail sends it at another time: the time until all is done
+    Where rails take turns on trunks, each sends the data that crosses them at another time: the time until all is done
     is a cycle, in which the rails start one after the other. So trunks are used evenly.
     """
-    if not apart:
+    if not in_turn:
         return [stage_rows(part.load, part.receiver, part.time, cuts * part.length) for part in parts]
     result = []
     both = {part.rail: 0.0 for part in parts}
@@ -290,7 +290,7 @@ def _rows_of(
     return result
 
 
-class _Rows(NamedTuple):
+class _StageRows(NamedTuple):
     """The inputs of `crossings`."""
 
     order: Ints

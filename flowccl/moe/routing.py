@@ -98,10 +98,10 @@ def load_routing(path: str | Path, num_gpus: int) -> list[Ints]:
         array = np.load(path)
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise FileError(f"{path}: cannot be read: {error}") from None
-    return routed(array, num_gpus, name)
+    return experts_of(array, num_gpus, name)
 
 
-def routed(array: NDArray[Any], num_gpus: int, name: str = "routing") -> list[Ints]:
+def experts_of(array: NDArray[Any], num_gpus: int, name: str = "routing") -> list[Ints]:
     """Return the experts of the tokens of each GPU from [gpus, tokens, k], or from [tokens, k] divided evenly."""
     if array.ndim == 3 and len(array) == num_gpus:
         return _per_gpu(name, list(array), num_gpus)
@@ -147,7 +147,7 @@ def _parquet(name: str, num_gpus: int) -> list[Ints]:
         raise DemandError(f"{name}: column `indices`: every row must be a list of the same number of experts")
     experts = np.array(rows)
     if "rank" not in table.column_names:
-        return routed(experts, num_gpus, name)
+        return experts_of(experts, num_gpus, name)
     rank = np.array(table.column("rank").to_pylist())
     return _per_gpu(name, [experts[rank == gpu] for gpu in range(num_gpus)], num_gpus)
 

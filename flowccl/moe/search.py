@@ -23,8 +23,8 @@ def variants(has_trunks: bool) -> Iterator[PlanParams]:
     """The parameters that are tried, those that differ most from each other first."""
     for residual, lead in product((0.0, 0.01, 0.03), (1 / 8, 1 / 2, 1 / 32)):
         for pieces, cuts in product((16, 8, 32, 4), _CUTS[::-1]):
-            for apart in (True, False) if has_trunks else (False,):
-                yield replace(FINE, residual=residual, lead=lead, pieces=pieces, cuts=cuts, apart=apart)
+            for in_turn in (True, False) if has_trunks else (False,):
+                yield replace(FINE, residual=residual, lead=lead, pieces=pieces, cuts=cuts, in_turn=in_turn)
 
 
 def improved(
