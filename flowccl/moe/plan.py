@@ -78,7 +78,8 @@ class Chunks:
 class Plan:
     """A plan of one alltoallv or dispatch on a machine.
 
-    `stages` are those between hosts, for each class of rails: the receiving host of each sending host.
+    `stages` are those between hosts, for each class of rails: the receiving host of each sending host. The message
+    costs of `runtime` are overheads of the links of the machine.
     """
 
     layout: Layout
@@ -182,7 +183,6 @@ class Plan:
             np.zeros(len(row), dtype=np.bool_),
             "moe",
             hop.astype(np.int32),
-            self.runtime,
         )
 
 

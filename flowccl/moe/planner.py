@@ -39,8 +39,8 @@ class PlanParams:
     stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
     at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
     a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `in_turn`:
-    the rails send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an open
-    shop, or to the hosts behind the sender one after the other, or to all hosts in rank order.
+    the rails send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an
+    open shop, or to the hosts behind the sender one after the other, or to all hosts in rank order.
     """
 
     balance: bool = True
