@@ -126,7 +126,8 @@ class Planner:
         if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
             others += [replace(FINE, order="shifted"), FINE, replace(usual, lead=1 / 2)]
         if first.finish_ps < _SMALL * self._tables.latency_ps:
-            others += [WHOLE, OWN]
+            alone = replace(FINE, balance=False)
+            others += [WHOLE, OWN, COARSE, alone, replace(alone, order="ranks", residual=0.0)]
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
         return min(plans, key=lambda plan: plan.finish_ps)
 
