@@ -13,7 +13,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import chunk_plan, first_chunks, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.loads import LoadedRoutes
 from flowccl.methods.hierarchical.method import _spread_options, hierarchical
-from flowccl.methods.hierarchical.plans import NoExchangeError, HierarchicalPlanner
+from flowccl.methods.hierarchical.plans import HierarchicalPlanner, NoExchangeError
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.hierarchical.variants import TreeVariant
 from flowccl.methods.registry import load_method
