@@ -14,6 +14,7 @@ NAMES = {
     "collectives": "gaps of auto for all collectives on seven machines",
     "taccl": "finishes and synthesis times of TACCL, compared with taccl, milp and auto",
     "reshard": "weights between layouts, compared with the lower bound and with baselines",
+    "moe": "plans of mixture-of-experts alltoallv: planning time, gaps, baselines",
     "thesis": "fluid optima of DGX A100 clusters, compared with the tables of the thesis",
 }
 

@@ -4,9 +4,11 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowccl.commands.moe_synth import is_moe, planned_first, synth_moe
 from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_writable, machine_with_faults
 from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
 from flowccl.commands.synth_reshard import NAME, check_no_reshard, synth_reshard
@@ -44,6 +46,8 @@ def _synth(options: argparse.Namespace) -> int:
     if options.machine is None or options.collective is None:
         raise InputError("synth needs MACHINE and COLLECTIVE: flowccl synth ndv2:2 allgather --size 1MB")
     topology = machine_with_faults(options.machine, options)
+    if is_moe(options):
+        return synth_moe(options, topology)
     size = None if options.size is None else parse_bytes(options.size)
     wanted = _demand_file(options.collective, size)
     if wanted is None and _is_compact(options, topology):
@@ -57,8 +61,6 @@ def _synth_one(
     """Synthesize one collective or demand; `given` are the options of its method."""
     from flowccl.demand.requested import requested_demand
     from flowccl.plot.picture import check_suffix
-    from flowccl.schedule.files import save_schedule
-    from flowccl.show import describe_result, describe_trade_off
     from flowccl.synthesis import synthesize
 
     _check_late(options.late, topology)
@@ -78,8 +80,12 @@ def _synth_one(
         check_writable(Path(options.out))
     if options.trade_off:
         check_suffix(options.trade_off)
+    first = planned_first(options, topology, size)
+    if first is not None and first.gap <= options.gap:
+        return _report(options, first, size)
     stop = StopSignal()
-    progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
+    limit_s = options.time_limit if first is None else max(options.time_limit - first.synthesis_s, 0.001)
+    progress = ProgressLine(options.quiet or options.verbose, limit_s)
     progress.phase(_LOADING)
     try:
         result = synthesize(
@@ -89,7 +95,7 @@ def _synth_one(
             method=options.method,
             chunks=options.chunks,
             root=options.root,
-            time_limit_s=options.time_limit,
+            time_limit_s=limit_s,
             gap=options.gap,
             lean=options.lean,
             min_chunk_bytes=_min_chunk(options),
@@ -105,6 +111,16 @@ def _synth_one(
         )
     finally:
         progress.clear()
+    if first is not None and first.schedule.finish_ps <= result.schedule.finish_ps:
+        result = replace(first, bound=max(first.bound, result.bound, key=lambda bound: bound.ps))
+    return _report(options, result, size)
+
+
+def _report(options: argparse.Namespace, result: "Result", size: int | None) -> int:
+    """Write and print a result."""
+    from flowccl.schedule.files import save_schedule
+    from flowccl.show import describe_result, describe_trade_off
+
     if options.out is not None:
         save_schedule(result.schedule, options.out)
     planned = result.schedule.demand.size_bytes

@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
   flowccl synth dgx1 allgather --size 1MB --method sccl --chunks 6 --sccl-steps 3 --sccl-rounds 7
   flowccl synth torus:4x4 allreduce --size 1MB --group 0-7 --relay none --late gpu3=20us
   flowccl synth dgx_h100:4 alltoallv --matrix bytes.csv
+  flowccl synth dgx_h100:4 dispatch --routing routing.npy --token-bytes 7168
   flowccl synth torus:4x4 --tenants tenants.json
   flowccl synth dgx_h100:3 reshard --from trainer.json --to engine.json --bucket 256MB --out plan.json
   flowccl synth torus:200x200 allgather --size 1GB --out compact.json.gz
@@ -57,7 +58,7 @@ def add_synth(commands: Commands) -> Parser:
         metavar="COLLECTIVE",
         nargs="?",
         help="allgather, alltoall, alltoallv, broadcast, scatter, gather, reduce, reduce_scatter, allreduce, "
-        "reshard (see below), or a demand file (.json)",
+        "dispatch, combine, reshard (see below), or a demand file (.json)",
     )
     synth.add_argument(
         "--size", metavar="SIZE", help="buffer size as nccl-tests counts it, e.g. 1MB (10^6 bytes) or 1MiB (2^20)"
@@ -168,6 +169,14 @@ def _add_groups(synth: Parser) -> None:
         help="the data of this GPU is available only after this time, e.g. gpu3=20us; repeat for several GPUs",
     )
     group.add_argument("--matrix", metavar="FILE", help="for alltoallv: bytes from each rank to each rank, JSON or CSV")
+    group.add_argument(
+        "--placement", metavar="FILE", help="rank or ranks of each expert, a JSON list (default: even, in rank order)"
+    )
+    group.add_argument("--experts", metavar="N", type=positive, help="number of experts, without --placement")
+    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token to the experts, with its scales")
+    group.add_argument(
+        "--combine-bytes", metavar="SIZE", help="bytes of a token on the way back (default: as --token-bytes)"
+    )
     group.add_argument("--tenants", metavar="FILE", help="a JSON list of demands that share the machine; no COLLECTIVE")
 
 
@@ -227,7 +236,9 @@ def _add_taccl(synth: Parser) -> dict[str, str]:
 
     add("--sketch", "sketch", "sketch file of flowccl or TACCL (default: derived from the machine)", metavar="FILE")
     stages = ("milp", "fast")
-    add("--routing", "routing", "MILP, or shortest paths one by one (default: milp)", choices=stages)
+    words = "milp, or fast: shortest paths one by one (default: milp); for dispatch and combine the file with the "
+    words += "experts of each token, npy, npz or parquet"
+    add("--routing", "routing", words, metavar="{milp,fast} or FILE")
     add("--contiguity", "contiguity", "MILP, or merging messages one by one (default: milp)", choices=stages)
     limit = {"metavar": "SECONDS", "type": seconds}
     add("--routing-limit", "routing_limit_s", "time limit of routing (default: half of --time-limit)", **limit)

@@ -89,9 +89,7 @@ def test_a_gpu_without_a_nic_sends_through_the_others_of_its_host(reduced):
 @pytest.fixture(scope="module")
 def switched():
     """An in-network plan: each GPU of a host owns a part of the data, whose chunks are one message."""
-    return synthesize(
-        machine("dgx_h100:2"), "allreduce", 1_024_000, method="in-network", chunks=1, steps=1
-    ).schedule
+    return synthesize(machine("dgx_h100:2"), "allreduce", 1_024_000, method="in-network", chunks=1, steps=1).schedule
 
 
 @pytest.fixture(scope="module")

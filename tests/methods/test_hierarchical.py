@@ -13,7 +13,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import chunk_plan, first_chunks, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.loads import LoadedRoutes
 from flowccl.methods.hierarchical.method import _spread_options, hierarchical
-from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
+from flowccl.methods.hierarchical.plans import HierarchicalPlanner, NoExchangeError
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.hierarchical.variants import TreeVariant
 from flowccl.methods.registry import load_method
@@ -281,7 +281,7 @@ def test_one_plan_serves_all_numbers_of_chunks():
 def test_uneven_groups_have_no_exchange_in_stages():
     topology = leaf_and_spine()
     labels = (tuple(rank // 16 for rank in range(32)), tuple(min(rank // 8, 2) for rank in range(32)))
-    planner = Planner(topology, collective("allreduce", 32, 1_000_000), TreeShape(labels, "stages"))
+    planner = HierarchicalPlanner(topology, collective("allreduce", 32, 1_000_000), TreeShape(labels, "stages"))
     with pytest.raises(NoExchangeError):
         planner.plan(1)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowccl.adapters.reversal import sorted_links
 from flowccl.demand.demand import Demand
-from flowccl.methods.hierarchical.plans import NoExchangeError, Planner
+from flowccl.methods.hierarchical.plans import HierarchicalPlanner, NoExchangeError
 from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.hierarchical.variants import TreeVariant
@@ -34,7 +34,7 @@ _PLANNED_CHUNKS = 1 << 10  # of all blocks, that are planned one by one however 
 class PlannedBlocks(NamedTuple):
     """The planner of a demand, the load of each link with one chunk per block, and which links are overloaded."""
 
-    planner: Planner
+    planner: HierarchicalPlanner
     load_ps: NDArray[np.float64]
     overloaded: NDArray[np.bool_]
 
@@ -99,9 +99,9 @@ def _along_rails(problem: Problem, variant: TreeVariant, labels: Labels) -> Plan
 
 def _planner(
     problem: Problem, variant: TreeVariant, labels: Labels, overloaded: NDArray[np.bool_] | None = None
-) -> Planner:
+) -> HierarchicalPlanner:
     shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.near_roots)
-    return Planner(problem.topology, problem.demand, shape, overloaded)
+    return HierarchicalPlanner(problem.topology, problem.demand, shape, overloaded)
 
 
 def chunk_plan(problem: Problem, planned: PlannedBlocks, count: int) -> TransferPlan:

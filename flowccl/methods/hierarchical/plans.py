@@ -28,7 +28,7 @@ _OVERLOADED = 1.5  # load over the mean load of links like it; whole chunks make
 
 
 @dataclass(eq=False)
-class Planner:
+class HierarchicalPlanner:
     """Plans chunk after chunk: a chunk with one source, or with the same sources and destinations.
 
     `demand` has one chunk per block. The plan of more chunks of every block is that of fewer, and then goes on by the

@@ -1,0 +1,380 @@
+"""The planner: from a byte matrix, or from blocks with several destinations, to a plan in milliseconds."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import DemandError, InputError
+from flowccl.moe.blocks import Blocks
+from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
+from flowccl.moe.lane_kernels import assign, blocks_of, crossings, cut, own_lanes, same_rails, whole_lanes
+from flowccl.moe.layout import Layout, layout_of
+from flowccl.moe.message_kernels import fan_outs, gathers, in_order, locals_of, place
+from flowccl.moe.plan import Chunks, Plan, PlanMessages
+from flowccl.runtimes.machine import on_runtime
+from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
+from flowccl.topology.topology import Topology
+
+Ints = NDArray[np.int64]
+Ints32 = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+MAX_BYTES = 2**50
+"""The most bytes of a matrix: times in picoseconds stay far below 2^63."""
+_FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few that they are divided more often
+_GOOD = 0.02  # with few hosts, a plan with a larger gap is compared with others
+_SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
+
+
+Order = Literal["stages", "shifted", "ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParams:
+    """How a plan is made.
+
+    `balance`: use the GPUs of a host that have network cards to spare. `residual`: the share of the crossing time that
+    stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
+    at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
+    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `in_turn`:
+    the rails send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an
+    open shop, or to the hosts behind the sender one after the other, or to all hosts in rank order.
+    """
+
+    balance: bool = True
+    residual: float = 0.01
+    pieces: int = 8
+    cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
+    lead: float = 1 / 8
+    rounds: int = 8
+    in_turn: bool = False
+    order: Order = "stages"
+
+
+FINE = PlanParams()
+DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
+COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
+WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
+OWN = replace(WHOLE, balance=False)
+
+
+class Planner:
+    """Plans alltoallv and dispatch on one machine.
+
+    The first plan of a process compiles the planner's loops, or loads them. Equal inputs give equal plans, on every
+    computer.
+    """
+
+    def __init__(self, topology: Topology, *, runtime: str | RuntimeProfile = "ideal", unit_bytes: int = 1) -> None:
+        """Prepare plans for a machine; chunks are multiples of `unit_bytes` where the entries of the matrix are."""
+        if unit_bytes < 1:
+            raise InputError(f"unit_bytes must be at least 1, got {unit_bytes}")
+        profile = runtime_profile(runtime) if isinstance(runtime, str) else runtime
+        self.runtime = None if profile.is_ideal else profile
+        self.topology = on_runtime(topology, profile)
+        self.unit_bytes = unit_bytes
+        self.layout = layout_of(self.topology)
+        self._tables = _tables(self.layout)
+
+    def plan(self, matrix: NDArray[Any], *, params: PlanParams | None = None, previous: Plan | None = None) -> Plan:
+        """Return a plan of an alltoallv: rank s sends `matrix[s, d]` bytes to rank d; the diagonal does not move.
+
+        `previous` is the plan of a similar matrix: its stages are where the new ones start from.
+        """
+        checked = self._checked(matrix)
+        ptr, source, size, to, total = blocks_of(checked, self.layout.host_ptr, self.layout.host_gpu)
+        blocks = Blocks(ptr, source, size, self._tables.upto(len(to)), to)
+        return self._best(blocks, total, "alltoallv", params, previous)
+
+    def plan_blocks(
+        self, blocks: Blocks, collective: str, *, params: PlanParams | None = None, previous: Plan | None = None
+    ) -> Plan:
+        """Return a plan of blocks, which may have several destinations in one host."""
+        before = np.concatenate(([0], np.cumsum(blocks.bytes))).astype(np.int64)
+        return self._best(blocks, before[blocks.ptr[1:]] - before[blocks.ptr[:-1]], collective, params, previous)
+
+    def _checked(self, matrix: NDArray[Any]) -> Ints:
+        gpus = self.topology.num_gpus
+        if matrix.shape != (gpus, gpus):
+            raise DemandError(f"alltoallv: the byte matrix must be {gpus} x {gpus}, got shape {matrix.shape}")
+        if matrix.dtype.kind not in "iu" and not (
+            matrix.dtype.kind == "f" and np.all(np.isfinite(matrix)) and np.all(matrix == np.floor(matrix))
+        ):
+            raise DemandError("alltoallv: the byte matrix must contain whole numbers of bytes")
+        if matrix.size and matrix.min() < 0:
+            s, d = np.argwhere(matrix < 0)[0]
+            raise DemandError(f"alltoallv: entry [{s}][{d}] must be >= 0, got {matrix[s, d]}")
+        if matrix.size and int(matrix.max()) * gpus > MAX_BYTES:
+            s, d = np.argwhere(matrix == matrix.max())[0]
+            raise DemandError(f"alltoallv: entry [{s}][{d}] is too large, got {matrix[s, d]}")
+        return np.ascontiguousarray(matrix, dtype=np.int64)
+
+    def _best(
+        self, blocks: Blocks, total: Ints, collective: str, params: PlanParams | None, previous: Plan | None
+    ) -> Plan:
+        """The best of the plans worth a try: one where data dominates, else plans with larger messages too."""
+        total[self._tables.inside] = 0
+        usual = DENSE if self.layout.hosts <= _FEW_HOSTS or self.layout.has_trunks else FINE
+        first = self._plan(blocks, total, collective, params or usual, previous)
+        if params is not None:
+            return first
+        others: list[PlanParams] = [COARSE] if self.topology.has_overheads else []
+        if self.layout.has_trunks:
+            others.append(replace(usual, in_turn=True))
+        if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
+            others += [replace(FINE, order="shifted"), FINE, replace(usual, lead=1 / 2)]
+        if first.finish_ps < _SMALL * self._tables.latency_ps:
+            alone = replace(FINE, balance=False)
+            others += [WHOLE, OWN, COARSE, alone, replace(alone, order="ranks", residual=0.0)]
+        plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
+        return min(plans, key=lambda plan: plan.finish_ps)
+
+    def _plan(self, blocks: Blocks, total: Ints, collective: str, params: PlanParams, previous: Plan | None) -> Plan:
+        """The plan with some parameters; `total` are the bytes between every two hosts."""
+        layout, tables, paths, unit = self.layout, self._tables, self.layout.paths, self.unit_bytes
+        pairs, pieces = len(paths.src), params.pieces
+        lane_bytes = self._lane_bytes(blocks, total, params)
+        segments = assign(
+            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to,
+            layout.lane_ptr, tables.lane_out, tables.lane_in, lane_bytes, paths.slot, paths.place,
+        )  # fmt: skip
+        rows, stages, length = self._rows(lane_bytes, params, previous)
+        lane, size, start, end = crossings(*rows, tables.lane_at, lane_bytes, unit)
+        horizon = length if length > 0 else float(blocks.bytes.sum()) * tables.slowest_ps
+        least = (tables.pair_GBps * (horizon / 1e3 / 1024)).astype(np.int64)
+        local = _Local(*locals_of(
+            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.hosts, paths.slot, paths.place,
+            pairs, least * 16, pieces, unit,
+        ))  # fmt: skip
+        begin, own, upto, block, offset, chunk_bytes, gather, cross, entry_ptr, entry, gathered, fanned = cut(
+            *segments, lane, size, blocks.to_ptr, blocks.to, tables.lane_in,
+            paths.slot, paths.place, pairs, len(local.pair), local[:5],
+        )  # fmt: skip
+        count = len(local.pair) + len(lane)
+        gather_pair, gather_bytes, needed = gathers(own, upto, chunk_bytes, gather, gathered, pieces, least, count)
+        fan_pair, fan_bytes, last = fan_outs(
+            begin, upto, chunk_bytes, entry_ptr, entry, fanned, pieces, least, count + len(gather_pair)
+        )
+        around = paths.place[paths.dst[local.pair]] - paths.place[paths.src[local.pair]]
+        local_key = (local.part + (around % tables.most) / tables.most) * (horizon / pieces)
+        order = in_order(local_key, start, end, needed, last, params.lead * length, horizon)
+        sizes = (len(local.pair), len(lane), len(gather_pair), len(fan_pair))
+        first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        pair = np.concatenate((local.pair, layout.lane_pair[lane].astype(np.int32), gather_pair, fan_pair))
+        message_bytes = np.concatenate((local.bytes, size, gather_bytes, fan_bytes))
+        hop_ptr, hop_start, arrival = place(
+            order, first, pair, message_bytes, own, upto, gather, last, paths.dst, paths.path_ptr, paths.path_route,
+            paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps, paths.route_overhead_GBps,
+            paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps, tables.server_ptr, paths.quick,
+            self.topology.num_gpus,
+        )  # fmt: skip
+        messages = PlanMessages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
+        chunks = Chunks(block, offset, chunk_bytes, gather, cross, entry_ptr, entry)
+        return Plan(layout, collective, blocks, messages, chunks, stages, self.runtime)
+
+    def _lane_bytes(self, blocks: Blocks, total: Ints, params: PlanParams) -> Ints:
+        """The bytes of each lane."""
+        layout, tables = self.layout, self._tables
+        if not params.balance:
+            return own_lanes(blocks.ptr, blocks.source, blocks.bytes, layout.lane_ptr, tables.lane_out, total)
+        share = split_lanes(
+            total.astype(np.float64), layout.lane_ptr, tables.lane_out, tables.lane_in, tables.lane_ps,
+            layout.lane_weight, self.topology.num_gpus, 0 if layout.is_even else params.rounds,
+        )  # fmt: skip
+        return whole_lanes(share, total, layout.lane_ptr, self.unit_bytes)
+
+    def _rows(
+        self, lane_bytes: Ints, params: PlanParams, previous: Plan | None
+    ) -> tuple["_StageRows", tuple[Ints, ...], float]:
+        """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
+        layout, tables, hosts = self.layout, self._tables, self.layout.hosts
+        load = np.zeros((layout.rails, hosts * hosts))
+        load[layout.lane_rail, tables.lane_key] = lane_bytes * tables.lane_ps
+        class_of = np.zeros(layout.rails, dtype=np.int64)
+        if params.in_turn and layout.has_trunks:
+            class_of = np.arange(layout.rails)
+        elif params.balance and layout.is_even:
+            load[0] = load.mean(axis=0)  # rails differ by rounding only
+        else:
+            class_of = same_rails(load)
+        chosen = np.unique(class_of)
+        seeds = iter(() if previous is None else previous.stages)
+        cuts = np.array(params.cuts)
+        parts, kept = list[_Part](), list[Ints]()
+        trunk_ps = self._trunk_ps(lane_bytes) if params.in_turn and layout.has_trunks else 0.0
+        for rail in chosen.tolist():
+            for share, square in enumerate(self._fractions(load[rail].reshape(hosts, hosts), params)):
+                seed = next(seeds, tables.no_stages)
+                if params.order == "stages":
+                    receiver, time, length = decompose(square, params.residual, seed, 2 * hosts * hosts + 8)
+                else:
+                    receiver, time, length = _fixed_order(square, params.order)
+                kept.append(receiver)
+                parts.append(_Part(rail, share, square, receiver, time, length))
+        rows = _rows_of(parts, cuts, layout.rails, trunk_ps, bool(params.in_turn and layout.has_trunks))
+        to, share_of, start, end = (np.concatenate([row[k] for row in rows]) for k in range(4))
+        number = np.searchsorted(chosen, [part.rail for part in parts])
+        row_class = np.repeat(number, [len(row[0]) for row in rows])
+        members = (class_of[None, :] == chosen[:, None]).astype(np.int64)
+        order = np.argsort(start, kind="stable")
+        return (
+            _StageRows(order, row_class, to, share_of, start, end, members), tuple(kept), float(end.max(initial=0.0))
+        )  # fmt: skip
+
+    def _fractions(self, load: Floats, params: PlanParams) -> list[Floats]:
+        """The loads that are decomposed: all, or those over trunks and the others."""
+        if not (params.in_turn and self.layout.has_trunks):
+            return [load]
+        over = self._tables.over_trunk
+        return [np.where(over, load, 0.0), np.where(over, 0.0, load)]
+
+    def _trunk_ps(self, lane_bytes: Ints) -> float:
+        """The time that the most loaded trunk needs."""
+        tables = self._tables
+        busy = np.bincount(tables.trunk_use, (lane_bytes * tables.lane_ps)[tables.trunk_lane], len(tables.trunk_places))
+        return float((busy / tables.trunk_places).max(initial=0.0))
+
+    def trunk_ps(self, host_pair: Ints, busy_ps: Floats) -> float:
+        """Return the time of the most loaded trunk if every lane of some host pairs is busy for some time."""
+        tables = self._tables
+        every = np.zeros(self.layout.hosts**2)
+        every[host_pair] = busy_ps
+        load = np.bincount(tables.trunk_use, every[tables.lane_key[tables.trunk_lane]], len(tables.trunk_places))
+        return float((load / tables.trunk_places).max(initial=0.0))
+
+
+def _fixed_order(load: Floats, order: Order) -> tuple[Ints, Floats, float]:
+    """Stages in which every host sends all that it has for the next host, or for the host of that rank."""
+    hosts = np.arange(len(load))
+    receiver = np.repeat(hosts[:, None], len(hosts), axis=1)
+    if order == "shifted":
+        receiver = (hosts[None, :] + hosts[:, None] + 1) % len(hosts)
+    time = load[hosts[None, :], receiver].max(axis=1)
+    return receiver, time, float(time.sum())
+
+
+class _Part(NamedTuple):
+    """A load matrix of a rail with its stages; `share` 0 crosses trunks where rails take turns on those."""
+
+    rail: int
+    share: int
+    load: Floats
+    receiver: Ints
+    time: Floats
+    length: float
+
+
+def _rows_of(
+    parts: list["_Part"], cuts: Floats, rails: int, trunk_ps: float, in_turn: bool
+) -> list[tuple[Ints, Floats, Floats, Floats]]:
+    """The rows of the stages of each part.
+
+    Where rails take turns on trunks, each sends the data that crosses them at another time: the time until all is done
+    is a cycle, in which the rails start one after the other. So trunks are used evenly.
+    """
+    if not in_turn:
+        return [stage_rows(part.load, part.receiver, part.time, cuts * part.length) for part in parts]
+    result = []
+    both = {part.rail: 0.0 for part in parts}
+    for part in parts:
+        both[part.rail] += part.length
+    cycle = max(trunk_ps, *both.values())
+    first = {part.rail: part.length for part in parts if part.share == 0}
+    for part in parts:
+        begin = part.rail / rails * cycle + (first[part.rail] if part.share else 0.0)
+        wrap = cycle - begin if begin < cycle else 2 * cycle - begin
+        to, share, start, end = stage_rows(part.load, part.receiver, part.time, np.append(cuts * part.length, wrap))
+        late = np.floor((begin + start) / cycle + 1e-9) * cycle
+        result.append((to, share, begin + start - late, begin + end - late))
+    return result
+
+
+class _StageRows(NamedTuple):
+    """The inputs of `crossings`."""
+
+    order: Ints
+    row_class: Ints
+    to: Ints
+    share: Floats
+    start: Floats
+    end: Floats
+    class_rails: Ints
+
+
+class _Local(NamedTuple):
+    """The outputs of `locals_of`."""
+
+    block: Ints32
+    offset: Ints
+    size: Ints
+    entry_ptr: Ints
+    entry: Ints32
+    pair: Ints32
+    bytes: Ints
+    part: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """What is the same for all plans of a machine."""
+
+    lane_out: Ints
+    lane_in: Ints
+    lane_ps: Floats
+    lane_key: Ints
+    lane_at: Ints
+    inside: Ints
+    server_ptr: Ints
+    pair_GBps: Floats
+    most: int
+    no_stages: Ints
+    latency_ps: float
+    numbers: Ints
+    over_trunk: NDArray[np.bool_]
+    trunk_lane: Ints
+    trunk_use: Ints
+    trunk_places: Ints
+
+    slowest_ps: float
+
+    def upto(self, count: int) -> Ints:
+        """The numbers from 0 to `count`."""
+        return self.numbers[: count + 1]
+
+
+def _tables(layout: Layout) -> _Tables:
+    paths, hosts = layout.paths, layout.hosts
+    lane_key = np.repeat(np.arange(hosts * hosts), np.diff(layout.lane_ptr))
+    lane_at = np.full((layout.rails, hosts * hosts), -1, dtype=np.int64)
+    lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
+    rate = np.zeros(len(paths.src))
+    has = np.flatnonzero(np.diff(paths.path_ptr))
+    trunks = np.flatnonzero(paths.servers > 1)
+    route = paths.path_route[paths.path_ptr[layout.lane_pair]]
+    uses = [paths.use_resource[paths.use_ptr[r] : paths.use_ptr[r + 1]] for r in route.tolist()]
+    shared = [(lane, int(np.searchsorted(trunks, k))) for lane, row in enumerate(uses) for k in row if k in trunks]
+    lane, use = np.array(shared, dtype=np.int64).reshape(-1, 2).T
+    over = np.zeros(hosts * hosts, dtype=np.bool_)
+    over[lane_key[lane]] = True
+    rate[has] = paths.route_GBps[paths.path_route[paths.path_ptr[has]]]
+    return _Tables(
+        paths.src[layout.lane_pair],
+        paths.dst[layout.lane_pair],
+        1000.0 / rate[layout.lane_pair],
+        lane_key,
+        lane_at,
+        np.arange(hosts) * (hosts + 1),
+        np.concatenate(([0], np.cumsum(paths.servers))).astype(np.int64),
+        rate,
+        int(np.diff(layout.host_ptr).max()),
+        np.zeros((0, hosts), dtype=np.int64),
+        float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),
+        np.arange(layout.topology.num_gpus**2 + 1),
+        over.reshape(hosts, hosts),
+        lane,
+        use,
+        paths.servers[trunks],
+        1000.0 / float(paths.route_GBps.min(initial=np.inf)),
+    )
