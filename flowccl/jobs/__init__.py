@@ -1,0 +1,1 @@
+"""Logs of real jobs: readers of many formats, one table of calls, and the audit of a job on a machine."""
