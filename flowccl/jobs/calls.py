@@ -210,4 +210,5 @@ def concatenated(tables: Sequence[Calls]) -> Calls:
 def _renumbered(column: NDArray[Any], own: Iterable[Hashable], every: dict[Hashable, int]) -> NDArray[np.int64]:
     """The column with the numbers that its values have in the table of all files."""
     places = np.array([every.setdefault(value, len(every)) for value in own] + [UNKNOWN], dtype=np.int64)
-    return places[column]  # -1, unknown, is the last place
+    found: NDArray[np.int64] = places[column]  # -1, unknown, is the last place
+    return found

@@ -69,7 +69,7 @@ def read(path: Path) -> Calls:
 
 
 def _fields(parts: list[str]) -> dict[str, str]:
-    return dict(part.split("=", 1) for part in parts if "=" in part)  # type: ignore[misc]
+    return dict(part.split("=", 1) for part in parts if "=" in part)
 
 
 def _communicator(state: _State, what: str, fields: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ process has the rank of the job that it has there; a smaller communicator has th
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def _of_seat(seat: Seat, members: dict[int, int], notes: dict[str, None]) -> Gro
 def _from_some(seat: Seat, members: dict[int, int], notes: dict[str, None]) -> Group:
     """A communicator of which some members are known: an even stride is continued, else the first ranks are taken."""
     known = sorted(members.items())
-    strides = {(b - a) // (j - i) for (i, a), (j, b) in zip(known, known[1:], strict=False) if (b - a) % (j - i) == 0}
+    strides = {(b - a) // (j - i) for (i, a), (j, b) in pairwise(known) if (b - a) % (j - i) == 0}
     notes[_words(seat.size)] = None
     if len(known) > 1 and len(strides) == 1 and (stride := strides.pop()) > 0:
         first = known[0][1] - known[0][0] * stride
@@ -106,4 +107,3 @@ def _assumed(group: Group, notes: dict[str, None]) -> Group:
 
 def _words(size: int) -> str:
     return f"the logs do not say which ranks a group of {size} has: the first ones are assumed, or those in between"
-

@@ -115,7 +115,7 @@ def _add_operation(table: CallsBuilder, node: dict[str, Any], groups: Groups, ra
         table.skipped["the sizes or types of the tensors are missing"] += 1
         return
     two = len(counts) > 1
-    out_bytes, in_bytes = ((counts + counts if not two else counts)[:2] if counts else (0, 0))
+    out_bytes, in_bytes = (counts + counts if not two else counts)[:2] if counts else (0, 0)
     out_bytes, in_bytes = out_bytes * (element or 1), in_bytes * (element or 1)
     lists = [found for value in values if isinstance(value, list) and (found := integers(value))]
     sent = proportional(in_bytes, lists[-1]) if collective == "alltoall" and len(lists) >= 2 else ()

@@ -65,10 +65,8 @@ def _dump(path: Path) -> dict[str, Any]:
     try:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        if data.lstrip()[:1] == b"{":
-            value = json.loads(data)
-        else:
-            value = PlainUnpickler(BytesIO(data)).load()
+        is_json = data.lstrip()[:1] == b"{"
+        value = json.loads(data) if is_json else PlainUnpickler(BytesIO(data)).load()
     except pickle.UnpicklingError as error:
         raise FileError(f"{path}: the pickle was refused: {error}") from None
     except (ValueError, EOFError, zlib.error, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -146,6 +144,6 @@ def _bytes(entry: dict[str, Any], side: str) -> tuple[int, str]:
 def _size(collective: str, in_bytes: int, out_bytes: int) -> int:
     """The size of a group of which only the name is known, where the tensors tell it; 0 is unknown."""
     small, large = sorted((in_bytes, out_bytes))
-    if collective in ("allgather", "reduce_scatter") and 0 < small and large % small == 0:
+    if collective in ("allgather", "reduce_scatter") and small > 0 and large % small == 0:
         return large // small
     return 0

@@ -33,9 +33,7 @@ def groups_of_threads(
 def _in_order(shown: Sequence[set[int]], groups: Sequence[Group]) -> list[Group | None]:
     """The group of each cluster: the only assignment in order that fits the sizes, else only what all of them share."""
     fits = _assignments(tuple(shown), tuple(groups), 0)
-    return [
-        next(iter(options)) if len(options := {one[at] for one in fits}) == 1 else None for at in range(len(shown))
-    ]
+    return [next(iter(options)) if len(options := {one[at] for one in fits}) == 1 else None for at in range(len(shown))]
 
 
 def _assignments(shown: tuple[set[int], ...], groups: tuple[Group, ...], depth: int) -> list[tuple[Group, ...]]:

@@ -54,7 +54,7 @@ def _call(table: CallsBuilder, line: str, seats: dict[tuple[str, str], tuple[str
     if found is None:
         table.skipped[f"{DAMAGED} line of a call"] += 1
         return
-    host, pid, name, sequence, count, kind, _, root, address, size = found.groups()
+    host, pid, name, sequence, count, kind, _, _, address, size = found.groups()
     collective = collective_of(name)
     dtype = NCCL_TYPES[int(kind)] if len(kind) < 3 and int(kind) < len(NCCL_TYPES) else ""
     element = bytes_of_type(dtype)

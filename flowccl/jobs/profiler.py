@@ -119,9 +119,11 @@ def _operation_of(name: str, collective: str, facts: dict[str, Any], start: int)
     tensors = [elements(item) for item in dims if isinstance(item, list) and item]
     counts = [count for count in tensors if count >= 0]
     numbers = [found for value in values if (found := whole(value, -2)) != -2]
-    lists = [found for value in values if isinstance(value, str) and (found := integers(value)) and "[" in value]
+    lists = [parts for value in values if isinstance(value, str) and "[" in value and (parts := integers(value))]
     two = len(counts) > 1 and collective in ("allgather", "reduce_scatter", "alltoall", "gather", "scatter")
-    out_bytes, in_bytes = (counts[0] * element, counts[1] * element) if two else (max(counts, default=-1) * element,) * 2
+    out_bytes, in_bytes = (
+        (counts[0] * element, counts[1] * element) if two else (max(counts, default=-1) * element,) * 2
+    )
     splits = proportional(in_bytes, lists[1]) if collective == "alltoall" and len(lists) == 2 else ()
     root = numbers[0] if collective in ("broadcast", "reduce", "gather", "scatter") and numbers else -1
     peer = numbers[0] if collective == "send" and numbers else -1

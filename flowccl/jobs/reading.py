@@ -85,7 +85,7 @@ def read_logs(
 def read_file(path: Path, format: str | None = None) -> Calls:
     """Return the calls of a file, in a given format or in the one that it looks like."""
     if format is not None:
-        reader = next((reader for reader in READERS if reader.FORMAT == format), None)
+        reader = next((reader for reader in READERS if format == reader.FORMAT), None)
         if reader is None:
             raise InputError(f"unknown format {format!r}; known are {', '.join(known.FORMAT for known in READERS)}")
         return reader.read(path)
