@@ -95,22 +95,8 @@ class _Parsers:
         commands = self.whole.add_subparsers(
             title="commands", required=True, metavar="COMMAND", dest="command", prog="flowccl"
         )
-        modules = (
-            synth,
-            look,
-            explain,
-            report,
-            compare,
-            advise,
-            audit,
-            catalog,
-            replan,
-            run,
-            profile,
-            importing,
-            export,
-        )
-        for module in modules:
+        first = (synth, look, explain, report, compare, advise, audit)
+        for module in (*first, catalog, replan, run, profile, importing, export):
             module.add(commands)
         self.of_command: dict[str, Parser] = dict(commands.choices)
 

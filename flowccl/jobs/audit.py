@@ -1,97 +1,24 @@
 """The audit of a job: what every kind of calls took, could take, and what a plan would save."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flowccl.jobs.calls import Calls
-from flowccl.jobs.evaluate import Evaluator, Limit_us, Plan
+from flowccl.jobs.evaluate import Evaluator
 from flowccl.jobs.kinds import Kind, kinds_of, simultaneous, window_ns
 from flowccl.jobs.matching import MatchedCalls, matched
 from flowccl.jobs.placing import placed_group
+from flowccl.jobs.rows import AuditRow
 from flowccl.jobs.steps import Exposure, Steps, exposure, steps_of
+from flowccl.jobs.suspects import NO_SUSPICION, Suspicion, suspicion
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
 
 SEARCHED = 20
 """The kinds of calls for which plans are searched by default: those with the largest possible gain."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRow:
-    """A kind of calls: what it took, what NCCL's model, the best plan and the hardware say, all in us.
-
-    `bound` is that of a call which has the machine to itself. `together` is the bound of all calls of disjoint groups
-    that run at the same time, and `window_us` what these took. `calls_per_step` may be a fraction.
-    """
-
-    kind: Kind
-    gpus: tuple[int, ...]
-    calls_per_step: float
-    share: float
-    measured_us: float | None
-    waiting_us: float
-    library_us: float | None
-    bound: Limit_us | None
-    plan: Plan | None = None
-    groups_together: int = 1
-    together: Limit_us | None = None
-    window_us: float = 0.0
-
-    @property
-    def bound_us(self) -> float | None:
-        """What the hardware allows: the bound alone, or the part of the common bound of simultaneous calls."""
-        if self.bound is None:
-            return None
-        if self.together is None or self.measured_us is None or not self.window_us:
-            return self.bound.us
-        return max(self.bound.us, self.together.us * self.measured_us / self.window_us)
-
-    @property
-    def ratio(self) -> float | None:
-        """Measured / bound."""
-        bound = self.bound_us
-        return None if not bound or self.measured_us is None else self.measured_us / bound
-
-    @property
-    def bottleneck(self) -> str:
-        """The link that decides the bound, in words."""
-        chosen = self.together if self.together is not None else self.bound
-        return "" if chosen is None else chosen.bottleneck
-
-    @property
-    def possible_us(self) -> float:
-        """What the hardware allows to save, in us per step."""
-        if self.bound_us is None or self.measured_us is None:
-            return 0.0
-        return max(self.measured_us - self.bound_us, 0.0) * self.calls_per_step
-
-    @property
-    def saved_us(self) -> float | None:
-        """What the plan saves, in us per step; negative where the plan is slower. None without both times."""
-        if self.plan is None or self.plan.us is None or self.measured_us is None:
-            return None
-        return (self.measured_us - self.plan.us) * self.calls_per_step
-
-    @property
-    def gain(self) -> float | None:
-        """The part of the measured time that the plan saves."""
-        if self.plan is None or self.plan.us is None or not self.measured_us:
-            return None
-        return 1 - self.plan.us / self.measured_us
-
-    @property
-    def below_bound(self) -> bool:
-        """Whether the call was faster than the machine allows: the log and the machine do not fit.
-
-        In a class of several sizes, the smallest one could be as fast.
-        """
-        if self.bound is None or self.measured_us is None:
-            return False
-        least = self.kind.least_bytes / max(self.kind.size_bytes, 1)
-        return self.measured_us < self.bound.us * least * (1 - 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +34,8 @@ class Audit:
     exposure: Exposure
     worth: float
     interrupted: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    suspicion: Suspicion = NO_SUSPICION
 
     @property
     def communication_us(self) -> float:
@@ -176,10 +104,13 @@ def audit(
     where = list(range(topology.num_gpus)) if places is None else list(places)
     gpus = [placed_group(kind, where, topology) for kind in kinds]
     evaluator = Evaluator(topology, runtime, time_limit_s=time_limit_s, sms=sms, should_stop=should_stop)
-    rows = _rows(kinds, gpus, found, when, evaluator, on_phase)
+    rows = _rows(kinds, gpus, found, when, evaluator, on_phase, should_stop)
     rows = _with_plans(rows, evaluator, searched, on_phase, should_stop)
     rows.sort(key=lambda row: (-(row.saved_us or 0.0), -row.possible_us, -row.share))
-    return Audit(topology, runtime, calls, found, tuple(rows), when, busy, worth, should_stop(), tuple(notes))
+    on_phase("comparing equivalent calls")
+    slow = suspicion(rows, topology, lambda row: evaluator.latency_us(row.kind, row.gpus))
+    stopped = should_stop()
+    return Audit(topology, runtime, calls, found, tuple(rows), when, busy, worth, stopped, tuple(notes), slow)
 
 
 def _rows(
@@ -189,12 +120,15 @@ def _rows(
     when: Steps,
     evaluator: Evaluator,
     on_phase: Callable[[str], None],
+    should_stop: Callable[[], bool],
 ) -> list[AuditRow]:
     beside = simultaneous(kinds, found)
     weight = np.array([np.nan_to_num(kind.total_ns) * max(len(kind.group), 1) for kind in kinds])
     total = float(weight.sum()) or 1.0
     rows = []
     for at, kind in enumerate(kinds):
+        if should_stop():
+            break
         on_phase(f"lower bounds: {at + 1} of {len(kinds)} kinds of calls")
         measured = None if np.isnan(kind.measured_ns) else kind.measured_ns / 1000
         extra: dict[str, Any] = {}

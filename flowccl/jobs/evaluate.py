@@ -17,12 +17,14 @@ from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 
+EVEN = ("allreduce", "allgather", "reduce_scatter", "alltoall")
+"""Collectives in which all ranks of a group do the same."""
 _HELPS = 0.98  # of the bound without relays: below this, GPUs outside the group help a call that has them to itself
 _MOST_TOGETHER = 4096  # deliveries of simultaneous calls whose common bound is computed
 
 
 @dataclass(frozen=True, slots=True)
-class Limit_us:
+class CallBound:
     """A proved lower bound of a call in us, the bottleneck in words, and the witness."""
 
     us: float
@@ -54,15 +56,19 @@ class Evaluator:
         self.topology, self.runtime, self.time_limit_s, self.sms = topology, runtime, time_limit_s, sms
         self.should_stop = should_stop
         self._equivalent = EquivalentGroups(topology)
-        self._bounds: dict[Any, Limit_us | None] = {}
+        self._bounds: dict[Any, CallBound | None] = {}
         self._plans: dict[Any, Plan] = {}
         self._shape = lru_cache(maxsize=4096)(self._shape_of)
 
-    def bound(self, kind: Kind, gpus: tuple[int, ...]) -> Limit_us | None:
+    def bound(self, kind: Kind, gpus: tuple[int, ...]) -> CallBound | None:
         """Return the bound of a call that has the whole machine to itself; None where it moves no known data."""
-        return self._bound(kind, gpus, relays=True)
+        found = self._bound(kind, gpus, relays=True)
+        if found is None or kind.collective not in EVEN:
+            return found
+        words = [self._equivalent.renamed(text, gpus) for text in (found.bottleneck, found.witness)]
+        return CallBound(found.us, *words)
 
-    def bound_together(self, kinds: list[Kind], groups: list[tuple[int, ...]]) -> Limit_us | None:
+    def bound_together(self, kinds: list[Kind], groups: list[tuple[int, ...]]) -> CallBound | None:
         """Return the bound of calls of disjoint groups that run at the same time; None where it adds nothing.
 
         It is only needed where a call alone could use GPUs outside its group, which the other calls now use.
@@ -72,7 +78,7 @@ class Evaluator:
             self._bounds[key] = self._together(kinds, groups)
         return self._bounds[key]
 
-    def _together(self, kinds: list[Kind], groups: list[tuple[int, ...]]) -> Limit_us | None:
+    def _together(self, kinds: list[Kind], groups: list[tuple[int, ...]]) -> CallBound | None:
         free, own = self._bound(kinds[0], groups[0], relays=True), self._bound(kinds[0], groups[0], relays=False)
         if free is None or (own is not None and free.us >= own.us * _HELPS):
             return None
@@ -82,7 +88,7 @@ class Evaluator:
             return None
         return self._in_words(lower_bound(self.topology, together(known)))
 
-    def _bound(self, kind: Kind, gpus: tuple[int, ...], *, relays: bool) -> Limit_us | None:
+    def _bound(self, kind: Kind, gpus: tuple[int, ...], *, relays: bool) -> CallBound | None:
         key = (relays, *self._key(kind, gpus))
         if key not in self._bounds:
             demand = demand_of(kind, gpus, self.topology, relays=relays)
@@ -90,12 +96,21 @@ class Evaluator:
             self._bounds[key] = self._in_words(lower_bound(self.topology, demand)) if usable and demand else None
         return self._bounds[key]
 
-    def _in_words(self, bound: Bound) -> Limit_us:
-        return Limit_us(bound.us, bottleneck_in_words(self.topology, bound), bound.witness)
+    def latency_us(self, kind: Kind, gpus: tuple[int, ...]) -> float:
+        """Return the bound of the same call with one byte for each rank: what latency alone takes."""
+        smallest = len(gpus)
+        if kind.size_bytes <= smallest:
+            return 0.0
+        matrix = None if kind.matrix is None else (kind.matrix > 0).astype(kind.matrix.dtype)
+        bound = self.bound(replace(kind, size_bytes=smallest, matrix=matrix), gpus)
+        return 0.0 if bound is None else bound.us
+
+    def _in_words(self, bound: Bound) -> CallBound:
+        return CallBound(bound.us, bottleneck_in_words(self.topology, bound), bound.witness)
 
     def _key(self, kind: Kind, gpus: tuple[int, ...]) -> tuple[Any, ...]:
         """The same for calls that are equivalent by symmetry: those without a root and with even sizes."""
-        even = kind.collective in ("allreduce", "allgather", "reduce_scatter", "alltoall")
+        even = kind.collective in EVEN
         who = self._equivalent.representative(gpus) if even else gpus
         matrix = kind.matrix.tobytes() if kind.matrix is not None else None
         return kind.collective, kind.size_bytes, who, None if even else kind.root, matrix
@@ -103,7 +118,7 @@ class Evaluator:
     def library_us(self, kind: Kind, gpus: tuple[int, ...]) -> float | None:
         """Return the time of NCCL's own model; None where it does not know the collective."""
         collective = "alltoall" if kind.collective == "alltoallv" else kind.collective
-        if collective not in ("allreduce", "allgather", "reduce_scatter", "alltoall") or len(gpus) < 2:
+        if collective not in EVEN or len(gpus) < 2:
             return None
         choice = library_choice(self._shape(tuple(gpus)), collective, kind.size_bytes)
         return None if choice is None else choice.time_us
@@ -132,7 +147,9 @@ class Evaluator:
             return Plan(None, reason="moves no data that is known")
         relays = not fits(first, own)
         if relays and not self.runtime.is_ideal:
-            return Plan(None, reason="GPUs of the group reach each other only through other GPUs: one plan has no others")
+            return Plan(
+                None, reason="GPUs of the group reach each other only through other GPUs: one plan has no others"
+            )
         machine, members = (self.topology, gpus) if relays else (own, group)
         size = self._served(kind, len(gpus))
 

@@ -1,5 +1,6 @@
 """Calls on the machine: which GPU a rank is, and the demand of a kind of calls."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from flowccl.jobs.kinds import Kind
 from flowccl.topology.symmetry.automorphisms import known_symmetry
 from flowccl.topology.topology import Link, Topology
 
+_NAME = re.compile(r"[\w.-]+")
 _LARGEST_ORBIT = 20_000  # groups that are looked at to find one that is equivalent by symmetry
 
 
@@ -108,24 +110,45 @@ class EquivalentGroups:
     """Finds groups that are equivalent by the symmetry of the machine: what holds for one holds for all of them."""
 
     def __init__(self, topology: Topology) -> None:
-        self._moves = [generator[: topology.num_gpus].tolist() for generator in known_symmetry(topology).nodes]
-        self._known: dict[frozenset[int], frozenset[int]] = {}
+        self._topology = topology
+        self._moves = [generator.astype(np.int64) for generator in known_symmetry(topology).nodes]
+        self._from: dict[frozenset[int], tuple[frozenset[int], int]] = {}  # the group before, and the move from there
 
     def representative(self, gpus: Sequence[int]) -> frozenset[int]:
         """Return the same set of GPUs for all groups that are known to be equivalent."""
         first = frozenset(gpus)
-        if first in self._known:
-            return self._known[first]
-        seen, todo = {first}, [first]
+        if first not in self._from:
+            self._explore(first)
+        while self._from[first][1] >= 0:
+            first = self._from[first][0]
+        return first
+
+    def _explore(self, first: frozenset[int]) -> None:
+        self._from[first] = first, -1
+        moves, todo = [move.tolist() for move in self._moves], [first]
         for group in todo:
-            for move in self._moves:
+            for number, move in enumerate(moves):
                 image = frozenset(move[gpu] for gpu in group)
-                if image not in seen and len(seen) < _LARGEST_ORBIT:
-                    seen.add(image)
+                if image not in self._from and len(todo) < _LARGEST_ORBIT:
+                    self._from[image] = group, number
                     todo.append(image)
-        for group in seen:
-            self._known.setdefault(group, first)
-        return self._known[first]
+
+    def renamed(self, text: str, gpus: Sequence[int]) -> str:
+        """Return a text about the representative with the names of this group: gpu0 becomes gpu8, host0 host1."""
+        self.representative(gpus)
+        path, group = [], frozenset(gpus)
+        while self._from[group][1] >= 0:
+            group, move = self._from[group]
+            path.append(move)
+        if not path:
+            return text
+        place = np.arange(len(self._topology.nodes))
+        for move in reversed(path):
+            place = self._moves[move][place]
+        nodes = self._topology.nodes
+        names = {node.name: nodes[int(to)].name for node, to in zip(nodes, place, strict=True)}
+        names |= {node.host: nodes[int(to)].host for node, to in zip(nodes, place, strict=True) if node.host}
+        return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def only_gpus(topology: Topology, gpus: Sequence[int]) -> Topology:

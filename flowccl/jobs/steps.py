@@ -10,7 +10,7 @@ from flowccl.jobs.matching import Floats, Ints, MatchedCalls
 
 _MOST_PERIODS = 400  # periods that are tried
 _SAME = 0.95  # part of the calls that must repeat after a period
-_LEAST_STEPS = 3  # repetitions that make a period
+_LEAST_STEPS = 2.5  # repetitions that make a period
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def _period(tokens: Ints) -> int | None:
         period = count - 1 - int(before)
         if period * _LEAST_STEPS > count:
             return None
-        if float((tokens[period:] == tokens[:-period]).mean()) >= _SAME:
+        later = max(count // 2, period)  # calls at the end that must repeat: a start-up at the front may differ
+        if float((tokens[-later:] == tokens[-later - period : -period]).mean()) >= _SAME:
             return period
     return None
 

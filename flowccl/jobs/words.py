@@ -1,10 +1,12 @@
 """An audit in words: two sentences, a table, and what must be said about the logs."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from flowccl.jobs.audit import Audit, AuditRow
+from flowccl.jobs.audit import Audit
+from flowccl.jobs.rows import AuditRow
 from flowccl.units import format_bytes, format_us
 from flowccl.wording import counted
 
@@ -159,6 +161,8 @@ def notes(audit: Audit) -> list[str]:
         found.append(
             f"plans        not searched for {counted(waiting, 'row')} with less to gain; --searched N searches more"
         )
+    if audit.suspicion.suspects:
+        found.append(f"slow link    {audit.suspicion.in_words()}")
     found += [f"below bound  {words}" for words in misfits(audit)]
     if audit.matched.unmatched:
         found.append(
@@ -205,6 +209,8 @@ def to_json(audit: Audit) -> dict[str, Any]:
             for s in audit.calls.sources
         ],
         "rows": [row_to_json(row) for row in audit.rows],
+        "slow_links": [asdict(suspect) for suspect in audit.suspicion.suspects],
+        "slow_links_alike": audit.suspicion.alike,
         "below_bound": misfits(audit),
         "notes": notes(audit),
     }
