@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.jobs.names import CODE, COLLECTIVES
+from flowccl.jobs.names import CODE, COLLECTIVES, NO_DATA
 
 UNKNOWN = -1
 """In a column: the log does not say it."""
@@ -150,6 +150,34 @@ class CallsBuilder:
             0,
         )
         self._rows.extend(row * repeat)
+
+    def add_many(
+        self,
+        collective: NDArray[np.int64],
+        size_bytes: NDArray[np.int64],
+        group: NDArray[np.int64],
+        start_ns: NDArray[np.int64],
+        duration_ns: NDArray[np.int64],
+        rank: NDArray[np.int64],
+        sequence: NDArray[np.int64],
+    ) -> None:
+        """Add many calls at once, as columns of the table; impossible values are skipped and counted."""
+        sized = (size_bytes > 0) & (size_bytes <= _LARGEST) | (collective == NO_DATA)
+        fits = (duration_ns <= _LARGEST) & (start_ns <= 2**62) & (np.abs(sequence) <= _LARGEST) & (rank <= 2**30)
+        for what, bad in (("the size is 0 or out of range", ~sized), ("a number is out of range", sized & ~fits)):
+            if bad.any():
+                self.skipped[what] += int(bad.sum())
+        good = sized & fits
+        rows = np.full((int(good.sum()), len(_COLUMNS)), UNKNOWN, dtype=np.int64)
+        given = {"collective": collective, "size_bytes": size_bytes, "group": group, "sequence": sequence}
+        given |= {"start_ns": start_ns, "duration_ns": duration_ns, "rank": rank}
+        for at, name in enumerate(_COLUMNS):
+            if name in given:
+                kept = given[name][good]
+                rows[:, at] = kept if name == "sequence" else np.maximum(kept, UNKNOWN)
+        rows[:, list(_COLUMNS).index("source")] = 0
+        rows[:, list(_COLUMNS).index("dtype")] = self._dtypes.setdefault("", len(self._dtypes))
+        self._rows.frombytes(rows.tobytes())
 
     def done(self, *, base_ns: int = 0, rank: int = UNKNOWN, groups: Mapping[str, Group] | None = None) -> Calls:
         """Return the table of this file.

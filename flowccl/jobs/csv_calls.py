@@ -7,11 +7,15 @@ collective, bytes, ranks, count, microseconds.
 
 import csv
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.errors import InputError
 from flowccl.jobs.calls import Calls, CallsBuilder, Group
-from flowccl.jobs.names import collective_of, plain
+from flowccl.jobs.names import CODE, collective_of, plain
 from flowccl.jobs.text import DAMAGED, lines
 from flowccl.jobs.values import nanoseconds, whole
 from flowccl.units import parse_bytes
@@ -40,6 +44,8 @@ _NAMES = {
     "dtype": "dtype",
 }
 _MOST_RANKS = 1 << 20
+_NEEDED = ("collective", "bytes", "ranks", "microseconds")
+_BATCH = 50_000  # lines that are read at once
 
 
 def recognized(start: bytes, name: str) -> bool:
@@ -50,22 +56,89 @@ def recognized(start: bytes, name: str) -> bool:
     return {"collective", "bytes"} <= known or (len(cells) >= 3 and collective_of(cells[0]) is not None)
 
 
+Cells = tuple[str | None, int | None, int | None]
+
+
+class _Known:
+    """Cells that were read before: logs repeat them very often."""
+
+    def __init__(self) -> None:
+        self.collectives: dict[str, str | None] = {}
+        self.sizes: dict[str, int | None] = {}
+        self.groups: dict[str, int | None] = {}
+
+    def cells(
+        self, table: CallsBuilder, word: str, size: str, members: str
+    ) -> tuple[str | None, int | None, int | None]:
+        """The collective, the size and the group of a line; None for what cannot be read."""
+        if word not in self.collectives:
+            self.collectives[word] = collective_of(word)
+        if size not in self.sizes:
+            self.sizes[size] = _size(size)
+        if members not in self.groups:
+            ranks = _ranks(members)
+            self.groups[members] = None if ranks is None else table.group(ranks)
+        return self.collectives[word], self.sizes[size], self.groups[members]
+
+
 def read(path: Path) -> Calls:
     """Return the calls of a CSV file."""
-    table = CallsBuilder(str(path), FORMAT)
+    table, known = CallsBuilder(str(path), FORMAT), _Known()
     source = (line.replace("\0", "") for line in lines(path, table.skipped))
-    rows = csv.reader(line for line in source if line.strip() and not line.startswith("#"))
-    columns: dict[str, int] = {}
-    groups: dict[str, int | None] = {}
-    names: dict[str, str | None] = {}
-    sizes: dict[str, int | None] = {}
-    for row in _safe(rows, table):
-        if not columns:
-            columns = _columns(row)
-            if "collective" in columns and plain(row[columns["collective"]].lstrip("\ufeff")) in _NAMES:
-                continue
-        _add(table, row, columns, groups, names, sizes)
+    rows = _safe(csv.reader(line for line in source if line.strip() and line[0] != "#"), table)
+    first = next(rows, None)
+    if first is None:
+        return table.done()
+    columns = _columns(first)
+    if plain(first[columns["collective"]].lstrip("\ufeff")) not in _NAMES:
+        rows = chain([first], rows)
+    while batch := list(islice(rows, _BATCH)):
+        if not _add_batch(table, batch, columns, known):
+            for row in batch:
+                _add(table, row, columns, known)
     return table.done()
+
+
+def _add_batch(table: CallsBuilder, rows: list[list[str]], columns: dict[str, int], known: _Known) -> bool:
+    """Add lines all at once if they are all alike and whole; else say so, and they are read one by one."""
+    width = len(rows[0])
+    if {"count", "root", "dtype"} & {n for n, at in columns.items() if at < width and rows[0][at] not in ("", "1")}:
+        return False
+    if any(len(row) != width for row in rows) or max(columns[name] for name in _NEEDED if name in columns) >= width:
+        return False
+    cells = list(zip(*rows, strict=True))
+    if "count" in columns and columns["count"] < width and set(cells[columns["count"]]) - {"1", ""}:
+        return False
+    if any(set(cells[columns[name]]) - {""} for name in ("root", "dtype") if columns.get(name, width) < width):
+        return False
+    blank = ("",) * len(rows)
+    keys = list(zip(*(cells[columns[name]] if name in columns else blank for name in _NEEDED[:3]), strict=True))
+    found = {key: known.cells(table, *key) for key in set(keys)}
+    if any(None in value for value in found.values()):
+        return False
+    try:
+        times = {
+            name: _numbers(cells[columns[name]]) if columns.get(name, width) < width else np.full(len(rows), -1.0)
+            for name in ("microseconds", "start", "rank", "sequence")
+        }
+    except ValueError:
+        return False
+    codes = {key: (CODE[value[0] or ""], value[1] or 0, value[2] or 0) for key, value in found.items()}
+    table_of = np.array([codes[key] for key in keys], dtype=np.int64)
+    start, took = (
+        np.where(times[name] >= 0, np.rint(times[name] * 1000), -1).astype(np.int64)
+        for name in ("start", "microseconds")
+    )
+    rank, sequence = (times[name].astype(np.int64) for name in ("rank", "sequence"))
+    table.add_many(table_of[:, 0], table_of[:, 1], table_of[:, 2], start, took, rank, sequence)
+    return True
+
+
+def _numbers(cells: tuple[str, ...]) -> NDArray[np.float64]:
+    found = np.array(cells, dtype=np.float64)
+    if not (np.isfinite(found) & (found >= 0) & (found < 1e15)).all():
+        raise ValueError
+    return found
 
 
 def _safe(rows: "Iterator[list[str]]", table: CallsBuilder) -> Iterator[list[str]]:
@@ -86,27 +159,13 @@ def _columns(first: list[str]) -> dict[str, int]:
     return {name: at for at, name in enumerate(_ORDER)}
 
 
-def _add(
-    table: CallsBuilder,
-    row: list[str],
-    columns: dict[str, int],
-    groups: dict[str, int | None],
-    names: dict[str, str | None],
-    sizes: dict[str, int | None],
-) -> None:
+def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _Known) -> None:
     def cell(name: str) -> str:
         at = columns.get(name, len(row))
         return row[at] if at < len(row) else ""
 
-    word, size, members = cell("collective"), cell("bytes"), cell("ranks")
-    if word not in names:
-        names[word] = collective_of(word)
-    if size not in sizes:
-        sizes[size] = _size(size)
-    if members not in groups:
-        ranks = _ranks(members)
-        groups[members] = None if ranks is None else table.group(ranks)
-    collective, size_bytes, group = names[word], sizes[size], groups[members]
+    word = cell("collective")
+    collective, size_bytes, group = known.cells(table, word, cell("bytes"), cell("ranks"))
     if collective is None:
         table.skipped[f"unknown collective {word[:30]!r}"] += 1
         return

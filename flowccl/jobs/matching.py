@@ -199,7 +199,8 @@ def _times(calls: Calls, call: Ints, count: int, start: Floats, duration: Floats
     common = np.zeros(count, dtype=np.bool_)
     common[call] = np.isin(calls.collective, list(COMMON_ENDS))
     timed = np.isfinite(last) & np.isfinite(end)
-    took = np.where(common | ~timed, shortest, np.maximum(end - last, 0.0))
+    with np.errstate(invalid="ignore"):
+        took = np.where(common | ~timed, shortest, np.maximum(end - last, 0.0))
     known = np.isfinite(duration)
     total, rows = np.bincount(call[known], duration[known], count), np.bincount(call[known], minlength=count)
     with np.errstate(invalid="ignore", divide="ignore"):
