@@ -2,15 +2,18 @@
 
 import argparse
 import json
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.parts import Commands, StopSignal, fraction, natural, positive, seconds
 from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    pass
+    from flowccl.jobs.audit import Audit
+    from flowccl.jobs.building import BuiltPlan
 
 
 def add(commands: Commands) -> None:
@@ -111,23 +114,28 @@ def _add_questions(audit: argparse.ArgumentParser) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
+    from flowccl.files import write_bytes
     from flowccl.jobs.audit import audit
+    from flowccl.jobs.fit import fitted
     from flowccl.jobs.placing import rank_map
     from flowccl.jobs.reading import read_in_words, read_logs, skipped_in_words
-    from flowccl.jobs.words import describe, to_json
+    from flowccl.jobs.what_if import MachineComparison, changed
+    from flowccl.jobs.words import describe
+    from flowccl.report.audit_page import audit_html
     from flowccl.runtimes.profiles import runtime_profile
     from flowccl.topology.files import read_machine
 
     _check_outputs(options)
     topology, runtime = read_machine(options.machine), runtime_profile(options.runtime)
     places = rank_map(options.rank_map, topology.num_gpus)
-    progress = LiveLine(options.quiet or options.verbose)
+    other = changed(topology, options.what_if, options.without) if options.what_if or options.without else None
+    progress, stop = LiveLine(options.quiet or options.verbose), StopSignal()
     try:
         logs = read_logs(options.logs, options.format, lambda path: progress.phase(f"reading {path}"))
-        found = audit(
+        run = partial(
+            audit,
             logs.calls,
-            topology,
-            runtime,
+            runtime=runtime,
             places=places,
             steps=options.steps,
             time_limit_s=options.time_limit,
@@ -136,18 +144,61 @@ def _audit(options: argparse.Namespace) -> int:
             sms=options.sms,
             notes=[*logs.notes, *logs.failed],
             on_phase=progress.phase,
-            should_stop=StopSignal().asked,
+            should_stop=stop.asked,
         )
+        found = run(topology)
+        second = None if other is None else run(other)
+        built = _catalogs(found, options, progress)
+        if options.report is not None:
+            progress.phase("writing the report")
+            write_bytes(options.report, audit_html(found).encode())
     finally:
         progress.clear()
     if options.json:
-        print(json.dumps(to_json(found), allow_nan=False))
-    else:
-        print_text(describe(found, options.rows))
-        print_text(f"read         {read_in_words(logs.calls)}")
-        for line in skipped_in_words(logs.calls.sources):
-            print_text(f"skipped      {line}")
+        print(json.dumps(_as_json(found, second, built, options), allow_nan=False))
+        return 0
+    print_text(describe(found, options.rows))
+    print_text(f"read         {read_in_words(logs.calls)}")
+    for line in skipped_in_words(logs.calls.sources):
+        print_text(f"skipped      {line}")
+    if second is not None:
+        print_text("\n" + MachineComparison(found, second).describe())
+    if options.fit:
+        print_text("\n" + "\n".join(f"fit          {line.in_words()}" for line in fitted(found.rows, topology)))
+    for plan in built:
+        print_text(f"catalog      {plan.folder}{': ' + plan.error if plan.error else ''}")
+    if options.report is not None:
+        print_text(f"report       {options.report}")
     return 0
+
+
+def _as_json(found: "Audit", second: "Audit | None", built: "list[BuiltPlan]", options: argparse.Namespace) -> Any:
+    from flowccl.jobs.fit import fitted
+    from flowccl.jobs.what_if import MachineComparison
+    from flowccl.jobs.words import to_json
+
+    value = to_json(found) | {"catalogs": [asdict(plan) for plan in built]}
+    if second is not None:
+        before, after = MachineComparison(found, second).totals()
+        name = second.topology.name
+        value["what_if"] = {"machine": name, "before": asdict(before), "after": asdict(after)}
+    if options.fit:
+        value["fit"] = [asdict(line) for line in fitted(found.rows, found.topology)]
+    return value
+
+
+def _catalogs(found: "Audit", options: argparse.Namespace, progress: LiveLine) -> "list[BuiltPlan]":
+    from flowccl.catalog.engine import Engine
+    from flowccl.jobs.building import build_worthwhile
+
+    if options.catalog is None:
+        return []
+    engine = Engine.parse(options.engine)
+
+    def show(done: int, total: int) -> None:
+        progress.phase(f"building catalogs: {done + 1} of {total}")
+
+    return build_worthwhile(found, Path(options.catalog), engine, options.sms, show)
 
 
 def _check_outputs(options: argparse.Namespace) -> None:

@@ -78,7 +78,7 @@ def _period(tokens: Ints) -> int | None:
         period = count - 1 - int(before)
         if period * _LEAST_STEPS > count:
             return None
-        later = max(count // 2, period)  # calls at the end that must repeat: a start-up at the front may differ
+        later = max(count // 3, period)  # calls at the end that must repeat: a start-up at the front may differ
         if float((tokens[-later:] == tokens[-later - period : -period]).mean()) >= _SAME:
             return period
     return None
