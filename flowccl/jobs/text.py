@@ -22,14 +22,13 @@ def opened(path: Path) -> BinaryIO:
     try:
         if path.is_dir():
             raise FileError(f"{path}: is a folder, not a file")
-        raw = path.open("rb")
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
     except FileNotFoundError:
         raise FileError(f"{path}: no such file") from None
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[return-value]
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:
