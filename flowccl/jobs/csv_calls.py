@@ -92,6 +92,7 @@ def read(path: Path) -> Calls:
     columns = _columns(first)
     if plain(first[columns["collective"]].lstrip("\ufeff")) not in _NAMES:
         rows = chain([first], rows)
+    rows = _of_width(rows, len(first), table)
     while batch := list(islice(rows, _BATCH)):
         if not _add_batch(table, batch, columns, known):
             for row in batch:
@@ -99,12 +100,21 @@ def read(path: Path) -> Calls:
     return table.done()
 
 
+def _of_width(rows: Iterator[list[str]], width: int, table: CallsBuilder) -> Iterator[list[str]]:
+    """The lines with as many cells as the first one; others are damaged."""
+    for row in rows:
+        if len(row) == width:
+            yield row
+        else:
+            table.skipped[f"{DAMAGED} line: {'too few' if len(row) < width else 'too many'} cells"] += 1
+
+
 def _add_batch(table: CallsBuilder, rows: list[list[str]], columns: dict[str, int], known: _Known) -> bool:
     """Add lines all at once if they are all alike and whole; else say so, and they are read one by one."""
     width = len(rows[0])
     if {"count", "root", "dtype"} & {n for n, at in columns.items() if at < width and rows[0][at] not in ("", "1")}:
         return False
-    if any(len(row) != width for row in rows) or max(columns[name] for name in _NEEDED if name in columns) >= width:
+    if max(columns[name] for name in _NEEDED if name in columns) >= width:
         return False
     cells = list(zip(*rows, strict=True))
     if "count" in columns and columns["count"] < width and set(cells[columns["count"]]) - {"1", ""}:

@@ -35,8 +35,10 @@ def read(path: Path) -> Calls:
     seats: dict[tuple[str, str], tuple[str, int, int]] = {}  # (process, address): communicator, rank, size
     chosen: Counter[str] = Counter()
     for line in lines(path, table.skipped):
-        if "opCount" in line:
+        if "opCount" in line or "sendbuff" in line or "datatype" in line:
             _call(table, line, seats)
+        elif "\ufffd" in line:
+            table.skipped[f"{DAMAGED} line"] += 1
         elif "commId" in line and (found := _SEAT.search(line)):
             seats[_process(line), found[1]] = found[4], int(found[2]), int(found[3])
         elif "Bytes -> Algo" in line and (found := _CHOICE.search(line)):

@@ -32,7 +32,7 @@ def damaged(data: bytes, random: np.random.Generator) -> bytes:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_damaged_logs(name, tmp_path):
-    assert _silent(name, tmp_path, 25) <= 6
+    assert _silent(name, tmp_path, 25) <= 8
 
 
 @pytest.mark.slow
@@ -40,9 +40,7 @@ def test_damaged_logs(name, tmp_path):
 def test_200_damaged_logs(name, tmp_path):
     silent = _silent(name, tmp_path, 200)
     print(f"{name}: {silent} of 200 lost calls and said nothing")
-    assert (
-        silent <= 40
-    )  # a log that ends, or lacks something, exactly between two calls cannot be told from a whole one
+    assert silent <= 40  # what is missing between two whole lines cannot be seen
 
 
 def _silent(name, folder, count) -> int:
