@@ -13,6 +13,7 @@ NAMES = {
     "tables": "stored results as Markdown, for docs/benchmarks.md",
     "collectives": "gaps of auto for all collectives on seven machines",
     "taccl": "finishes and synthesis times of TACCL, compared with taccl, milp and auto",
+    "calibration": "measured allreduces of MSCCL++ and NCCL, beside the clock, the bound and plans",
     "thesis": "fluid optima of DGX A100 clusters, compared with the tables of the thesis",
 }
 
