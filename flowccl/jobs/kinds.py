@@ -20,9 +20,10 @@ class Kind:
     """Calls of one collective, size class and group.
 
     `group` are ranks of the job. `least_bytes` and `most_bytes` are the sizes of the class, `size_bytes` its median.
-    Times are nanoseconds: medians of the calls, nan where no call has a time. `matrix` has the mean bytes that each
-    rank of the group sends to each other one, for an alltoallv. `calls` are rows of the matched calls. `exposed` is
-    the part of the time in which no other call of the same rank runs.
+    Times are nanoseconds: medians of the calls, nan where no call has a time; `spread_ns` is the distance between the
+    quartiles. `matrix` has the mean bytes that each rank of the group sends to each other one, for an alltoallv.
+    `calls` are rows of the matched calls. `exposed` is the part of the time in which no other call of the same rank
+    runs.
     """
 
     collective: str
@@ -38,6 +39,7 @@ class Kind:
     ranks_seen: float
     exposed: float
     matrix: Matrix | None = None
+    spread_ns: float = 0.0
 
     @property
     def count(self) -> int:
@@ -107,11 +109,12 @@ def _kind(calls: Calls, found: MatchedCalls, part: Ints, rows: Ints, exposed: fl
         float(np.mean(waits)) if len(waits) else 0.0,
         float(found.ranks[part].mean()),
         exposed,
-        _matrix(calls, rows, tuple(group), len(part)) if name == "alltoallv" else None,
+        _matrix(calls, rows, tuple(group)) if name == "alltoallv" else None,
+        float(np.subtract(*np.quantile(known, (0.75, 0.25)))) if len(known) else 0.0,
     )
 
 
-def _matrix(calls: Calls, rows: Ints, group: tuple[int, ...], count: int) -> Matrix | None:
+def _matrix(calls: Calls, rows: Ints, group: tuple[int, ...]) -> Matrix | None:
     """The mean bytes from rank to rank; rows of ranks that are not in the logs are like the mean of the others."""
     place = {rank: at for at, rank in enumerate(group)}
     total = np.zeros((len(group), len(group)))

@@ -170,6 +170,8 @@ def _add_gloo(table: CallsBuilder, trace: _Trace, groups: Groups, rank: int, wor
     threads = sorted({run.thread for run in trace.runs})
     every = list(groups.values()) or ([Group(world, tuple(range(world)))] if world > 1 else [])
     of_thread = groups_of_threads(threads, sizes, every)
+    if len(every) > 1 and any(thread not in of_thread for thread in threads):
+        table.notes.append("gloo does not tell the group of some calls: the first group of fitting size is taken")
     for one in trace.operations:
         group = _group(one, of_thread, every)
         if not one.shapes and one.collective != "barrier":

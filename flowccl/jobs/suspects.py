@@ -2,7 +2,7 @@
 
 Calls are compared with calls of the same collective and size in groups that are equivalent by the symmetry of the
 machine, so the algorithm of the library does not matter. Waiting for a link that is slow shows only in calls that are
-limited by bandwidth, so calls count by that part of their time.
+limited by bandwidth, so calls count by that part of their time. Differences below the spread of equal calls are noise.
 """
 
 from collections import defaultdict
@@ -92,7 +92,9 @@ def _excess(rows: Sequence[AuditRow], topology: Topology) -> tuple[NDArray[np.fl
     excess, compared = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
     for members in classes.values():
         times = np.array([rows[at].measured_us for at in members], dtype=np.float64)
+        spread = max(rows[at].kind.spread_ns / rows[at].kind.measured_ns for at in members)
         excess[members] = np.log(times / times.min())
+        excess[members] *= excess[members] > np.log1p(spread)  # less than calls of one kind differ: that is noise
         compared[members] = len({rows[at].gpus for at in members}) > 1
     return excess, compared
 
