@@ -26,7 +26,7 @@ SECTIONS = {  # heading: module: names
         "flowccl.export": "export export_directory ExportOptions check RuntimeProgram Finding check_listing",
     },
     "Logs of jobs": {
-        "flowccl.jobs": "read_logs read_file Logs Calls Group Source",
+        "flowccl.jobs": "read_logs read_file Logs Calls Group LogSource",
         "flowccl.jobs.audit": "audit Audit",
         "flowccl.jobs.rows": "AuditRow",
     },

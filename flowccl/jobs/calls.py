@@ -42,7 +42,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """A file: its format, the rows that were read, and what was skipped and why."""
 
     path: str
@@ -76,7 +76,7 @@ class Calls:
     groups: tuple[Group, ...]
     split_bytes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[LogSource, ...] = ()
     steps_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -192,7 +192,7 @@ class CallsBuilder:
         columns["rank"][columns["rank"] < 0] = rank
         known = {} if groups is None else groups
         named = tuple(known.get(group.name, group) if group.ranks is None else group for group in self._groups)
-        source = Source(self.path, self.format, len(matrix), dict(self.skipped), tuple(self.notes))
+        source = LogSource(self.path, self.format, len(matrix), dict(self.skipped), tuple(self.notes))
         return Calls(
             **columns,
             groups=named,
@@ -209,7 +209,7 @@ def concatenated(tables: Sequence[Calls]) -> Calls:
     splits: dict[Hashable, int] = {}
     dtypes: dict[Hashable, int] = {}
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
-    sources: list[Source] = []
+    sources: list[LogSource] = []
     for table in tables:
         new = {
             "group": _renumbered(table.group, table.groups, groups),

@@ -59,7 +59,7 @@ def recognized(start: bytes, name: str) -> bool:
 Cells = tuple[str | None, int | None, int | None]
 
 
-class _Known:
+class _KnownCells:
     """Cells that were read before: logs repeat them very often."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Known:
 
 def read(path: Path) -> Calls:
     """Return the calls of a CSV file."""
-    table, known = CallsBuilder(str(path), FORMAT), _Known()
+    table, known = CallsBuilder(str(path), FORMAT), _KnownCells()
     source = (line.replace("\0", "") for line in lines(path, table.skipped))
     rows = _safe(csv.reader(line for line in source if line.strip() and line[0] != "#"), table)
     first = next(rows, None)
@@ -109,7 +109,7 @@ def _of_width(rows: Iterator[list[str]], width: int, table: CallsBuilder) -> Ite
             table.skipped[f"{DAMAGED} line: {'too few' if len(row) < width else 'too many'} cells"] += 1
 
 
-def _add_batch(table: CallsBuilder, rows: list[list[str]], columns: dict[str, int], known: _Known) -> bool:
+def _add_batch(table: CallsBuilder, rows: list[list[str]], columns: dict[str, int], known: _KnownCells) -> bool:
     """Add lines all at once if they are all alike and whole; else say so, and they are read one by one."""
     width = len(rows[0])
     if {"count", "root", "dtype"} & {n for n, at in columns.items() if at < width and rows[0][at] not in ("", "1")}:
@@ -169,7 +169,7 @@ def _columns(first: list[str]) -> dict[str, int]:
     return {name: at for at, name in enumerate(_ORDER)}
 
 
-def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _Known) -> None:
+def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _KnownCells) -> None:
     def cell(name: str) -> str:
         at = columns.get(name, len(row))
         return row[at] if at < len(row) else ""

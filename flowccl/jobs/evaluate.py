@@ -111,9 +111,9 @@ class Evaluator:
     def _key(self, kind: Kind, gpus: tuple[int, ...]) -> tuple[Any, ...]:
         """The same for calls that are equivalent by symmetry: those without a root and with even sizes."""
         even = kind.collective in EVEN
-        who = self._equivalent.representative(gpus) if even else gpus
+        members = self._equivalent.representative(gpus) if even else gpus
         matrix = kind.matrix.tobytes() if kind.matrix is not None else None
-        return kind.collective, kind.size_bytes, who, None if even else kind.root, matrix
+        return kind.collective, kind.size_bytes, members, None if even else kind.root, matrix
 
     def library_us(self, kind: Kind, gpus: tuple[int, ...]) -> float | None:
         """Return the time of NCCL's own model; None where it does not know the collective."""

@@ -32,7 +32,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFit:
+class JobLinkFit:
     """What the calls say about one kind of link: us per hop and GB/s, or the reason why they say nothing."""
 
     link: str
@@ -58,7 +58,7 @@ class LinkFit:
         return f"{' '.join(parts)} {self.calls} kinds of calls, median error {100 * self.misfit:.0f} %"
 
 
-def fitted(rows: Sequence[AuditRow], topology: Topology) -> tuple[LinkFit, LinkFit]:
+def fitted(rows: Sequence[AuditRow], topology: Topology) -> tuple[JobLinkFit, JobLinkFit]:
     """Return the estimates of NVLink (calls in one host) and of the NIC of a GPU (calls between hosts)."""
     host = [node.host for node in topology.nodes[: topology.num_gpus]]
     usable = [row for row in rows if row.measured_us and row.kind.collective in _ROUNDS]
@@ -79,11 +79,11 @@ def _hops(row: AuditRow) -> float:
 
 def _fit(
     link: str, rows: Sequence[AuditRow], hops: Sequence[float], lanes: Sequence[float], known_us: Sequence[float] = ()
-) -> LinkFit:
+) -> JobLinkFit:
     """Weighted least squares of time = hops x latency + bytes / bandwidth, errors relative to the time."""
     sizes = np.array([row.kind.size_bytes for row in rows], dtype=np.float64)
     if len(np.unique(sizes)) < 2:
-        return LinkFit(link, len(rows), None, None, 0.0, "no calls of at least two sizes: not identified")
+        return JobLinkFit(link, len(rows), None, None, 0.0, "no calls of at least two sizes: not identified")
     time = np.array([row.measured_us or 0.0 for row in rows])
     rest = time - np.array(known_us) if len(known_us) else time
     factor = np.array([busbw_factor(row.kind.collective, len(row.gpus)) for row in rows])
@@ -94,8 +94,8 @@ def _fit(
     spread = sizes.max() / sizes.min()
     if spread < _LEAST_SPREAD or len(np.unique(sizes)) < _LEAST_SIZES:
         words = f"sizes from {format_bytes(sizes.min())} to {format_bytes(sizes.max())}"
-        return LinkFit(link, len(rows), None, None, misfit, f"latency and bandwidth are not identified: {words}")
-    return LinkFit(link, len(rows), _latency(value[0], width[0]), _bandwidth(value[1], width[1]), misfit)
+        return JobLinkFit(link, len(rows), None, None, misfit, f"latency and bandwidth are not identified: {words}")
+    return JobLinkFit(link, len(rows), _latency(value[0], width[0]), _bandwidth(value[1], width[1]), misfit)
 
 
 def _least_squares(columns: Floats, target: Floats) -> tuple[Floats, Floats]:

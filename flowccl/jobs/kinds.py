@@ -148,8 +148,8 @@ def simultaneous(kinds: list[Kind], found: MatchedCalls) -> list[tuple[int, ...]
         for at in members:
             taken, beside = set(kinds[at].group), [at]
             for other in members:
-                apart_from = not taken & set(kinds[other].group)
-                if other != at and apart_from and _runs_beside(kinds[at], kinds[other], found):
+                disjoint = not taken & set(kinds[other].group)
+                if other != at and disjoint and _runs_beside(kinds[at], kinds[other], found):
                     taken |= set(kinds[other].group)
                     beside.append(other)
             result[at] = tuple(sorted(beside))

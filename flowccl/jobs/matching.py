@@ -198,14 +198,14 @@ def _times(calls: Calls, call: Ints, count: int, start: Floats, duration: Floats
     np.minimum.at(shortest, call, np.where(is_last, duration, np.inf))
     common = np.zeros(count, dtype=np.bool_)
     common[call] = np.isin(calls.collective, list(COMMON_ENDS))
-    timed = np.isfinite(last) & np.isfinite(end)
+    with_time = np.isfinite(last) & np.isfinite(end)
     with np.errstate(invalid="ignore"):
-        took = np.where(common | ~timed, shortest, np.maximum(end - last, 0.0))
+        took = np.where(common | ~with_time, shortest, np.maximum(end - last, 0.0))
     known = np.isfinite(duration)
     total, rows = np.bincount(call[known], duration[known], count), np.bincount(call[known], minlength=count)
     with np.errstate(invalid="ignore", divide="ignore"):
         by_start = last - np.bincount(call, np.where(np.isfinite(start), start, 0.0), count) / np.bincount(call)
-        waiting = np.where(timed, by_start, total / rows - took)
+        waiting = np.where(with_time, by_start, total / rows - took)
     waiting = np.where(rows > 1, np.maximum(waiting, 0.0), 0.0)
     return (
         np.where(np.isfinite(last), last, np.nan),

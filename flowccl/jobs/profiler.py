@@ -56,7 +56,7 @@ class _Run:
     thread: int
 
 
-class _Trace:
+class _TraceCalls:
     """The calls of a file. Facts that stand behind the events are filled in at the end."""
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +133,7 @@ def _operation_of(name: str, collective: str, facts: dict[str, Any], start: int)
 
 def read(path: Path) -> Calls:
     """Return the calls of one rank."""
-    trace = _Trace(path)
+    trace = _TraceCalls(path)
     array = JsonArray(path, "traceEvents", trace.skipped)
     known = -1
     for event in array:
@@ -160,7 +160,7 @@ def _facts(rest: dict[str, Any]) -> tuple[Groups, int, int]:
     return groups_of(facts.get("pg_config"), world), whole(facts.get("rank")), world
 
 
-def _add_gloo(table: CallsBuilder, trace: _Trace, groups: Groups, rank: int, world: int) -> None:
+def _add_gloo(table: CallsBuilder, trace: _TraceCalls, groups: Groups, rank: int, world: int) -> None:
     """Match operations with gloo's events, find the group of each thread, and add the calls."""
     _match(trace)
     sizes: dict[int, set[int]] = defaultdict(set)
@@ -182,7 +182,7 @@ def _add_gloo(table: CallsBuilder, trace: _Trace, groups: Groups, rank: int, wor
             _add(table, one, group, rank)
 
 
-def _match(trace: _Trace) -> None:
+def _match(trace: _TraceCalls) -> None:
     """Give every operation its run: the first one of its kind and size, not yet taken, that starts after it."""
     waiting: dict[tuple[str, int], deque[_Run]] = defaultdict(deque)
     for run in sorted(trace.runs, key=lambda run: run.start_ns):

@@ -19,7 +19,7 @@ from flowccl.jobs import (
     nccl_tests,
     profiler,
 )
-from flowccl.jobs.calls import UNKNOWN, Calls, Source, concatenated
+from flowccl.jobs.calls import UNKNOWN, Calls, LogSource, concatenated
 from flowccl.jobs.communicators import resolved
 from flowccl.jobs.text import head
 from flowccl.units import format_bytes
@@ -117,10 +117,10 @@ def _one_format_per_rank(calls: Calls) -> tuple[Calls, list[str]]:
     if len(names) < 2 or not len(calls):
         return calls, []
     kind = np.array([names.index(name) for name in formats], dtype=np.int64)[calls.source]
-    timed: NDArray[np.float64] = np.array(
+    with_time: NDArray[np.float64] = np.array(
         [(calls.duration_ns[kind == n] >= 0).mean() if (kind == n).any() else -1 for n in range(len(names))]
     )
-    order = np.argsort(-timed, kind="stable")
+    order = np.argsort(-with_time, kind="stable")
     keep = np.ones(len(calls), dtype=np.bool_)
     notes: list[str] = []
     seen: set[int] = set()
@@ -138,7 +138,7 @@ def _one_format_per_rank(calls: Calls) -> tuple[Calls, list[str]]:
     return calls.take(keep), notes
 
 
-def skipped_in_words(sources: Iterable[Source]) -> list[str]:
+def skipped_in_words(sources: Iterable[LogSource]) -> list[str]:
     """Return one sentence for each file from which something was skipped."""
     found = []
     for source in sources:

@@ -43,10 +43,10 @@ def steps_of(calls: Calls, found: MatchedCalls, given: int | None = None) -> Ste
 
 def _span_ns(found: MatchedCalls) -> float | None:
     """From the first start to the last end."""
-    timed = np.isfinite(found.start_ns) & np.isfinite(found.duration_ns)
-    if not timed.any():
+    with_time = np.isfinite(found.start_ns) & np.isfinite(found.duration_ns)
+    if not with_time.any():
         return None
-    return float(found.end_ns[timed].max() - found.start_ns[timed].min()) or None
+    return float(found.end_ns[with_time].max() - found.start_ns[with_time].min()) or None
 
 
 def _rows_of_one_rank(calls: Calls) -> Ints:
@@ -104,7 +104,7 @@ class Exposure:
 
 def exposure(calls: Calls) -> Exposure:
     """Return the time that calls take without counting overlapping ones twice."""
-    timed = (calls.start_ns >= 0) & (calls.duration_ns >= 0) & (calls.rank >= 0)
+    with_time = (calls.start_ns >= 0) & (calls.duration_ns >= 0) & (calls.rank >= 0)
     alone = np.where(calls.duration_ns >= 0, calls.duration_ns, np.nan).astype(np.float64)
     ranks = np.unique(calls.rank[calls.duration_ns >= 0])
     overlapping = 0
@@ -113,7 +113,7 @@ def exposure(calls: Calls) -> Exposure:
     begins = np.searchsorted(calls.rank[order], ranks, side="left")
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
         rows = order[begin:end]
-        rows = rows[timed[rows]]
+        rows = rows[with_time[rows]]
         if len(rows) > 1:
             share, several = _shared(calls.start_ns[rows], calls.duration_ns[rows])
             alone[rows] = share

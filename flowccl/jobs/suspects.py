@@ -23,7 +23,7 @@ _EXPLAINS = 0.5  # part of the squared excess that a single link must explain
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SlowLink:
     """A link that may be slow: its name, its GPU, how much of the excess it explains, and the factor on its calls."""
 
     name: str
@@ -37,7 +37,7 @@ class Suspect:
 class Suspicion:
     """The links that may be slow, best first; of `alike` links, the calls cannot tell which one it is."""
 
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[SlowLink, ...]
     alike: int
     compared: int
 
@@ -75,7 +75,7 @@ def suspicion(rows: Sequence[AuditRow], topology: Topology, latency_us: Callable
     for name, gpu, uses in _links(chosen, topology):
         if uses.any():
             explains, factor = _explained(excess, weight, uses)
-            found.append(Suspect(name, gpu, explains, factor, int(uses.sum())))
+            found.append(SlowLink(name, gpu, explains, factor, int(uses.sum())))
     found.sort(key=lambda suspect: (-round(suspect.explains, 9), -suspect.factor, suspect.gpu))
     if not found or found[0].explains < _EXPLAINS:
         return Suspicion((), 0, len(kept))
@@ -114,7 +114,7 @@ def _links(rows: Sequence[AuditRow], topology: Topology) -> list[tuple[str, int,
         mine = (topology.link_src == gpu).nonzero()[0].tolist()
         for kind in sorted({topology.link_kinds[link] for link in mine}):
             outside = kind == "nic"
-            uses = [gpu in row.gpus and _needs(row.gpus, gpu, hosts, outside) for row in rows]
+            uses = [gpu in row.gpus and _requires(row.gpus, gpu, hosts, outside) for row in rows]
             ends = [topology.nodes[int(topology.link_dst[k])].name for k in mine if topology.link_kinds[k] == kind]
             own = topology.nodes[gpu].name
             name = f"{'NIC' if outside else 'port'} of {own} ({own} <-> {ends[0]})"
@@ -122,7 +122,7 @@ def _links(rows: Sequence[AuditRow], topology: Topology) -> list[tuple[str, int,
     return found
 
 
-def _needs(gpus: Sequence[int], gpu: int, hosts: Sequence[str], outside: bool) -> bool:
+def _requires(gpus: Sequence[int], gpu: int, hosts: Sequence[str], outside: bool) -> bool:
     """Whether a group has GPUs in other hosts, or others in this one."""
     return any((hosts[other] != hosts[gpu]) == outside for other in gpus if other != gpu)
 

@@ -53,7 +53,7 @@ class MachineComparison:
             [(a, b) for a, b in pairs if read(a) is not None and read(b) is not None]
             for read in (_library, _plan, _bound)
         ]
-        sums = []
+        totals = []
         for side in (0, 1):
             parts = [
                 sum(
@@ -61,8 +61,8 @@ class MachineComparison:
                 )
                 for read, rows in zip((_library, _plan, _bound), known, strict=True)
             ]
-            sums.append(Totals(*parts))
-        return sums[0], sums[1]
+            totals.append(Totals(*parts))
+        return totals[0], totals[1]
 
     def _pairs(self) -> list[tuple[AuditRow, AuditRow]]:
         other = {_key(row): row for row in self.after.rows}

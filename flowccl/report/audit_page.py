@@ -128,16 +128,18 @@ def _story(audit: Audit, row: AuditRow) -> str:
 def _timeline(audit: Audit) -> tuple[list[list[float]], str]:
     """Calls of one step: start and duration in us, first and last rank, row; a step in the middle of the logs."""
     found = audit.matched
-    timed = np.flatnonzero(np.isfinite(found.start_ns) & np.isfinite(found.duration_ns))
-    if not len(timed):
+    with_time = np.flatnonzero(np.isfinite(found.start_ns) & np.isfinite(found.duration_ns))
+    if not len(with_time):
         return [], "The logs have no starts, so there is no timeline."
-    first, last = float(found.start_ns[timed].min()), float(found.end_ns[timed].max())
+    first, last = float(found.start_ns[with_time].min()), float(found.end_ns[with_time].max())
     step = audit.steps.step_ns or last - first
     begin = first + step * int(max((last - first) / step - 1, 0) // 2)
     row_of = np.full(len(found), -1, dtype=np.int64)
     for number, row in enumerate(audit.rows):
         row_of[row.kind.calls] = number
-    inside = timed[(found.start_ns[timed] >= begin) & (found.start_ns[timed] < begin + step) & (row_of[timed] >= 0)]
+    inside = with_time[
+        (found.start_ns[with_time] >= begin) & (found.start_ns[with_time] < begin + step) & (row_of[with_time] >= 0)
+    ]
     words = f"One step of {format_us(step / 1000)}; {len(inside):,} calls, each a bar for the ranks of its group."
     if len(inside) > _MOST_CALLS:
         words += f" The first {_MOST_CALLS:,} are shown."
