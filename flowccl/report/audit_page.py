@@ -147,9 +147,9 @@ def _timeline(audit: Audit) -> tuple[list[list[float]], str]:
     bars = []
     for at in inside.tolist():
         number = int(row_of[at])
-        start = round((float(found.start_ns[at]) - begin) / 1000, 3)
+        first_us = round((float(found.start_ns[at]) - begin) / 1000, 3)
         duration = round(float(found.duration_ns[at]) / 1000, 3)
-        bars += [[start, duration, low, high, number] for low, high in _runs(audit.rows[number].kind.group)]
+        bars += [[first_us, duration, low, high, number] for low, high in _runs(audit.rows[number].kind.group)]
     return bars, words
 
 
