@@ -188,12 +188,12 @@ def _as_json(found: "Audit", second: "Audit | None", built: "list[BuiltPlan]", o
 
 
 def _catalogs(found: "Audit", options: argparse.Namespace, progress: LiveLine) -> "list[BuiltPlan]":
-    from flowccl.catalog.engine import Engine
+    from flowccl.catalog.engine import TaskEngine
     from flowccl.jobs.building import build_worthwhile
 
     if options.catalog is None:
         return []
-    engine = Engine.parse(options.engine)
+    engine = TaskEngine.parse(options.engine)
 
     def show(done: int, total: int) -> None:
         progress.phase(f"building catalogs: {done + 1} of {total}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowccl.catalog.build import COLLECTIVES, BuildOptions, build_catalog
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.errors import FlowcclError
 from flowccl.files import make_folder
 from flowccl.jobs.audit import Audit
@@ -39,7 +39,7 @@ def neutral(topology: Topology) -> Topology:
 def build_worthwhile(
     audit: Audit,
     folder: Path,
-    engine: Engine,
+    engine: TaskEngine,
     sms: int | None = None,
     on_row: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[BuiltPlan]:
