@@ -10,87 +10,74 @@ import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import nnls
 
 from flowccl import Topology, collective, lower_bound, machine, synthesize
 from flowccl.catalog.library import library_ps, shape_of
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import Operation, RuntimeProgram
-from flowccl.runtimes.costs import MessageCost
-from flowccl.runtimes.machine import on_runtime
-from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
+from flowccl.runtimes.profiles import PROFILES
 from flowccl.units import format_bytes, ps_to_us
 
 MACHINES = {"4 hosts x 8 H200": "dgx_h100:4", "8 H200, CUDA graph": "dgx_h100:1"}
 HAND_WRITTEN = "mscclpp, hand-written plan, 57 threadblocks"
 
 
-def shipped_program(hosts: int, per_host: int) -> RuntimeProgram:
-    """The allreduce that MSCCL++ ships for several hosts: 1 + (GPUs - 1) threadblock groups on every GPU.
+def shipped_program(hosts: int, per_host: int, group: int = 8) -> RuntimeProgram:
+    """The allreduce that MSCCL++ ships for several hosts: `group` threadblocks for every other GPU, and one for NICs.
 
-    A group of threadblocks is one threadblock here. Block 0 asks the proxy; block p talks to the p-th other GPU.
+    Each threadblock of a group moves and reads its part of the data. Block 0 asks the proxy. MSCCL++ posts to all other
+    hosts within microseconds, in the same order on all hosts, and the network shares links as it goes; in our clock a
+    send has one constant rate, so here every host begins with the next one.
     """
     ranks = hosts * per_host
     operations: list[Operation] = []
     for rank in range(ranks):
         host, local = divmod(rank, per_host)
         inside = [host * per_host + n for n in range(per_host) if n != local]
-        outside = [n * per_host + local for n in range(hosts) if n != host]
-        blocks = range(1, per_host)
+        outside = [(host + n) % hosts * per_host + local for n in range(1, hosts)]
+        places = range(per_host - 1)
 
-        def add(block: int, index: int, name: str, to: int = -1, rank: int = rank, **facts: object) -> None:
-            size = hosts if to >= 0 else 0
+        def add(
+            block: int, index: int, name: str, to: int = -1, parts: int = 1, rank: int = rank, **facts: Any
+        ) -> None:
+            size = hosts * parts
             made = Operation(rank, block, index, name, size=size, sends_to=to, packets=to >= 0, is_published=True)
             operations.append(replace(made, **facts))
 
-        for block, peer in zip(blocks, inside, strict=True):
-            add(block, 0, "ppkt", peer, pushes=[("scattered", rank, peer, other) for other in blocks])
-            add(block, 1, "repkt", pops=[("scattered", source, rank, block) for source in inside])
-            add(block, 2, "repkt", pops=[("exchanged", source, rank, block) for source in outside])
-            every = [(other, 2) for other in blocks if other != block]
-            add(block, 3, "rppkt", peer, after=every, pushes=[("gathered", rank, peer)])
-            add(block, 4, "upkt", pops=[("gathered", peer, rank)])
-        reduced = [(block, 1) for block in blocks]
+        for place, peer in enumerate(inside):
+            for part in range(group):
+                block = 1 + place * group + part
+                add(block, 0, "ppkt", peer, pushes=[("scattered", rank, peer, part, other) for other in places])
+                add(block, 1, "repkt", pops=[("scattered", source, rank, part, place) for source in inside])
+                read = -(-(hosts - 1) // (per_host - 1))  # of the parts of all other hosts, shared by all threadblocks
+                add(block, 2, "repkt", pops=[("exchanged", source, rank, block) for source in outside], size=read)
+                every = [(1 + other * group + part, 2) for other in places if other != place]
+                add(block, 3, "rppkt", peer, after=every, pushes=[("gathered", rank, peer, part)])
+                add(block, 4, "upkt", pops=[("gathered", peer, rank, part)])
+        blocks = range(1, 1 + (per_host - 1) * group)
         for number, peer in enumerate(outside):
-            add(0, number, "ppkt", peer, after=reduced, pushes=[("exchanged", rank, peer, other) for other in blocks])
-    counts = [(ranks, ranks, 3 * ranks)] * ranks
-    return RuntimeProgram("allreduce", ranks, (True,), ranks, counts, operations, None, packets=True)
+            pushes = [("exchanged", rank, peer, block) for block in blocks]
+            add(0, number, "ppkt", peer, group, after=[(block, 1) for block in blocks], pushes=pushes)
+    chunks = ranks * group
+    counts = [(chunks, chunks, 3 * chunks)] * ranks
+    return RuntimeProgram("allreduce", ranks, (True,), chunks, counts, operations, None, packets=True)
 
 
-def with_costs(nvlink_us: float, nic_us: float, efficiency: float) -> tuple[RuntimeProfile, float]:
-    """The profile of MSCCL++ with other overheads per message; links reach a part of their bandwidth."""
-    costs = PROFILES["mscclpp"].costs
-    nvlink, nic = (
-        replace(cost, overhead_us=max(us, 0.0)) for cost, us in ((costs.nvlink, nvlink_us), (costs.nic, nic_us))
-    )
-    assert isinstance(nvlink, MessageCost)
-    return replace(PROFILES["mscclpp"], costs=replace(costs, nvlink=nvlink, nic=nic)), efficiency
+def program_us(program: RuntimeProgram, topology: Topology, size: int) -> float:
+    """The time of a program in the clock of flowccl, with the costs of the profile of MSCCL++."""
+    return ps_to_us(estimate_ps(program, topology, size, PROFILES["mscclpp"]))
 
 
-def program_us(
-    program: RuntimeProgram, topology: Topology, size: int, profile: RuntimeProfile, efficiency: float = 1.0
-) -> float:
-    """The time of a program in the clock of flowccl."""
-    links = tuple(replace(link, bandwidth_GBps=link.bandwidth_GBps * efficiency) for link in topology.links)
-    real = on_runtime(replace(topology, links=links), profile)
-    return ps_to_us(estimate_ps(program, real, size, profile.costs))
-
-
-def fitted(sizes: NDArray[np.int64], times: NDArray[np.float64], topology: Topology) -> NDArray[np.float64]:
-    """Launch, overhead of a message on NVLink and on the NIC, and efficiency of links: least squares of log errors."""
-    program = shipped_program(4, 8)
-
-    def errors(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        profile, part = with_costs(x[1], x[2], x[3])
-        predicted = [x[0] + program_us(program, topology, int(size), profile, part) for size in sizes]
-        return np.log(np.array(predicted) / times)
-
-    start, low, high = [3.0, 0.6, 2.0, 0.9], [0.0, 0.0, 0.0, 0.3], [20.0, 5.0, 10.0, 1.0]
-    found: NDArray[np.float64] = least_squares(errors, start, bounds=(low, high), diff_step=0.02).x
-    return found
+def fitted(clock: NDArray[np.float64], times: NDArray[np.float64]) -> tuple[float, float]:
+    """The constant and the factor on the clock that fit measured times best: least squares of relative errors."""
+    columns = np.stack((1 / times, clock / times), axis=1)
+    constant, factor = nnls(columns, np.ones(len(times)))[0]
+    return float(constant), float(factor)
 
 
 def rows_of(path: Path) -> list[tuple[str, str, int, float]]:
@@ -107,24 +94,18 @@ def calibration_table(rows: Sequence[tuple[str, str, int, float]], plan_s: float
     nccl = {size: us for where, runtime, size, us in rows if runtime == "nccl" and MACHINES[where] == "dgx_h100:4"}
     sizes, times = np.array([size for size, _ in mine]), np.array([us for _, us in mine])
     half = np.arange(len(sizes)) % 2 == 0
-    costs = fitted(sizes[half], times[half], topology)
-    profile, part = with_costs(*costs[1:])
     program = shipped_program(4, 8)
+    clock = np.array([program_us(program, topology, size) for size in sizes.tolist()])
+    constant, factor = fitted(clock[half], times[half])
+    print(f"fitted on every other size: {constant:.1f} us + {factor:.2f} x clock\n")
     print(
-        f"fitted on every other size: launch {costs[0]:.2f} us, NVLink {costs[1]:.2f} us, NIC {costs[2]:.2f} us, ",
-        end="",
+        "| size | measured | clock | fitted | error | used to fit | our plan | bound | NCCL measured | NCCL's model |\n"
+        "|---|---|---|---|---|---|---|---|---|---|"
     )
-    print(f"links at {100 * part:.0f} % of their bandwidth\n")
-    print(
-        "| size | measured | clock, profile as it is | clock, fitted | error | used to fit | our plan | bound | "
-        "NCCL measured | NCCL's model |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
     held = []
     shape = shape_of(topology)
-    for size, us, used in zip(sizes.tolist(), times.tolist(), half.tolist(), strict=True):
-        plain = program_us(program, topology, size, PROFILES["mscclpp"])
-        tuned = costs[0] + program_us(program, topology, size, profile, part)
+    for size, us, used, plain in zip(sizes.tolist(), times.tolist(), half.tolist(), clock.tolist(), strict=True):
+        tuned = constant + factor * plain
         error = tuned / us - 1
         held += [] if used else [abs(error)]
         plan = "-"
