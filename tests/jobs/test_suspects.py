@@ -51,6 +51,7 @@ def test_a_slow_nic_is_named_first_in_at_least_18_of_20_jobs(tmp_path):
     assert told >= 18
 
 
+@pytest.mark.slow
 def test_a_slow_nic_is_named(tmp_path):
     gpu, found = named(3, tmp_path)
     assert found.suspects[0].gpu == gpu
