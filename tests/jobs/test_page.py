@@ -91,8 +91,8 @@ def _check_pictures(page) -> None:
     page.click("th[data-key=bytes]")
     width = page.evaluate("document.getElementById('timeline').clientWidth")
     hits = set()
-    for part in range(1, 30):
-        page.click("#timeline", position={"x": 70 + (width - 95) * part / 30, "y": 20})
+    for part in range(1, 60):
+        page.click("#timeline", position={"x": 70 + (width - 95) * part / 60, "y": 20})
         hits.add(page.inner_text("#story"))
     assert len(hits) >= 3
     assert hits - {before}
