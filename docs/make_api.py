@@ -28,6 +28,11 @@ SECTIONS = {  # heading: module: names
     "Export": {
         "flowccl.export": "export export_directory ExportOptions check RuntimeProgram Finding check_listing",
     },
+    "Logs of jobs": {
+        "flowccl.jobs": "read_logs read_file Logs Calls Group LogSource",
+        "flowccl.jobs.audit": "audit Audit",
+        "flowccl.jobs.rows": "AuditRow",
+    },
     "Execution": {"flowccl.run.reference": "execute"},
     "Writing a method": {
         "flowccl.methods.registry": "MethodInfo register",

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from flowccl.commands import (
     advise,
+    audit,
     catalog,
     compare,
     explain,
@@ -94,7 +95,8 @@ class _Parsers:
         commands = self.whole.add_subparsers(
             title="commands", required=True, metavar="COMMAND", dest="command", prog="flowccl"
         )
-        for module in (synth, look, explain, report, compare, advise, catalog, replan, run, profile, importing, export):
+        first = (synth, look, explain, report, compare, advise, audit)
+        for module in (*first, catalog, replan, run, profile, importing, export):
             module.add(commands)
         self.of_command: dict[str, Parser] = dict(commands.choices)
 

@@ -9,7 +9,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 WITH_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="the extra torch is not installed")
-SLOW = {"train_through_a_slow_link": (pytest.mark.slow, WITH_TORCH)}
+SLOW = dict.fromkeys(("train_through_a_slow_link", "train_with_profiler"), (pytest.mark.slow, WITH_TORCH))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ class BuildOptions:
     """What to build: collectives and sizes for a runtime, with counted work, so that results are repeatable.
 
     `tolerance` is the part by which a plan may be later than the fastest one found and still be kept in its place;
-    `most` is the largest number of plans of a collective.
+    `most` is the largest number of plans of a collective. With `use_library`, sizes at which the library is predicted
+    to be faster are left to it.
     """
 
     collectives: tuple[str, ...] = COLLECTIVES
@@ -48,6 +49,7 @@ class BuildOptions:
     sms: int | None = None
     tolerance: float = 0.01
     most: int = 8
+    use_library: bool = True
 
     def __post_init__(self) -> None:
         if self.low_bytes > self.high_bytes:
@@ -140,7 +142,8 @@ class _Collective:
         shape = shape_of(topology)
         known = {size for row in rows for size in row.times_ps}
         self.sizes = [size for size in _sizes(topology, options) if size in known]
-        self.library = {size: library_ps(shape, name, size) for size in self.sizes}
+        predicted = {size: library_ps(shape, name, size) for size in self.sizes}
+        self.library = predicted if options.use_library else dict.fromkeys(self.sizes)
         self.times = [dict(row.times_ps) for row in rows]
         kept = cover(self.times, self.sizes, options.tolerance, options.most)
         self._time_everywhere(kept, engine)

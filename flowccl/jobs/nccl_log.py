@@ -1,0 +1,94 @@
+"""Logs of NCCL with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING: what was called, and NCCL's choice.
+
+They have no times. The lines of INIT say which rank a process has in which communicator.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from flowccl.jobs.calls import Calls, CallsBuilder, Group
+from flowccl.jobs.communicators import seat_name
+from flowccl.jobs.names import NCCL_TYPES, buffer_bytes, bytes_of_type, collective_of
+from flowccl.jobs.text import DAMAGED, lines
+
+FORMAT = "NCCL log"
+_SEAT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+) .*?commId (0x[0-9a-f]+)")
+_CALL = re.compile(
+    r"(\S+?):(\d+):\d+ \[\d+\] NCCL INFO (\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) "
+    r"datatype (\d+) op (\d+) root (-?\d+) comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
+)
+_CHOICE = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+_ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+_PROTOCOLS = ("LL", "LL128", "Simple")
+_PER_RANK = ("allgather", "reduce_scatter", "alltoall", "gather", "scatter")
+
+
+def recognized(start: bytes, name: str) -> bool:
+    """Whether a file looks like this format."""
+    return b" NCCL INFO " in start
+
+
+def read(path: Path) -> Calls:
+    """Return the calls of a log; it may have the lines of several processes."""
+    table = CallsBuilder(str(path), FORMAT)
+    seats: dict[tuple[str, str], tuple[str, int, int]] = {}  # (process, address): communicator, rank, size
+    chosen: Counter[str] = Counter()
+    for line in lines(path, table.skipped):
+        if "opCount" in line or "sendbuff" in line or "datatype" in line:
+            _call(table, line, seats)
+        elif "\ufffd" in line:
+            table.skipped[f"{DAMAGED} line"] += 1
+        elif "commId" in line and (found := _SEAT.search(line)):
+            seats[_process(line), found[1]] = found[4], int(found[2]), int(found[3])
+        elif "Bytes -> Algo" in line and (found := _CHOICE.search(line)):
+            chosen[f"{found[1]} {_name(found[3], _ALGORITHMS)} {_name(found[4], _PROTOCOLS)}"] += 1
+    if chosen:
+        words = ", ".join(f"{name} {count} times" for name, count in chosen.most_common(8))
+        table.notes.append(f"NCCL chose {words}")
+    if len(table):
+        table.notes.append("NCCL's log has no times: there is no measured column")
+    return table.done()
+
+
+def _call(table: CallsBuilder, line: str, seats: dict[tuple[str, str], tuple[str, int, int]]) -> None:
+    found = _CALL.search(line)
+    if found is None:
+        table.skipped[f"{DAMAGED} line of a call"] += 1
+        return
+    host, pid, name, sequence, count, kind, _, _, address, size = found.groups()
+    collective = collective_of(name)
+    dtype = NCCL_TYPES[int(kind)] if len(kind) < 3 and int(kind) < len(NCCL_TYPES) else ""
+    element = bytes_of_type(dtype)
+    if collective is None or element is None or len(count) > 18 or len(size) > 6:
+        table.skipped["unknown collective or data type"] += 1
+        return
+    process, ranks = f"{host}:{pid}", int(size)
+    communicator, place, _ = seats.get((process, address), (address, 0, ranks))
+    if ranks < 2:
+        table.skipped["a communicator of one rank moves nothing"] += 1
+        return
+    data = int(count) * element
+    if collective == "send":
+        table.skipped["sends and receives: the log does not say which belong together"] += 1
+        return
+    total = buffer_bytes(collective, data, data, ranks) if collective not in _PER_RANK else data * ranks
+    table.add(
+        collective,
+        total,
+        table.group(Group(ranks, None, seat_name(communicator, process, place, ranks))),
+        sequence=int(sequence, 16) if len(sequence) < 15 else -1,
+        root=-1,
+        dtype=dtype,
+    )
+
+
+def _process(line: str) -> str:
+    head = line.split(" NCCL INFO", 1)[0].split()
+    parts = head[0].split(":") if head else []
+    return ":".join(parts[:2])
+
+
+def _name(text: str, names: tuple[str, ...]) -> str:
+    """Older versions write numbers."""
+    return names[int(text)] if text.isdecimal() and int(text) < len(names) else text.capitalize()
