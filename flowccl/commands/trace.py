@@ -15,8 +15,8 @@ def trace_of_program(options: argparse.Namespace) -> bool:
     """Write the trace of an exported file; False, and nothing is written, if the input is a schedule."""
     from flowccl.export.formats.perfetto import program_trace
     from flowccl.export.proof.estimate import step_times
-    from flowccl.runtimes.profiles import PROFILES
     from flowccl.files import json_format, write_bytes
+    from flowccl.runtimes.profiles import PROFILES
     from flowccl.units import parse_bytes
 
     if len(options.schedule) > 1:

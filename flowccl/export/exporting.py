@@ -21,9 +21,9 @@ from flowccl.export.formats.read_xml import parse_xml, read_xml
 from flowccl.export.formats.recognition import explain_mismatch
 from flowccl.export.formats.teccl import teccl_json
 from flowccl.export.lowering.buffers import layout_of
+from flowccl.export.program import Program, program_for
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
-from flowccl.export.program import Program, program_for
 from flowccl.files import write_bytes
 from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_protocol
 from flowccl.schedule.schedule import Schedule

@@ -161,7 +161,9 @@ def test_other_sizes_and_foreign_files_are_timed_too() -> None:
 def test_a_flush_must_name_as_many_targets_as_channels() -> None:
     schedule = next(found for found in map(random_case, range(20)) if schedule_crosses(found))
     plan = json.loads(lower_program(schedule).data)
-    flushes = [op for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"] if op["name"] == "flush"]
+    flushes = [
+        op for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"] if op["name"] == "flush"
+    ]
     assert flushes
     flushes[0]["dst_buff"] = []
     with pytest.raises(Exception, match="as many targets as channels"):

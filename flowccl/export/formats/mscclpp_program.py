@@ -194,9 +194,7 @@ def _gpu(
         for kind, table in block.tables.buffers.items():
             for peer, buffer in table:
                 remote.setdefault((kind, peer, buffer), len(remote))
-    rows = [
-        {"rank": peer, "type": "ios"[buffer], "access_channel_types": [kind]} for kind, peer, buffer in remote
-    ]
+    rows = [{"rank": peer, "type": "ios"[buffer], "access_channel_types": [kind]} for kind, peer, buffer in remote]
     counts = layout.whole_counts
     head = {
         "id": rank,

@@ -31,7 +31,6 @@ from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule
 
-
 I64 = NDArray[np.int64]
 _CROWDED = 40  # operations of a threadblock beyond which others wait for messages that nothing uses soon
 _TRIED = 4  # of those others
@@ -96,7 +95,8 @@ class Builder:
         ends = np.diff(m.end_ptr)[number]
         node = m.end[m.end_ptr[number] + (np.arange(len(number)) - m.delivery_ptr[number]) % np.maximum(ends, 1)]
         self.sent, self.packed = (
-            self._in_buffers(column, np.repeat(m.src, np.diff(m.ptr))) for column in (self.places.sent, self.places.packed)
+            self._in_buffers(column, np.repeat(m.src, np.diff(m.ptr)))
+            for column in (self.places.sent, self.places.packed)
         )
         self.arrives, self.place, self.added = (
             self._in_buffers(getattr(self.places, name), node) for name in ("arrives", "place", "added")
@@ -204,7 +204,11 @@ class Builder:
                 if self.version[e] >= 0:
                     packs = self.packed[e] >= 0
                     by_nic = self.kind[m] == NIC and not packs
-                    use(self.version[e], times.posted[m] if by_nic else times.start[m], -1 if by_nic else self._packer(m))
+                    use(
+                        self.version[e],
+                        times.posted[m] if by_nic else times.start[m],
+                        -1 if by_nic else self._packer(m),
+                    )
             for d in range(self.delivery_ptr[m], self.delivery_ptr[m + 1]):
                 if self.added_version[d] >= 0:
                     use(self.added_version[d], times.whole[m][0], max(self.receiver[m], 0))

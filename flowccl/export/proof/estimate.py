@@ -66,7 +66,9 @@ def step_times(
 
 
 class _Simulation:
-    def __init__(self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool) -> None:
+    def __init__(
+        self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool
+    ) -> None:
         self.program, self.network, self.chunk_bytes, self.keeps_starts = program, network, chunk_bytes, keeps_starts
         count = len(program.operations)
         self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
@@ -160,9 +162,7 @@ class _Simulation:
     def _bytes(self, operation: Operation) -> int:
         return operation.size * self.chunk_bytes * (2 if operation.packets else 1)
 
-    def _choices(
-        self, now: int, n: int
-    ) -> Iterator[tuple[int, SimulatedRoute | None, int, list[_Use], float]]:
+    def _choices(self, now: int, n: int) -> Iterator[tuple[int, SimulatedRoute | None, int, list[_Use], float]]:
         """Yield (step, route, time before the bytes flow, uses of links, highest rate) for each route."""
         operation, network = self.program.operations[n], self.network
         size = self._bytes(operation)
@@ -259,12 +259,13 @@ class _Simulation:
         late = 0 if operation.size else self.late.get((operation.rank, operation.block, peer), 0)
         return late + route.latency_ps + (0 if operation.packets else route.signal_ps)
 
-
     def _is_proxied(self, operation: Operation, peer: int) -> bool | None:
         """Return whether a step tells another GPU something through the proxy of a NIC; None if it does not say so."""
         if operation.is_proxied is not None:
             return operation.is_proxied
-        kinds = [key[3] == "port" for key in operation.pushes if isinstance(key, tuple) and key[:3:2] == ("signal", peer)]
+        kinds = [
+            key[3] == "port" for key in operation.pushes if isinstance(key, tuple) and key[:3:2] == ("signal", peer)
+        ]
         return kinds[0] if kinds else None
 
 

@@ -84,9 +84,7 @@ class SimulatedNetwork:
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.best: dict[tuple[int, int, int, bool | None], list[SimulatedRoute]] = {}
 
-    def between(
-        self, src: int, dst: int, size_bytes: int = 0, is_proxied: bool | None = None
-    ) -> list[SimulatedRoute]:
+    def between(self, src: int, dst: int, size_bytes: int = 0, is_proxied: bool | None = None) -> list[SimulatedRoute]:
         """Return the fastest routes between two GPUs for a message of some bytes.
 
         `is_proxied` says whether it goes through the proxy of a NIC, if there is such a route; None: either way.

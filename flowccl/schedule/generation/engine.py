@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.runtimes.execution import Execution
-from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, ISSUE_OPERATIONS, RECEIVE_OPERATIONS, USABLE_OPERATIONS
 from flowccl.schedule.generation.precedence import data_pairs, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
@@ -25,7 +25,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Waits = tuple[I64, I64, I64, NDArray[np.bool_]]
 _NEVER = int(np.iinfo(np.int64).max)
-_OPERATIONS = (58, 4, 4)  # of a threadblock, less those that begin and end a call; of a send; of work after an arrival
+_OPERATIONS = (USABLE_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS)
 
 
 @dataclass(frozen=True, eq=False)
