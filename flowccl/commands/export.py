@@ -66,8 +66,9 @@ def add(commands: Commands) -> None:
         "--proto",
         metavar="NAME",
         type=protocol,
-        default="Simple",
-        help="protocol: Simple, LL, LL128 (not mscclpp), or for mscclpp auto, the faster one (default: Simple)",
+        default="auto",
+        help="protocol: Simple, LL, LL128 (not mscclpp), or auto: for mscclpp that of the schedule, else the faster "
+        "one; for all others Simple (default: auto)",
     )
     export.add_argument(
         "--min-bytes", metavar="SIZE", default="0", help="smallest buffer for which it is used (default: 0)"

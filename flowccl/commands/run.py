@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
     )
     gpus.add_argument("--instances", metavar="N", type=positive, help="of a schedule's plan, see `export` (default: 1)")
     gpus.add_argument(
-        "--proto", metavar="NAME", type=protocol, help="of a schedule's plan, see `export` (default: Simple)"
+        "--proto", metavar="NAME", type=protocol, help="of a schedule's plan, see `export` (default: auto)"
     )
     gpus.add_argument("--root", metavar="RANK", type=natural, help="root of a broadcast plan (default: 0)")
     run.set_defaults(run=_run)
@@ -126,7 +126,7 @@ def _run_mscclpp(options: argparse.Namespace) -> "tuple[list[Row] | None, int]":
             _warn_of_findings(options.schedule, gpu.root)
         else:
             schedule = _load(options.schedule)
-            export = ExportOptions(instances=options.instances or 1, protocol=options.proto or "Simple")
+            export = ExportOptions(instances=options.instances or 1, protocol=options.proto or "auto")
             paths, size = plans_of(schedule, export, options.inplace, Path(folder)), schedule.demand.size_bytes
             gpu = dataclasses.replace(gpu, root=root_of(schedule))
         return run_plans(paths, _chosen(options, size), gpu), read_plan(paths[0]).ranks

@@ -33,13 +33,13 @@ from flowccl.schedule.schedule import Schedule
 class ExportOptions:
     """Options of an export. A target that does not support an option refuses it.
 
-    `protocol` is one of the target's; for MSCCL++, "auto" chooses the faster one. `sms` limits the threadblocks of a
-    GPU: only one on each of its SMs is resident.
+    `protocol` is one of the target's; "auto" is that of a schedule for MSCCL++, else the faster one, and Simple for
+    other targets. `sms` limits the threadblocks of a GPU: only one on each of its SMs is resident.
     """
 
     inplace: bool = False
     instances: int = 1
-    protocol: str = "Simple"
+    protocol: str = "auto"
     min_bytes: int = 0
     max_bytes: int = 0
     sms: int | None = None
@@ -52,7 +52,7 @@ def _xml(dialect: str, schedule: Schedule, options: ExportOptions) -> list[bytes
             dialect,
             inplace=options.inplace,
             instances=options.instances,
-            protocol=options.protocol,
+            protocol="Simple" if options.protocol == "auto" else options.protocol,
             min_bytes=options.min_bytes,
             max_bytes=options.max_bytes,
             sms=options.sms,

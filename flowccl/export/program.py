@@ -78,10 +78,10 @@ def program_for(
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
     check_ranks(schedule)
     if execution is None or execution.profile != profile or (sms is not None and execution.sms > sms):
-        schedule = carried_out(schedule, profile, sms)
+        schedule = carried_out(schedule, profile, sms, ("Simple",) if protocol == "Simple" else ("Simple", "LL"))
         execution = schedule.execution
-    if execution is not None and protocol == "LL" != execution.protocol:
-        schedule = _with_packets(schedule, replace(execution, protocol="LL"))
+    if execution is not None and protocol not in ("auto", execution.protocol):
+        schedule = _with_protocol(schedule, replace(execution, protocol=protocol))
     key = f"program {inplace} {min_bytes} {max_bytes}"
     if key not in schedule.cache:
         schedule.cache[key] = lower_program(schedule, inplace=inplace, min_bytes=min_bytes, max_bytes=max_bytes)
@@ -89,16 +89,16 @@ def program_for(
     return found
 
 
-def _with_packets(schedule: Schedule, execution: Execution) -> Schedule:
-    """Return a schedule with packets instead of puts and signals."""
+def _with_protocol(schedule: Schedule, execution: Execution) -> Schedule:
+    """Return a schedule with packets instead of puts and signals, or the other way round."""
     assert schedule.costs is not None
-    if schedule.costs.is_proxied.any():
+    if execution.packets and schedule.costs.is_proxied.any():
         raise InputError("mscclpp: packets (--proto LL) are for GPUs of one host; use --proto Simple")
     if len(schedule.timing.end_transfer) > len(schedule) or len(schedule.timing.root_transfer) > len(schedule):
         raise InputError("mscclpp: operations of a switch have no packets; use --proto Simple")
     found = Engine(schedule, execution).run()
     if found is None:
-        raise InputError(f"mscclpp cannot run this schedule with packets on {execution.sms} threadblocks")
+        raise InputError(f"mscclpp cannot run this schedule with --proto {execution.protocol} --sms {execution.sms}")
     return found
 
 
@@ -115,6 +115,9 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
     check_ranks(schedule)
+    if inplace and schedule.demand.collective == "alltoall" and schedule.costs is not None:
+        if schedule.costs.is_proxied.any():  # a NIC still reads what arriving data would overwrite
+            raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
     builder = Builder(schedule, execution, chunks)

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME
+from flowccl.errors import InputError
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
 from tests.export.cases import exchange, findings, kinds, made, plan_value, read, schedule_of
@@ -207,9 +208,8 @@ class TestMscclpp:
         plan = plan_value(pair_schedule("reduce_scatter"))
         ops, k = self.first(plan, "re")
         ops[k]["src_buff"].append(ops[k]["src_buff"][0])
-        assert [str(finding) for finding in self.found(plan)] == [
-            "result: gpu 0, output chunk 0: counts rank 1's chunk 0 2 times"
-        ]
+        (finding,) = self.found(plan)
+        assert re.fullmatch(r"result: gpu 0, output chunk 0: counts rank [01]'s chunk 0 2 times", str(finding))
 
     def test_signal_without_wait(self) -> None:
         plan = plan_value(pair_schedule("allgather"))
@@ -241,7 +241,7 @@ class TestMscclpp:
         ops, k = self.first(plan, "put")
         assert ops[k + 1] == {"name": "nop"}
         del ops[k + 1]
-        assert [finding.kind for finding in self.found(plan)] == ["sync"]
+        assert {finding.kind for finding in self.found(plan)} == {"sync"}
 
     def test_pws_on_memory_channels_does_not_signal(self) -> None:
         plan = plan_value(pair_schedule("allgather"))
@@ -250,12 +250,10 @@ class TestMscclpp:
         del ops[k + 1 : k + 3]
         assert "signal" in {finding.kind for finding in self.found(plan)}
 
-    def test_port_reads_until_it_is_flushed(self) -> None:
-        """In an in-place alltoall between hosts, a copy must not overwrite data that a port still reads."""
-        plan = plan_value(schedule_of("ndv2:2", "alltoall"), inplace=True)
-        assert self.found(plan) == []
-        text = json.dumps(plan).replace('"pwsf"', '"pws"')
-        assert {finding.kind for finding in findings(text.encode(), "mscclpp")} == {"race"}
+    def test_an_alltoall_between_hosts_is_not_in_place(self) -> None:
+        """A copy would overwrite data that a port still reads."""
+        with pytest.raises(InputError, match="an alltoall between hosts does not run in place"):
+            plan_value(schedule_of("ndv2:2", "alltoall"), inplace=True)
 
 
 def test_places_are_named() -> None:

@@ -53,7 +53,7 @@ def test_every_collective_on_every_machine(name: str, collective: str, target: s
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_several_chunks_and_instances(collective: str, target: str) -> None:
     schedule = schedule_of("dgx1", collective, chunks=3)
-    for instances in (1, 3):
+    for instances in (1, 3) if target != "mscclpp" else (1,):
         assert findings(made(schedule, target, instances=instances), target) == []
 
 
@@ -80,10 +80,13 @@ def random_exports(seeds: range) -> int:
             if target == "mscclpp" and len({node.host for node in schedule.topology.nodes}) > 1:
                 protocol = "Simple"  # packets are for one host
             options = {"inplace": bool(rng.random() < 0.5), "instances": int(rng.integers(1, 4)), "protocol": protocol}
+            if target == "mscclpp":
+                del options["instances"]  # the schedule says how many threadblocks carry a message
             try:
                 data = made(schedule, target, **options)
             except InputError as error:  # packets with partial sums are for sizes that are aligned
-                if target != "mscclpp" or "is no multiple of" not in str(error):
+                known = "is no multiple of" in str(error) or "does not run in place" in str(error)
+                if target != "mscclpp" or not known:
                     raise
                 continue
             assert findings(data, target, root) == [], (seed, target, options)
@@ -107,5 +110,7 @@ def test_no_false_positive_on_300_random_schedules() -> None:
 def test_lowering_loses_little(name: str, collective: str, size_bytes: int, chunks: int) -> None:
     schedule = schedule_of(name, collective, chunks, size_bytes)
     for target in PROVABLE:
+        if target == "mscclpp":
+            continue  # its programs are timed in the clock of their schedules: test_program.py
         finish_ps = estimate_ps(read(made(schedule, target), target), machine(name), size_bytes)
         assert abs(finish_ps / schedule.finish_ps - 1) < 0.05

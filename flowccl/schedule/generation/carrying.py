@@ -13,6 +13,7 @@ from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
+from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 _EXPLORED = 2_000  # transfers: larger schedules are carried out in the way that was best for smaller ones
@@ -34,24 +35,28 @@ class Carrier:
     """Carries out schedules on a runtime, on a machine, with at most `sms` threadblocks on a GPU.
 
     The machine is the user's. Schedules may have been made for another one with the same links, whose bandwidths and
-    latencies stand for the costs of messages. The ways that were best for the schedules of a kind are tried first.
+    latencies stand for the costs of messages. The ways that were best for the schedules of a kind are tried first, and
+    only with these `protocols`.
     """
 
     profile: RuntimeProfile
     topology: Topology
     sms: int
+    protocols: tuple[str, ...] = ("Simple", "LL")
     known: dict[tuple[str, int], _Way] = field(default_factory=dict)
 
     def __call__(self, schedule: Schedule) -> Schedule | None:
         """Return the schedule as the runtime carries it out, in the best way that was found; None where it cannot."""
         kind = schedule.method.partition(",")[0]
-        way = self.known.get((kind, len(schedule.demand)), self.known.get((kind, 0), _Way()))
+        protocols = self._protocols(schedule)
+        way = self.known.get((kind, len(schedule.demand)), self.known.get((kind, 0), _Way(protocol=protocols[0])))
+        way = way if way.protocol in protocols else replace(way, protocol=protocols[0])
         search = _WaySearch(self, schedule, way)
         if len(schedule) <= _EXPLORED:
-            for protocol in ("Simple", "LL") if self._has_packets(schedule) else ("Simple",):
+            for protocol in protocols:
                 search.improve(protocol, self._widths(schedule))
         elif search.best is None:
-            search.improve("Simple", self._widths(schedule))
+            search.improve(protocols[0], self._widths(schedule))
         self.known[kind, len(schedule.demand)] = self.known[kind, 0] = search.way
         return search.best if search.best is None else self._collected(search.best, search.way)
 
@@ -85,12 +90,18 @@ class Carrier:
         pairs = np.unique(src.astype(np.int64) * len(self.topology.nodes) + dst)
         return int(np.bincount(pairs // len(self.topology.nodes), minlength=1).max(initial=0))
 
+    def _protocols(self, schedule: Schedule) -> tuple[str, ...]:
+        """The protocols that can carry the schedule; at least one."""
+        possible = ("Simple", "LL") if self._has_packets(schedule) else ("Simple",)
+        return tuple(name for name in possible if name in self.protocols) or possible[:1]
+
     def _has_packets(self, schedule: Schedule) -> bool:
-        """Whether all messages can be packets: none crosses a NIC, and none is an operation of a switch."""
+        """Whether all messages can be packets: aligned, none over a NIC, and none an operation of a switch."""
         limits, shape = self.profile.limits, schedule.shape
         known = limits is not None and limits.one_sided and "LL" in limits.protocols
         pairs = bool(np.all(np.diff(shape.root_ptr) == 1) and np.all(np.diff(shape.end_ptr) == 1))
-        return known and pairs and not self._nic_peers(schedule)
+        aligned = not np.any(schedule.demand.chunk_bytes % ALIGNMENT_BYTES)
+        return known and pairs and aligned and not self._nic_peers(schedule)
 
     def _widths(self, schedule: Schedule) -> list[int]:
         """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU."""
@@ -149,16 +160,65 @@ class _WaySearch:
         return True
 
 
-def carried_out(schedule: Schedule, profile: RuntimeProfile, sms: int | None = None) -> Schedule:
+def carried_out(
+    schedule: Schedule, profile: RuntimeProfile, sms: int | None = None, protocols: tuple[str, ...] = ("Simple", "LL")
+) -> Schedule:
     """Return a schedule as a runtime carries it out with at most `sms` threadblocks on a GPU, by default all SMs."""
+    schedule = without_multicasts(schedule, profile)
     count = sms or known_sms(schedule.topology) or (profile.limits.blocks if profile.limits else 1)
-    found = Carrier(profile, schedule.topology, count)(schedule)
+    found = Carrier(profile, schedule.topology, count, protocols)(schedule)
     if found is None:
         raise InputError(
             f"{profile.name} cannot run this schedule with {count} threadblocks on a GPU; synthesize one with "
             f"--for {profile.name} --sms {count}"
         )
     return found
+
+
+def without_multicasts(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
+    """Return the schedule of the papers' model with a transfer to each end in the place of each multicast.
+
+    Raise InputError where a switch reduces: the runtime has no such operation for the schedule as it is.
+    """
+    shape = schedule.shape
+    if schedule.execution is not None or not len(schedule):
+        return schedule
+    several = np.diff(shape.root_ptr) > 1
+    if several[schedule.route].any():
+        raise InputError(
+            f"the schedule reduces inside a switch, which {profile.name} cannot do in this way; synthesize one with "
+            f"--for {profile.name}, which uses only what the runtime has"
+        )
+    ends = np.diff(shape.end_ptr)
+    if not np.any(ends[schedule.route] > 1):
+        return schedule
+    paths = [_path(schedule, route, end) for route in range(len(ends)) for end in range(int(ends[route]))]
+    row = np.repeat(np.arange(len(schedule)), ends[schedule.route])
+    inside = np.arange(len(row)) - np.searchsorted(row, row)
+    route = shape.end_ptr[schedule.route[row]] + inside
+    return Schedule(
+        schedule.topology,
+        schedule.demand,
+        Routes.from_lists(paths),
+        schedule.chunk[row],
+        route.astype(np.int32),
+        schedule.start_ps[row],
+        schedule.reduce[row],
+        schedule.method,
+    )
+
+
+def _path(schedule: Schedule, route: int, end: int) -> list[int]:
+    """The links of a route from its start to one of its ends."""
+    shape, topology = schedule.shape, schedule.topology
+    links = schedule.routes.links(route)
+    feeds = {topology.links[link].dst: link for link in links}
+    link: int | None = int(shape.routes.link[shape.end_hop[shape.end_ptr[route] + end]])
+    path = []
+    while link is not None:
+        path.append(link)
+        link = feeds.get(topology.links[link].src)
+    return path[::-1]
 
 
 def planned_again(schedule: Schedule) -> Schedule | None:
