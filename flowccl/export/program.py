@@ -115,9 +115,9 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
     check_ranks(schedule)
-    if inplace and schedule.demand.collective == "alltoall" and schedule.costs is not None:
-        if schedule.costs.is_proxied.any():  # a NIC still reads what arriving data would overwrite
-            raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
+    crosses = schedule.costs is not None and bool(schedule.costs.is_proxied.any())
+    if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
+        raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
     builder = Builder(schedule, execution, chunks)
