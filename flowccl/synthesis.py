@@ -24,7 +24,7 @@ from flowccl.errors import DemandError, InputError, InvalidScheduleError, Nothin
 from flowccl.loading import MethodLoader
 from flowccl.lowered import Lowered, lower_for
 from flowccl.memory import MemoryWatch, check_memory, most_deliveries
-from flowccl.methods.registry import REGISTRY, info_of, load_method
+from flowccl.methods.registry import REGISTRY, info_of, load_method, on_the_machine
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
@@ -123,6 +123,8 @@ def synthesize(
         carrier = Carrier(target, problem.topology, task.sms)
         adapt = partial(_on_the_runtime, carrier, _inner(context))
         methods, more = adapt(methods), lambda: adapt(loader.more())
+    if lanes is not None:
+        methods, more = on_the_machine(methods, topology), lambda: on_the_machine(loader.more(), topology)
     context.notes |= loader.notes
     if loader.all_first:
         context.budget.started = time.monotonic()

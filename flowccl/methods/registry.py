@@ -23,6 +23,7 @@ from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.traits import Traits
+from flowccl.topology.topology import Topology
 
 _DEFAULT = Traits()
 _EVERY = ("direct",)  # the loops that all methods run: left-shift, job shop
@@ -51,6 +52,7 @@ class MethodInfo:
     groups       it supports process groups
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
     trunks       it lets links between switches carry several transfers at once; for others, an adapter does
+    shares       it lets transfers share any link by their rates: `auto` runs it on the machine without lanes
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
     operations   it uses operations of switches that only runtimes have
     reduce_rate  it can be adapted to GPUs that take time to reduce
@@ -74,6 +76,7 @@ class MethodInfo:
     groups: bool = True
     late: bool = False
     trunks: bool = False
+    shares: bool = False
     overheads: bool = False
     operations: bool = False
     reduce_rate: bool = True
@@ -142,6 +145,15 @@ def load_method(name: str, *, every: bool = False) -> Method:
     return run
 
 
+def on_the_machine(methods: dict[str, Method], topology: Topology) -> dict[str, Method]:
+    """The methods for a search on lanes: those that share links plan on the machine itself."""
+
+    def moved(method: Method) -> Method:
+        return lambda problem, context: method(Problem(topology, problem.demand), context)
+
+    return {name: moved(method) if info_of(name).shares else method for name, method in methods.items()}
+
+
 def methods_where(condition: Callable[[MethodInfo], bool]) -> list[str]:
     """Names of the methods whose entry meets a condition, in the order of the registry."""
     return [name for name, info in REGISTRY.items() if condition(info)]
@@ -206,6 +218,17 @@ _METHODS = (
         trunks=True,
         traits=Traits(begins_early=True),
         in_auto=suitability.suits_aggregation,
+    ),
+    MethodInfo(
+        name="packed-trees",
+        load="flowccl.methods.rates:packed_trees",
+        summary="trees at the rates of a linear program over links and limits, for data that all GPUs receive or reduce",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS}),
+        trunks=True,
+        shares=True,
+        loops=(*_EVERY, "packed-trees"),
+        in_auto=suitability.suits_packed_trees,
     ),
     MethodInfo(
         name="in-network",

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from flowccl.errors import DemandError
 from flowccl.methods.rates.network import I64, Network
 from flowccl.methods.rates.rounding import Columns, choose_columns, dealt
 from flowccl.methods.rates.trees import TreeRates, tree_rates
+from flowccl.methods.suitability import is_for_all
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import reverse
 from flowccl.search.context import SearchContext
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
@@ -31,44 +33,35 @@ _LEVEL = 1 << 40  # of drafts: transfers of a level start together, long after t
 
 
 def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Yield schedules of an allgather, a broadcast or an allreduce of all GPUs."""
-    topology = context.machine or problem.topology
-    rates = _rates_of(topology, problem, context)
-    search = _Search(topology, problem.demand, rates, np.random.default_rng(context.seed))
+    """Yield schedules of an allgather, a broadcast, a reduce, a reduce-scatter or an allreduce of all GPUs."""
+    if problem.is_reduction and not problem.is_allreduce:  # a distribution of the reversed machine, backwards
+        back = Problem(problem.topology.reversed, problem.demand.backward)
+        for found in packed_trees(back, context):
+            yield None if found is None else _reversed(found, problem)
+        return
+    search = _Search(problem.topology, problem.demand, _rates_of(problem, context), np.random.default_rng(context.seed))
     while True:
         yield search.step()
 
 
-def _rates_of(topology: Topology, problem: Problem, context: SearchContext) -> TreeRates:
+def _reversed(found: Schedule, problem: Problem) -> Schedule:
+    return replace(reverse(found, problem.demand, reduce=True), topology=problem.topology)
+
+
+def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
     """The rates of the problem, found once for all chunk counts."""
-    demand = problem.demand
+    topology, demand = problem.topology, problem.demand
     data = None
-    if problem.is_allreduce:
-        if problem.allreduce_ranks is None or len(problem.allreduce_ranks) != topology.num_gpus:
-            raise DemandError("method packed-trees: every chunk of an allreduce must be reduced over all GPUs, for all")
-    else:
-        _check_distribution(demand, topology.num_gpus)
+    if not problem.is_allreduce and is_for_all(demand):
         data = np.bincount(demand.source, demand.chunk_bytes, topology.num_gpus) / demand.chunk_bytes.sum()
+    elif problem.allreduce_ranks is None or len(problem.allreduce_ranks) != topology.num_gpus:
+        raise DemandError(f"method packed-trees is for data that all GPUs receive or reduce; got {demand.collective}")
     key = f"packed-trees {topology.fingerprint} {None if data is None else np.round(data, 9).tolist()}"
     found = context.incumbents.hints.get(key)
     if not isinstance(found, TreeRates):
-        limit_s = _RATES_SHARE * context.budget.time_limit_s
-        found = tree_rates(Network(topology), data, limit_s)
+        found = tree_rates(Network(topology), data, _RATES_SHARE * context.budget.time_limit_s)
         context.incumbents.hints[key] = found
     return found
-
-
-def _check_distribution(demand: Demand, gpus: int) -> None:
-    """Every chunk goes from one GPU to all others."""
-    to_all = np.diff(demand.destination_ptr) + ~_has_own(demand) == gpus
-    if demand.reduces or not to_all.all():
-        raise DemandError(f"method packed-trees is for data that every GPU receives; got {demand.collective}")
-
-
-def _has_own(demand: Demand) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Whether the source of each chunk is among its destinations."""
-    own = demand.destination_rank == demand.source[demand.destination_chunk]
-    return np.asarray(np.bincount(demand.destination_chunk, own, len(demand)) > 0)
 
 
 @dataclass
@@ -107,11 +100,15 @@ class _Search:
     def _key(self, engine: Engine, weight: float, noise: float) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         """Early chunks first, and long tails first; `weight` is that of the position of the chunk."""
         demand = self.demand
-        block, piece = np.divmod(np.arange(len(demand)), demand.pieces)
-        turn = np.argsort(np.lexsort((block, piece)))
+        turn = np.argsort(self._sequence())
         total_ps = self.rates.time * float(demand.chunk_bytes.sum()) * 1000.0
         tail = engine.tail_ps * (1 + noise * self.random.uniform(-1, 1, len(engine.tail_ps)))
         return np.asarray(turn[engine.schedule.chunk] * (total_ps * weight / len(demand)) - tail)
+
+    def _sequence(self) -> I64:
+        """The chunks in their order: the first pieces of all blocks, then the second ones, and so on."""
+        block, piece = np.divmod(np.arange(len(self.demand)), self.demand.pieces)
+        return np.asarray(np.lexsort((block, piece)), dtype=np.int64)
 
     def _draft(self, random: np.random.Generator | None) -> Schedule:
         """All transfers over the chosen trees, level by level."""
@@ -129,19 +126,19 @@ class _Search:
         rates, demand, capacity = self.rates, self.demand, Network(self.topology).capacity
         root = np.array([tree.root for tree in rates.trees])
         inward = np.array([tree.inward for tree in rates.trees])
-        size = demand.chunk_bytes
+        order, count = self._sequence(), self.topology.num_gpus
+        size = demand.chunk_bytes[order]
         if not inward.any():
             columns = Columns.of(root, rates.amount, rates.load)
-            choice, _ = choose_columns(columns, demand.source.astype(np.int64), size, capacity, random)
-            return [(chunk, [(column, False)]) for chunk, column in enumerate(choice.tolist())]
-        count = self.topology.num_gpus
-        of_root = np.bincount(root[~inward], rates.amount[~inward], count)
-        owner = dealt(of_root, len(demand))
+            choice, _ = choose_columns(columns, demand.source[order].astype(np.int64), size, capacity, random)
+            return [(chunk, [(column, False)]) for chunk, column in zip(order.tolist(), choice.tolist(), strict=True)]
+        owner = dealt(np.bincount(root[~inward], rates.amount[~inward], count), len(demand))
         columns = Columns.of(np.where(inward, root + count, root), rates.amount, rates.load)
         group, sizes = np.concatenate((owner, owner + count)), np.concatenate((size, size))
         choice, _ = choose_columns(columns, group, sizes, capacity, random)
-        down, up = choice[: len(demand)].tolist(), choice[len(demand) :].tolist()
-        return [(chunk, [(up[chunk], True), (down[chunk], False)]) for chunk in range(len(demand))]
+        down, up = np.split(choice, 2)
+        pairs = zip(order.tolist(), up.tolist(), down.tolist(), strict=True)
+        return [(chunk, [(into, True), (out, False)]) for chunk, into, out in pairs]
 
 
 def _transfers(rates: TreeRates, column: int, chunk: int, turned: bool) -> tuple[I64, I64, I64, list[tuple[int, ...]]]:
