@@ -151,7 +151,9 @@ def line(row: dict[str, Any]) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Median, 90th and 99th percentile and largest gap of every collective."""
-    lines = [f"{'collective':<16} rows {'median':>8} {'90th':>8} {'99th':>8} {'largest':>8}  unused time, gap above {GAP:.1%}"]
+    lines = [
+        f"{'collective':<16} rows {'median':>8} {'90th':>8} {'99th':>8} {'largest':>8}  time left, gap above {GAP:.1%}"
+    ]
     names = list(dict.fromkeys(row["collective"] for row in rows))
     for name in [*names, "all"]:
         chosen = [row for row in rows if name in ("all", row["collective"]) and "error" not in row]
@@ -173,7 +175,9 @@ def worst(rows: Sequence[dict[str, Any]]) -> str:
 
 def free_relations(rows: Sequence[dict[str, Any]]) -> str:
     """Relations between the rows of a machine: scaling and concatenation."""
-    known = {(row["seed"], row["collective"], row["size_bytes"]): row["finish_us"] for row in rows if "error" not in row}
+    known = {
+        (row["seed"], row["collective"], row["size_bytes"]): row["finish_us"] for row in rows if "error" not in row
+    }
     checks = []
     for seed in dict.fromkeys(row["seed"] for row in rows):
         small, large = known.get((seed, "allreduce", 16_000_000)), known.get((seed, "allreduce", 64_000_000))
@@ -198,7 +202,9 @@ def _stored(options: argparse.Namespace) -> dict[tuple[int, str, int], dict[str,
     value = json.loads(Path(options.json).read_text(encoding="utf-8"))
     for name in ("time_limit", "runtime", "sms"):
         if value["options"][name] != getattr(options, name):
-            raise InputError(f"{options.json} has rows with {name} {value['options'][name]}; give the same, or another file")
+            raise InputError(
+                f"{options.json} has rows with {name} {value['options'][name]}; give the same, or another file"
+            )
     rows = [row for row in value["rows"] if "error" not in row]
     return {(row["seed"], row["collective"], row["size_bytes"]): row for row in rows}
 

@@ -1,4 +1,4 @@
-"""Clusters as people build them, drawn from a seed: eight kinds of 8 to 64 GPUs, some with two kinds of hosts or faults."""
+"""Clusters as people build them, drawn from a seed: 8 to 64 GPUs, some with two kinds of hosts or with faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,12 @@ from flowccl.topology.topology import Limit, Link, Node, Topology
 
 _LEAST, _MOST = 8, 64  # GPUs
 _FAULTY = 0.35  # part of the machines of one kind of hosts that get two faults
-_NVLINK = (("A100", 300.0, 25.0), ("H100", 450.0, 50.0), ("B200", 900.0, 50.0), ("V100", 150.0, 12.5))  # model, GB/s, NIC
+_NVLINK = (
+    ("A100", 300.0, 25.0),
+    ("H100", 450.0, 50.0),
+    ("B200", 900.0, 50.0),
+    ("V100", 150.0, 12.5),
+)  # model, GB/s, NIC
 _FACTORS = (0.0, 0.5, 0.25)  # what a fault leaves of a link
 
 
@@ -149,9 +154,7 @@ def _leaf_and_spine(random: Random) -> tuple[Topology, int]:
     return cluster.build(), 1
 
 
-def _nics(
-    cluster: _Cluster, names: list[str], leaf: str, nic: float, latency_us: float, *, shared: bool
-) -> float:
+def _nics(cluster: _Cluster, names: list[str], leaf: str, nic: float, latency_us: float, *, shared: bool) -> float:
     """Connect the GPUs of a host with a leaf; where NICs are shared, two GPUs have one. Return the total bandwidth."""
     for name in names:
         cluster.connect(name, leaf, nic, latency_us)

@@ -75,8 +75,7 @@ def synthesize(
     number of chunks per block. `chunks` fixes that number; None tries several.
 
     The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
-    counted steps, when `should_stop()` is true, or when the second half of all work improved the completion time by
-    less than `lean`. Of all schedules within `lean` of the best one, that with the fewest transfers is returned, but
+    counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which. Of all schedules within `lean` of the best one, that with the fewest transfers is returned, but
     none outside `gap` where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default),
     unless the block itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its
     chunks.
@@ -132,9 +131,7 @@ def synthesize(
     useful = partial(_useful_chunks, problem=planned, gap=gap if method != "auto" else None, context=context)
     least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
-    search = PortfolioSearch(
-        searched.topology, counts, methods, context, workers, lean, cache(useful), params, more, carrier
-    )
+    search = PortfolioSearch(searched.topology, counts, methods, context, workers, cache(useful), params, more, carrier)
     best, trace, interrupted = _searched(search, bounds, loader, on_progress)
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
@@ -153,6 +150,7 @@ def synthesize(
     if not target.is_ideal:
         best, lowered = _with_program([best, *sorted(found, key=lambda one: one.finish_ps)], target, task.sms)
     metrics = measure(best)
+    context.notes |= {"stopped": search.stopped, "methods": search.methods_tried()}
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds, memory = context.budget.elapsed_s, _peak_memory_MB()
     return Result(best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(found))
@@ -227,7 +225,6 @@ def _searched(
             if not (joining := loader.wait(search.context.budget)):
                 return best, trace, False
             search.methods.update(joining)
-            search.idle_rule.history.clear()
     except KeyboardInterrupt:
         log.warning("interrupted")
         return best, trace, True

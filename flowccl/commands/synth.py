@@ -119,7 +119,7 @@ def _synth_one(
 def _report(options: argparse.Namespace, result: "Result", size: int | None) -> int:
     """Write and print a result."""
     from flowccl.schedule.files import save_schedule
-    from flowccl.show import describe_result, describe_trade_off
+    from flowccl.show import describe_methods, describe_result, describe_trade_off
 
     if options.out is not None:
         save_schedule(result.schedule, options.out)
@@ -133,6 +133,8 @@ def _report(options: argparse.Namespace, result: "Result", size: int | None) -> 
         print(json.dumps(result.to_json() | more | ({"trade_off": [one.to_json() for one in front]} if front else {})))
     else:
         print_text(describe_result(result, options.out))
+        if options.verbose:
+            print_text(describe_methods(result))
         if front:
             print_text(describe_trade_off(front, result.bound.us))
     return 0

@@ -193,6 +193,12 @@ def _useful_for_hierarchy(problem: Problem, *, halves: bool = False) -> int:
     return useful_chunks(problem, halves=halves)
 
 
+def _useful_for_trees(problem: Problem) -> int:
+    from flowccl.methods.rates.method import useful_chunks
+
+    return useful_chunks(problem)
+
+
 _ONE_SCHEDULE = Traits(one_schedule=True)
 _ALL = frozenset(Constraint)
 
@@ -222,12 +228,13 @@ _METHODS = (
     MethodInfo(
         name="packed-trees",
         load="flowccl.methods.rates:packed_trees",
-        summary="trees at the rates of a linear program over links and limits, for data that all GPUs receive or reduce",
+        summary="trees at the rates of a linear program over links and limits, for data that all GPUs receive",
         reductions="native",
         supports=frozenset({Constraint.LIMITS}),
         trunks=True,
         shares=True,
         loops=(*_EVERY, "packed-trees"),
+        useful_chunks=_useful_for_trees,
         in_auto=suitability.suits_packed_trees,
     ),
     MethodInfo(

@@ -4,6 +4,7 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.problem import Problem
+from flowccl.topology.topology import Topology
 
 MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only the symmetric schedule is tried
 _MOST_FOR_BASELINES = 20_000  # deliveries
@@ -93,11 +94,17 @@ def suits_packed_trees(problem: Problem) -> bool:
     topology, demand = problem.topology, problem.demand
     if topology.changes or topology.has_buffer_limits or not problem.is_whole_machine or not is_searchable(problem):
         return False
-    if topology.num_gpus > _MOST_FOR_RATES:
+    plain = not topology.has_overheads and not topology.has_reduce_rate and _cuts_through(topology)
+    if topology.num_gpus > _MOST_FOR_RATES or not plain:
         return False
     if demand.reduces:
         return problem.allreduce_ranks is not None or (demand.is_unicast and is_for_all(demand.backward))
     return is_for_all(demand)
+
+
+def _cuts_through(topology: Topology) -> bool:
+    """Whether all nodes are GPUs and cut-through switches."""
+    return bool(np.all(topology.cuts_through[topology.num_gpus :]))
 
 
 def is_for_all(demand: Demand) -> bool:

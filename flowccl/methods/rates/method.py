@@ -2,7 +2,8 @@
 
 1. Rates. `trees.py` finds trees and rates with which large data takes the least time, on any links and limits.
 2. Chunks. Each chunk takes one tree (an allreduce: a pair with the same root), so that the loads stay near the optimum.
-3. Times. The engine carries out the transfers in several orders: early chunks first, or long tails first, with noise.
+3. Times. Periodic pipelines need no order; the engine then carries out their transfers in the same order and as early
+   as it can, which fills and empties the pipelines faster, and in orders with noise.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import I64, Network
+from flowccl.methods.rates.pipeline import joined, periodic_schedule, rounds_of_any, rounds_of_blocks, tree_steps
 from flowccl.methods.rates.rounding import Columns, choose_columns, dealt
 from flowccl.methods.rates.trees import TreeRates, tree_rates
 from flowccl.methods.suitability import is_for_all
@@ -22,14 +24,14 @@ from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
 from flowccl.search.context import SearchContext
-from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
-_POSITION_WEIGHTS = (1.0, 0.25, 0.0)  # weights of the positions of chunks in the priority
-_LEAST = (1.0, 0.5)  # part of its rate below which a message waits
-_RUNS_PER_TREES = 6
+_ORDERS = 3  # periodic schedules whose order the engine takes
+_LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
+_ROUND_SIZES = (1, 1.5, 2, 3, 4, 6, 8)  # of an allreduce, relative to the number of roots
+_MOST_LISTED, _MOST_PERIODIC = 10_000, 60_000  # transfers of schedules for the engine, and of periodic ones
+_NAME = "packed-trees"
 _RATES_SHARE = 0.3  # of the time limit, for the rates
-_LEVEL = 1 << 40  # of drafts: transfers of a level start together, long after those of the level before
 
 
 def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -39,9 +41,16 @@ def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
         for found in packed_trees(back, context):
             yield None if found is None else _reversed(found, problem)
         return
-    search = _Search(problem.topology, problem.demand, _rates_of(problem, context), np.random.default_rng(context.seed))
-    while True:
-        yield search.step()
+    rates = _rates_of(problem, context)
+    yield from _Search(problem.topology, problem.demand, rates, np.random.default_rng(context.seed)).schedules()
+
+
+def useful_chunks(problem: Problem) -> int:
+    """A number of chunks with which the pipelines are long: a power of two."""
+    demand, gpus = problem.demand, problem.topology.num_gpus
+    blocks = max(len(demand) // demand.pieces, 1)
+    transfers = blocks * (gpus - 1) * (2 if problem.is_allreduce else 1)
+    return 1 << max(int(_MOST_PERIODIC / transfers).bit_length() - 1, 0)
 
 
 def _reversed(found: Schedule, problem: Problem) -> Schedule:
@@ -66,7 +75,7 @@ def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
 
 @dataclass
 class _Search:
-    """The state of the search: the engine for the current choice of trees, and the best completion time."""
+    """The search for one chunk count: periodic pipelines with rounds of several sizes, then list scheduling."""
 
     topology: Topology
     demand: Demand
@@ -74,80 +83,79 @@ class _Search:
     random: np.random.Generator
 
     def __post_init__(self) -> None:
-        self.engine: Engine | None = None
-        self.best_ps, self.idle, self.turn = np.iinfo(np.int64).max, 0, 0
-        self.waiting: list[tuple[float, float]] = []
+        self.network = Network(self.topology)
+        self.best_ps = np.iinfo(np.int64).max
+        self.is_allreduce = any(tree.inward for tree in self.rates.trees)
+        roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in self.rates.trees])
+        self.columns = Columns.of(roots, self.rates.amount, self.rates.load)
+        self.plans = [tree_steps(tree) for tree in self.rates.trees]
 
-    def step(self) -> Schedule | None:
-        """Carry out the transfers in one order; return the schedule if it is the best so far."""
-        if self.engine is None or self.idle >= _RUNS_PER_TREES:
-            self.engine = Engine(self._draft(self.random if self.turn else None))
-            self.waiting = [(weight, least) for least in _LEAST for weight in _POSITION_WEIGHTS][::-1]
-            self.idle = 0
-            self.turn += 1
-        noise = 0.0 if self.waiting else power_of_ten(float(self.random.uniform(-2.5, -0.3)))
-        weight, least = self.waiting.pop() if self.waiting else self._drawn()
-        found = self.engine.run(self._key(self.engine, weight, noise), least)
+    def schedules(self) -> Iterator[Schedule | None]:
+        """Schedules that are better than all before, or None."""
+        periodic = []
+        for size in self._round_sizes():
+            periodic.append(self._periodic(size))
+            yield self._if_better(periodic[-1])
+        if len(periodic[0]) <= _MOST_LISTED:
+            periodic.sort(key=lambda one: one.finish_ps)
+            yield from map(self._if_better, self._in_order_of(periodic[:_ORDERS]))
+
+    def _if_better(self, found: Schedule | None) -> Schedule | None:
         if found is None or found.finish_ps >= self.best_ps:
-            self.idle += not self.waiting
             return None
-        self.best_ps, self.idle = found.finish_ps, 0
+        self.best_ps = found.finish_ps
         return found
 
-    def _drawn(self) -> tuple[float, float]:
-        return float(self.random.choice(_POSITION_WEIGHTS)), float(self.random.choice(_LEAST))
+    # -- periodic pipelines ---------------------------------------------------------------------------------------
 
-    def _key(self, engine: Engine, weight: float, noise: float) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-        """Early chunks first, and long tails first; `weight` is that of the position of the chunk."""
+    def _round_sizes(self) -> list[int]:
+        """Sizes of rounds to try: chunks of a block, or for an allreduce chunks of all blocks."""
+        if self.is_allreduce:
+            least = len(np.unique(self.columns.group)) // 2
+            sizes = sorted({min(max(round(least * times), 1), len(self.demand)) for times in _ROUND_SIZES})
+            return [*sizes, len(self.demand)]
+        return [size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if size <= self.demand.pieces]
+
+    def _periodic(self, size: int) -> Schedule:
         demand = self.demand
-        turn = np.argsort(self._sequence())
-        total_ps = self.rates.time * float(demand.chunk_bytes.sum()) * 1000.0
-        tail = engine.tail_ps * (1 + noise * self.random.uniform(-1, 1, len(engine.tail_ps)))
-        return np.asarray(turn[engine.schedule.chunk] * (total_ps * weight / len(demand)) - tail)
+        if not self.is_allreduce:
+            rounds = rounds_of_blocks(demand, size)
+            source = np.empty(len(rounds.slot_bytes), dtype=np.int64)
+            source[rounds.slot] = demand.source
+            choice, _ = choose_columns(self.columns, source, rounds.slot_bytes, self.network.capacity, None)
+            return periodic_schedule(self.network, demand, rounds, [self.plans[j] for j in choice], _NAME)
+        rounds = rounds_of_any(demand, size, chunk_sequence(demand))
+        down, up = self._pairs(rounds.slot_bytes, None)
+        plans = [joined(self.plans[a], self.plans[b]) for a, b in zip(up, down, strict=True)]
+        return periodic_schedule(self.network, demand, rounds, plans, _NAME)
 
-    def _sequence(self) -> I64:
-        """The chunks in their order: the first pieces of all blocks, then the second ones, and so on."""
-        block, piece = np.divmod(np.arange(len(self.demand)), self.demand.pieces)
-        return np.asarray(np.lexsort((block, piece)), dtype=np.int64)
-
-    def _draft(self, random: np.random.Generator | None) -> Schedule:
-        """All transfers over the chosen trees, level by level."""
-        columns = self._chosen(random)
-        rows = [_transfers(self.rates, column, chunk, turned) for chunk, pair in columns for column, turned in pair]
-        chunk, level, turned = (np.concatenate([row[k] for row in rows]) for k in range(3))
-        links = [path for row in rows for path in row[3]]
-        start = level * _LEVEL
-        return Schedule.from_links(
-            self.topology, self.demand, chunk.astype(np.int32), Routes.from_lists(links), start, turned, "packed-trees"
-        )
-
-    def _chosen(self, random: np.random.Generator | None) -> list[tuple[int, list[tuple[int, bool]]]]:
-        """The tree of every chunk, or for an allreduce the tree into its root and the tree from there."""
-        rates, demand, capacity = self.rates, self.demand, Network(self.topology).capacity
-        root = np.array([tree.root for tree in rates.trees])
-        inward = np.array([tree.inward for tree in rates.trees])
-        order, count = self._sequence(), self.topology.num_gpus
-        size = demand.chunk_bytes[order]
-        if not inward.any():
-            columns = Columns.of(root, rates.amount, rates.load)
-            choice, _ = choose_columns(columns, demand.source[order].astype(np.int64), size, capacity, random)
-            return [(chunk, [(column, False)]) for chunk, column in zip(order.tolist(), choice.tolist(), strict=True)]
-        owner = dealt(np.bincount(root[~inward], rates.amount[~inward], count), len(demand))
-        columns = Columns.of(np.where(inward, root + count, root), rates.amount, rates.load)
+    def _pairs(self, size: I64, random: np.random.Generator | None) -> tuple[I64, I64]:
+        """A tree from a root and one into it for each chunk of an allreduce."""
+        count, columns = self.topology.num_gpus, self.columns
+        outward = columns.group < count
+        owner = dealt(np.bincount(columns.group[outward], columns.weight[outward], count), len(size))
         group, sizes = np.concatenate((owner, owner + count)), np.concatenate((size, size))
-        choice, _ = choose_columns(columns, group, sizes, capacity, random)
+        choice, _ = choose_columns(columns, group, sizes, self.network.capacity, random)
         down, up = np.split(choice, 2)
-        pairs = zip(order.tolist(), up.tolist(), down.tolist(), strict=True)
-        return [(chunk, [(into, True), (out, False)]) for chunk, into, out in pairs]
+        return down, up
+
+    # -- list scheduling ------------------------------------------------------------------------------------------
+
+    def _in_order_of(self, periodic: list[Schedule]) -> Iterator[Schedule | None]:
+        """The transfers of periodic schedules as early as the engine can, in their order; then with noise."""
+        engines = [Engine(one) for one in periodic]
+        for least in _LEAST:
+            for engine in engines:
+                yield engine.run(engine.schedule.start_ps, least, self.best_ps)
+        while True:
+            engine = engines[int(self.random.integers(len(engines)))]
+            start, noise = engine.schedule.start_ps, power_of_ten(float(self.random.uniform(-3.0, -1.0)))
+            late = noise * engine.schedule.finish_ps * self.random.uniform(-1, 1, len(start))
+            tail = float(self.random.choice((0.0, 1.0))) * engine.tail_ps
+            yield engine.run(start + late - tail, float(self.random.choice(_LEAST)), self.best_ps)
 
 
-def _transfers(rates: TreeRates, column: int, chunk: int, turned: bool) -> tuple[I64, I64, I64, list[tuple[int, ...]]]:
-    """The transfers of a chunk over a tree: chunk, level, whether they reduce, and links."""
-    tree = rates.trees[column]
-    depth = {tree.root: 0}
-    for above, node, _ in tree.edges:
-        depth[node] = depth[above] + 1
-    levels = np.array([depth[node] for _, node, _ in tree.edges], dtype=np.int64)
-    levels = 64 - levels if turned else 64 + levels
-    links = [tuple(reversed(path)) if turned else path for _, _, path in tree.edges]
-    return np.full(len(levels), chunk), levels, np.full(len(levels), turned), links
+def chunk_sequence(demand: Demand) -> I64:
+    """The chunks in their order: the first pieces of all blocks, then the second ones, and so on."""
+    block, piece = np.divmod(np.arange(len(demand)), demand.pieces)
+    return np.asarray(np.lexsort((block, piece)), dtype=np.int64)

@@ -52,9 +52,7 @@ class Network:
         if through_gpus:
             relays[: topology.num_gpus] = True
         ptr, out = topology.out_links
-        found, last = cheapest_routes(
-            ptr, out, topology.link_dst, self.link_prices(price), relays, topology.num_gpus
-        )
+        found, last = cheapest_routes(ptr, out, topology.link_dst, self.link_prices(price), relays, topology.num_gpus)
         return found, last
 
     def check_connected(self) -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops of column generation: cheapest routes between GPUs, cheapest trees, and chunks moved between columns."""
+"""Compiled loops of column generation: cheapest routes between GPUs, cheapest trees, chunks moved between columns."""
 
 import numpy as np
 
@@ -6,9 +6,7 @@ from flowccl.compiled import F64, I32, I64, Bool, compiled, maker
 
 
 @compiled
-def cheapest_routes(
-    ptr: I64, out: I32, head: I32, price: F64, relays: Bool, count: int
-) -> tuple[F64, I64]:
+def cheapest_routes(ptr: I64, out: I32, head: I32, price: F64, relays: Bool, count: int) -> tuple[F64, I64]:
     """Return the least price from each of `count` GPUs to every node, and the last link of a cheapest path there.
 
     Paths pass only nodes that are `relays`. Equal prices are decided by the order of the nodes and links.
@@ -39,7 +37,7 @@ def cheapest_routes(
 
 @compiled
 def cheapest_trees(price: F64) -> I64:
-    """Return for each root the parents of a cheapest spanning tree, for prices between all pairs (Chu, Liu, Edmonds)."""
+    """Return for each root the parents of a cheapest spanning tree for prices between all pairs (Chu, Liu, Edmonds)."""
     count = len(price)
     parents = np.empty((count, count), dtype=np.int64)
     for root in range(count):
@@ -89,7 +87,9 @@ def _cheapest_tree(price: F64, root: int) -> I64:
                 size += 1
                 pending = True
                 break
-    for node in range(size - 1, count - 1, -1):  # an edge enters a contracted node at one of its members: break it there
+    for node in range(
+        size - 1, count - 1, -1
+    ):  # an edge enters a contracted node at one of its members: break it there
         member = chosen_end[node]
         while inside[member] != node:
             member = inside[member]
@@ -102,9 +102,7 @@ def _cheapest_tree(price: F64, root: int) -> I64:
 
 
 @maker
-def _contract(
-    cost: F64, start: I64, end: I64, alive: Bool, inside: I64, before: I64, member: int, new: int
-) -> None:
+def _contract(cost: F64, start: I64, end: I64, alive: Bool, inside: I64, before: I64, member: int, new: int) -> None:
     """Replace a cycle through `member` by the node `new`."""
     node = member
     while True:
@@ -121,7 +119,11 @@ def _contract(
             if into < cost[other, new]:
                 cost[other, new], start[other, new], end[other, new] = into, start[other, node], end[other, node]
             if cost[node, other] < cost[new, other]:
-                cost[new, other], start[new, other], end[new, other] = cost[node, other], start[node, other], end[node, other]
+                cost[new, other], start[new, other], end[new, other] = (
+                    cost[node, other],
+                    start[node, other],
+                    end[node, other],
+                )
             node = before[node]
             if node == member:
                 break
@@ -156,8 +158,17 @@ def shallow_trees(price: F64, step: float) -> I64:
 
 @compiled
 def balance(
-    choice: I64, size: F64, group: I64, group_ptr: I64, group_column: I64, ptr: I64, resource: I64, amount: F64,
-    capacity: F64, order: I64, sweeps: int,
+    choice: I64,
+    size: F64,
+    group: I64,
+    group_ptr: I64,
+    group_column: I64,
+    ptr: I64,
+    resource: I64,
+    amount: F64,
+    capacity: F64,
+    order: I64,
+    sweeps: int,
 ) -> F64:
     """Move chunks between the columns of their groups while that lowers the 16th power of the loads; return the loads.
 

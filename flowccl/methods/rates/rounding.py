@@ -52,14 +52,23 @@ def choose_columns(
         choice[chunks] = mine[dealt(columns.weight[mine], len(chunks))]
     order = np.arange(len(group)) if random is None else random.permutation(len(group))
     load = balance(
-        choice, size.astype(np.float64), group, ptr, column, columns.ptr, columns.resource, columns.amount, capacity,
-        order.astype(np.int64), _SWEEPS,
+        choice,
+        size.astype(np.float64),
+        group,
+        ptr,
+        column,
+        columns.ptr,
+        columns.resource,
+        columns.amount,
+        capacity,
+        order.astype(np.int64),
+        _SWEEPS,
     )
     return choice, float(load.max())
 
 
 def dealt(weight: F64, count: int) -> I64:
-    """Return which of some receivers gets each of `count` items, in proportion to the weights and evenly interleaved."""
+    """Return which receiver gets each of `count` items, in proportion to the weights and evenly interleaved."""
     share = weight / weight.sum() * count
     given, result = np.zeros(len(weight)), np.empty(count, dtype=np.int64)
     for i in range(count):

@@ -5,11 +5,11 @@ A linear program minimizes the time T in which all data crosses the links and li
     minimize T   such that   sum over columns j of load(j, k) x(j) <= bandwidth(k) T   for every link and limit k,
                              sum over the trees j of root r of x(j) = the data of root r.
 
-The columns are spanning trees whose edges are routes over switches. For the dual prices of links and limits, the cheapest
-routes between GPUs and then the cheapest spanning tree (Edmonds) of each root are the columns that can lower T most; where
-none can, T is optimal. For allreduce, data is reduced over a tree into its root and broadcast over another one, and the
-program also chooses how much data each root gets. Prices with a total of one unit of bandwidth prove a lower bound of T
-for all trees: the data of each root times the cost of its cheapest tree.
+The columns are spanning trees whose edges are routes over switches. For the dual prices of links and limits, the
+cheapest routes between GPUs and then the cheapest spanning tree (Edmonds) of each root are the columns that can lower T
+most; where none can, T is optimal. For allreduce, data is reduced over a tree into its root and broadcast over another
+one, and the program also chooses how much data each root gets. Prices with a total of one unit of bandwidth prove a
+lower bound of T for all trees: the data of each root times the cost of its cheapest tree.
 """
 
 import time
@@ -21,9 +21,10 @@ from flowccl.methods.rates.network import F64, I64, Network, Path
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
-_DEPTH_WEIGHT = 3e-4  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
+_DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _WARM_STEPS = 12  # steps with prices that follow the loads, before the first program is solved
+_NEARLY_AS_CHEAP, _TREES_PER_ROOT = 0.02, 8  # trees beside those with data, for whole chunks
 _NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
 
 
@@ -42,7 +43,10 @@ class TreeColumn:
 
 @dataclass(frozen=True, slots=True)
 class TreeRates:
-    """Trees with the amount of data on each (the total of all roots is one), the time for that and its lower bound."""
+    """Trees with the amount of data on each (the total of all roots is one), the time for that and its lower bound.
+
+    The bound is exact up to a millionth, by which prices differ to prefer short paths.
+    """
 
     trees: tuple[TreeColumn, ...]
     amount: F64
@@ -85,7 +89,7 @@ def _generate(master: "_Master", until: float) -> TreeRates:
         if not master.add(found) and not master.add(master.priced(price)[1]):
             break
         total, price, amount = master.solve()
-    used = np.flatnonzero(amount > _NEGLIGIBLE / master.network.topology.num_gpus)
+    used = master.useful(price, amount)
     return TreeRates(
         tuple(master.trees[j] for j in used), amount[used], total, bound, tuple(master.load_of[j] for j in used)
     )
@@ -120,10 +124,28 @@ class _Master:
     def solve(self) -> tuple[float, F64, F64]:
         """The least time with the trees so far, the prices of resources, and the data on each tree."""
         solution = self.session.solve()
-        assert solution.values is not None and solution.duals is not None
+        assert solution.values is not None
+        assert solution.duals is not None
         price = np.maximum(-solution.duals[: len(self.network.capacity)], 0.0)
         price /= max(float(price @ self.network.capacity), 1e-300)
         return float(solution.values[0]), price, solution.values[self.fixed :]
+
+    def useful(self, price: F64, amount: F64) -> I64:
+        """The trees with data, and others of each root that are nearly as cheap, to choose from for whole chunks."""
+        cost = np.array(self.load_of) @ price
+        group = np.array([tree.root + self.count * tree.inward for tree in self.trees])
+        least = np.full(2 * self.count, np.inf)
+        np.minimum.at(least, group, cost)
+        has_data = amount > _NEGLIGIBLE / self.count
+        depth = np.array([tree.depth for tree in self.trees])
+        cheap = (cost <= (1 + _NEARLY_AS_CHEAP) * least[group]) & (depth <= depth[has_data].max())
+        able = np.flatnonzero(has_data | cheap)
+        if self.data is None:  # only roots with data
+            roots = np.unique(group[has_data] % self.count)
+            able = able[np.isin(group[able] % self.count, roots)]
+        order = able[np.lexsort((cost[able], ~has_data[able], group[able]))]
+        place = np.arange(len(order)) - np.searchsorted(group[order], group[order])
+        return np.sort(order[(place < _TREES_PER_ROOT) | has_data[order]])
 
     def priced(self, price: F64) -> tuple[float, list[TreeColumn]]:
         """The least cost of all data for these prices, and the cheapest trees of each root, some of them shallow."""
