@@ -13,6 +13,7 @@ from typing import Literal
 
 from flowccl.adapters.groups import with_groups
 from flowccl.adapters.improvements import only_improvements
+from flowccl.adapters.limits import with_limits, without_limits
 from flowccl.adapters.message_overheads import with_message_overheads
 from flowccl.adapters.reduce_rate import with_reduce_rate
 from flowccl.adapters.reduction import one_shot, with_reductions
@@ -48,7 +49,7 @@ class MethodInfo:
     reductions   how reductions are handled: by the method itself ("native"), as a distribution run backwards and an
                  allreduce as two such halves ("halves"), the same with more blocks reduced where there is more
                  bandwidth ("weighted halves"), by every destination for itself ("one-shot"), or not at all ("none")
-    supports     constraints beyond the links themselves that it respects
+    supports     constraints beyond the links themselves that it respects; for limits, an adapter stands in
     groups       it supports process groups
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
     trunks       it lets links between switches carry several transfers at once; for others, an adapter does
@@ -91,11 +92,15 @@ class MethodInfo:
     traits: Traits = _DEFAULT
     in_auto: Callable[[Problem], bool] | None = None
 
+    def suits(self, problem: Problem) -> bool:
+        """Whether `auto` tries it on a problem; where an adapter stands in for limits, on the machine without them."""
+        known = Constraint.LIMITS in self.supports
+        return self.in_auto is not None and self.in_auto(problem if known else without_limits(problem))
+
     def check(self, problem: Problem) -> None:
         """Raise DemandError where the machine or the demand has something that the method does not support."""
         topology, demand = problem.topology, problem.demand
         missing = (
-            (bool(topology.limits) and Constraint.LIMITS not in self.supports, Constraint.LIMITS),
             (topology.changes and Constraint.CHANGES not in self.supports, Constraint.CHANGES),
             (topology.has_buffer_limits and Constraint.BUFFERS not in self.supports, Constraint.BUFFERS),
             (demand.group is not None and not self.groups, "process groups"),
@@ -137,6 +142,7 @@ def load_method(name: str, *, every: bool = False) -> Method:
     method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
     adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
     adapted = adapted if info.trunks else with_trunks(adapted)
+    adapted = adapted if Constraint.LIMITS in info.supports else with_limits(adapted)
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)
