@@ -1,6 +1,6 @@
 """Adapter for limits: a method that does not know them plans without them, and the engine brings the times."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +15,11 @@ _LEAST = (0.1, 0.5, 1.0)  # of its rate, below which a message waits
 _MOST = 10_000  # transfers that the engine is given
 
 
-def with_limits(method: Method) -> Method:
-    """The method on machines with limits: routes and order of the machine without them, times of the engine."""
+def with_limits(method: Method, is_valid: Callable[[Schedule], bool]) -> Method:
+    """The method on machines with limits: routes and order of the machine without them, times of the engine.
+
+    Other times may break an exchange, in which two GPUs each send before they receive: such schedules are dropped.
+    """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         if not problem.topology.limits:
@@ -25,7 +28,8 @@ def with_limits(method: Method) -> Method:
         apart = replace(context, budget=replace(context.budget, good_ps=0.0), incumbents=Incumbents())
         for found in method(without_limits(problem), apart):
             apart.incumbents.publish()
-            yield None if found is None or len(found) > _MOST else _timed(found, problem)
+            timed = None if found is None or len(found) > _MOST else _timed(found, problem)
+            yield timed if timed is not None and is_valid(timed) else None
 
     return run
 

@@ -142,7 +142,7 @@ def load_method(name: str, *, every: bool = False) -> Method:
     method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
     adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
     adapted = adapted if info.trunks else with_trunks(adapted)
-    adapted = adapted if Constraint.LIMITS in info.supports else with_limits(adapted)
+    adapted = adapted if Constraint.LIMITS in info.supports else with_limits(adapted, _is_valid)
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)
@@ -163,6 +163,12 @@ def on_the_machine(methods: dict[str, Method], topology: Topology) -> dict[str, 
 def methods_where(condition: Callable[[MethodInfo], bool]) -> list[str]:
     """Names of the methods whose entry meets a condition, in the order of the registry."""
     return [name for name, info in REGISTRY.items() if condition(info)]
+
+
+def _is_valid(schedule: Schedule) -> bool:
+    from flowccl.verifier.verify import verify
+
+    return not verify(schedule)
 
 
 def _with_reductions(info: MethodInfo) -> Method:
@@ -242,6 +248,17 @@ _METHODS = (
         loops=(*_EVERY, "packed-trees"),
         useful_chunks=_useful_for_trees,
         in_auto=suitability.suits_packed_trees,
+    ),
+    MethodInfo(
+        name="packed-paths",
+        load="flowccl.methods.rates:packed_paths",
+        summary="alltoall on paths at the rates of a linear program over links and limits",
+        reductions="none",
+        supports=frozenset({Constraint.LIMITS}),
+        trunks=True,
+        shares=True,
+        loops=(*_EVERY, "packed-trees"),
+        in_auto=suitability.suits_packed_paths,
     ),
     MethodInfo(
         name="in-network",

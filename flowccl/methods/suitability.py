@@ -91,15 +91,26 @@ def is_regular_but_for_faults(problem: Problem) -> bool:
 
 def suits_packed_trees(problem: Problem) -> bool:
     """All GPUs receive all data, or reduce it, over links whose bandwidth does not change."""
-    topology, demand = problem.topology, problem.demand
-    if topology.changes or topology.has_buffer_limits or not problem.is_whole_machine or not is_searchable(problem):
-        return False
-    plain = not topology.has_overheads and not topology.has_reduce_rate and _cuts_through(topology)
-    if topology.num_gpus > _MOST_FOR_RATES or not plain:
+    demand = problem.demand
+    if not _suits_rates(problem) or not is_searchable(problem):
         return False
     if demand.reduces:
         return problem.allreduce_ranks is not None or (demand.is_unicast and is_for_all(demand.backward))
     return is_for_all(demand)
+
+
+def suits_packed_paths(problem: Problem) -> bool:
+    """Each chunk has one source and one destination, and links do not change their bandwidth."""
+    unicast = not problem.is_reduction and problem.demand.is_unicast
+    return unicast and _suits_rates(problem) and is_searchable(problem)
+
+
+def _suits_rates(problem: Problem) -> bool:
+    """All GPUs of a machine of moderate size take part; all that constrains transfers are links and limits."""
+    topology = problem.topology
+    if topology.changes or topology.has_buffer_limits or topology.has_overheads or topology.has_reduce_rate:
+        return False
+    return problem.is_whole_machine and topology.num_gpus <= _MOST_FOR_RATES and _cuts_through(topology)
 
 
 def _cuts_through(topology: Topology) -> bool:

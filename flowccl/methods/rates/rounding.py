@@ -47,9 +47,10 @@ def choose_columns(
     groups = int(max(group.max(), columns.group.max())) + 1
     ptr, column = columns.by_group(groups)
     choice = np.empty(len(group), dtype=np.int64)
-    for one in np.unique(group).tolist():
-        chunks, mine = np.flatnonzero(group == one), column[ptr[one] : ptr[one + 1]]
-        choice[chunks] = mine[dealt(columns.weight[mine], len(chunks))]
+    by_group = np.argsort(group, kind="stable")
+    for chunks in np.split(by_group, np.flatnonzero(np.diff(group[by_group])) + 1):
+        mine = column[ptr[group[chunks[0]]] : ptr[group[chunks[0]] + 1]]
+        choice[chunks] = mine[dealt(columns.weight[mine], len(chunks))] if len(mine) > 1 else mine[0]
     order = np.arange(len(group)) if random is None else random.permutation(len(group))
     load = balance(
         choice,

@@ -86,8 +86,11 @@ def _generate(master: "_Master", until: float) -> TreeRates:
             bound, center = value, asked
         if total <= bound * (1 + _CLOSE) or time.monotonic() > until:
             break
-        if not master.add(found) and not master.add(master.priced(price)[1]):
-            break
+        if not master.add(found):  # the smoothed prices have nothing new: use the prices themselves
+            value, found = master.priced(price)
+            bound = max(bound, value)
+            if not master.add(found):
+                break
         total, price, amount = master.solve()
     used = master.useful(price, amount)
     return TreeRates(
