@@ -135,6 +135,8 @@ def synthesize(
     best, trace, interrupted = _searched(search, bounds, loader, on_progress)
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
+    if target.is_ideal and not topology.has_overheads:
+        bound = _better_bound(bound, context.incumbents)
     context.notes |= watch.notes(most < params.max_deliveries)
     if best is None:
         raise NothingFoundError(
@@ -259,6 +261,12 @@ def _with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None
         except InputError as error:
             problem = problem or str(error)
     raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
+
+
+def _better_bound(bound: Bound, incumbents: Incumbents) -> Bound:
+    """The bound, or a better one that a method proved."""
+    ps, witness = incumbents.proved
+    return Bound(ps, "rates", witness) if ps > bound.ps else bound
 
 
 def _peak_memory_MB() -> float:

@@ -15,6 +15,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import I64, Network
 from flowccl.methods.rates.pipeline import joined, periodic_schedule, rounds_of_any, rounds_of_blocks, tree_steps
+from flowccl.methods.rates.proof import report_tree_bound
 from flowccl.methods.rates.rounding import Columns, choose_columns, dealt
 from flowccl.methods.rates.trees import TreeRates, tree_rates
 from flowccl.methods.suitability import is_for_all
@@ -70,6 +71,8 @@ def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
     if not isinstance(found, TreeRates):
         found = tree_rates(Network(topology), data, _RATES_SHARE * context.budget.time_limit_s)
         context.incumbents.hints[key] = found
+        if data is not None:
+            report_tree_bound(Network(topology), demand, found.price, context.incumbents)
     return found
 
 

@@ -32,12 +32,17 @@ class Network:
         latency = self.topology.link_latency_ps.astype(np.float64)
         return 1e-7 * (1 + latency / max(float(latency.mean()), 1.0)) / len(self.topology.links)
 
-    def link_prices(self, price: F64) -> F64:
+    def _with_limits(self, price: F64) -> F64:
         """The price of each link with those of its limits, for prices of resources per unit."""
         topology = self.topology
         pointer, limit = topology.link_limits
         own = price[: len(topology.links)].copy()
         np.add.at(own, np.repeat(np.arange(len(topology.links)), np.diff(pointer)), price[len(topology.links) + limit])
+        return own
+
+    def link_prices(self, price: F64) -> F64:
+        """The price of each link with those of its limits; of equal paths, those with less latency are cheaper."""
+        own = self._with_limits(price)
         return own + self._tie_breaker * max(float(own.max()), 1e-300)
 
     def routes(self, price: F64, *, through_gpus: bool = False) -> tuple[F64, I64]:
@@ -54,6 +59,19 @@ class Network:
         ptr, out = topology.out_links
         found, last = cheapest_routes(ptr, out, topology.link_dst, self.link_prices(price), relays, topology.num_gpus)
         return found, last
+
+    def exact_prices(self, price: F64, *, through_gpus: bool) -> F64:
+        """The least price between GPUs, for prices that are normalized here: bandwidth times price adds up to one."""
+        price = price / max(float(price @ self.capacity), 1e-300)
+        topology = self.topology
+        relays = ~topology.stores
+        if through_gpus:
+            relays[: topology.num_gpus] = True
+        from flowccl.methods.rates.pricing_kernels import cheapest_routes
+
+        ptr, out = topology.out_links
+        found, _ = cheapest_routes(ptr, out, topology.link_dst, self._with_limits(price), relays, topology.num_gpus)
+        return np.asarray(found[:, : topology.num_gpus])
 
     def check_connected(self) -> None:
         """Raise DemandError where a GPU cannot be reached over links, switches and other GPUs."""

@@ -16,6 +16,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import F64, Network, Path
 from flowccl.methods.rates.pipeline import Plan, Step, periodic_schedule, rounds_of_blocks
+from flowccl.methods.rates.proof import report_path_bound
 from flowccl.methods.rates.rounding import Columns, choose_columns
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
@@ -41,6 +42,7 @@ class PathRates:
     paths: dict[tuple[int, int], dict[Path, float]]
     time: float
     bound: float
+    price: F64
 
 
 def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -86,6 +88,7 @@ def _rates_of(network: Network, demand: Demand, context: SearchContext) -> PathR
     if not isinstance(found, PathRates):
         found = path_rates(network, data, _RATES_SHARE * context.budget.time_limit_s)
         context.incumbents.hints[key] = found
+        report_path_bound(network, demand, found.price, context.incumbents)
     return found
 
 
@@ -114,7 +117,8 @@ def path_rates(network: Network, data: F64, time_limit_s: float) -> PathRates:
         master.add(found)
         if len(master.routings) == before:  # the smoothed prices have nothing new: use the prices themselves
             value, found = master.priced(price)
-            bound = max(bound, value)
+            if value > bound:
+                bound, center = value, price
             master.add(found)
         if len(master.routings) == before:
             break
@@ -125,7 +129,7 @@ def path_rates(network: Network, data: F64, time_limit_s: float) -> PathRates:
             for end, path in routing:
                 mine = paths.setdefault((source, end), {})
                 mine[path] = mine.get(path, 0.0) + float(part)
-    return PathRates(paths, total, bound)
+    return PathRates(paths, total, bound, center)
 
 
 Routing = tuple[tuple[int, Path], ...]

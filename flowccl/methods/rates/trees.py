@@ -52,6 +52,7 @@ class TreeRates:
     amount: F64
     time: float
     bound: float
+    price: F64 = field(repr=False)
     load: tuple[F64, ...] = field(repr=False)
 
 
@@ -88,13 +89,14 @@ def _generate(master: "_Master", until: float) -> TreeRates:
             break
         if not master.add(found):  # the smoothed prices have nothing new: use the prices themselves
             value, found = master.priced(price)
-            bound = max(bound, value)
+            if value > bound:
+                bound, center = value, price
             if not master.add(found):
                 break
         total, price, amount = master.solve()
     used = master.useful(price, amount)
     return TreeRates(
-        tuple(master.trees[j] for j in used), amount[used], total, bound, tuple(master.load_of[j] for j in used)
+        tuple(master.trees[j] for j in used), amount[used], total, bound, center, tuple(master.load_of[j] for j in used)
     )
 
 
