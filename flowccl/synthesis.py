@@ -17,6 +17,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
 from flowccl.auto.stop import GapReached
+from flowccl.bounds.lower_bound import Bound
 from flowccl.choice import leanest, slack, with_fewer_chunks
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
@@ -75,10 +76,10 @@ def synthesize(
     number of chunks per block. `chunks` fixes that number; None tries several.
 
     The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
-    counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which. Of all schedules within `lean` of the best one, that with the fewest transfers is returned, but
-    none outside `gap` where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default),
-    unless the block itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its
-    chunks.
+    counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which. Of
+    all schedules within `lean` of the best one, that with the fewest transfers is returned, but none outside `gap`
+    where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block
+    itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its chunks.
 
     `runtime` is the runtime that is to run the schedule: a name such as "mscclpp", or a profile. Its message costs are
     then part of the timing, its limits are constraints, chunks are multiples of 16 bytes (the size is raised where no

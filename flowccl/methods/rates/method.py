@@ -136,7 +136,8 @@ class _Search:
         """A tree from a root and one into it for each chunk of an allreduce."""
         count, columns = self.topology.num_gpus, self.columns
         outward = columns.group < count
-        owner = dealt(np.bincount(columns.group[outward], columns.weight[outward], count), len(size))
+        owned = np.bincount(columns.group[outward], columns.weight[outward], count).astype(np.float64)
+        owner = dealt(owned, len(size))
         group, sizes = np.concatenate((owner, owner + count)), np.concatenate((size, size))
         choice, _ = choose_columns(columns, group, sizes, self.network.capacity, random)
         down, up = np.split(choice, 2)
