@@ -25,11 +25,11 @@ def with_limits(method: Method, is_valid: Callable[[Schedule], bool]) -> Method:
         if not problem.topology.limits:
             yield from method(problem, context)
             return
-        apart = replace(context, budget=replace(context.budget, good_ps=0.0), incumbents=Incumbents())
-        for found in method(without_limits(problem), apart):
-            apart.incumbents.publish()
-            timed = None if found is None or len(found) > _MOST else _timed(found, problem)
-            yield timed if timed is not None and is_valid(timed) else None
+        separate = replace(context, budget=replace(context.budget, good_ps=0.0), incumbents=Incumbents())
+        for found in method(without_limits(problem), separate):
+            separate.incumbents.publish()
+            moved = None if found is None or len(found) > _MOST else _with_times(found, problem)
+            yield moved if moved is not None and is_valid(moved) else None
 
     return run
 
@@ -39,8 +39,8 @@ def without_limits(problem: Problem) -> Problem:
     return Problem(replace(problem.topology, limits=()), problem.demand) if problem.topology.limits else problem
 
 
-def _timed(found: Schedule, problem: Problem) -> Schedule | None:
+def _with_times(found: Schedule, problem: Problem) -> Schedule | None:
     """The transfers of a schedule as early as limits allow, in its order."""
     engine = Engine(replace(found, rate_GBps=np.zeros(0)), topology=problem.topology)
-    timed = [one for one in (engine.run(least=least) for least in _LEAST) if one is not None]
-    return min(timed, key=lambda one: one.finish_ps, default=None)
+    runs = [one for one in (engine.run(least=least) for least in _LEAST) if one is not None]
+    return min(runs, key=lambda one: one.finish_ps, default=None)

@@ -53,7 +53,7 @@ class MethodInfo:
     groups       it supports process groups
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
     trunks       it lets links between switches carry several transfers at once; for others, an adapter does
-    shares       it lets transfers share any link by their rates: `auto` runs it on the machine without lanes
+    by_rate      it lets transfers share any link by their rates: `auto` runs it on the machine without lanes
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
     operations   it uses operations of switches that only runtimes have
     reduce_rate  it can be adapted to GPUs that take time to reduce
@@ -77,7 +77,7 @@ class MethodInfo:
     groups: bool = True
     late: bool = False
     trunks: bool = False
-    shares: bool = False
+    by_rate: bool = False
     overheads: bool = False
     operations: bool = False
     reduce_rate: bool = True
@@ -157,7 +157,7 @@ def on_the_machine(methods: dict[str, Method], topology: Topology) -> dict[str, 
     def moved(method: Method) -> Method:
         return lambda problem, context: method(Problem(topology, problem.demand), context)
 
-    return {name: moved(method) if info_of(name).shares else method for name, method in methods.items()}
+    return {name: moved(method) if info_of(name).by_rate else method for name, method in methods.items()}
 
 
 def methods_where(condition: Callable[[MethodInfo], bool]) -> list[str]:
@@ -244,7 +244,7 @@ _METHODS = (
         reductions="native",
         supports=frozenset({Constraint.LIMITS}),
         trunks=True,
-        shares=True,
+        by_rate=True,
         loops=(*_EVERY, "packed-trees"),
         useful_chunks=_useful_for_trees,
         in_auto=suitability.suits_packed_trees,
@@ -256,7 +256,7 @@ _METHODS = (
         reductions="none",
         supports=frozenset({Constraint.LIMITS}),
         trunks=True,
-        shares=True,
+        by_rate=True,
         loops=(*_EVERY, "packed-trees"),
         in_auto=suitability.suits_packed_paths,
     ),

@@ -8,7 +8,7 @@ import pytest
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
-from flowccl.methods.rates.network import Network
+from flowccl.methods.rates.network import PricedNetwork
 from flowccl.methods.rates.paths import path_rates
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
@@ -59,7 +59,7 @@ def test_uneven_pairs_get_rates_by_their_bytes():
 def test_the_rates_of_a_ring_are_optimal():
     data = np.full((5, 5), 1 / 20)
     np.fill_diagonal(data, 0.0)
-    rates = path_rates(Network(ring(5, bandwidth_GBps=25)), data, 1000.0)
+    rates = path_rates(PricedNetwork(ring(5, bandwidth_GBps=25)), data, 1000.0)
     assert rates.time == pytest.approx(30 / 20 / 10 / 25, rel=0.01)  # 30 hops of 1/20 over 10 links
     assert rates.bound == pytest.approx(rates.time, rel=0.01)
 

@@ -7,7 +7,7 @@ import pytest
 
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
-from flowccl.methods.rates.network import Network
+from flowccl.methods.rates.network import PricedNetwork
 from flowccl.methods.rates.pricing_kernels import cheapest_trees
 from flowccl.methods.rates.rounding import dealt
 from flowccl.methods.rates.trees import tree_rates
@@ -49,7 +49,7 @@ def _with_limit(topology: Topology, GBps: float) -> Topology:
 )
 def test_the_rates_of_an_allgather_reach_the_known_optimum(topology, us_per_MB):
     count = topology.num_gpus
-    rates = tree_rates(Network(topology), np.full(count, 1 / count), 1000.0)
+    rates = tree_rates(PricedNetwork(topology), np.full(count, 1 / count), 1000.0)
     assert rates.time * 1000 == pytest.approx(us_per_MB, rel=0.01)
     assert rates.bound <= rates.time * (1 + 1e-6)
     assert rates.bound >= rates.time * 0.99
@@ -59,13 +59,13 @@ def test_roots_of_an_allreduce_get_data_by_their_bandwidth():
     """On a star with one slow GPU, its port carries all data once in each direction: others are the roots."""
     whole = star(4, bandwidth_GBps=100)
     links = tuple(replace(k, bandwidth_GBps=10.0) if 0 in (k.src, k.dst) else k for k in whole.links)
-    rates = tree_rates(Network(replace(whole, links=links)), None, 1000.0)
+    rates = tree_rates(PricedNetwork(replace(whole, links=links)), None, 1000.0)
     assert rates.time == pytest.approx(0.1, rel=0.01)  # one unit of data over 10 GB/s
 
 
 def test_a_limit_counts_as_much_as_a_link():
     topology = _with_limit(full(4, bandwidth_GBps=10), 5.0)
-    rates = tree_rates(Network(topology), np.full(4, 0.25), 1000.0)
+    rates = tree_rates(PricedNetwork(topology), np.full(4, 0.25), 1000.0)
     assert rates.time == pytest.approx(0.05, rel=0.01)  # a quarter of the data leaves gpu0 once, over 5 GB/s
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.rates.network import I64, Network
+from flowccl.methods.rates.network import I64, PricedNetwork
 from flowccl.methods.rates.pipeline import joined, periodic_schedule, rounds_of_any, rounds_of_blocks, tree_steps
 from flowccl.methods.rates.proof import report_tree_bound
 from flowccl.methods.rates.rounding import Columns, choose_columns, dealt
@@ -43,7 +43,7 @@ def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
             yield None if found is None else _reversed(found, problem)
         return
     rates = _rates_of(problem, context)
-    yield from _Search(problem.topology, problem.demand, rates, np.random.default_rng(context.seed)).schedules()
+    yield from _TreesSearch(problem.topology, problem.demand, rates, np.random.default_rng(context.seed)).schedules()
 
 
 def useful_chunks(problem: Problem) -> int:
@@ -69,15 +69,15 @@ def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
     key = f"packed-trees {topology.fingerprint} {None if data is None else np.round(data, 9).tolist()}"
     found = context.incumbents.hints.get(key)
     if not isinstance(found, TreeRates):
-        found = tree_rates(Network(topology), data, _RATES_SHARE * context.budget.time_limit_s)
+        found = tree_rates(PricedNetwork(topology), data, _RATES_SHARE * context.budget.time_limit_s)
         context.incumbents.hints[key] = found
         if data is not None:
-            report_tree_bound(Network(topology), demand, found.price, context.incumbents)
+            report_tree_bound(PricedNetwork(topology), demand, found.price, context.incumbents)
     return found
 
 
 @dataclass
-class _Search:
+class _TreesSearch:
     """The search for one chunk count: periodic pipelines with rounds of several sizes, then list scheduling."""
 
     topology: Topology
@@ -86,7 +86,7 @@ class _Search:
     random: np.random.Generator
 
     def __post_init__(self) -> None:
-        self.network = Network(self.topology)
+        self.network = PricedNetwork(self.topology)
         self.best_ps = np.iinfo(np.int64).max
         self.is_allreduce = any(tree.inward for tree in self.rates.trees)
         roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in self.rates.trees])

@@ -16,7 +16,7 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class PricedNetwork:
     """The links and limits of a machine as resources: a link or limit k has `capacity[k]` GB/s; limits come last."""
 
     topology: Topology

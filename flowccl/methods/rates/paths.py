@@ -14,8 +14,8 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.rates.network import F64, Network, Path
-from flowccl.methods.rates.pipeline import Plan, Step, periodic_schedule, rounds_of_blocks
+from flowccl.methods.rates.network import F64, Path, PricedNetwork
+from flowccl.methods.rates.pipeline import Plan, PlannedTransfer, periodic_schedule, rounds_of_blocks
 from flowccl.methods.rates.proof import report_path_bound
 from flowccl.methods.rates.rounding import Columns, choose_columns
 from flowccl.portable import power_of_ten
@@ -50,7 +50,7 @@ def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule 
     topology, demand = problem.topology, problem.demand
     if demand.reduces or not demand.is_unicast:
         raise DemandError(f"method packed-paths is for chunks with one destination each; got {demand.collective}")
-    network = Network(topology)
+    network = PricedNetwork(topology)
     rates = _rates_of(network, demand, context)
     best_ps, found = np.iinfo(np.int64).max, list[Schedule]()
     columns, plans = _columns(network, rates)
@@ -76,7 +76,7 @@ def _round_sizes(pieces: int) -> list[int]:
     return sizes
 
 
-def _rates_of(network: Network, demand: Demand, context: SearchContext) -> PathRates:
+def _rates_of(network: PricedNetwork, demand: Demand, context: SearchContext) -> PathRates:
     """The rates of the demand, found once for all chunk counts."""
     count = network.topology.num_gpus
     data = np.zeros((count, count))
@@ -92,7 +92,7 @@ def _rates_of(network: Network, demand: Demand, context: SearchContext) -> PathR
     return found
 
 
-def path_rates(network: Network, data: F64, time_limit_s: float) -> PathRates:
+def path_rates(network: PricedNetwork, data: F64, time_limit_s: float) -> PathRates:
     """Return paths and rates for the data between all pairs, with a total of one."""
     network.check_connected()
     until = time.monotonic() + time_limit_s
@@ -139,7 +139,7 @@ Routing = tuple[tuple[int, Path], ...]
 class _FlowMaster:
     """The program: the time, and for each source a combination of routings."""
 
-    def __init__(self, network: Network, data: F64) -> None:
+    def __init__(self, network: PricedNetwork, data: F64) -> None:
         self.network, self.data = network, data
         self.sources = np.flatnonzero(data.sum(axis=1))
         self.row = {int(source): i for i, source in enumerate(self.sources)}
@@ -205,7 +205,7 @@ class _FlowMaster:
         return int(topology.stores[topology.link_dst[list(path)]].sum())
 
 
-def _columns(network: Network, rates: PathRates) -> tuple[Columns, list[Plan]]:
+def _columns(network: PricedNetwork, rates: PathRates) -> tuple[Columns, list[Plan]]:
     """The paths of all pairs as columns, whose group is source * GPUs + destination, and their transfers."""
     count = network.topology.num_gpus
     rows = [(a * count + b, path, part) for (a, b), paths in rates.paths.items() for path, part in paths.items()]
@@ -214,18 +214,18 @@ def _columns(network: Network, rates: PathRates) -> tuple[Columns, list[Plan]]:
     return Columns.of(group, weight, loads), [_plan(network, path) for _, path, _ in rows]
 
 
-def _plan(network: Network, path: Path) -> Plan:
+def _plan(network: PricedNetwork, path: Path) -> Plan:
     """The transfers of a path: one from each GPU on it to the next."""
-    steps, begin = list[Step](), 0
+    steps, begin = list[PlannedTransfer](), 0
     for at, link in enumerate(path):
         if network.topology.stores[network.topology.link_dst[link]]:
-            steps.append(Step(path[begin : at + 1], False, (len(steps) - 1,) if steps else ()))
+            steps.append(PlannedTransfer(path[begin : at + 1], False, (len(steps) - 1,) if steps else ()))
             begin = at + 1
     return tuple(steps)
 
 
 def _periodic(
-    network: Network, demand: Demand, rates: PathRates, columns: Columns, plans: list[Plan], together: int
+    network: PricedNetwork, demand: Demand, rates: PathRates, columns: Columns, plans: list[Plan], together: int
 ) -> Schedule:
     rounds = rounds_of_blocks(demand, together)
     pair = np.empty(len(rounds.slot_bytes), dtype=np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.rates.network import F64, I64, Network, Path
+from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
 from flowccl.methods.rates.trees import TreeColumn
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
@@ -21,7 +21,7 @@ _ROUNDING = 1e-9  # by which rates stay below the bandwidth that is left to them
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedTransfer:
     """A transfer of a slot: its path, whether it reduces, and the steps of the same slot that it waits for."""
 
     path: Path
@@ -29,7 +29,7 @@ class Step:
     after: tuple[int, ...]
 
 
-Plan = tuple[Step, ...]
+Plan = tuple[PlannedTransfer, ...]
 """The transfers that bring a chunk from its source to all destinations, each after those that it waits for."""
 
 
@@ -37,12 +37,14 @@ def tree_steps(tree: TreeColumn) -> Plan:
     """The transfers of a chunk over a tree: from the root, or into it with the farthest GPUs first."""
     if not tree.inward:
         place = {node: i for i, (_, node, _) in enumerate(tree.edges)}
-        return tuple(Step(path, False, (place[above],) if above in place else ()) for above, _, path in tree.edges)
+        return tuple(
+            PlannedTransfer(path, False, (place[above],) if above in place else ()) for above, _, path in tree.edges
+        )
     edges = tree.edges[::-1]
     below: dict[int, list[int]] = {}
     steps = []
     for i, (above, node, path) in enumerate(edges):
-        steps.append(Step(tuple(reversed(path)), True, tuple(below.get(node, ()))))
+        steps.append(PlannedTransfer(tuple(reversed(path)), True, tuple(below.get(node, ()))))
         below.setdefault(above, []).append(i)
     return tuple(steps)
 
@@ -51,7 +53,7 @@ def joined(up: Plan, down: Plan) -> Plan:
     """A reduction into a root, and then a distribution from there."""
     waited = {i for step in up for i in step.after}
     last = tuple(i for i in range(len(up)) if i not in waited)
-    moved = [Step(step.path, step.reduces, tuple(i + len(up) for i in step.after) or last) for step in down]
+    moved = [PlannedTransfer(step.path, step.reduces, tuple(i + len(up) for i in step.after) or last) for step in down]
     return (*up, *moved)
 
 
@@ -88,7 +90,9 @@ def _rounds(demand: Demand, slot: I64, number: I64) -> Rounds:
     return Rounds(slot, number, size)
 
 
-def periodic_schedule(network: Network, demand: Demand, rounds: Rounds, plans: list[Plan], method: str) -> Schedule:
+def periodic_schedule(
+    network: PricedNetwork, demand: Demand, rounds: Rounds, plans: list[Plan], method: str
+) -> Schedule:
     """Return the schedule in which the chunks of every slot follow its plan, one period after the round before."""
     topology = network.topology
     steps = [(slot, step) for slot, plan in enumerate(plans) for step in plan]
@@ -121,7 +125,7 @@ def periodic_schedule(network: Network, demand: Demand, rounds: Rounds, plans: l
     )
 
 
-def _rates(network: Network, links: Routes, size: NDArray[np.int64]) -> F64:
+def _rates(network: PricedNetwork, links: Routes, size: NDArray[np.int64]) -> F64:
     """The rate of each transfer of a round: the least of its shares of links and limits."""
     topology = network.topology
     owner = np.repeat(np.arange(len(links)), np.diff(links.ptr))

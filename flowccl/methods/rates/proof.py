@@ -10,13 +10,13 @@ receives the byte a first time, from a GPU that had it before. This needs switch
 import numpy as np
 
 from flowccl.demand.demand import Demand
-from flowccl.methods.rates.network import F64, Network
+from flowccl.methods.rates.network import F64, PricedNetwork
 from flowccl.search.incumbents import Incumbents
 
 _SAFE = 1 - 1e-9  # more than the rounding errors of the sums
 
 
-def report_tree_bound(network: Network, demand: Demand, price: F64, incumbents: Incumbents) -> None:
+def report_tree_bound(network: PricedNetwork, demand: Demand, price: F64, incumbents: Incumbents) -> None:
     """Prove a bound for chunks that all GPUs receive, and report it."""
     from flowccl.methods.rates.pricing_kernels import cheapest_trees
 
@@ -34,7 +34,7 @@ def report_tree_bound(network: Network, demand: Demand, price: F64, incumbents: 
     _report(incumbents, float(data @ edge.sum(axis=1)), "trees")
 
 
-def report_path_bound(network: Network, demand: Demand, price: F64, incumbents: Incumbents) -> None:
+def report_path_bound(network: PricedNetwork, demand: Demand, price: F64, incumbents: Incumbents) -> None:
     """Prove a bound for chunks with one source and one destination, and report it."""
     between = network.exact_prices(price, through_gpus=True)
     paid = between[demand.source, demand.destination_rank] * demand.chunk_bytes

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flowccl.methods.rates.network import F64, I64, Network, Path
+from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
@@ -56,7 +56,7 @@ class TreeRates:
     load: tuple[F64, ...] = field(repr=False)
 
 
-def tree_rates(network: Network, data: F64 | None, time_limit_s: float) -> TreeRates:
+def tree_rates(network: PricedNetwork, data: F64 | None, time_limit_s: float) -> TreeRates:
     """Return trees and rates for data of each root (an allgather), or for an allreduce whose roots are free (None)."""
     network.check_connected()
     began = time.monotonic()
@@ -103,10 +103,10 @@ def _generate(master: "_Master", until: float) -> TreeRates:
 class _Master:
     """The program: T, the data of each root where roots are free, and one column per tree."""
 
-    def __init__(self, network: Network, data: F64 | None) -> None:
+    def __init__(self, network: PricedNetwork, data: F64 | None) -> None:
         self.network, self.data = network, data
         self.count = network.topology.num_gpus
-        self.reversed = Network(network.topology.reversed) if data is None else None
+        self.reversed = PricedNetwork(network.topology.reversed) if data is None else None
         self.trees = list[TreeColumn]()
         self.load_of = list[F64]()
         self.known = set[tuple[object, ...]]()
@@ -162,7 +162,7 @@ class _Master:
         back_cost, back = self._cheapest(self.reversed, price, inward=True)
         return float((cost + back_cost).min()), [*found, *back]
 
-    def _cheapest(self, network: Network, price: F64, *, inward: bool) -> tuple[F64, list[TreeColumn]]:
+    def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, list[TreeColumn]]:
         from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
 
         between, last = _gpu_prices(network, price)
@@ -177,7 +177,7 @@ class _Master:
         found += [self._column(network, more[root], last, root, inward=inward) for root in roots.tolist()]
         return edge.sum(axis=1), found
 
-    def _column(self, network: Network, parent: I64, last: I64, root: int, *, inward: bool) -> TreeColumn:
+    def _column(self, network: PricedNetwork, parent: I64, last: I64, root: int, *, inward: bool) -> TreeColumn:
         depth, edges = {root: 0}, list[tuple[int, int, Path]]()
         children: dict[int, list[int]] = {}
         for node, above in enumerate(parent.tolist()):
@@ -220,7 +220,7 @@ class _Master:
         return len(new)
 
 
-def _gpu_prices(network: Network, price: F64) -> tuple[F64, I64]:
+def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64]:
     """Prices between GPUs over switches, and the last links of these routes.
 
     Where no route over switches exists, the price is too high to be chosen.
