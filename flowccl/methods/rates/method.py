@@ -69,7 +69,7 @@ def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
     key = f"packed-trees {topology.fingerprint} {None if data is None else np.round(data, 9).tolist()}"
     found = context.incumbents.hints.get(key)
     if not isinstance(found, TreeRates):
-        found = tree_rates(PricedNetwork(topology), data, _RATES_SHARE * context.budget.time_limit_s)
+        found = tree_rates(PricedNetwork(topology), data, context.budget.part_s(_RATES_SHARE))
         context.incumbents.hints[key] = found
         if data is not None:
             report_tree_bound(PricedNetwork(topology), demand, found.price, context.incumbents)

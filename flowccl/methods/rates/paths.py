@@ -86,7 +86,7 @@ def _rates_of(network: PricedNetwork, demand: Demand, context: SearchContext) ->
     key = f"packed-paths {network.topology.fingerprint} {hash(np.round(data, 9).tobytes())}"
     found = context.incumbents.hints.get(key)
     if not isinstance(found, PathRates):
-        found = path_rates(network, data, _RATES_SHARE * context.budget.time_limit_s)
+        found = path_rates(network, data, context.budget.part_s(_RATES_SHARE))
         context.incumbents.hints[key] = found
         report_path_bound(network, demand, found.price, context.incumbents)
     return found
