@@ -14,7 +14,7 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import I64, PricedNetwork
-from flowccl.methods.rates.pipeline import joined, periodic_schedule, rounds_of_any, rounds_of_blocks, tree_steps
+from flowccl.methods.rates.pipeline import periodic_schedule, rounds_of_any, rounds_of_blocks, tree_steps, up_and_down
 from flowccl.methods.rates.proof import report_tree_bound
 from flowccl.methods.rates.rounding import Columns, choose_columns, dealt
 from flowccl.methods.rates.trees import TreeRates, tree_rates
@@ -129,7 +129,7 @@ class _TreesSearch:
             return periodic_schedule(self.network, demand, rounds, [self.plans[j] for j in choice], _NAME)
         rounds = rounds_of_any(demand, size, chunk_sequence(demand))
         down, up = self._pairs(rounds.slot_bytes, None)
-        plans = [joined(self.plans[a], self.plans[b]) for a, b in zip(up, down, strict=True)]
+        plans = [up_and_down(self.plans[a], self.plans[b]) for a, b in zip(up, down, strict=True)]
         return periodic_schedule(self.network, demand, rounds, plans, _NAME)
 
     def _pairs(self, size: I64, random: np.random.Generator | None) -> tuple[I64, I64]:

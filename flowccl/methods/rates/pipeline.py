@@ -49,7 +49,7 @@ def tree_steps(tree: TreeColumn) -> Plan:
     return tuple(steps)
 
 
-def joined(up: Plan, down: Plan) -> Plan:
+def up_and_down(up: Plan, down: Plan) -> Plan:
     """A reduction into a root, and then a distribution from there."""
     waited = {i for step in up for i in step.after}
     last = tuple(i for i in range(len(up)) if i not in waited)
