@@ -100,6 +100,8 @@ def periodic_schedule(
     size = rounds.slot_bytes[[slot for slot, _ in steps]]
     links = Routes.from_lists([step.path for _, step in steps])
     rate = _rates(network, links, size)
+    full = np.minimum.reduceat(topology.link_GBps[links.link], links.ptr[:-1])
+    rate = np.where(rate >= full * (1 - 2 * _ROUNDING), full, rate)  # alone on its slowest link
     takes = np.ceil(size * 1000.0 / rate).astype(np.int64)
     latency = np.add.reduceat(topology.link_latency_ps[links.link], links.ptr[:-1])
     start = np.zeros(len(steps), dtype=np.int64)
@@ -121,7 +123,7 @@ def periodic_schedule(
         start[row] + rounds.number[chunk] * period,
         np.array([step.reduces for _, step in steps], dtype=np.bool_)[row],
         method,
-        rate_GBps=rate[row],
+        rate_GBps=np.where(rate < full, rate, 0.0)[row],
     )
 
 
