@@ -6,6 +6,7 @@ from importlib import import_module
 NAMES = {
     "clusters": "clusters of today, whole and with faults, compared with textbook algorithms",
     "runtime": "schedules for MSCCL++ in its clock, compared with textbook algorithms and their programs",
+    "unseen": "gaps and relations on clusters drawn from seeds",
     "quality": "gaps of auto on real and random machines, compared with published results and baselines",
     "speed": "seconds to the first schedule and to gaps of 10, 5, 2 and 1 %",
     "scale": "first schedules on meshes with random bandwidths, 64 to 1,024 GPUs",

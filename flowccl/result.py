@@ -110,8 +110,10 @@ class Result:
             "peak_memory_MB": round(self.peak_memory_MB, 1),
             "verified": True,
             "interrupted": self.interrupted,
+            "stopped": self.details.get("stopped", ""),
+            "methods": self.details.get("methods", []),
             "seed": self.seed,
-            "details": dict(self.details),
+            "details": {key: value for key, value in self.details.items() if key not in ("stopped", "methods")},
             "version": VERSION,
         }
 

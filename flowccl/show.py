@@ -207,7 +207,7 @@ def describe_result(result: Result, out: str | None = None) -> str:
             "transfers",
             f"{len(result.schedule)}, verified; at most {counted(metrics.messages_per_gpu, 'message')} per GPU",
         ),
-        ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
+        ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB{_why(result)}"),
         *([("memory", str(result.details["memory"]))] if "memory" in result.details else []),
         *_compile_rows(result),
     ]
@@ -216,6 +216,23 @@ def describe_result(result: Result, out: str | None = None) -> str:
     if out is not None:
         rows.append(("written to", out))
     return _table(rows)
+
+
+def _why(result: Result) -> str:
+    """The reason for the end of the search."""
+    stopped = result.details.get("stopped")
+    return f"; {stopped}" if stopped else ""
+
+
+def describe_methods(result: Result) -> str:
+    """The table of methods of `synth --verbose`: chunk counts, steps, seconds and best completion time of each."""
+    rows = result.to_json()["methods"]
+    lines = ["", f"{'method':<22}{'best us':>12}{'steps':>8}{'seconds':>9}  chunks per block"]
+    for row in sorted(rows, key=lambda row: (row["best_us"] is None, row["best_us"] or 0.0)):
+        best = "none" if row["best_us"] is None else f"{row['best_us']:.2f}"
+        counts = ", ".join(map(str, row["chunks"])) + (f"; {row['ended']}" if row["ended"] else "")
+        lines.append(f"{row['method']:<22}{best:>12}{row['steps']:>8}{row['seconds']:>9.2f}  {counts}")
+    return "\n".join(lines)
 
 
 def describe_trade_off(front: "Sequence[TradeOffPoint]", lower_bound_us: float) -> str:

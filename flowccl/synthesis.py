@@ -17,6 +17,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.portfolio import portfolio
 from flowccl.auto.search import PortfolioSearch
 from flowccl.auto.stop import GapReached
+from flowccl.bounds.lower_bound import Bound
 from flowccl.choice import leanest, slack, with_fewer_chunks
 from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
@@ -24,7 +25,7 @@ from flowccl.errors import DemandError, InputError, InvalidScheduleError, Nothin
 from flowccl.loading import MethodLoader
 from flowccl.lowered import Lowered, lower_for
 from flowccl.memory import MemoryWatch, check_memory, most_deliveries
-from flowccl.methods.registry import REGISTRY, info_of, load_method
+from flowccl.methods.registry import REGISTRY, info_of, load_method, on_the_machine
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
@@ -75,11 +76,10 @@ def synthesize(
     number of chunks per block. `chunks` fixes that number; None tries several.
 
     The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
-    counted steps, when `should_stop()` is true, or when the second half of all work improved the completion time by
-    less than `lean`. Of all schedules within `lean` of the best one, that with the fewest transfers is returned, but
-    none outside `gap` where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default),
-    unless the block itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its
-    chunks.
+    counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which. Of
+    all schedules within `lean` of the best one, that with the fewest transfers is returned, but none outside `gap`
+    where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block
+    itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its chunks.
 
     `runtime` is the runtime that is to run the schedule: a name such as "mscclpp", or a profile. Its message costs are
     then part of the timing, its limits are constraints, chunks are multiples of 16 bytes (the size is raised where no
@@ -123,6 +123,8 @@ def synthesize(
         carrier = Carrier(target, problem.topology, task.sms)
         adapt = partial(_on_the_runtime, carrier, _inner(context))
         methods, more = adapt(methods), lambda: adapt(loader.more())
+    if lanes is not None:
+        methods, more = on_the_machine(methods, topology), lambda: on_the_machine(loader.more(), topology)
     context.notes |= loader.notes
     if loader.all_first:
         context.budget.started = time.monotonic()
@@ -130,12 +132,12 @@ def synthesize(
     useful = partial(_useful_chunks, problem=planned, gap=gap if method != "auto" else None, context=context)
     least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
-    search = PortfolioSearch(
-        searched.topology, counts, methods, context, workers, lean, cache(useful), params, more, carrier
-    )
+    search = PortfolioSearch(searched.topology, counts, methods, context, workers, cache(useful), params, more, carrier)
     best, trace, interrupted = _searched(search, bounds, loader, on_progress)
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
+    if target.is_ideal and not topology.has_overheads:
+        bound = _better_bound(bound, context.incumbents)
     context.notes |= watch.notes(most < params.max_deliveries)
     if best is None:
         raise NothingFoundError(
@@ -151,6 +153,7 @@ def synthesize(
     if not target.is_ideal:
         best, lowered = _with_program([best, *sorted(found, key=lambda one: one.finish_ps)], target, task.sms)
     metrics = measure(best)
+    context.notes |= {"stopped": search.stopped, "methods": search.methods_tried()}
     notes = context.notes | (_losses(best, metrics, context.notes.get("optimum_us")) if _is_fluid(best.method) else {})
     seconds, memory = context.budget.elapsed_s, _peak_memory_MB()
     return Result(best, bound, metrics, seconds, memory, seed, tuple(trace), interrupted, notes, lowered, tuple(found))
@@ -225,7 +228,6 @@ def _searched(
             if not (joining := loader.wait(search.context.budget)):
                 return best, trace, False
             search.methods.update(joining)
-            search.idle_rule.history.clear()
     except KeyboardInterrupt:
         log.warning("interrupted")
         return best, trace, True
@@ -260,6 +262,12 @@ def _with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None
         except InputError as error:
             problem = problem or str(error)
     raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
+
+
+def _better_bound(bound: Bound, incumbents: Incumbents) -> Bound:
+    """The bound, or a better one that a method proved."""
+    ps, witness = incumbents.proved
+    return Bound(ps, "rates", witness) if ps > bound.ps else bound
 
 
 def _peak_memory_MB() -> float:

@@ -96,7 +96,7 @@ def test_synth_json_has_the_promised_keys(capsys):
     assert (code, err) == (0, "")
     value = json.loads(out)
     assert [key for key in value if key in KEYS] == KEYS
-    known = {"interrupted", "details", "chunk_bytes", "messages_per_gpu", "runtime", "runtimes"}
+    known = {"interrupted", "details", "chunk_bytes", "messages_per_gpu", "runtime", "runtimes", "stopped", "methods"}
     assert set(value) - set(KEYS) == known
     assert value["machine"] == "ring:4"
     assert (value["gpus"], value["collective"], value["size_bytes"], value["seed"]) == (4, "allgather", 40_000, 0)

@@ -27,7 +27,12 @@ def with_trunks(method: Method) -> Method:
 
 
 def on_trunks(schedule: Schedule, lanes: Lanes) -> Schedule:
-    """A schedule on lanes as one on the machine itself: the same times, and the trunk in the place of its lanes."""
+    """A schedule on lanes as one on the machine itself: the same times, and the trunk in the place of its lanes.
+
+    A schedule on the machine itself stays as it is.
+    """
+    if schedule.topology is lanes.original:
+        return schedule
     return replace(schedule, topology=lanes.original, routes=schedule.routes.renamed(lanes.link))
 
 

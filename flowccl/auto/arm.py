@@ -40,6 +40,7 @@ class Arm:
     fitted_ps: float = 0.0  # to which the law of pipelines is fitted: the best of a search, else the first
     work_s: float = 0.0
     seconds: float = 0.0  # measured, of the last step
+    total_s: float = 0.0  # measured, of all steps
     first_s: float = 0.0  # measured, of the first step: of the processor, since other arms run beside it
     taken: int = 0
     idle_s: float = 0.0  # work since the last improvement

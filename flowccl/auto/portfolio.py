@@ -8,7 +8,7 @@ _LARGE = 10_000  # deliveries, beyond which a method with a quick start has its 
 
 def portfolio(problem: Problem) -> list[str]:
     """Names of the methods to try; on large problems those with a quick start come first."""
-    names = [name for name, info in REGISTRY.items() if info.in_auto is not None and info.in_auto(problem)]
+    names = [name for name, info in REGISTRY.items() if info.suits(problem)]
     if problem.deliveries > _LARGE:
         names.sort(key=lambda name: not REGISTRY[name].traits.quick_start)
     return names

@@ -15,7 +15,7 @@ from flowccl.auto.arm import REFINE, Arm, step_work_s, traits_of
 from flowccl.auto.chunk_counts import ChunkCounts, limit_ps
 from flowccl.auto.params import AutoParams
 from flowccl.auto.refine import refined
-from flowccl.auto.stop import GapReached, NoImprovement, StopRule, TimeLimit
+from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, TimeLimit
 from flowccl.errors import DemandError
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -34,9 +34,8 @@ _SAFETY = 1.5  # a first step begins only where this many times its expected sec
 class PortfolioSearch:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
-    `lean` is the relative improvement that more work must bring (0: work until the budget ends). `useful_chunks` is
-    the second chunk count of a method. `joining` returns further methods as they become ready. `carry` carries out a
-    schedule on a runtime. A single method raises its errors; one of several is dropped instead.
+    `useful_chunks` is the second chunk count of a method. `joining` returns further methods as they become ready.
+    `carry` carries out a schedule on a runtime. A single method raises its errors; one of several is dropped instead.
     """
 
     topology: Topology
@@ -44,7 +43,6 @@ class PortfolioSearch:
     methods: dict[str, Method]
     context: SearchContext
     workers: int = 2
-    lean: float = 0.005
     useful_chunks: Callable[[str], int] = lambda name: 1
     params: AutoParams = field(default_factory=AutoParams)
     joining: Callable[[], dict[str, Method]] = dict
@@ -58,13 +56,14 @@ class PortfolioSearch:
         self.dropped: set[str] = set()
         self.refined: dict[tuple[int, int], float] = {}  # (chunk count, fine count) -> completion time refined from
         self.rules: list[StopRule] = [TimeLimit(self.context), GapReached(self.context)]
-        self.idle_rule = NoImprovement(self.lean, self.params.memory_s)
+        self.stopped = ""
+        """Why the search ended."""
 
     def run(self) -> Iterator[Schedule]:
         """Verified schedules, each better than all before."""
         pool = ThreadPoolExecutor(self.workers)
         try:
-            while turns := self._within_steps(self._round()):
+            while turns := self._within_steps(self._round() or self._left_over()):
                 turns.sort(key=lambda turn: (not self._goes_first(turn[0].name), turn[0].next_work_s * turn[1]))
                 futures = {pool.submit(self._advance, arm, steps): arm for arm, steps in turns}
                 for arm, found in self._results(futures):
@@ -75,14 +74,38 @@ class PortfolioSearch:
                 self.steps = sum(arm.taken for arm in self.arms)
                 self.context.incumbents.best_ps = self.best_ps
                 self.context.incumbents.publish()
-                if [rule for rule in self.rules if rule(self.work_s, self.best_ps)]:
+                if reasons := [rule.reason for rule in self.rules if rule(self.work_s, self.best_ps)]:
+                    self.stopped = reasons[-1]
                     return
+            self.stopped = self._why_nothing()
         finally:
             pool.shutdown(cancel_futures=True)
 
     def found(self) -> list[Schedule]:
         """The best schedule of every arm, for a choice among them."""
         return [arm.best for arm in self.arms if arm.best is not None]
+
+    def methods_tried(self) -> list[dict[str, object]]:
+        """A row for each method: its chunk counts, steps, seconds and best completion time."""
+        rows = list[dict[str, object]]()
+        for name in dict.fromkeys(arm.name for arm in self.arms):
+            mine = self._arms_of(name)
+            best_ps = min(arm.best_ps for arm in mine)
+            rows.append(
+                {
+                    "method": name,
+                    "chunks": [arm.count for arm in mine],
+                    "steps": sum(arm.taken for arm in mine),
+                    "seconds": round(sum(arm.total_s for arm in mine), 3),
+                    "best_us": None if best_ps == inf else best_ps / 1e6,
+                    "ended": "an error"
+                    if name in self.dropped
+                    else ""
+                    if any(not arm.over for arm in mine)
+                    else "done",
+                }
+            )
+        return rows
 
     def schedule_with(self, like: Schedule, count: int) -> Schedule | None:
         """The schedule of the same method with another chunk count; None where it is a search, or there is no time."""
@@ -107,10 +130,26 @@ class PortfolioSearch:
         hopeful = [arm for arm in young if arm.best is None or arm.best_ps < 2 * self.best_ps]
         if turns := [(arm, 1) for arm in hopeful if not arm.traits.slow_second_step]:
             return [*((self._open(name, count), 1) for name, count in useful), *turns]
-        if self.context.budget.steps is None and self.idle_rule not in self.rules:
-            self.rules.append(self.idle_rule)
         new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
+
+    def _left_over(self) -> list[tuple[Arm, int]]:
+        """Where nothing is due: the next chunk count of the best method that has one and fits into the time."""
+        known = [name for name in self.methods if name not in self.dropped and self._arms_of(name)]
+        for name in sorted(known, key=lambda name: min(arm.best_ps for arm in self._arms_of(name))):
+            last = self._arms_of(name)[-1]
+            count = self.counts.above(last.count, powers=True)
+            if count is not None and last.best is not None and self._fits(last, count):
+                return [(self._open(name, count), 1)]
+        return []
+
+    def _why_nothing(self) -> str:
+        """The reason for the end of a search in which nothing is left to do."""
+        budget = self.context.budget
+        if budget.steps is not None and self.steps >= budget.steps:
+            return STEPS_USED
+        more = [arm for arm in self.arms if not arm.over]
+        return f"the time left is too short for another step of {more[0].name}" if more else NOTHING_LEFT
 
     def _turns(self, new: Sequence[Arm]) -> list[tuple[Arm, int]]:
         """The arm with the best outlook works for half of the round; the other half is shared by up to three others."""
@@ -308,6 +347,7 @@ class PortfolioSearch:
                 self.dropped.add(arm.name)
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began
+            arm.total_s += arm.seconds
             arm.first_s = arm.first_s or thread_time() - began_cpu_s
         if best is not None and best.demand.reduces:
             self.context.incumbents.report(best)

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ def _synth_one(
     options: argparse.Namespace, topology: "Topology", wanted: "str | Demand", size: int | None, given: dict[str, Any]
 ) -> int:
     """Synthesize one collective or demand; `given` are the options of its method."""
+    from flowccl.demand.demand import Demand
+    from flowccl.demand.division import divided
     from flowccl.demand.requested import requested_demand
     from flowccl.plot.picture import check_suffix
     from flowccl.synthesis import synthesize
@@ -74,6 +77,8 @@ def _synth_one(
         late=options.late,
         matrix=options.matrix,
     )
+    if isinstance(demand, Demand) and not demand.tenants and options.from_teccl is None:
+        demand = partial(divided, demand)  # the chunks of a file are blocks, which the search may divide
     given = _method_options(options, topology, given)
     topology = _with_buffer_limit(_with_reduce_rate(topology, options), options)
     if options.out is not None:
@@ -119,7 +124,7 @@ def _synth_one(
 def _report(options: argparse.Namespace, result: "Result", size: int | None) -> int:
     """Write and print a result."""
     from flowccl.schedule.files import save_schedule
-    from flowccl.show import describe_result, describe_trade_off
+    from flowccl.show import describe_methods, describe_result, describe_trade_off
 
     if options.out is not None:
         save_schedule(result.schedule, options.out)
@@ -133,6 +138,8 @@ def _report(options: argparse.Namespace, result: "Result", size: int | None) -> 
         print(json.dumps(result.to_json() | more | ({"trade_off": [one.to_json() for one in front]} if front else {})))
     else:
         print_text(describe_result(result, options.out))
+        if options.verbose:
+            print_text(describe_methods(result))
         if front:
             print_text(describe_trade_off(front, result.bound.us))
     return 0

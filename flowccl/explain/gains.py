@@ -92,7 +92,21 @@ def _timing_on(schedule: Schedule, machine: Topology) -> Timing:
     rate = segment_GBps(machine, link, shape.hop_segment, len(shape.segment_GBps), machine.link_GBps)
     leader = schedule.leader if schedule.has_messages else None
     shape = replace(shape, segment_GBps=rate)
-    return replay(machine, shape, schedule.sent_bytes, schedule.route, schedule.start_ps, leader, schedule.reduce)
+    rates = _rates_on(schedule, machine) if schedule.rate_GBps.any() else None
+    return replay(
+        machine, shape, schedule.sent_bytes, schedule.route, schedule.start_ps, leader, schedule.reduce, None, rates
+    )
+
+
+def _rates_on(schedule: Schedule, machine: Topology) -> NDArray[np.float64]:
+    """The chosen rates of transfers on a machine with other bandwidths: faster where all that they cross is faster."""
+    topology, timing = schedule.topology, schedule.timing
+    factor = machine.link_GBps / topology.link_GBps
+    for old, new in zip(topology.limits, machine.limits, strict=True):
+        factor[list(old.links)] = np.minimum(factor[list(old.links)], new.bandwidth_GBps / old.bandwidth_GBps)
+    least = np.full(len(schedule), np.inf)
+    np.minimum.at(least, timing.hop_transfer, factor[timing.hop_link])
+    return np.asarray(schedule.rate_GBps * np.where(np.isfinite(least), least, 1.0))
 
 
 def _earliest(schedule: Schedule, pairs: list[RowPairs], timing: Timing) -> NDArray[np.int64]:

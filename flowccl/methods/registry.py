@@ -13,6 +13,7 @@ from typing import Literal
 
 from flowccl.adapters.groups import with_groups
 from flowccl.adapters.improvements import only_improvements
+from flowccl.adapters.limits import with_limits, without_limits
 from flowccl.adapters.message_overheads import with_message_overheads
 from flowccl.adapters.reduce_rate import with_reduce_rate
 from flowccl.adapters.reduction import one_shot, with_reductions
@@ -23,6 +24,7 @@ from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.traits import Traits
+from flowccl.topology.topology import Topology
 
 _DEFAULT = Traits()
 _EVERY = ("direct",)  # the loops that all methods run: left-shift, job shop
@@ -47,10 +49,11 @@ class MethodInfo:
     reductions   how reductions are handled: by the method itself ("native"), as a distribution run backwards and an
                  allreduce as two such halves ("halves"), the same with more blocks reduced where there is more
                  bandwidth ("weighted halves"), by every destination for itself ("one-shot"), or not at all ("none")
-    supports     constraints beyond the links themselves that it respects
+    supports     constraints beyond the links themselves that it respects; for limits, an adapter stands in
     groups       it supports process groups
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
     trunks       it lets links between switches carry several transfers at once; for others, an adapter does
+    by_rate      it lets transfers share any link by their rates: `auto` runs it on the machine without lanes
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
     operations   it uses operations of switches that only runtimes have
     reduce_rate  it can be adapted to GPUs that take time to reduce
@@ -74,6 +77,7 @@ class MethodInfo:
     groups: bool = True
     late: bool = False
     trunks: bool = False
+    by_rate: bool = False
     overheads: bool = False
     operations: bool = False
     reduce_rate: bool = True
@@ -88,11 +92,15 @@ class MethodInfo:
     traits: Traits = _DEFAULT
     in_auto: Callable[[Problem], bool] | None = None
 
+    def suits(self, problem: Problem) -> bool:
+        """Whether `auto` tries it on a problem; where an adapter stands in for limits, on the machine without them."""
+        known = Constraint.LIMITS in self.supports
+        return self.in_auto is not None and self.in_auto(problem if known else without_limits(problem))
+
     def check(self, problem: Problem) -> None:
         """Raise DemandError where the machine or the demand has something that the method does not support."""
         topology, demand = problem.topology, problem.demand
         missing = (
-            (bool(topology.limits) and Constraint.LIMITS not in self.supports, Constraint.LIMITS),
             (topology.changes and Constraint.CHANGES not in self.supports, Constraint.CHANGES),
             (topology.has_buffer_limits and Constraint.BUFFERS not in self.supports, Constraint.BUFFERS),
             (demand.group is not None and not self.groups, "process groups"),
@@ -134,6 +142,7 @@ def load_method(name: str, *, every: bool = False) -> Method:
     method = with_groups(_with_reductions(info), late=info.late, groups=info.groups)
     adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
     adapted = adapted if info.trunks else with_trunks(adapted)
+    adapted = adapted if Constraint.LIMITS in info.supports else with_limits(adapted, _is_valid)
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)
@@ -142,9 +151,24 @@ def load_method(name: str, *, every: bool = False) -> Method:
     return run
 
 
+def on_the_machine(methods: dict[str, Method], topology: Topology) -> dict[str, Method]:
+    """The methods for a search on lanes: those that share links plan on the machine itself."""
+
+    def moved(method: Method) -> Method:
+        return lambda problem, context: method(Problem(topology, problem.demand), context)
+
+    return {name: moved(method) if info_of(name).by_rate else method for name, method in methods.items()}
+
+
 def methods_where(condition: Callable[[MethodInfo], bool]) -> list[str]:
     """Names of the methods whose entry meets a condition, in the order of the registry."""
     return [name for name, info in REGISTRY.items() if condition(info)]
+
+
+def _is_valid(schedule: Schedule) -> bool:
+    from flowccl.verifier.verify import verify
+
+    return not verify(schedule)
 
 
 def _with_reductions(info: MethodInfo) -> Method:
@@ -179,6 +203,12 @@ def _useful_for_hierarchy(problem: Problem, *, halves: bool = False) -> int:
     from flowccl.methods.hierarchical.method import useful_chunks
 
     return useful_chunks(problem, halves=halves)
+
+
+def _useful_for_trees(problem: Problem) -> int:
+    from flowccl.methods.rates.method import useful_chunks
+
+    return useful_chunks(problem)
 
 
 _ONE_SCHEDULE = Traits(one_schedule=True)
@@ -238,6 +268,29 @@ _METHODS = (
         useful_chunks=partial(_useful_for_hierarchy, halves=True),
         traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchical_halves,
+    ),
+    MethodInfo(
+        name="packed-trees",
+        load="flowccl.methods.rates:packed_trees",
+        summary="trees at the rates of a linear program over links and limits, for data that all GPUs receive",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS}),
+        trunks=True,
+        by_rate=True,
+        loops=(*_EVERY, "packed-trees"),
+        useful_chunks=_useful_for_trees,
+        in_auto=suitability.suits_packed_trees,
+    ),
+    MethodInfo(
+        name="packed-paths",
+        load="flowccl.methods.rates:packed_paths",
+        summary="alltoall on paths at the rates of a linear program over links and limits",
+        reductions="none",
+        supports=frozenset({Constraint.LIMITS}),
+        trunks=True,
+        by_rate=True,
+        loops=(*_EVERY, "packed-trees"),
+        in_auto=suitability.suits_packed_paths,
     ),
     MethodInfo(
         name="greedy",

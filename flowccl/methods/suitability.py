@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from flowccl.demand.demand import Demand
 from flowccl.problem import Problem
+from flowccl.topology.topology import Topology
 
 MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only the symmetric schedule is tried
 _MOST_FOR_BASELINES = 20_000  # deliveries
@@ -12,6 +14,7 @@ _LARGE_MACHINE = 64  # GPUs
 _MOST_FOR_TREES = 48  # GPUs: packing trees grows with the cube of their number
 _SMALL_ALLREDUCE, _TINY_ALLREDUCE = 20.0, 2.0  # time of the bytes over the latency
 _MOST_ONE_SHOT_TRANSFERS = 60_000
+_MOST_FOR_RATES = 128  # GPUs: cheapest trees of all roots take time with the cube of their number
 _LARGE_BLOCK = 5  # transmission time of a block on a mean link over the largest latency: bandwidth dominates
 
 
@@ -84,6 +87,44 @@ def is_regular_but_for_faults(problem: Problem) -> bool:
     """A collective with copies, of all GPUs, on a machine that would look the same from each without a few faults."""
     named = problem.demand.collective in ("allgather", "reduce_scatter", "allreduce")
     return named and problem.is_plain and problem.is_whole_machine and problem.has_regular_whole
+
+
+def suits_packed_trees(problem: Problem) -> bool:
+    """All GPUs receive all data, or reduce it, over links whose bandwidth does not change."""
+    demand = problem.demand
+    if not _suits_rates(problem) or not is_searchable(problem):
+        return False
+    if demand.reduces:
+        return problem.allreduce_ranks is not None or (demand.is_unicast and is_for_all(demand.backward))
+    return is_for_all(demand)
+
+
+def suits_packed_paths(problem: Problem) -> bool:
+    """Each chunk has one source and one destination, and links do not change their bandwidth."""
+    unicast = not problem.is_reduction and problem.demand.is_unicast
+    return unicast and _suits_rates(problem) and is_searchable(problem)
+
+
+def _suits_rates(problem: Problem) -> bool:
+    """All GPUs of a machine of moderate size take part; all that constrains transfers are links and limits."""
+    topology = problem.topology
+    if topology.changes or topology.has_buffer_limits or topology.has_overheads or topology.has_reduce_rate:
+        return False
+    return problem.is_whole_machine and topology.num_gpus <= _MOST_FOR_RATES and _cuts_through(topology)
+
+
+def _cuts_through(topology: Topology) -> bool:
+    """Whether all nodes are GPUs and cut-through switches."""
+    return bool(np.all(topology.cuts_through[topology.num_gpus :]))
+
+
+def is_for_all(demand: Demand) -> bool:
+    """Whether every chunk goes from one GPU to all others."""
+    if demand.reduces:
+        return False
+    own = demand.destination_rank == demand.source[demand.destination_chunk]
+    others = np.bincount(demand.destination_chunk, ~own, len(demand))
+    return bool(np.all(others == demand.num_gpus - 1))
 
 
 def suits_baselines(problem: Problem) -> bool:

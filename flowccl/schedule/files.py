@@ -110,6 +110,8 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         transfers["message"] = schedule.message.tolist()
     if schedule.execution is not None:
         transfers |= {name: getattr(schedule, name).tolist() for name in _RUNTIME_COLUMNS}
+    elif schedule.rate_GBps.any():
+        transfers["rate_GBps"] = schedule.rate_GBps.tolist()
     return {
         "format": FORMAT,
         "version": VERSION if schedule.execution is None else RUNTIME_VERSION,
@@ -205,7 +207,7 @@ def timed_again(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
 
 def _transfers(value: Any, chunks: int, routes: int, *, for_runtime: bool) -> dict[str, NDArray[Any]]:
     """The columns of the table of transfers."""
-    known = _COLUMNS + (_RUNTIME_COLUMNS if for_runtime else ())
+    known = _COLUMNS + (_RUNTIME_COLUMNS if for_runtime else ("rate_GBps",))
     check_keys(value, "transfers", known, dict.fromkeys(_COLUMNS[:3], "[0]"))
     ranges = {"chunk": (0, chunks - 1), "route": (0, routes - 1), "start_ps": (-_MAX_PS, _MAX_PS)}
     columns: dict[str, NDArray[Any]] = {}

@@ -29,6 +29,10 @@ class Budget:
         """Seconds left."""
         return self.time_limit_s - self.elapsed_s
 
+    def part_s(self, part: float) -> float:
+        """A part of the time limit in seconds; infinite where steps are counted."""
+        return float("inf") if self.steps is not None else part * self.time_limit_s
+
     def has_time(self, seconds: float) -> bool:
         """Whether this many seconds are left; always where steps are counted."""
         return self.steps is not None or seconds <= self.left_s

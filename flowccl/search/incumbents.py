@@ -20,6 +20,7 @@ class Incumbents:
     hints: dict[str, object] = field(default_factory=dict)
     reported: list[Schedule] = field(default_factory=list)
     reported_hints: list[tuple[str, object, int]] = field(default_factory=list)
+    proved: tuple[int, str] = (0, "")  # the best lower bound that a method proved, in ps, and its witness
     inner: "Incumbents | None" = None  # those of a search on another machine, for this one
 
     def report(self, schedule: Schedule) -> None:
@@ -29,6 +30,10 @@ class Incumbents:
     def report_hint(self, key: str, value: object, finish_ps: int) -> None:
         """Let other searches use a setting that led to this completion time, from the next round on."""
         self.reported_hints.append((key, value, finish_ps))
+
+    def report_bound(self, ps: int, witness: str) -> None:
+        """Keep a lower bound that a method proved for the problem, where it is the best one."""
+        self.proved = max(self.proved, (ps, witness))
 
     def publish(self) -> None:
         """Make reports visible: the best schedule of each problem, and for each key the hint of the best schedule."""

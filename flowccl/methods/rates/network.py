@@ -1,0 +1,98 @@
+"""What trees and paths load: links and limits of a machine, with the routes between GPUs for given prices."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import DemandError
+from flowccl.topology.topology import Topology
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Path = tuple[int, ...]
+"""The links of a path, in order."""
+
+
+@dataclass(frozen=True, eq=False)
+class PricedNetwork:
+    """The links and limits of a machine as resources: a link or limit k has `capacity[k]` GB/s; limits come last."""
+
+    topology: Topology
+
+    @cached_property
+    def capacity(self) -> F64:
+        """Bandwidth of every resource."""
+        return np.concatenate((self.topology.link_GBps, self.topology.limit_GBps))
+
+    @cached_property
+    def _tie_breaker(self) -> F64:
+        """Tiny prices of links: of two equal paths, the one with less latency and fewer links."""
+        latency = self.topology.link_latency_ps.astype(np.float64)
+        return 1e-7 * (1 + latency / max(float(latency.mean()), 1.0)) / len(self.topology.links)
+
+    def _with_limits(self, price: F64) -> F64:
+        """The price of each link with those of its limits, for prices of resources per unit."""
+        topology = self.topology
+        pointer, limit = topology.link_limits
+        own = price[: len(topology.links)].copy()
+        np.add.at(own, np.repeat(np.arange(len(topology.links)), np.diff(pointer)), price[len(topology.links) + limit])
+        return own
+
+    def link_prices(self, price: F64) -> F64:
+        """The price of each link with those of its limits; of equal paths, those with less latency are cheaper."""
+        own = self._with_limits(price)
+        return own + self._tie_breaker * max(float(own.max()), 1e-300)
+
+    def routes(self, price: F64, *, through_gpus: bool = False) -> tuple[F64, I64]:
+        """The least price from each GPU to every node, and the last link of a cheapest path there.
+
+        Paths cross switches only, or GPUs too.
+        """
+        from flowccl.methods.rates.pricing_kernels import cheapest_routes
+
+        topology = self.topology
+        relays = ~topology.stores
+        if through_gpus:
+            relays[: topology.num_gpus] = True
+        ptr, out = topology.out_links
+        found, last = cheapest_routes(ptr, out, topology.link_dst, self.link_prices(price), relays, topology.num_gpus)
+        return found, last
+
+    def exact_prices(self, price: F64, *, through_gpus: bool) -> F64:
+        """The least price between GPUs, for prices that are normalized here: bandwidth times price adds up to one."""
+        price = price / max(float(price @ self.capacity), 1e-300)
+        topology = self.topology
+        relays = ~topology.stores
+        if through_gpus:
+            relays[: topology.num_gpus] = True
+        from flowccl.methods.rates.pricing_kernels import cheapest_routes
+
+        ptr, out = topology.out_links
+        found, _ = cheapest_routes(ptr, out, topology.link_dst, self._with_limits(price), relays, topology.num_gpus)
+        return np.asarray(found[:, : topology.num_gpus])
+
+    def check_connected(self) -> None:
+        """Raise DemandError where a GPU cannot be reached over links, switches and other GPUs."""
+        found, _ = self.routes(np.ones(len(self.capacity)), through_gpus=True)
+        if not np.isfinite(found[:, : self.topology.num_gpus]).all():
+            raise DemandError(f"some GPU of {self.topology.name} cannot be reached without a memory")
+
+    def path(self, last: I64, source: int, end: int) -> Path:
+        """The path from a GPU to a node, from the last links of its cheapest paths."""
+        links = list[int]()
+        while end != source:
+            links.append(int(last[source, end]))
+            end = int(self.topology.link_src[links[-1]])
+        return tuple(reversed(links))
+
+    def load(self, links: I64) -> F64:
+        """How often each resource is used by these links, for one unit of data on each."""
+        topology = self.topology
+        uses = np.bincount(links, minlength=len(topology.links)).astype(np.float64)
+        if not topology.limits:
+            return uses
+        pointer, limit = topology.link_limits
+        per_limit = np.bincount(limit, np.repeat(uses, np.diff(pointer)), len(topology.limits))
+        return np.concatenate((uses, per_limit))

@@ -1,0 +1,234 @@
+"""Optimal flows of an alltoall, by column generation, then whole chunks on paths, then periodic pipelines.
+
+The program is that of `trees.py`, with other columns: a path from one source to each of its destinations, over switches
+and over GPUs that relay. For given prices the cheapest one consists of shortest paths. A path that no GPU relays is
+one transfer, so that all chunks can start at once, each at its share of the bandwidth: then the completion time is that
+of the program, apart from latency and from whole chunks.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowccl.demand.demand import Demand
+from flowccl.errors import DemandError
+from flowccl.methods.rates.network import F64, Path, PricedNetwork
+from flowccl.methods.rates.pipeline import Plan, PlannedTransfer, periodic_schedule, rounds_of_blocks
+from flowccl.methods.rates.proof import report_path_bound
+from flowccl.methods.rates.rounding import Columns, choose_columns
+from flowccl.portable import power_of_ten
+from flowccl.problem import Problem
+from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
+from flowccl.solver import ProgramBuilder, Session, SolverOptions
+
+_CLOSE = 0.002  # relative distance of the time to its lower bound at which columns suffice
+_HOP_WEIGHT = 1e-3  # part of the time that one more transfer for all data costs
+_SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
+_NEGLIGIBLE = 1e-6
+_RATES_SHARE = 0.3  # of the time limit
+_LEAST = (0.1, 0.5, 1.0)  # of its rate, below which a message of the engine waits
+_MOST_LISTED = 10_000  # transfers that the engine is given
+_NAME = "packed-paths"
+
+
+@dataclass(frozen=True, slots=True)
+class PathRates:
+    """For each pair (source, destination), paths and the part of its data on each; the time of all data and a bound."""
+
+    paths: dict[tuple[int, int], dict[Path, float]]
+    time: float
+    bound: float
+    price: F64
+
+
+def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    """Yield schedules of chunks that have one source and one destination each."""
+    topology, demand = problem.topology, problem.demand
+    if demand.reduces or not demand.is_unicast:
+        raise DemandError(f"method packed-paths is for chunks with one destination each; got {demand.collective}")
+    network = PricedNetwork(topology)
+    rates = _rates_of(network, demand, context)
+    best_ps, found = np.iinfo(np.int64).max, list[Schedule]()
+    columns, plans = _columns(network, rates)
+    for together in _round_sizes(demand.pieces):
+        found.append(_periodic(network, demand, rates, columns, plans, together))
+        better = found[-1].finish_ps < best_ps
+        best_ps = min(best_ps, found[-1].finish_ps)
+        yield found[-1] if better else None
+    random = np.random.default_rng(context.seed)
+    engine = Engine(min(found, key=lambda one: one.finish_ps))
+    start, noise = engine.schedule.start_ps, 0.0
+    while len(start) <= _MOST_LISTED:
+        late = noise * engine.schedule.finish_ps * random.uniform(-1, 1, len(start)) - engine.tail_ps
+        yield engine.run(start + late, float(random.choice(_LEAST)), best_ps)
+        noise = power_of_ten(float(random.uniform(-3.0, 0.0)))
+
+
+def _round_sizes(pieces: int) -> list[int]:
+    """All chunks of a pair at once, or half of them, and so on."""
+    sizes = [pieces]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // 2))
+    return sizes
+
+
+def _rates_of(network: PricedNetwork, demand: Demand, context: SearchContext) -> PathRates:
+    """The rates of the demand, found once for all chunk counts."""
+    count = network.topology.num_gpus
+    data = np.zeros((count, count))
+    np.add.at(data, (demand.source, demand.destination_rank), demand.chunk_bytes)
+    np.fill_diagonal(data, 0.0)
+    data /= data.sum()
+    key = f"packed-paths {network.topology.fingerprint} {hash(np.round(data, 9).tobytes())}"
+    found = context.incumbents.hints.get(key)
+    if not isinstance(found, PathRates):
+        found = path_rates(network, data, context.budget.part_s(_RATES_SHARE))
+        context.incumbents.hints[key] = found
+        report_path_bound(network, demand, found.price, context.incumbents)
+    return found
+
+
+def path_rates(network: PricedNetwork, data: F64, time_limit_s: float) -> PathRates:
+    """Return paths and rates for the data between all pairs, with a total of one."""
+    network.check_connected()
+    until = time.monotonic() + time_limit_s
+    master = _FlowMaster(network, data)
+    load = np.zeros(len(network.capacity))
+    for _ in range(8):  # prices that follow the load of what was chosen before
+        relative = load / network.capacity / max(float((load / network.capacity).max()), 1e-300)
+        load += master.add(master.priced((0.02 + relative**4) / network.capacity)[1])
+    total, price, amount = master.solve()
+    bound, center = 0.0, price
+    while True:
+        asked = _SMOOTH * center + (1 - _SMOOTH) * price
+        value, found = master.priced(asked)
+        if value <= bound:
+            asked = price
+            value, found = master.priced(price)
+        if value > bound:
+            bound, center = value, asked
+        if total <= bound * (1 + _CLOSE) or time.monotonic() > until:
+            break
+        before = len(master.routings)
+        master.add(found)
+        if len(master.routings) == before:  # the smoothed prices have nothing new: use the prices themselves
+            value, found = master.priced(price)
+            if value > bound:
+                bound, center = value, price
+            master.add(found)
+        if len(master.routings) == before:
+            break
+        total, price, amount = master.solve()
+    paths: dict[tuple[int, int], dict[Path, float]] = {}
+    for (source, routing), part in zip(master.routings, amount, strict=True):
+        if part > _NEGLIGIBLE:
+            for end, path in routing:
+                mine = paths.setdefault((source, end), {})
+                mine[path] = mine.get(path, 0.0) + float(part)
+    return PathRates(paths, total, bound, center)
+
+
+Routing = tuple[tuple[int, Path], ...]
+"""The path to each destination of a source."""
+
+
+class _FlowMaster:
+    """The program: the time, and for each source a combination of routings."""
+
+    def __init__(self, network: PricedNetwork, data: F64) -> None:
+        self.network, self.data = network, data
+        self.sources = np.flatnonzero(data.sum(axis=1))
+        self.row = {int(source): i for i, source in enumerate(self.sources)}
+        self.routings = list[tuple[int, Routing]]()
+        self.known = set[tuple[int, Routing]]()
+        model = ProgramBuilder()
+        total = model.variables("time", cost=1)
+        model.rows("resource", len(network.capacity), upper=0).add(total, times=-network.capacity)
+        model.rows("source", len(self.sources), equals=1)
+        self.session = Session(model.build(), SolverOptions(method="simplex"))
+        self.scale = float((data.sum(axis=1) / 1.0).max() / network.capacity.max())
+
+    def solve(self) -> tuple[float, F64, F64]:
+        """The least time with the routings so far, the prices of resources, and the part of each routing."""
+        solution = self.session.solve()
+        assert solution.values is not None
+        assert solution.duals is not None
+        price = np.maximum(-solution.duals[: len(self.network.capacity)], 0.0)
+        price /= max(float(price @ self.network.capacity), 1e-300)
+        return float(solution.values[0]), price, solution.values[1:]
+
+    def priced(self, price: F64) -> tuple[float, list[tuple[int, Routing]]]:
+        """The least cost of all data for these prices, and shortest paths from every source."""
+        price = price / max(float(price @ self.network.capacity), 1e-300)
+        least, last = self.network.routes(price, through_gpus=True)
+        count = self.network.topology.num_gpus
+        found = []
+        for source in self.sources.tolist():
+            ends = np.flatnonzero(self.data[source]).tolist()
+            found.append((source, tuple((end, self.network.path(last, source, end)) for end in ends)))
+        return float((least[:, :count] * self.data).sum()), found
+
+    def add(self, found: list[tuple[int, Routing]]) -> F64:
+        """Add the routings that are new; return the load of all that were found."""
+        loads = [self._load(source, routing) for source, routing in found]
+        new = [j for j, one in enumerate(found) if one not in self.known]
+        self.known.update(found)
+        if new:
+            from scipy import sparse
+
+            resources = len(self.network.capacity)
+            entries = np.zeros((resources + len(self.sources), len(new)))
+            for column, j in enumerate(new):
+                entries[:resources, column] = loads[j]
+                entries[resources + self.row[found[j][0]], column] = 1.0
+            hops = [sum(self.data[found[j][0], end] * self._hops(path) for end, path in found[j][1]) for j in new]
+            self.session.add_columns(np.array(hops) * _HOP_WEIGHT * self.scale, sparse.csc_array(entries))
+            self.routings += [found[j] for j in new]
+        return np.asarray(sum(loads, np.zeros(len(self.network.capacity))))
+
+    def _load(self, source: int, routing: Routing) -> F64:
+        load = np.zeros(len(self.network.topology.links))
+        for end, path in routing:
+            load[list(path)] += self.data[source, end]
+        topology = self.network.topology
+        if not topology.limits:
+            return load
+        pointer, limit = topology.link_limits
+        return np.concatenate((load, np.bincount(limit, np.repeat(load, np.diff(pointer)), len(topology.limits))))
+
+    def _hops(self, path: Path) -> int:
+        topology = self.network.topology
+        return int(topology.stores[topology.link_dst[list(path)]].sum())
+
+
+def _columns(network: PricedNetwork, rates: PathRates) -> tuple[Columns, list[Plan]]:
+    """The paths of all pairs as columns, whose group is source * GPUs + destination, and their transfers."""
+    count = network.topology.num_gpus
+    rows = [(a * count + b, path, part) for (a, b), paths in rates.paths.items() for path, part in paths.items()]
+    loads = tuple(network.load(np.array(path)) for _, path, _ in rows)
+    group, weight = np.array([row[0] for row in rows]), np.array([row[2] for row in rows])
+    return Columns.of(group, weight, loads), [_plan(network, path) for _, path, _ in rows]
+
+
+def _plan(network: PricedNetwork, path: Path) -> Plan:
+    """The transfers of a path: one from each GPU on it to the next."""
+    steps, begin = list[PlannedTransfer](), 0
+    for at, link in enumerate(path):
+        if network.topology.stores[network.topology.link_dst[link]]:
+            steps.append(PlannedTransfer(path[begin : at + 1], False, (len(steps) - 1,) if steps else ()))
+            begin = at + 1
+    return tuple(steps)
+
+
+def _periodic(
+    network: PricedNetwork, demand: Demand, rates: PathRates, columns: Columns, plans: list[Plan], together: int
+) -> Schedule:
+    rounds = rounds_of_blocks(demand, together)
+    pair = np.empty(len(rounds.slot_bytes), dtype=np.int64)
+    pair[rounds.slot] = demand.source.astype(np.int64) * network.topology.num_gpus + demand.destination_rank
+    choice, _ = choose_columns(columns, pair, rounds.slot_bytes, network.capacity, None)
+    return periodic_schedule(network, demand, rounds, [plans[j] for j in choice.tolist()], _NAME)

@@ -1,0 +1,220 @@
+"""Compiled loops of column generation: cheapest routes between GPUs, cheapest trees, chunks moved between columns."""
+
+import numpy as np
+
+from flowccl.compiled import F64, I32, I64, Bool, compiled, maker
+
+
+@compiled
+def cheapest_routes(ptr: I64, out: I32, head: I32, price: F64, relays: Bool, count: int) -> tuple[F64, I64]:
+    """Return the least price from each of `count` GPUs to every node, and the last link of a cheapest path there.
+
+    Paths pass only nodes that are `relays`. Equal prices are decided by the order of the nodes and links.
+    """
+    nodes = len(ptr) - 1
+    least, last = np.full((count, nodes), np.inf), np.full((count, nodes), -1, dtype=np.int64)
+    for source in range(count):
+        done = np.zeros(nodes, dtype=np.bool_)
+        cost = least[source]
+        cost[source] = 0.0
+        for _ in range(nodes):
+            node, best = -1, np.inf
+            for other in range(nodes):
+                if not done[other] and cost[other] < best:
+                    node, best = other, cost[other]
+            if node < 0:
+                break
+            done[node] = True
+            if node != source and not relays[node]:
+                continue
+            for k in range(ptr[node], ptr[node + 1]):
+                end = head[out[k]]
+                if best + price[out[k]] < cost[end]:
+                    cost[end] = best + price[out[k]]
+                    last[source, end] = out[k]
+    return least, last
+
+
+@compiled
+def cheapest_trees(price: F64) -> I64:
+    """Return for each root the parents of a cheapest spanning tree for prices between all pairs (Chu, Liu, Edmonds)."""
+    count = len(price)
+    parents = np.empty((count, count), dtype=np.int64)
+    for root in range(count):
+        parents[root] = _cheapest_tree(price, root)
+    return parents
+
+
+@maker
+def _cheapest_tree(price: F64, root: int) -> I64:
+    """Return the parents of a cheapest spanning tree: contract cycles of cheapest entering edges, then expand them."""
+    count = len(price)
+    most = 2 * count
+    cost = np.full((most, most), np.inf)
+    start, end = np.zeros((most, most), dtype=np.int64), np.zeros((most, most), dtype=np.int64)  # the edge behind
+    for a in range(count):
+        for b in range(count):
+            if a != b:
+                cost[a, b], start[a, b], end[a, b] = price[a, b], a, b
+    alive, inside = np.zeros(most, dtype=np.bool_), np.full(most, -1, dtype=np.int64)
+    alive[:count] = True
+    before = np.full(most, -1, dtype=np.int64)
+    chosen_start, chosen_end = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
+    size = count
+    mark = np.full(most, -1, dtype=np.int64)
+    pending = True
+    while pending:
+        pending = False
+        for node in range(size):
+            if not alive[node] or node == root or before[node] >= 0:
+                continue
+            best = np.inf
+            for other in range(size):
+                if alive[other] and other != node and cost[other, node] < best:
+                    best = cost[other, node]
+                    before[node] = other
+            chosen_start[node], chosen_end[node] = start[before[node], node], end[before[node], node]
+        mark[:] = -1
+        for first in range(size):
+            if not alive[first] or first == root:
+                continue
+            node = first
+            while node != root and mark[node] < 0:
+                mark[node] = first
+                node = before[node]
+            if node != root and mark[node] == first:
+                _contract(cost, start, end, alive, inside, before, node, size)
+                size += 1
+                pending = True
+                break
+    for node in range(
+        size - 1, count - 1, -1
+    ):  # an edge enters a contracted node at one of its members: break it there
+        member = chosen_end[node]
+        while inside[member] != node:
+            member = inside[member]
+        chosen_start[member], chosen_end[member] = chosen_start[node], chosen_end[node]
+    parent = np.full(count, -1, dtype=np.int64)
+    for node in range(count):
+        if node != root:
+            parent[node] = chosen_start[node]
+    return parent
+
+
+@maker
+def _contract(cost: F64, start: I64, end: I64, alive: Bool, inside: I64, before: I64, member: int, new: int) -> None:
+    """Replace a cycle through `member` by the node `new`."""
+    node = member
+    while True:
+        inside[node], alive[node] = new, False
+        node = before[node]
+        if node == member:
+            break
+    for other in range(new):
+        if not alive[other]:
+            continue
+        node = member
+        while True:
+            into = cost[other, node] - cost[before[node], node]
+            if into < cost[other, new]:
+                cost[other, new], start[other, new], end[other, new] = into, start[other, node], end[other, node]
+            if cost[node, other] < cost[new, other]:
+                cost[new, other], start[new, other], end[new, other] = (
+                    cost[node, other],
+                    start[node, other],
+                    end[node, other],
+                )
+            node = before[node]
+            if node == member:
+                break
+        if before[other] >= 0 and inside[before[other]] == new:
+            before[other] = new
+    alive[new] = True
+
+
+@compiled
+def shallow_trees(price: F64, step: float) -> I64:
+    """Return for each root the parents of a tree that grows by its cheapest edge, where depth costs `step` a level."""
+    count = len(price)
+    parents = np.full((count, count), -1, dtype=np.int64)
+    for root in range(count):
+        near, depth = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
+        parent, done = parents[root], np.zeros(count, dtype=np.bool_)
+        last = root
+        done[root] = True
+        for _ in range(count - 1):
+            for node in range(count):
+                cost = price[last, node] + step * (depth[last] + 1)
+                if not done[node] and cost < near[node]:
+                    near[node], parent[node] = cost, last
+            last, best = -1, np.inf
+            for node in range(count):
+                if not done[node] and near[node] < best:
+                    last, best = node, near[node]
+            done[last] = True
+            depth[last] = depth[parent[last]] + 1
+    return parents
+
+
+@compiled
+def balance(
+    choice: I64,
+    size: F64,
+    group: I64,
+    group_ptr: I64,
+    group_column: I64,
+    ptr: I64,
+    resource: I64,
+    amount: F64,
+    capacity: F64,
+    order: I64,
+    sweeps: int,
+) -> F64:
+    """Move chunks between the columns of their groups while that lowers the 16th power of the loads; return the loads.
+
+    `choice` is the column of each chunk, and is changed. Loads are bytes over capacity.
+    """
+    load = np.zeros(len(capacity))
+    for i in range(len(choice)):
+        _put(load, ptr, resource, amount, capacity, choice[i], size[i])
+    for _ in range(sweeps):
+        moved = False
+        top = max(load.max(), 1e-300)
+        for i in order:
+            first, last = group_ptr[group[i]], group_ptr[group[i] + 1]
+            if last - first < 2:
+                continue
+            _put(load, ptr, resource, amount, capacity, choice[i], -size[i])
+            best, least = choice[i], _rise(load, ptr, resource, amount, capacity, choice[i], size[i], top) * (1 - 1e-9)
+            for k in range(first, last):
+                if group_column[k] != choice[i]:
+                    rise = _rise(load, ptr, resource, amount, capacity, group_column[k], size[i], top)
+                    if rise < least:
+                        best, least = group_column[k], rise
+            moved = moved or best != choice[i]
+            choice[i] = best
+            _put(load, ptr, resource, amount, capacity, best, size[i])
+        if not moved:
+            break
+    return load
+
+
+@maker
+def _put(load: F64, ptr: I64, resource: I64, amount: F64, capacity: F64, column: int, size: float) -> None:
+    for k in range(ptr[column], ptr[column + 1]):
+        load[resource[k]] += size * amount[k] / capacity[resource[k]]
+
+
+@maker
+def _rise(
+    load: F64, ptr: I64, resource: I64, amount: F64, capacity: F64, column: int, size: float, top: float
+) -> float:
+    rise = 0.0
+    for k in range(ptr[column], ptr[column + 1]):
+        now = load[resource[k]] / top
+        then = now + size * amount[k] / capacity[resource[k]] / top
+        a, b = now * now, then * then
+        a, b = a * a, b * b
+        a, b = a * a, b * b
+        rise += b * b - a * a
+    return rise

@@ -1,0 +1,234 @@
+"""Optimal rates of trees, by column generation: how much of the data of each root travels over which tree.
+
+A linear program minimizes the time T in which all data crosses the links and limits:
+
+    minimize T   such that   sum over columns j of load(j, k) x(j) <= bandwidth(k) T   for every link and limit k,
+                             sum over the trees j of root r of x(j) = the data of root r.
+
+The columns are spanning trees whose edges are routes over switches. For the dual prices of links and limits, the
+cheapest routes between GPUs and then the cheapest spanning tree (Edmonds) of each root are the columns that can lower T
+most; where none can, T is optimal. For allreduce, data is reduced over a tree into its root and broadcast over another
+one, and the program also chooses how much data each root gets. Prices with a total of one unit of bandwidth prove a
+lower bound of T for all trees: the data of each root times the cost of its cheapest tree.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
+from flowccl.solver import ProgramBuilder, Session, SolverOptions
+
+_CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
+_DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
+_SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
+_WARM_STEPS = 12  # steps with prices that follow the loads, before the first program is solved
+_NEARLY_AS_CHEAP, _TREES_PER_ROOT = 0.02, 8  # trees beside those with data, for whole chunks
+_NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
+
+
+@dataclass(frozen=True, slots=True)
+class TreeColumn:
+    """A spanning tree: its root, and for every other GPU its parent and the route from there, parents first.
+
+    Where `inward`, the tree is one of the reversed machine: data goes from the GPUs to their parents.
+    """
+
+    root: int
+    inward: bool
+    edges: tuple[tuple[int, int, Path], ...]
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRates:
+    """Trees with the amount of data on each (the total of all roots is one), the time for that and its lower bound.
+
+    The bound is exact up to a millionth, by which prices differ to prefer short paths.
+    """
+
+    trees: tuple[TreeColumn, ...]
+    amount: F64
+    time: float
+    bound: float
+    price: F64 = field(repr=False)
+    load: tuple[F64, ...] = field(repr=False)
+
+
+def tree_rates(network: PricedNetwork, data: F64 | None, time_limit_s: float) -> TreeRates:
+    """Return trees and rates for data of each root (an allgather), or for an allreduce whose roots are free (None)."""
+    network.check_connected()
+    began = time.monotonic()
+    master = _Master(network, data)
+    master.add(master.priced(np.ones(len(network.capacity)) / network.capacity)[1])
+    load = np.zeros(len(network.capacity))
+    for step in range(_WARM_STEPS):  # prices that grow with the load of what was chosen before
+        relative = load / network.capacity / max(float((load / network.capacity).max()), 1e-300)
+        found = master.priced((0.02 + relative**4) / network.capacity)[1]
+        master.add(found)
+        load += sum((master.load_of[j] for j in range(len(master.trees) - len(found), len(master.trees))), np.zeros(1))
+        if time.monotonic() - began > time_limit_s / 4 and step:
+            break
+    return _generate(master, began + time_limit_s)
+
+
+def _generate(master: "_Master", until: float) -> TreeRates:
+    """Solve and add columns until the time is close to its bound, or the time limit is over."""
+    total, price, amount = master.solve()
+    bound, center = 0.0, price
+    while True:
+        asked = _SMOOTH * center + (1 - _SMOOTH) * price
+        value, found = master.priced(asked)
+        if value <= bound:
+            value, found = master.priced(price)
+            asked = price
+        if value > bound:
+            bound, center = value, asked
+        if total <= bound * (1 + _CLOSE) or time.monotonic() > until:
+            break
+        if not master.add(found):  # the smoothed prices have nothing new: use the prices themselves
+            value, found = master.priced(price)
+            if value > bound:
+                bound, center = value, price
+            if not master.add(found):
+                break
+        total, price, amount = master.solve()
+    used = master.useful(price, amount)
+    return TreeRates(
+        tuple(master.trees[j] for j in used), amount[used], total, bound, center, tuple(master.load_of[j] for j in used)
+    )
+
+
+class _Master:
+    """The program: T, the data of each root where roots are free, and one column per tree."""
+
+    def __init__(self, network: PricedNetwork, data: F64 | None) -> None:
+        self.network, self.data = network, data
+        self.count = network.topology.num_gpus
+        self.reversed = PricedNetwork(network.topology.reversed) if data is None else None
+        self.trees = list[TreeColumn]()
+        self.load_of = list[F64]()
+        self.known = set[tuple[object, ...]]()
+        model = ProgramBuilder()
+        total = model.variables("time", cost=1)
+        resources, groups = len(network.capacity), self.count * (1 if data is not None else 2)
+        model.rows("resource", resources, upper=0).add(total, times=-network.capacity)
+        if data is not None:
+            model.rows("root", groups, equals=data)
+        else:
+            share = model.variables("share", self.count)
+            rows = model.rows("root", groups, equals=0)
+            rows.add_at(np.arange(self.count), share, times=-1)
+            rows.add_at(np.arange(self.count) + self.count, share, times=-1)
+            model.rows("all", equals=1).add(share, sum_axis=0)
+        self.fixed = 1 if data is not None else 1 + self.count
+        self.session = Session(model.build(), SolverOptions(method="simplex"))
+        self.scale = 0.0
+
+    def solve(self) -> tuple[float, F64, F64]:
+        """The least time with the trees so far, the prices of resources, and the data on each tree."""
+        solution = self.session.solve()
+        assert solution.values is not None
+        assert solution.duals is not None
+        price = np.maximum(-solution.duals[: len(self.network.capacity)], 0.0)
+        price /= max(float(price @ self.network.capacity), 1e-300)
+        return float(solution.values[0]), price, solution.values[self.fixed :]
+
+    def useful(self, price: F64, amount: F64) -> I64:
+        """The trees with data, and others of each root that are nearly as cheap, to choose from for whole chunks."""
+        cost = np.array(self.load_of) @ price
+        group = np.array([tree.root + self.count * tree.inward for tree in self.trees])
+        least = np.full(2 * self.count, np.inf)
+        np.minimum.at(least, group, cost)
+        has_data = amount > _NEGLIGIBLE / self.count
+        depth = np.array([tree.depth for tree in self.trees])
+        cheap = (cost <= (1 + _NEARLY_AS_CHEAP) * least[group]) & (depth <= depth[has_data].max())
+        able = np.flatnonzero(has_data | cheap)
+        if self.data is None:  # only roots with data
+            roots = np.unique(group[has_data] % self.count)
+            able = able[np.isin(group[able] % self.count, roots)]
+        order = able[np.lexsort((cost[able], ~has_data[able], group[able]))]
+        place = np.arange(len(order)) - np.searchsorted(group[order], group[order])
+        return np.sort(order[(place < _TREES_PER_ROOT) | has_data[order]])
+
+    def priced(self, price: F64) -> tuple[float, list[TreeColumn]]:
+        """The least cost of all data for these prices, and the cheapest trees of each root, some of them shallow."""
+        price = price / max(float(price @ self.network.capacity), 1e-300)
+        cost, found = self._cheapest(self.network, price, inward=False)
+        if self.data is not None:
+            return float(self.data @ cost), found
+        assert self.reversed is not None
+        back_cost, back = self._cheapest(self.reversed, price, inward=True)
+        return float((cost + back_cost).min()), [*found, *back]
+
+    def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, list[TreeColumn]]:
+        from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
+
+        between, last = _gpu_prices(network, price)
+        parents = cheapest_trees(between)
+        ranks = np.arange(self.count)
+        edge = between[parents, ranks]
+        edge[ranks, ranks] = 0.0
+        typical = float(np.median(between[np.isfinite(between) & (between > 0)]))
+        roots = ranks if self.data is None else np.flatnonzero(self.data)
+        found = [self._column(network, parents[root], last, root, inward=inward) for root in roots.tolist()]
+        more = shallow_trees(between, 0.1 * typical)
+        found += [self._column(network, more[root], last, root, inward=inward) for root in roots.tolist()]
+        return edge.sum(axis=1), found
+
+    def _column(self, network: PricedNetwork, parent: I64, last: I64, root: int, *, inward: bool) -> TreeColumn:
+        depth, edges = {root: 0}, list[tuple[int, int, Path]]()
+        children: dict[int, list[int]] = {}
+        for node, above in enumerate(parent.tolist()):
+            if node != root:
+                children.setdefault(above, []).append(node)
+        queue = [root]
+        for above in queue:
+            for node in children.get(above, ()):
+                depth[node] = depth[above] + 1
+                edges.append((above, node, network.path(last, above, node)))
+                queue.append(node)
+        return TreeColumn(root, inward, tuple(edges), max(depth.values()))
+
+    def add(self, found: list[TreeColumn]) -> int:
+        """Add the trees that are new; return their number."""
+        new = []
+        for tree in found:
+            key = (tree.root, tree.inward, frozenset(path for _, _, path in tree.edges))
+            if key not in self.known:
+                self.known.add(key)
+                new.append(tree)
+        if not new:
+            return 0
+        loads = [self.network.load(np.array([k for _, _, path in tree.edges for k in path])) for tree in new]
+        resources, rows = len(self.network.capacity), self.session.program.num_rows
+        entries = np.zeros((rows, len(new)))
+        entries[:resources] = np.array(loads).T
+        for j, tree in enumerate(new):
+            entries[resources + tree.root + (self.count if tree.inward else 0), j] = 1.0
+        if not self.scale:  # the time of the first trees alone, for the price of depth
+            weight = self.data if self.data is not None else np.full(self.count, 1.0 / self.count)
+            first = sum((weight[tree.root] * load for tree, load in zip(new, loads, strict=True)), np.zeros(1)) / 2
+            self.scale = float((first / self.network.capacity).max())
+        cost = np.array([tree.depth * _DEPTH_WEIGHT * self.scale for tree in new])
+        from scipy import sparse
+
+        self.session.add_columns(cost, sparse.csc_array(entries))
+        self.trees += new
+        self.load_of += loads
+        return len(new)
+
+
+def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64]:
+    """Prices between GPUs over switches, and the last links of these routes.
+
+    Where no route over switches exists, the price is too high to be chosen.
+    """
+    between, last = network.routes(price)
+    count = network.topology.num_gpus
+    between = between[:, :count].copy()
+    finite = between[np.isfinite(between)]
+    between[~np.isfinite(between)] = 1e6 * max(float(finite.max()), 1e-300) * count
+    np.fill_diagonal(between, 0.0)
+    return between, last
