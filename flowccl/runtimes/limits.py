@@ -101,7 +101,7 @@ SEMAPHORES_PER_STEP = 16
 CHANNELS_PER_OPERATION = 8  # of an MSCCL++ operation
 
 ISSUE_OPERATIONS = 6
-"""Operations of a message in a threadblock of its issuer: acquire or wait, barrier, put, barrier, signal, release."""
+"""Operations of a message in a threadblock of its issuer: acquire or wait, barrier, put, signal, release."""
 RECEIVE_OPERATIONS = 6
 """Operations of a message in a threadblock of its receiver: wait, acquire, barrier, reduce, barrier, release."""
 USABLE_OPERATIONS = 58  # of the 64 operations of a threadblock; the others begin and end a call
