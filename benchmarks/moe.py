@@ -17,7 +17,7 @@ from flowccl.moe.baselines import BASELINES, baseline_us
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.lane_kernels import blocks_of
 from flowccl.moe.planner import Planner
-from flowccl.moe.routing import Placement
+from flowccl.moe.routing import ExpertPlacement
 from flowccl.moe.routing_kernels import count_tokens
 from flowccl.moe.search import improved
 from flowccl.topology.builders import both
@@ -111,7 +111,7 @@ def _timed(gpus: int, fast: str | None) -> dict[str, Any]:
 def _count_ms(planner: Planner, shape: Shape) -> float:
     """The median time to count the tokens of one GPU, 4,096 tokens with 8 of 256 experts."""
     tokens = routing(Shape(4), 256, 8, 4096)
-    ptr, gpu = Placement.even(256, shape.gpus).table
+    ptr, gpu = ExpertPlacement.even(256, shape.gpus).table
     layout, times = planner.layout, []
     for rank in (0, 0, 1, 2, 3):
         begun = time.perf_counter()

@@ -269,4 +269,4 @@ def test_every_folder_of_tests_and_of_the_package_is_a_package():
 def test_test_folders_mirror_the_package():
     packages = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders - {"gpu"} <= packages  # tests/gpu: what runs on a real GPU
+    assert folders - {"gpu", "simgrid"} <= packages  # what runs on a real GPU, and against a simulator

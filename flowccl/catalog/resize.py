@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from flowccl.demand.collectives import collective
-from flowccl.schedule.generation.engine import timed_like
+from flowccl.schedule.generation.engine import in_same_order
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 
@@ -18,9 +18,9 @@ def resized(schedule: Schedule, size_bytes: int) -> Schedule:
     old = schedule.demand
     demand = collective(old.collective, old.num_gpus, size_bytes, old.pieces)
     if schedule.execution is not None:
-        timed = timed_like(replace(schedule, demand=demand), schedule)
-        assert timed is not None  # the groups hold the same messages
-        return timed
+        resized_schedule = in_same_order(replace(schedule, demand=demand), schedule)
+        assert resized_schedule is not None  # the groups hold the same messages
+        return resized_schedule
     return stretched(schedule, replace(schedule, demand=demand))
 
 

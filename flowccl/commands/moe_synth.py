@@ -45,7 +45,7 @@ def synth_moe(options: argparse.Namespace, topology: "Topology") -> int:
     from flowccl.moe.expert_parallel import CombinePlan
     from flowccl.moe.hot_experts import expert_changes
     from flowccl.moe.planner import Planner
-    from flowccl.moe.routing import Placement, check_token_bytes, dispatch_blocks, load_placement, load_routing
+    from flowccl.moe.routing import ExpertPlacement, check_token_bytes, dispatch_blocks, load_placement, load_routing
     from flowccl.moe.search import improved, result_of
     from flowccl.units import parse_bytes
 
@@ -57,7 +57,7 @@ def synth_moe(options: argparse.Namespace, topology: "Topology") -> int:
     if options.placement is not None:
         placement = load_placement(options.placement)
     else:
-        placement = Placement.even(options.experts or most, topology.num_gpus)
+        placement = ExpertPlacement.even(options.experts or most, topology.num_gpus)
     combine = options.collective == "combine"
     size = parse_bytes(options.combine_bytes if combine and options.combine_bytes else options.token_bytes)
     check_token_bytes(size)

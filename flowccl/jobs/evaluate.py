@@ -33,7 +33,7 @@ class CallBound:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CallPlan:
     """The best plan that was found: its predicted time in us, its method; or the reason why there is none."""
 
     us: float | None
@@ -57,7 +57,7 @@ class Evaluator:
         self.should_stop = should_stop
         self._equivalent = EquivalentGroups(topology)
         self._bounds: dict[Any, CallBound | None] = {}
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, CallPlan] = {}
         self._shape = lru_cache(maxsize=4096)(self._shape_of)
 
     def bound(self, kind: Kind, gpus: tuple[int, ...]) -> CallBound | None:
@@ -128,7 +128,7 @@ class Evaluator:
         shape = shape_of(whole)
         return shape if shape.hosts > 1 or shape.gpu_GBps else replace(shape, gpu_GBps=shape.nics_GBps)
 
-    def plan(self, kind: Kind, gpus: tuple[int, ...]) -> Plan:
+    def plan(self, kind: Kind, gpus: tuple[int, ...]) -> CallPlan:
         """Return the best plan that the group's own GPUs can run, found within the time limit."""
         key = self._key(kind, gpus)
         if key not in self._plans:
@@ -139,15 +139,15 @@ class Evaluator:
         """Whether the plan of an equivalent call was already searched for."""
         return self._key(kind, gpus) in self._plans
 
-    def _searched(self, kind: Kind, gpus: tuple[int, ...]) -> Plan:
+    def _searched(self, kind: Kind, gpus: tuple[int, ...]) -> CallPlan:
         """Search on the machine with the GPUs of the group only: a runtime runs a plan on one communicator."""
         own, group = only_gpus(self.topology, gpus), tuple(range(len(gpus)))
         first = demand_of(kind, group, own, relays=False)
         if first is None:
-            return Plan(None, reason="moves no data that is known")
+            return CallPlan(None, reason="moves no data that is known")
         relays = not fits(first, own)
         if relays and not self.runtime.is_ideal:
-            return Plan(
+            return CallPlan(
                 None, reason="GPUs of the group reach each other only through other GPUs: one plan has no others"
             )
         machine, members = (self.topology, gpus) if relays else (own, group)
@@ -171,9 +171,9 @@ class Evaluator:
                 should_stop=self.should_stop,
             )
         except FlowcclError as error:
-            return Plan(None, reason=str(error))
+            return CallPlan(None, reason=str(error))
         us = result.schedule.finish_us if result.lowered is None else result.lowered.program_us
-        return Plan(us, result.schedule.method)
+        return CallPlan(us, result.schedule.method)
 
     def _served(self, kind: Kind, ranks: int) -> int | None:
         """The size that a plan of the runtime can have: every block is a multiple of 16 bytes."""

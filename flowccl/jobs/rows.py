@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flowccl.jobs.evaluate import CallBound, Plan
+from flowccl.jobs.evaluate import CallBound, CallPlan
 from flowccl.jobs.kinds import Kind
 
 
@@ -22,7 +22,7 @@ class AuditRow:
     waiting_us: float
     library_us: float | None
     bound: CallBound | None
-    plan: Plan | None = None
+    plan: CallPlan | None = None
     groups_together: int = 1
     together: CallBound | None = None
     window_us: float = 0.0

@@ -90,7 +90,7 @@ class _Plan:
                 rows.append((stage, src, dst, chunk))
         if any((src, dst) not in self.pair for _, src, dst, _ in rows):
             return None
-        return self._timed(rows)
+        return self._schedule_of(rows)
 
     def _deliver(self, chunk: int, source: int, destinations: list[int]) -> None:
         """Add the transfers of one chunk."""
@@ -148,7 +148,7 @@ class _Plan:
         """What the relays of a pair send and receive already."""
         return self.load.get(pair[0], 0.0) + self.load.get(~pair[1], 0.0)
 
-    def _timed(self, rows: list[tuple[int, int, int, int]]) -> Schedule | None:
+    def _schedule_of(self, rows: list[tuple[int, int, int, int]]) -> Schedule | None:
         topology, demand = self.problem.topology, self.problem.demand
         numbers = {key: n for n, key in enumerate(dict.fromkeys(row[:3] for row in rows))}
         message = np.array([numbers[row[:3]] for row in rows], dtype=np.int32)

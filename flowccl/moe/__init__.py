@@ -10,13 +10,13 @@ from flowccl.moe.expert_parallel import CombinePlan, ExpertParallel
 from flowccl.moe.hot_experts import ExpertChange, expert_changes
 from flowccl.moe.plan import Plan, PlanTable
 from flowccl.moe.planner import Planner, PlanParams
-from flowccl.moe.routing import Placement, load_placement, load_routing
+from flowccl.moe.routing import ExpertPlacement, load_placement, load_routing
 
 __all__ = [
     "CombinePlan",
     "ExpertChange",
     "ExpertParallel",
-    "Placement",
+    "ExpertPlacement",
     "Plan",
     "PlanParams",
     "PlanTable",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.lower_bound import Bound
 from flowccl.moe.blocks import Blocks
-from flowccl.moe.layout import Layout
+from flowccl.moe.layout import HostLayout
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us, ps_to_us
 
@@ -44,7 +44,7 @@ class _Facts:
     into: _Cuts
 
 
-def plan_bound(layout: Layout, blocks: Blocks) -> Bound:
+def plan_bound(layout: HostLayout, blocks: Blocks) -> Bound:
     """Return the best bound of some blocks on a machine."""
     facts = _facts(layout)
     if not len(blocks.source):
@@ -106,7 +106,7 @@ def _earliest(size: float, rate: Floats, away: Floats) -> float:
 
 
 @lru_cache(maxsize=8)
-def _facts(layout: Layout) -> _Facts:
+def _facts(layout: HostLayout) -> _Facts:
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import dijkstra
 
@@ -134,7 +134,7 @@ def _facts(layout: Layout) -> _Facts:
     )
 
 
-def _sets(layout: Layout, host: list[set[int]]) -> list[tuple[str, set[int], set[int]]]:
+def _sets(layout: HostLayout, host: list[set[int]]) -> list[tuple[str, set[int], set[int]]]:
     """The sets of hosts around which cuts are laid: single hosts, and all hosts below one switch, with their nodes."""
     topology, gpus = layout.topology, layout.topology.num_gpus
     owner = np.full(len(topology.nodes), -1)

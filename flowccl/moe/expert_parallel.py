@@ -11,7 +11,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.demand import Demand
 from flowccl.moe.plan import Plan
 from flowccl.moe.planner import Planner
-from flowccl.moe.routing import Placement, check_token_bytes, dispatch_blocks
+from flowccl.moe.routing import ExpertPlacement, check_token_bytes, dispatch_blocks
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
 from flowccl.topology.topology import Topology
@@ -74,7 +74,7 @@ class ExpertParallel:
     def __init__(
         self,
         topology: Topology,
-        placement: Placement,
+        placement: ExpertPlacement,
         token_bytes: int,
         *,
         combine_bytes: int | None = None,

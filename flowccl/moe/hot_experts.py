@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.moe.layout import Layout
+from flowccl.moe.layout import HostLayout
 from flowccl.moe.planner import Planner
-from flowccl.moe.routing import Placement, dispatch_blocks
+from flowccl.moe.routing import ExpertPlacement, dispatch_blocks
 from flowccl.units import format_us
 
 _HOTTEST = 2
@@ -29,12 +29,12 @@ class ExpertChange:
 
 
 def expert_changes(
-    planner: Planner, routing: Sequence[NDArray[np.int64]], placement: Placement, token_bytes: int
+    planner: Planner, routing: Sequence[NDArray[np.int64]], placement: ExpertPlacement, token_bytes: int
 ) -> list[ExpertChange]:
     """Return what it gives to move, or to copy, the two experts with the most tokens to the GPU with the fewest."""
     layout = planner.layout
 
-    def finish_us(other: Placement) -> float:
+    def finish_us(other: ExpertPlacement) -> float:
         return planner.plan_blocks(dispatch_blocks(layout, routing, other, token_bytes), "dispatch").finish_us
 
     experts = len(placement.gpus)
@@ -48,11 +48,11 @@ def expert_changes(
             rows = list(placement.gpus)
             rows[expert] = gpus
             words = f"{verb} expert {expert} ({share:.1%} of all routes) to {name}"
-            result.append(ExpertChange(words, before, finish_us(Placement(tuple(rows)))))
+            result.append(ExpertChange(words, before, finish_us(ExpertPlacement(tuple(rows)))))
     return result
 
 
-def _coolest(layout: Layout, placement: Placement, tokens: NDArray[np.int64], expert: int) -> int:
+def _coolest(layout: HostLayout, placement: ExpertPlacement, tokens: NDArray[np.int64], expert: int) -> int:
     """The GPU without the expert whose host, and which itself, receives the fewest tokens."""
     load = np.zeros(layout.topology.num_gpus)
     for other, gpus in enumerate(placement.gpus):

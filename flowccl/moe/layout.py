@@ -54,7 +54,7 @@ class Paths:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class HostLayout:
     """Hosts, rails and lanes of a machine.
 
     Host h has the GPUs `host_gpu[host_ptr[h]:host_ptr[h + 1]]`. The lanes from host a to host b are those from
@@ -82,7 +82,7 @@ class Layout:
 
 
 @lru_cache(maxsize=8)
-def layout_of(topology: Topology) -> Layout:
+def layout_of(topology: Topology) -> HostLayout:
     """Return the layout of a machine; raises TopologyError where its hosts are not connected by lanes."""
     if topology.changes:
         raise TopologyError(f"{topology.name}: the planner needs links whose bandwidth does not change over time")
@@ -112,7 +112,7 @@ def layout_of(topology: Topology) -> Layout:
     count = np.diff(lane_ptr)
     is_even = bool(np.all(rate == rate[:1]) and np.all((count == len(rail_out)) | (count == 0)))
     trunks = bool(np.any(paths.servers[_used(paths, lane_pair)] > 1) or topology.limits)
-    return Layout(
+    return HostLayout(
         topology, host_of, host_ptr, order, len(rail_out), lane_ptr, rail, lane_pair, share,
         is_even and not np.any(lanes[:, 4] == 0), trunks, paths,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.demand import Demand
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.bound import plan_bound
-from flowccl.moe.layout import Layout
+from flowccl.moe.layout import HostLayout
 from flowccl.moe.stage_kernels import stages_in_order
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.schedule import Schedule
@@ -82,7 +82,7 @@ class Plan:
     costs of `runtime` are overheads of the links of the machine.
     """
 
-    layout: Layout
+    layout: HostLayout
     collective: str
     blocks: Blocks
     messages: PlanMessages

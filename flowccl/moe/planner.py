@@ -10,7 +10,7 @@ from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
 from flowccl.moe.lane_kernels import assign, blocks_of, crossings, cut, own_lanes, same_rails, whole_lanes
-from flowccl.moe.layout import Layout, layout_of
+from flowccl.moe.layout import HostLayout, layout_of
 from flowccl.moe.message_kernels import fan_outs, gathers, in_order, locals_of, place
 from flowccl.moe.plan import Chunks, Plan, PlanMessages
 from flowccl.runtimes.machine import on_runtime
@@ -344,7 +344,7 @@ class _Tables:
         return self.numbers[: count + 1]
 
 
-def _tables(layout: Layout) -> _Tables:
+def _tables(layout: HostLayout) -> _Tables:
     paths, hosts = layout.paths, layout.hosts
     lane_key = np.repeat(np.arange(hosts * hosts), np.diff(layout.lane_ptr))
     lane_at = np.full((layout.rails, hosts * hosts), -1, dtype=np.int64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowccl.errors import DemandError, FileError, InputError
 from flowccl.files import read_json
 from flowccl.moe.blocks import Blocks
-from flowccl.moe.layout import Layout
+from flowccl.moe.layout import HostLayout
 from flowccl.moe.routing_kernels import count_tokens
 
 Ints = NDArray[np.int64]
@@ -28,13 +28,13 @@ _MAX_FILE_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class ExpertPlacement:
     """The GPUs of each expert: `gpus[e]` are the ranks that have expert e, one or several copies."""
 
     gpus: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def even(cls, experts: int, num_gpus: int) -> "Placement":
+    def even(cls, experts: int, num_gpus: int) -> "ExpertPlacement":
         """Return the usual placement: the first experts / GPUs experts on GPU 0, the next ones on GPU 1, and so on."""
         if not 1 <= experts <= _MAX_EXPERTS:
             raise DemandError(f"the number of experts must be 1 to {_MAX_EXPERTS:,}, got {experts}")
@@ -62,7 +62,7 @@ class Placement:
                 raise DemandError(f"placement: expert {expert} is on the same gpu twice")
 
 
-def load_placement(path: str | Path) -> Placement:
+def load_placement(path: str | Path) -> ExpertPlacement:
     """Return the placement in a JSON file: a list with the rank, or the ranks, of each expert."""
     rows = read_json(path, _MAX_FILE_BYTES)
     if isinstance(rows, dict):
@@ -77,7 +77,7 @@ def load_placement(path: str | Path) -> Placement:
         if not all(type(rank) is int for rank in ranks):
             raise FileError(f"{path}: expert {expert}: must be a rank or a list of ranks, got {json.dumps(row)[:40]}")
         gpus.append(tuple(ranks))
-    return Placement(tuple(gpus))
+    return ExpertPlacement(tuple(gpus))
 
 
 def load_routing(path: str | Path, num_gpus: int) -> list[Ints]:
@@ -152,7 +152,9 @@ def _parquet(name: str, num_gpus: int) -> list[Ints]:
     return _per_gpu(name, [experts[rank == gpu] for gpu in range(num_gpus)], num_gpus)
 
 
-def dispatch_blocks(layout: Layout, routing: Sequence[Ints], placement: Placement, token_bytes: int) -> Blocks:
+def dispatch_blocks(
+    layout: HostLayout, routing: Sequence[Ints], placement: ExpertPlacement, token_bytes: int
+) -> Blocks:
     """Return the blocks of a dispatch: the tokens of a GPU that go to the same GPUs of a host."""
     check_token_bytes(token_bytes)
     placement.check(layout.topology.num_gpus)
@@ -181,7 +183,7 @@ def check_token_bytes(token_bytes: int) -> None:
         raise DemandError(f"token bytes must be 1 to {MAX_TOKEN_BYTES:,}, got {token_bytes}")
 
 
-def _sorted_blocks(layout: Layout, source: Ints, host: Ints, mask: Ints, size: Ints) -> Blocks:
+def _sorted_blocks(layout: HostLayout, source: Ints, host: Ints, mask: Ints, size: Ints) -> Blocks:
     """Blocks sorted by host pair, source and mask."""
     pair = layout.host_of[source] * layout.hosts + host
     order = np.lexsort((mask, source, pair))

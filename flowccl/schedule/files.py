@@ -141,7 +141,7 @@ def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | 
         execution = _execution_from_json(value) if version == RUNTIME_VERSION else None
         read = Schedule(machine, demand, routes, **columns, method=method, execution=execution)
         if "runtime" in value and execution is None:
-            return timed_again(read, profile_from_json(value["runtime"]))
+            return in_todays_clock(read, profile_from_json(value["runtime"]))
         return read
     except InputError as error:
         raise ScheduleError(f"{name}: {error}") from None
@@ -196,7 +196,7 @@ def _execution_from_json(value: dict[str, Any]) -> Execution:
     return Execution(profile_from_json(value["runtime"]), **numbers, protocol=protocol)
 
 
-def timed_again(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
+def in_todays_clock(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
     """Return a schedule of an older file, whose machine has the costs of a runtime in its links, in today's clock."""
     from flowccl.runtimes.machine import without_runtime
     from flowccl.schedule.generation.carrying import carried_out

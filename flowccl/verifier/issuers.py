@@ -43,8 +43,8 @@ def _missing(schedule: Schedule, execution: Execution) -> list[Violation]:
     """Messages without a group that they need, or with one that the GPU does not have."""
     costs, result = schedule.costs, []
     assert costs is not None
-    needs = {"issuer": ~costs.is_proxied | (costs.pack_ps > 0), "receiver": costs.work_ps > 0}
-    for name, needed in needs.items():
+    needed_by = {"issuer": ~costs.is_proxied | (costs.pack_ps > 0), "receiver": costs.work_ps > 0}
+    for name, needed in needed_by.items():
         group = getattr(schedule, name)
         for i in np.flatnonzero((needed & (group < 0)) | (group >= execution.groups)).tolist():
             words = f"has group {group[i]} as its {name}, the GPU has groups 0 to {execution.groups - 1}"
@@ -54,12 +54,12 @@ def _missing(schedule: Schedule, execution: Execution) -> list[Violation]:
 
 def _overlaps(schedule: Schedule, execution: Execution) -> list[Violation]:
     """Two messages that occupy a group or a proxy at the same time."""
-    who, transfer, begin, end = _occupied(schedule, execution)
-    order = np.lexsort((begin, who))
-    who, transfer, begin, end = who[order], transfer[order], begin[order], end[order]
+    worker, transfer, begin, end = _occupied(schedule, execution)
+    order = np.lexsort((begin, worker))
+    worker, transfer, begin, end = worker[order], transfer[order], begin[order], end[order]
     result = []
-    for k in np.flatnonzero((who[1:] == who[:-1]) & (begin[1:] < end[:-1])).tolist():
-        node, group = divmod(int(who[k]), execution.groups + 1)
+    for k in np.flatnonzero((worker[1:] == worker[:-1]) & (begin[1:] < end[:-1])).tolist():
+        node, group = divmod(int(worker[k]), execution.groups + 1)
         name = "the proxy" if group == execution.groups else f"group {group}"
         pair = int(transfer[k]), int(transfer[k + 1])
         text = (
@@ -93,8 +93,8 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
         (src[proxied] * width + execution.groups, proxied, packed[proxied], (packed + costs.overhead_ps)[proxied]),
         (dst[works] * width + schedule.receiver[works], works, (worked - costs.work_ps)[works], worked[works]),
     )
-    who, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
-    return who, transfer, begin, end
+    worker, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
+    return worker, transfer, begin, end
 
 
 def issuing_gpus(schedule: Schedule) -> I64:

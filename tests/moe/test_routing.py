@@ -14,7 +14,7 @@ from flowccl.errors import DemandError
 from flowccl.moe.expert_parallel import ExpertParallel
 from flowccl.moe.hot_experts import expert_changes
 from flowccl.moe.planner import Planner
-from flowccl.moe.routing import Placement, dispatch_blocks, load_placement, load_routing
+from flowccl.moe.routing import ExpertPlacement, dispatch_blocks, load_placement, load_routing
 from flowccl.topology.machines import machine
 from flowccl.verifier.verify import verify
 
@@ -24,7 +24,7 @@ EXPERTS, TOP_K, TOKENS, TOKEN_BYTES = 64, 8, 512, 7168
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_a_token_crosses_to_a_host_once(hosts: int) -> None:
     chosen = list(routing(Shape(8 * hosts), EXPERTS, TOP_K, TOKENS))
-    layer = ExpertParallel(machine(f"dgx_h100:{hosts}"), Placement.even(EXPERTS, 8 * hosts), TOKEN_BYTES)
+    layer = ExpertParallel(machine(f"dgx_h100:{hosts}"), ExpertPlacement.even(EXPERTS, 8 * hosts), TOKEN_BYTES)
     plan = layer.dispatch(chosen)
     chance = 1 - comb(EXPERTS - EXPERTS // hosts, TOP_K) / comb(EXPERTS, TOP_K)
     wanted = hosts * 8 * TOKENS * (hosts - 1) * chance * TOKEN_BYTES
@@ -34,7 +34,7 @@ def test_a_token_crosses_to_a_host_once(hosts: int) -> None:
 
 
 def test_dispatch_and_combine_are_valid_and_mirror_images() -> None:
-    layer = ExpertParallel(machine("dgx_h100:2"), Placement.even(16, 16), 1024)
+    layer = ExpertParallel(machine("dgx_h100:2"), ExpertPlacement.even(16, 16), 1024)
     chosen = list(routing(Shape(16), 16, 4, 64))
     there, back = layer.dispatch(chosen), layer.combine(chosen)
     for schedule in (there.schedule(), back.schedule()):
@@ -45,7 +45,7 @@ def test_dispatch_and_combine_are_valid_and_mirror_images() -> None:
 
 
 def test_tokens_of_two_experts_on_one_gpu_are_sent_once() -> None:
-    layer = ExpertParallel(machine("rail:2x2"), Placement(((2,), (2,), (3,), (0,))), 100)
+    layer = ExpertParallel(machine("rail:2x2"), ExpertPlacement(((2,), (2,), (3,), (0,))), 100)
     chosen = [np.array([[0, 1], [0, 2], [3, 3]]), *(np.zeros((0, 2), dtype=np.int64) for _ in range(3))]
     plan = layer.dispatch(chosen)
     rows = {(int(s), tuple(plan.blocks.to[plan.blocks.to_ptr[b] : plan.blocks.to_ptr[b + 1]].tolist())):
@@ -54,7 +54,7 @@ def test_tokens_of_two_experts_on_one_gpu_are_sent_once() -> None:
 
 
 def test_copies_of_an_expert_serve_the_nearest_gpus() -> None:
-    layer = ExpertParallel(machine("rail:2x2"), Placement(((0, 2),)), 100)
+    layer = ExpertParallel(machine("rail:2x2"), ExpertPlacement(((0, 2),)), 100)
     chosen = [np.zeros((5, 1), dtype=np.int64) for _ in range(4)]
     plan = layer.dispatch(chosen)
     assert plan.blocks.source.tolist() == [1, 3]
@@ -122,8 +122,8 @@ def test_negative_and_huge_counts_in_a_matrix(tmp_path: Path, capsys: pytest.Cap
 
 def test_an_expert_that_no_gpu_has() -> None:
     with pytest.raises(DemandError, match="no gpu has expert 1"):
-        ExpertParallel(machine("rail:2x2"), Placement(((0,), ())), 100)
-    layer = ExpertParallel(machine("rail:2x2"), Placement.even(4, 4), 100)
+        ExpertParallel(machine("rail:2x2"), ExpertPlacement(((0,), ())), 100)
+    layer = ExpertParallel(machine("rail:2x2"), ExpertPlacement.even(4, 4), 100)
     with pytest.raises(DemandError, match="routing: has 1 arrays, the machine has 4 gpus"):
         dispatch_blocks(layer._planner.layout, [np.zeros((1, 1), dtype=np.int64)], layer.placement, 100)
 
@@ -131,6 +131,6 @@ def test_an_expert_that_no_gpu_has() -> None:
 def test_copying_a_hot_expert_helps() -> None:
     planner = Planner(machine("dgx_h100:2"))
     chosen = [np.zeros((512, 1), dtype=np.int64) for _ in range(16)]
-    changes = expert_changes(planner, chosen, Placement.even(16, 16), 7168)
+    changes = expert_changes(planner, chosen, ExpertPlacement.even(16, 16), 7168)
     copied = next(change for change in changes if change.words.startswith("copying expert 0 (100.0%"))
     assert copied.after_us < 0.7 * copied.before_us

@@ -131,15 +131,15 @@ def _check_limits(gpus: list[_PlanGpu], sms: int) -> None:
             raise CrowdedError(f"mscclpp cannot run this schedule: {excess}; synthesize with --sms {len(gpu.blocks)}")
         for number, block in enumerate(gpu.blocks):
             tables, where = block.tables, f"gpu {rank}, threadblock {number}"
-            needs = [Excess("operations per threadblock", len(block.operations), MSCCLPP_LIMITS.steps, where)]
+            required = [Excess("operations per threadblock", len(block.operations), MSCCLPP_LIMITS.steps, where)]
             for kind in ("memory", "port"):
                 channels, buffers = len(tables.channels[kind]), len(tables.buffers[kind])
-                needs.append(Excess(f"{kind} channels per threadblock", channels, CHANNELS_PER_BLOCK, where))
-                needs.append(Excess(f"remote buffers per threadblock ({kind})", buffers, CHANNELS_PER_BLOCK, where))
-            for excess in needs:
+                required.append(Excess(f"{kind} channels per threadblock", channels, CHANNELS_PER_BLOCK, where))
+                required.append(Excess(f"remote buffers per threadblock ({kind})", buffers, CHANNELS_PER_BLOCK, where))
+            for excess in required:
                 if excess.need > excess.most:
                     words = f"mscclpp cannot run this schedule: {excess}"
-                    raise CrowdedError(words) if excess is needs[0] else InputError(words)
+                    raise CrowdedError(words) if excess is required[0] else InputError(words)
 
 
 def _switches(gpus: list[_PlanGpu]) -> list[tuple[int, tuple[int, ...]]]:

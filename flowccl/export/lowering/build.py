@@ -176,7 +176,7 @@ class Builder:
         rate[timing.hop_transfer[::-1]] = timing.hop_GBps[::-1]
         return rate[self.messages.first].tolist()  # type: ignore[no-any-return]
 
-    # -- who waits --------------------------------------------------------------------------------------------------
+    # -- what waits for what ---
 
     def _poster_of(self) -> dict[int, tuple[int, int]]:
         """Return the threadblocks that post and await each message over a NIC."""

@@ -55,13 +55,13 @@ class Waiters:
                 break
             here, there = (src, issuer), (dst, group)
             known = (dst, group) in self.pairs[here]
-            if known or (self._room(here) and self._room(there)):
+            if known or (self._space(here) and self._space(there)):
                 self.pairs[here].add(there)
                 self.pairs[there].add(here)
                 return group
         return issuer
 
-    def _room(self, end: tuple[int, int]) -> bool:
+    def _space(self, end: tuple[int, int]) -> bool:
         return len(self.pairs[end]) + len(self.usual.get(end, ())) < CHANNELS_PER_BLOCK
 
     def is_free(self, rank: int, group: int, time: int) -> bool:

@@ -54,19 +54,19 @@ def add_semaphores(actions: list[Action], blocks: int, *, overwrites: bool) -> i
     count = 0
     for number, action in enumerate(actions):
         block, clock = action.block, known[action.block]
-        needs = set(readers.values()) if action.kind == SIGNAL and not action.ranges else set()
+        required = set(readers.values()) if action.kind == SIGNAL and not action.ranges else set()
         if action.kind != WAIT:
             for first, size in action.reads():
                 for slot in range(first, first + size):
                     if slot in wrote:
-                        needs.add(wrote[slot])
+                        required.add(wrote[slot])
             for first, size in action.writes():
                 for slot in range(first, first + size):
                     if slot in wrote:
-                        needs.add(wrote[slot])
+                        required.add(wrote[slot])
                     if overwrites:
-                        needs.update(read.pop(slot, ()))
-        for other in sorted(needs, reverse=True):
+                        required.update(read.pop(slot, ()))
+        for other in sorted(required, reverse=True):
             there, index = place[other]
             if there != block and clock[there] <= index:
                 actions[other].releases.append(count)

@@ -138,15 +138,15 @@ class _Simulation:
                 continue
             begin = self._from(now, n, route) + lead
             asked = self.in_turn or self.program.operations[n].GBps > 0
-            shares = [
+            available = [
                 resource.left_GBps(begin + a, begin + b, now) / (1 if asked else max(sharing[id(resource)], 1))
                 for resource, a, b in uses
             ]
-            rate = min(most, *shares)
+            rate = min(most, *available)
             if rate < (most / (1 + 1e-6) if asked else most * _LEAST_SHARE):
                 ends = [
                     resource.next_end(begin + a, begin + b) - a - begin + now
-                    for (resource, a, b), share in zip(uses, shares, strict=True)
+                    for (resource, a, b), share in zip(uses, available, strict=True)
                     if share < most
                 ]
                 wake[n] = min(wake.get(n, 1 << 62), max(min(ends), now + 1))

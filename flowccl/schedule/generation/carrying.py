@@ -16,13 +16,13 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
-_EXPLORED = 2_000  # transfers: larger schedules are carried out in the way that was best for smaller ones
+_EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for smaller ones
 _LEAST = (1.0, 0.5)  # of its rate, below which a message waits: never slower, or half
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """One way to carry out a schedule."""
+class _Variant:
+    """One variant of carrying out a schedule."""
 
     width: int = 1
     protocol: str = "Simple"
@@ -35,7 +35,7 @@ class Carrier:
     """Carries out schedules on a runtime, on a machine, with at most `sms` threadblocks on a GPU.
 
     The machine is the user's. Schedules may have been made for another one with the same links, whose bandwidths and
-    latencies stand for the costs of messages. The ways that were best for the schedules of a kind are tried first, and
+    latencies stand for the costs of messages. The variants that were best for the schedules of a kind are tried first, and
     only with these `protocols`.
     """
 
@@ -43,38 +43,40 @@ class Carrier:
     topology: Topology
     sms: int
     protocols: tuple[str, ...] = ("Simple", "LL")
-    known: dict[tuple[str, int], _Way] = field(default_factory=dict)
+    known: dict[tuple[str, int], _Variant] = field(default_factory=dict)
 
     def __call__(self, schedule: Schedule) -> Schedule | None:
-        """Return the schedule as the runtime carries it out, in the best way that was found; None where it cannot."""
+        """Return the schedule as the runtime carries it out, in the best variant found; None where it cannot."""
         kind = schedule.method.partition(",")[0]
         protocols = self._protocols(schedule)
-        way = self.known.get((kind, len(schedule.demand)), self.known.get((kind, 0), _Way(protocol=protocols[0])))
-        way = way if way.protocol in protocols else replace(way, protocol=protocols[0])
-        search = _WaySearch(self, schedule, way)
+        variant = self.known.get(
+            (kind, len(schedule.demand)), self.known.get((kind, 0), _Variant(protocol=protocols[0]))
+        )
+        variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
+        search = _VariantSearch(self, schedule, variant)
         if len(schedule) <= _EXPLORED:
             for protocol in protocols:
                 search.improve(protocol, self._widths(schedule))
         elif search.best is None:
             search.improve(protocols[0], self._widths(schedule))
-        self.known[kind, len(schedule.demand)] = self.known[kind, 0] = search.way
-        return search.best if search.best is None else self._collected(search.best, search.way)
+        self.known[kind, len(schedule.demand)] = self.known[kind, 0] = search.variant
+        return search.best if search.best is None else self._collected(search.best, search.variant)
 
     def run(
         self,
         schedule: Schedule,
-        way: _Way,
+        variant: _Variant,
         best: Schedule | None = None,
         message: NDArray[np.int32] | None = None,
     ) -> Schedule | None:
-        """Return the schedule, carried out in one way; None where that is not possible or not earlier than the best."""
+        """Return the schedule, carried out in one variant; None where that is not possible or not earlier."""
         try:
-            execution = self.execution(schedule, way.width, way.protocol)
+            execution = self.execution(schedule, variant.width, variant.protocol)
         except InputError:
             return None
         engine = Engine(schedule, execution, self.topology, message)
-        key = -engine.tail_ps if way.longest_first else None
-        return engine.run(key, way.least, *(() if best is None else (best.finish_ps,)))
+        key = -engine.tail_ps if variant.longest_first else None
+        return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
 
     def execution(self, schedule: Schedule, width: int, protocol: str) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
@@ -118,10 +120,10 @@ class Carrier:
             widths.append(2 * widths[-1])
         return [width for width in widths if width <= self.sms]
 
-    def _collected(self, best: Schedule, way: _Way) -> Schedule:
+    def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
         """The schedule with messages collected, as long as that makes it earlier."""
-        while (message := joined_messages(best)) is not None:
-            found = self.run(best, way, best, message)
+        while (message := merged_messages(best)) is not None:
+            found = self.run(best, variant, best, message)
             if found is None or found.finish_ps >= best.finish_ps:
                 return best
             best = found
@@ -129,34 +131,34 @@ class Carrier:
 
 
 @dataclass
-class _WaySearch:
-    """The search for a good way: one property after the other."""
+class _VariantSearch:
+    """The search for a good variant: one property after the other."""
 
     carrier: Carrier
     schedule: Schedule
-    way: _Way
+    variant: _Variant
     best: Schedule | None = None
 
     def __post_init__(self) -> None:
-        self.best = self.carrier.run(self.schedule, self.way)
+        self.best = self.carrier.run(self.schedule, self.variant)
 
     def improve(self, protocol: str, widths: list[int]) -> None:
         """Try other widths with a protocol, then another order, then slower messages beside others."""
-        if protocol != self.way.protocol:
-            self._try(replace(self.way, protocol=protocol))
+        if protocol != self.variant.protocol:
+            self._try(replace(self.variant, protocol=protocol))
         for width in widths:
-            if width != self.way.width:
-                self._try(replace(self.way, protocol=protocol, width=width))
-        self._try(replace(self.way, longest_first=not self.way.longest_first))
+            if width != self.variant.width:
+                self._try(replace(self.variant, protocol=protocol, width=width))
+        self._try(replace(self.variant, longest_first=not self.variant.longest_first))
         for least in _LEAST:
-            if least != self.way.least:
-                self._try(replace(self.way, least=least))
+            if least != self.variant.least:
+                self._try(replace(self.variant, least=least))
 
-    def _try(self, way: _Way) -> bool:
-        found = self.carrier.run(self.schedule, way, self.best)
+    def _try(self, variant: _Variant) -> bool:
+        found = self.carrier.run(self.schedule, variant, self.best)
         if found is None or (self.best is not None and found.finish_ps >= self.best.finish_ps):
             return False
-        self.best, self.way = found, way
+        self.best, self.variant = found, variant
         return True
 
 
@@ -186,7 +188,7 @@ def without_multicasts(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
     several = np.diff(shape.root_ptr) > 1
     if several[schedule.route].any():
         raise InputError(
-            f"the schedule reduces inside a switch, which {profile.name} cannot do in this way; synthesize one with "
+            f"the schedule reduces inside a switch, which {profile.name} cannot do like this; synthesize one with "
             f"--for {profile.name}, which uses only what the runtime has"
         )
     ends = np.diff(shape.end_ptr)
@@ -234,7 +236,7 @@ def planned_again(schedule: Schedule) -> Schedule | None:
     return Engine(schedule, None, machine).run()
 
 
-def joined_messages(schedule: Schedule) -> NDArray[np.int32] | None:
+def merged_messages(schedule: Schedule) -> NDArray[np.int32] | None:
     """Return message numbers with which messages of the same route are joined in pairs; None where there are none.
 
     A message takes the next one of its route along if its data is there before the first one has left.

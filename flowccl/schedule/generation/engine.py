@@ -46,26 +46,26 @@ class Engine:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
 
         By default, messages keep the order of the schedule. A message waits where other messages leave it less than
-        `least` of the rate that it could have. None where the groups cannot hold the messages, where reductions wait
+        `least` of the rate that it could have. None where the groups cannot sending the messages, where reductions wait
         for each other, or where a message would start after `give_up_ps`.
         """
-        from flowccl.schedule.generation.engine_kernels import Shares, run_engine
+        from flowccl.schedule.generation.engine_kernels import Capacity, run_engine
 
-        topology, first, of = self._timed.topology, self._first, self._of
+        topology, first, of = self._target.topology, self._first, self._of
         order = (self.schedule.start_ps if key is None else key)[first]
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.lexsort((first, self.schedule.start_ps[first], order))] = np.arange(len(first))
         bandwidth = np.concatenate((topology.link_GBps, topology.limit_GBps))
         if self.execution is None:
-            shares = Shares(bandwidth, 0, 0, 0, 0, 0, len(topology.nodes))
+            capacity = Capacity(bandwidth, 0, 0, 0, 0, 0, len(topology.nodes))
         else:
-            shares = Shares(bandwidth, self.execution.groups, *_OPERATIONS, CHANNELS_PER_BLOCK, len(topology.nodes))
+            capacity = Capacity(bandwidth, self.execution.groups, *_OPERATIONS, CHANNELS_PER_BLOCK, len(topology.nodes))
         messages = self._messages._replace(rank=rank)
-        done, start, rate, issuer, receiver, work_from = run_engine(messages, shares, float(least), int(give_up_ps))
+        done, start, rate, issuer, receiver, work_from = run_engine(messages, capacity, float(least), int(give_up_ps))
         if not done:
             return None
         found = replace(
-            self._timed,
+            self._target,
             start_ps=start[of],
             issuer=issuer[of],
             receiver=receiver[of],
@@ -89,7 +89,7 @@ class Engine:
         return tails
 
     @cached_property
-    def _timed(self) -> Schedule:
+    def _target(self) -> Schedule:
         """The schedule on the machine on which it is timed; its own times do not count."""
         return replace(
             self.schedule,
@@ -105,17 +105,17 @@ class Engine:
     @cached_property
     def _first(self) -> I64:
         """The first transfer of every message."""
-        return np.flatnonzero(self._timed.leader == np.arange(len(self.schedule)))
+        return np.flatnonzero(self._target.leader == np.arange(len(self.schedule)))
 
     @cached_property
     def _of(self) -> I64:
         """The message of every transfer."""
-        return np.searchsorted(self._first, self._timed.leader)
+        return np.searchsorted(self._first, self._target.leader)
 
     @cached_property
     def _takes_ps(self) -> I64:
         """The time of every message from its start to its last arrival, on free links."""
-        timing = self._timed.timing
+        timing = self._target.timing
         takes = np.zeros(len(self.schedule), dtype=np.int64)
         np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps - self.schedule.start_ps[timing.end_transfer])
         return takes[self._first]
@@ -124,17 +124,17 @@ class Engine:
     def _messages(self) -> "MessageArrays":
         from flowccl.schedule.generation.engine_kernels import MessageArrays
 
-        schedule, first, of = self._timed, self._first, self._of
+        schedule, first, of = self._target, self._first, self._of
         shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
         count, route, none = len(first), schedule.route[first], np.zeros(len(first), dtype=np.int64)
         slowest = np.full(len(shape.routes), np.inf)
         np.minimum.at(slowest, shape.segment_route, shape.segment_GBps)
         lead = none if costs is None else costs.lead_ps[first]
         arrival = _arrivals(schedule)
-        last, soonest, hold = none.copy(), none.copy(), np.zeros(len(schedule), dtype=np.int64)
+        last, soonest, sending = none.copy(), none.copy(), np.zeros(len(schedule), dtype=np.int64)
         np.maximum.at(last, of[timing.end_transfer], arrival)
         np.maximum.at(soonest, of, soonest_starts(self.schedule))
-        np.maximum.at(hold, timing.root_transfer, timing.root_to_ps - timing.root_from_ps)
+        np.maximum.at(sending, timing.root_transfer, timing.root_to_ps - timing.root_from_ps)
         if costs is not None:  # a switch reduces what others have only once these have said that they have begun
             soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
         root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
@@ -147,7 +147,7 @@ class Engine:
             wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],
             rate_GBps=slowest[route] if costs is None else np.minimum(slowest[route], costs.rate_GBps[first]),
             rigid=_rigid_routes(schedule)[route],
-            hold_ps=hold[first] - lead,
+            sending_ps=sending[first] - lead,
             pack_ps=none if costs is None else costs.pack_ps[first],
             overhead_ps=none if costs is None else costs.overhead_ps[first],
             work_ps=none if costs is None else costs.work_ps[first],
@@ -181,7 +181,7 @@ class Engine:
         return known
 
 
-def timed_like(schedule: Schedule, other: Schedule) -> Schedule | None:
+def in_same_order(schedule: Schedule, other: Schedule) -> Schedule | None:
     """Return a schedule with the messages of another, valid one, in the same order, with the times of the engine.
 
     It has the same transfers, but chunks of other sizes or another machine with the same links.
@@ -225,11 +225,11 @@ def _leaves_first(schedule: Schedule) -> list[tuple[I64, I64]]:
     return [(pairs.x, pairs.y) for pairs in data_pairs(schedule) if pairs.sooner == "root_from_ps"]
 
 
-def _keeps_reductions(draft: Schedule, timed: Schedule) -> bool:
+def _keeps_reductions(draft: Schedule, made: Schedule) -> bool:
     """Whether everything that leaves before data arrives at its node in one schedule does so in the other one."""
     if "leaves first" not in draft.cache:
         draft.cache["leaves first"] = _leaves_first(draft)
-    leaves, arrives = timed.timing.root_from_ps, timed.timing.end_arrival_ps
+    leaves, arrives = made.timing.root_from_ps, made.timing.end_arrival_ps
     return all(bool(np.all(leaves[x] < arrives[y])) for x, y in draft.cache["leaves first"])
 
 

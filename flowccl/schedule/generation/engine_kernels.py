@@ -45,7 +45,7 @@ class MessageArrays(NamedTuple):
     wire_bytes: I64
     rate_GBps: F64
     rigid: Bool
-    hold_ps: I64  # of rigid messages: how long the issuer is busy with the bytes
+    sending_ps: I64  # of rigid messages: how long the issuer is busy with the bytes
     pack_ps: I64
     overhead_ps: I64
     work_ps: I64
@@ -67,7 +67,7 @@ class MessageArrays(NamedTuple):
     from_end: Bool
 
 
-class Shares(NamedTuple):
+class Capacity(NamedTuple):
     """What there is: bandwidths of links and limits, groups of threadblocks, and the operations that a group holds."""
 
     bandwidth_GBps: F64
@@ -89,7 +89,7 @@ class _Reservations(NamedTuple):
     free: I64  # one number
 
 
-class _State(NamedTuple):
+class _EngineState(NamedTuple):
     group_free: I64
     group_operations: I64
     group_peers: I64
@@ -168,35 +168,35 @@ def _reserve(table: _Reservations, resource: int, since: int, until: int, rate: 
 
 
 @inner
-def _best_group(state: _State, shares: Shares, node: int, by: int, needs: int, peer: int) -> int:
-    """The group of a node that is free at a time, with room for some operations; of those, the one that waits least.
+def _best_group(state: _EngineState, capacity: Capacity, node: int, by: int, operations: int, peer: int) -> int:
+    """The group of a node that is free at a time, with space for operations; of those, the one that waits least.
 
-    A group that already sends to the peer comes before others. -1: none is free; -2: none has room.
+    A group that already sends to the peer comes before others. -1: none is free; -2: none has has_space.
     """
-    best, best_free, best_known, room = -1, -1, False, False
-    for group in range(shares.groups):
-        place = node * shares.groups + group
-        if shares.operations and state.group_operations[place] + needs > shares.operations:
+    best, best_free, best_known, has_space = -1, -1, False, False
+    for group in range(capacity.groups):
+        place = node * capacity.groups + group
+        if capacity.operations and state.group_operations[place] + operations > capacity.operations:
             continue
         known = peer >= 0 and state.sends_to[place, peer]
-        if peer >= 0 and not known and shares.peers and state.group_peers[place] >= shares.peers:
+        if peer >= 0 and not known and capacity.peers and state.group_peers[place] >= capacity.peers:
             continue
-        room = True
+        has_space = True
         free = state.group_free[place]
         if free <= by and (free > best_free or (free == best_free and known and not best_known)):
             best, best_free, best_known = group, free, known
-    if best < 0 and not room:
+    if best < 0 and not has_space:
         return -2
     return best
 
 
 @inner
-def _earliest_group(state: _State, shares: Shares, node: int, needs: int) -> int:
-    """When the first group of a node with room for some operations is free."""
+def _earliest_group(state: _EngineState, capacity: Capacity, node: int, operations: int) -> int:
+    """When the first group of a node with space for some operations is free."""
     first = -1
-    for group in range(shares.groups):
-        place = node * shares.groups + group
-        if shares.operations and state.group_operations[place] + needs > shares.operations:
+    for group in range(capacity.groups):
+        place = node * capacity.groups + group
+        if capacity.operations and state.group_operations[place] + operations > capacity.operations:
             continue
         if first < 0 or state.group_free[place] < first:
             first = state.group_free[place]
@@ -210,7 +210,7 @@ def _flow_ps(size: int, rate: float) -> int:
 
 @inner
 def _fitting_rate(
-    messages: MessageArrays, shares: Shares, table: _Reservations, i: int, leave: int, least: float
+    messages: MessageArrays, capacity: Capacity, table: _Reservations, i: int, leave: int, least: float
 ) -> tuple[float, int, int]:
     """The rate at which a message can cross its route from a time on; else (0, what blocks it, when to try again)."""
     rate = messages.rate_GBps[i]
@@ -221,7 +221,7 @@ def _fitting_rate(
             resource, begin = messages.hop_resource[h], leave + messages.hop_from_ps[h]
             own = messages.hop_GBps[h] if messages.rigid[i] else rate
             end = begin + (messages.hop_for_ps[h] if messages.rigid[i] else flow)
-            free = shares.bandwidth_GBps[resource] * (1 + ROUNDING) - _most_used(table, resource, begin, end)
+            free = capacity.bandwidth_GBps[resource] * (1 + ROUNDING) - _most_used(table, resource, begin, end)
             possible = free / messages.hop_weight[h]
             if possible < own:
                 if messages.rigid[i] or possible < least * messages.rate_GBps[i]:
@@ -244,26 +244,32 @@ def _fitting_rate(
 
 @inner
 def _try(
-    messages: MessageArrays, shares: Shares, state: _State, table: _Reservations, i: int, now: int, least: float
+    messages: MessageArrays,
+    capacity: Capacity,
+    state: _EngineState,
+    table: _Reservations,
+    i: int,
+    now: int,
+    least: float,
 ) -> tuple[int, int]:
     """Start a message now and return (-1, 0), or what blocks it and when to try again; (-2, 0) if it never can."""
-    links = len(shares.bandwidth_GBps)
+    links = len(capacity.bandwidth_GBps)
     source, target = messages.source[i], messages.target[i]
     issuer = -1
     leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
-    if shares.groups and (not messages.proxied[i] or messages.pack_ps[i]):
+    if capacity.groups and (not messages.proxied[i] or messages.pack_ps[i]):
         peer = -1 if messages.proxied[i] else target
-        issuer = _best_group(state, shares, source, now, shares.send_operations, peer)
+        issuer = _best_group(state, capacity, source, now, capacity.send_operations, peer)
         if issuer == -2:
             return -2, 0
         if issuer < 0:
-            return links + source, max(_earliest_group(state, shares, source, shares.send_operations), now + 1)
+            return links + source, max(_earliest_group(state, capacity, source, capacity.send_operations), now + 1)
     if messages.proxied[i] and state.proxy_free[source] > now + messages.pack_ps[i]:
-        return links + shares.nodes + source, state.proxy_free[source] - messages.pack_ps[i]
-    rate, blocker, again = _fitting_rate(messages, shares, table, i, leave, least)
+        return links + capacity.nodes + source, state.proxy_free[source] - messages.pack_ps[i]
+    rate, blocker, again = _fitting_rate(messages, capacity, table, i, leave, least)
     if blocker >= 0:
         return blocker, max(again - (leave - now), now + 1)
-    flow = messages.hold_ps[i] if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], rate)
+    flow = messages.sending_ps[i] if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], rate)
     state.start[i], state.rate[i] = now, rate
     state.issuer[i] = issuer
     for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
@@ -275,9 +281,9 @@ def _try(
     if messages.proxied[i]:
         state.proxy_free[source] = leave
     if issuer >= 0:
-        place = source * shares.groups + issuer
+        place = source * capacity.groups + issuer
         state.group_free[place] = now + messages.pack_ps[i] if messages.proxied[i] else leave + flow
-        state.group_operations[place] += shares.send_operations
+        state.group_operations[place] += capacity.send_operations
         if not messages.proxied[i] and not state.sends_to[place, target]:
             state.sends_to[place, target] = True
             state.group_peers[place] += 1
@@ -286,7 +292,7 @@ def _try(
 
 @inner
 def _try_work(
-    messages: MessageArrays, shares: Shares, state: _State, accumulator_free: I64, i: int, now: int
+    messages: MessageArrays, capacity: Capacity, state: _EngineState, accumulator_free: I64, i: int, now: int
 ) -> tuple[int, int]:
     """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0)."""
     target, group, free = messages.target[i], -1, now
@@ -295,15 +301,15 @@ def _try_work(
     if free > now:
         return 0, free
     end = now + messages.work_ps[i]
-    if shares.groups:
-        group = _best_group(state, shares, target, now, shares.receive_operations, -1)
+    if capacity.groups:
+        group = _best_group(state, capacity, target, now, capacity.receive_operations, -1)
         if group == -2:
             return -2, 0
         if group < 0:
-            return 0, max(_earliest_group(state, shares, target, shares.receive_operations), now + 1)
-        place = target * shares.groups + group
+            return 0, max(_earliest_group(state, capacity, target, capacity.receive_operations), now + 1)
+        place = target * capacity.groups + group
         state.group_free[place] = end
-        state.group_operations[place] += shares.receive_operations
+        state.group_operations[place] += capacity.receive_operations
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
         accumulator_free[messages.into[k]] = end
     state.receiver[i], state.work_from[i] = group, now
@@ -334,9 +340,9 @@ def _without_top(child: I64, sibling: I64, rank: I64, top: int) -> int:
         sibling[a] = -1
         if b >= 0:
             sibling[b] = -1
-        joined = _meld(child, sibling, rank, a, b)
-        sibling[joined] = pairs
-        pairs = joined
+        melded = _meld(child, sibling, rank, a, b)
+        sibling[melded] = pairs
+        pairs = melded
     root = -1
     while pairs >= 0:
         after = sibling[pairs]
@@ -348,14 +354,14 @@ def _without_top(child: I64, sibling: I64, rank: I64, top: int) -> int:
 
 
 @maker
-def _new_state(count: int, shares: Shares) -> _State:
-    places = max(shares.nodes * shares.groups, 1)
-    return _State(
+def _new_state(count: int, capacity: Capacity) -> _EngineState:
+    places = max(capacity.nodes * capacity.groups, 1)
+    return _EngineState(
         np.zeros(places, dtype=np.int64),
         np.zeros(places, dtype=np.int64),
         np.zeros(places, dtype=np.int64),
-        np.zeros((places, shares.nodes), dtype=np.bool_),
-        np.zeros(shares.nodes, dtype=np.int64),
+        np.zeros((places, capacity.nodes), dtype=np.bool_),
+        np.zeros(capacity.nodes, dtype=np.int64),
         np.zeros(count, dtype=np.int64),
         np.zeros(count, dtype=np.float64),
         np.full(count, -1, dtype=np.int32),
@@ -382,7 +388,7 @@ def _release(
 
 @compiled
 def run_engine(
-    messages: MessageArrays, shares: Shares, least: float, give_up_ps: int
+    messages: MessageArrays, capacity: Capacity, least: float, give_up_ps: int
 ) -> tuple[bool, I64, F64, I32, I32, I64]:
     """Schedule all messages; return (whether all could start in time, starts, rates, issuers, receivers, work starts).
 
@@ -390,9 +396,9 @@ def run_engine(
     get less than `least` of the rate that its route allows. The search ends where a message would start after
     `give_up_ps`.
     """
-    count, links = len(messages.rank), len(shares.bandwidth_GBps)
-    state = _new_state(count, shares)
-    resources = links + 2 * shares.nodes
+    count, links = len(messages.rank), len(capacity.bandwidth_GBps)
+    state = _new_state(count, capacity)
+    resources = links + 2 * capacity.nodes
     hops = len(messages.hop_resource)
     table = _Reservations(
         np.full(links, -1, dtype=np.int64),
@@ -432,7 +438,7 @@ def run_engine(
                 turns += 1
             elif code < 2 * count:
                 i = code - count
-                blocked, end = _try_work(messages, shares, state, accumulator_free, i, now)
+                blocked, end = _try_work(messages, capacity, state, accumulator_free, i, now)
                 if blocked == -2:
                     return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
                 if lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
@@ -457,7 +463,7 @@ def run_engine(
                 _purge(table, messages.hop_resource[h], now)
             while lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
                 queue = larger(queue)
-            blocker, again = _try(messages, shares, state, table, i, now, least)
+            blocker, again = _try(messages, capacity, state, table, i, now, least)
             if blocker == -2:
                 return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
             if blocker >= 0:
