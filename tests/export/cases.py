@@ -29,7 +29,8 @@ def schedule_of(name: str, collective: str, chunks: int = 1, size_bytes: int = 1
 
 
 def made(schedule: Schedule, target: str, **options: object) -> bytes:
-    options.setdefault("protocol", "Simple")
+    if target == "mscclpp":
+        options.setdefault("protocol", "Simple")
     return TARGETS[target](schedule, ExportOptions(**options))[0]  # type: ignore[arg-type]
 
 

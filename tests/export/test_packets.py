@@ -1,7 +1,6 @@
 """MSCCL++ plans with packets (protocol LL): their contents, their proof, their findings, and when they are chosen."""
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,17 +12,14 @@ from hypothesis import strategies as st
 
 from flowccl.cli import main
 from flowccl.errors import FileError, InputError
-from flowccl.export.proof.estimate import estimate_ps
 from flowccl.run.mscclpp.predict import H200_COSTS, predict_call_us
 from flowccl.run.replay import replay
 from flowccl.runtimes.limits import LIMITS
-from flowccl.runtimes.machine import on_runtime
-from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
-from tests.export.cases import exchange, findings, kinds, made, plan_value, random_schedule, read, schedule_of
+from tests.export.cases import findings, kinds, made, plan_value, random_schedule, read, schedule_of
 
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
 SIZE = 65536
@@ -45,6 +41,10 @@ def operations(plan: Any, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("name", ["ring:4", "full:4", pytest.param("dgx1", marks=pytest.mark.slow)])
 def test_every_collective_is_proved_and_runs_on_numbers(name: str, collective: str, inplace: bool) -> None:
+    if inplace and collective == "broadcast":
+        with pytest.raises(InputError, match="a broadcast in place has no packets; use --proto Simple"):
+            made(small(name, collective, 2), "mscclpp", protocol="LL", inplace=inplace)
+        return
     data = made(small(name, collective, 2), "mscclpp", protocol="LL", inplace=inplace)
     program = read(data, "mscclpp")
     assert findings(data, "mscclpp") == []
@@ -54,43 +54,21 @@ def test_every_collective_is_proved_and_runs_on_numbers(name: str, collective: s
 
 
 @settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 10_000), inplace=st.booleans(), instances=st.integers(1, 3))
-def test_random_schedules_are_proved(seed: int, inplace: bool, instances: int) -> None:
+@given(seed=st.integers(0, 10_000), inplace=st.booleans())
+def test_random_schedules_are_proved(seed: int, inplace: bool) -> None:
     schedule, root = random_schedule(seed)
     if schedule.demand.collective not in LIMITS["mscclpp"].collectives:
         return
     try:
-        data = made(schedule, "mscclpp", protocol="LL", inplace=inplace, instances=instances)
+        data = made(schedule, "mscclpp", protocol="LL", inplace=inplace)
     except InputError as error:
-        known = ("are for GPUs of one host", "serves only the size of its schedule")
+        known = ("are for GPUs of one host", "serves only the size of its schedule", "in place has no packets")
         if not any(words in str(error) for words in known):
             raise
         return
     assert findings(data, "mscclpp", root) == []
     program = read(data, "mscclpp", root)
     assert replay(program, seed=seed) == []
-
-
-@pytest.mark.parametrize("inplace", [False, True])
-def test_one_shot_and_exchanging_allreduces(inplace: bool) -> None:
-    one_shot = synthesize(machine("ring:4"), "allreduce", SIZE, method="one-shot", chunks=2, steps=2).schedule
-    for schedule in (one_shot, exchange()):
-        size = schedule.demand.size_bytes
-        if size % 16:
-            continue
-        assert findings(made(schedule, "mscclpp", protocol="LL", inplace=inplace), "mscclpp") == []
-
-
-def test_a_plan_of_two_gpus() -> None:
-    """Each GPU puts packets and reads those of the other; then it says so, and waits until the other has read."""
-    plan = plan_value(small("full:2", "allreduce"), protocol="LL", inplace=True)
-    assert (plan["protocol"], plan["use_double_scratch_buffer"]) == ("LL", False)
-    assert plan["name"].endswith("_in_LL")
-    names = Counter(op["name"] for block in plan["gpus"][0]["threadblocks"] for op in block["ops"])
-    assert (names["ppkt"], names["repkt"], names["upkt"], names["signal"], names["wait"]) == (2, 1, 1, 1, 1)
-    assert plan["gpus"][0]["scratch_chunks"] == 2
-    assert plan["gpus"][0]["remote_buffers"] == [{"rank": 1, "type": "s", "access_channel_types": ["memory"]}]
-    assert operations(plan, "put") == []
 
 
 def test_partial_sums_are_after_all_packets_and_fix_the_size() -> None:
@@ -114,23 +92,13 @@ def test_scratch_is_twice_the_bytes() -> None:
 
 
 def test_packets_are_for_one_host() -> None:
-    with pytest.raises(
-        InputError, match=r"packets \(--proto LL\) are for GPUs of one host, but gpu \d sends to gpu \d of another"
-    ):
+    with pytest.raises(InputError, match=r"packets \(--proto LL\) are for GPUs of one host; use --proto Simple"):
         made(small("rail:2x2", "allgather"), "mscclpp", protocol="LL")
-
-
-def test_packets_are_not_for_switches() -> None:
-    schedule = synthesize(machine("dgx_h100:1"), "allgather", SIZE, method="greedy", chunks=1, steps=1).schedule
-    with pytest.raises(InputError, match="operations of a switch have no packets; use --proto Simple"):
-        made(schedule, "mscclpp", protocol="LL")
 
 
 def test_sizes_of_plans_with_partial_sums() -> None:
     schedule = small("ring:4", "reduce_scatter")
-    with pytest.raises(
-        InputError, match=r"keeps partial sums in scratch, so it serves only the size of its schedule, 65"
-    ):
+    with pytest.raises(InputError, match=r"keeps data in scratch, so it serves only the size of its schedule, 65"):
         made(schedule, "mscclpp", protocol="LL", max_bytes=1024)
     odd = schedule_of("ring:4", "reduce_scatter", 1, 1000)
     with pytest.raises(InputError, match="and 1000 bytes is no multiple of 64 bytes"):
@@ -199,7 +167,6 @@ def over_packets(plan: Any) -> None:
         ("ring:4", "allgather", drop("ppkt"), {"pair", "result", "bounds"}),
         ("ring:4", "allgather", drop("upkt"), {"result", "garbage"}),
         ("ring:4", "allreduce", drop("repkt"), {"result"}),
-        ("ring:4", "alltoall", drop("rppkt"), {"pair"}),
         ("ring:4", "allgather", drop("signal"), {"pair"}),
         ("ring:4", "allgather", without_release, {"entry"}),
         ("full:4", "allreduce", drop("sem_release"), {"pair"}),
@@ -219,27 +186,7 @@ def test_damage_is_found(name: str, collective: str, damage: Damage, kind: set[s
     assert kinds(json.dumps(plan).encode(), "mscclpp") & kind
 
 
-def test_missing_packets_are_named() -> None:
-    plan = plan_value(small("full:2", "allgather"), protocol="LL")
-    drop("ppkt")(plan)
-    found = [finding.message for finding in findings(json.dumps(plan).encode(), "mscclpp")]
-    assert "gpu 1 threadblock 2 step 0 (upkt): no send matches it at the other end" in found
-
-
 # -- the choice -----------------------------------------------------------------------------------------------------
-
-
-def test_the_estimate_counts_flags_and_no_signal() -> None:
-    """Overhead, twice the bytes and the latency of a link; then a release, with the latency and the signal."""
-    topology = machine("full:2:latency=1us:bandwidth=50GB/s")
-    profile = PROFILES["mscclpp"]
-    schedule = synthesize(topology, "allgather", SIZE, method="greedy", chunks=1, steps=1).schedule
-    program = read(made(schedule, "mscclpp", protocol="LL"), "mscclpp")
-    cost = profile.costs.nvlink
-    arrival_us = cost.overhead_us + 2 * (SIZE / 2) / 50e3 + 1.0
-    expected_us = arrival_us + 1.0 + cost.signal_us
-    found_us = estimate_ps(program, on_runtime(topology, profile), SIZE, profile.costs) / 1e6
-    assert found_us == pytest.approx(expected_us, rel=1e-4)
 
 
 @cache
@@ -259,8 +206,6 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["packets"] is True
     assert main(["export", saved, "--to", "mscclpp", "--proto", "LL128", "--out", out]) == 2
     assert "mscclpp: the protocol must be Simple or LL, got 'LL128'" in capsys.readouterr().err
-    assert main(["export", saved, "--to", "msccl", "--proto", "auto", "--out", out]) == 2
-    assert "msccl: the protocol must be Simple or LL or LL128, got 'auto'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["export", saved, "--to", "mscclpp", "--proto", "fast", "--out", out])
     assert "must be auto, Simple, LL, LL128, got 'fast'" in capsys.readouterr().err

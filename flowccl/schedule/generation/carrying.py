@@ -35,7 +35,7 @@ class Carrier:
     """Carries out schedules on a runtime, on a machine, with at most `sms` threadblocks on a GPU.
 
     The machine is the user's. Schedules may have been made for another one with the same links, whose bandwidths and
-    latencies stand for the costs of messages. The variants that were best for the schedules of a kind are tried first, and
+    latencies stand for the costs of messages. The variants that were best for schedules of a kind are tried first, and
     only with these `protocols`.
     """
 
