@@ -175,7 +175,7 @@ def _add_groups(synth: Parser) -> None:
     group.add_argument("--experts", metavar="N", type=positive, help="number of experts, without --placement")
     group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token to the experts, with its scales")
     group.add_argument(
-        "--combine-bytes", metavar="SIZE", help="bytes of a token on the way back (default: as --token-bytes)"
+        "--combine-bytes", metavar="SIZE", help="bytes of a token when it returns (default: as --token-bytes)"
     )
     group.add_argument("--tenants", metavar="FILE", help="a JSON list of demands that share the machine; no COLLECTIVE")
 

@@ -138,7 +138,7 @@ def test_a_machine_with_one_level_is_refused_by_hierarchical_methods(capsys, met
 
 def test_an_unknown_method_is_refused_with_the_list_of_methods(capsys):
     message = refused(capsys, *SYNTH.split(), "--method", "quantum")
-    assert message.startswith("unknown method 'quantum'; the methods are auto, in-network, hierarchical, ")
+    assert message.startswith("unknown method 'quantum'; the methods are auto, nvls, aggregation, in-network, ")
     assert "did you mean" not in message
 
 

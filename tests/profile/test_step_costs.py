@@ -59,7 +59,8 @@ def test_one_operation_is_the_difference_of_many_and_few() -> None:
 def test_one_gpu_keeps_the_costs_of_links_and_two_measure_them(tmp_path: Path) -> None:
     costs = [OperationCost("put", 1, max(THREADS), 0.7, 30.0), OperationCost("signal", 1, max(THREADS), 1.1, 0.0)]
     one = runtime_profile_of(costs, one_gpu=True)
-    assert dataclasses.replace(one.costs, local=()) == PROFILES["mscclpp"].costs
+    usual = PROFILES["mscclpp"].costs
+    assert dataclasses.replace(one.costs, local=usual.local) == usual
     assert one.costs.local == (LocalCost("put", 0.7, 30.0), LocalCost("signal", 1.1))
     assert "no NVLink and no NIC" in one.source
     two = runtime_profile_of(costs, one_gpu=False)
@@ -73,8 +74,8 @@ def test_one_gpu_keeps_the_costs_of_links_and_two_measure_them(tmp_path: Path) -
 
 
 def test_synth_takes_only_the_local_costs_of_one_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A program is later by the time of its copies or reductions; the schedule, which has only messages, is not."""
-    costs = [OperationCost("reduce", 1, max(THREADS), 3.0, 0.0), OperationCost("put", 1, max(THREADS), 50.0, 1.0)]
+    """Schedule and program are later by the time of their reductions; puts have the overhead of the profile's links."""
+    costs = [OperationCost("reduce", 1, max(THREADS), 30.0, 0.0), OperationCost("put", 1, max(THREADS), 50.0, 34.1)]
     path = tmp_path / "runtime.json"
     path.write_text(json.dumps(to_json(profile_to_json(runtime_profile_of(costs, one_gpu=True)), costs)))
     words = [
@@ -96,8 +97,8 @@ def test_synth_takes_only_the_local_costs_of_one_gpu(tmp_path: Path, capsys: pyt
         assert main([*words, "--chunks", "1", "--for", runtime, "--json", "--quiet", "--out", saved]) == 0
         found.append(json.loads(capsys.readouterr().out))
     usual, local = found
-    assert local["finish_us"] == usual["finish_us"]
-    assert local["program_us"] == pytest.approx(usual["program_us"] + 3.0)
+    assert usual["finish_us"] <= local["finish_us"] <= usual["finish_us"] + 32.0  # packets avoid the reduction
+    assert local["program_us"] == pytest.approx(local["finish_us"], rel=0.01)
     assert load_schedule(tmp_path / "rs.json").runtime == runtime_profile_of(costs, one_gpu=True)
 
 
