@@ -44,6 +44,7 @@ from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
+_MOST_PROVED = 10_000  # transfers: programs of larger schedules are proved when they are exported
 MIN_CHUNK_BYTES = 4_000
 """Chunks below this size are mostly overhead on every runtime."""
 
@@ -254,13 +255,17 @@ def _bounded(topology: Topology, target: RuntimeProfile, problem: Problem) -> Pr
 
 
 def _with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None) -> tuple[Schedule, Lowered]:
-    """The first schedule that the runtime can run, and its program."""
+    """The first schedule that the runtime can run, and its program, which is proved."""
     problem = ""
     for schedule in found:
         try:
-            return schedule, lower_for(schedule, target, sms)
+            lowered = lower_for(schedule, target, sms)
         except InputError as error:
             problem = problem or str(error)
+            continue
+        if lowered.program is None or len(schedule) > _MOST_PROVED or not lowered.program.findings:
+            return schedule, lowered
+        problem = problem or f"the program would be wrong: {lowered.program.findings[0]}"
     raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
 
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from flowccl.choice import _best_of_methods_first, leanest, slack, with_fewer_chunks
+from flowccl.choice import leanest, slack, with_fewer_chunks
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -46,12 +46,3 @@ def test_a_gap_that_was_reached_is_not_given_up_for_fewer_transfers():
 def test_without_a_gap_that_was_reached_all_schedules_near_the_best_count(good):
     best = planned("hierarchical", 4)
     assert slack(best, 0.005, good * best.finish_ps) == pytest.approx(0.005)
-
-
-def test_the_best_of_every_method_comes_first():
-    found = [planned("hierarchical", 2), planned("hierarchical", 4), planned("direct", 1)]
-    assert [(one.method, one.demand.pieces) for one in _best_of_methods_first(found)] == [
-        ("hierarchical", 4),
-        ("direct", 1),
-        ("hierarchical", 2),
-    ]

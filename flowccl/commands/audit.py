@@ -104,6 +104,9 @@ def _add_questions(audit: argparse.ArgumentParser) -> None:
         help="what if this link had another bandwidth, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat for several links",
     )
     questions.add_argument(
+        "--slow", metavar="LINK=RATE", action="append", default=[], help="the same as --what-if; repeat for several"
+    )
+    questions.add_argument(
         "--without", metavar="LINK", action="append", default=[], help="what if this link were lost; repeat for several"
     )
     questions.add_argument(
@@ -128,7 +131,8 @@ def _audit(options: argparse.Namespace) -> int:
     _check_outputs(options)
     topology, runtime = read_machine(options.machine), runtime_profile(options.runtime)
     places = rank_map(options.rank_map, topology.num_gpus)
-    other = changed(topology, options.what_if, options.without) if options.what_if or options.without else None
+    changes = [*options.what_if, *options.slow]
+    other = changed(topology, changes, options.without) if changes or options.without else None
     progress, stop = LiveLine(options.quiet or options.verbose), StopSignal()
     try:
         logs = read_logs(options.logs, options.format, lambda path: progress.phase(f"reading {path}"))

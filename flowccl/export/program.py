@@ -78,7 +78,7 @@ def program_for(
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
     check_ranks(schedule)
     if execution is None or execution.profile != profile or (sms is not None and execution.sms > sms):
-        schedule = carried_out(schedule, profile, sms, _protocols(schedule, protocol, inplace))
+        schedule = carried_out(schedule, profile, sms, ("Simple",) if protocol == "Simple" else ("Simple", "LL"))
         execution = schedule.execution
     if execution is not None and protocol not in ("auto", execution.protocol):
         schedule = _with_protocol(schedule, replace(execution, protocol=protocol))
@@ -87,13 +87,6 @@ def program_for(
         schedule.cache[key] = lower_program(schedule, inplace=inplace, min_bytes=min_bytes, max_bytes=max_bytes)
     found: Program = schedule.cache[key]
     return found
-
-
-def _protocols(schedule: Schedule, protocol: str, inplace: bool) -> tuple[str, ...]:
-    """The protocols to choose from."""
-    if protocol == "Simple" or (inplace and schedule.demand.collective == "broadcast"):
-        return ("Simple",)
-    return ("Simple", "LL")
 
 
 def _with_protocol(schedule: Schedule, execution: Execution) -> Schedule:
@@ -122,8 +115,8 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
         raise InputError(f"--max-bytes {max_bytes} is less than --min-bytes {min_bytes}")
     check_collective(MSCCLPP_LIMITS, schedule.demand.collective)
     check_ranks(schedule)
-    if inplace and execution.packets and schedule.demand.collective == "broadcast":
-        raise InputError("mscclpp: a broadcast in place has no packets; use --proto Simple")
+    if inplace and schedule.demand.collective == "broadcast":
+        raise InputError("mscclpp: a broadcast does not run in place; export it without --inplace")
     crosses = schedule.costs is not None and bool(schedule.costs.is_proxied.any())
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")

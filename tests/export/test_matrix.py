@@ -29,6 +29,10 @@ def prove(name: str, collective: str, target: str, **options: object) -> None:
         with pytest.raises(InputError, match=f"{target} does not support {collective}; it supports allgather"):
             made(schedule, target, **options)
         return
+    if target == "mscclpp" and options.get("inplace") and collective == "broadcast":
+        with pytest.raises(InputError, match="a broadcast does not run in place; export it without --inplace"):
+            made(schedule, target, **options)
+        return
     assert findings(made(schedule, target, **options), target) == []
 
 

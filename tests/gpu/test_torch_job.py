@@ -12,7 +12,7 @@ import pytest
 
 from flowccl import machine
 from flowccl.catalog.build import BuildOptions, build_catalog
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.run.mscclpp.mps import shared_gpu
 from flowccl.runtimes.profiles import PROFILES
 from tests.gpu.markers import needs_gpu
@@ -44,7 +44,7 @@ def test_an_unchanged_job_has_the_losses_of_the_library(tmp_path: Path) -> None:
         sms=32,
         most=2,
     )
-    build_catalog(machine("full:4"), tmp_path / "plans", options, Engine(jobs=4))
+    build_catalog(machine("full:4"), tmp_path / "plans", options, TaskEngine(jobs=4))
     ours, theirs = run(tmp_path / "ours.json", str(tmp_path / "plans")), run(tmp_path / "theirs.json", "")
     assert isinstance(theirs["ddp"], list)
     for name in ("ddp", "fsdp2", "tp"):

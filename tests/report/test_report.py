@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from flowccl.catalog.build import build_catalog
-from flowccl.catalog.engine import Engine
+from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.files import load_catalog
 from flowccl.cli import main
 from flowccl.demand.collectives import collective
@@ -291,7 +291,7 @@ def test_command_writes_next_to_the_caller(ring, tmp_path, capsys, monkeypatch) 
 
 def test_a_catalog_shows_time_by_size(tmp_path, capsys) -> None:
     built = tmp_path / "plans"
-    build_catalog(machine("ring:4"), built, OPTIONS, Engine(jobs=1))
+    build_catalog(machine("ring:4"), built, OPTIONS, TaskEngine(jobs=1))
     assert main(["report", str(built), "--out", str(tmp_path / "c.html")]) == 0
     text = (tmp_path / "c.html").read_text()
     catalog = load_catalog(built)

@@ -32,6 +32,7 @@ def plan_and_run(pair, name, slices):
     assert (wrong, total > 0) == (0, True)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(layout_pairs(), st.sampled_from(MACHINES), st.sampled_from([1, 2, 5]))
 def test_random_layouts_arrive_byte_by_byte(pair, name, slices):

@@ -151,7 +151,7 @@ DAMAGE = {
     "links that do not meet in a switch": (
         line_schedule([*on_a_line()[:2], (0, [0, 2], 2 * US), (1, [2], 5 * US)]),
         "route",
-        "transfer 2 (chunk 0, gpu0+gpu1 -> gpu1+gpu2): the route starts and ends at the same node",
+        "transfer 2 (chunk 0, gpu0+gpu1 -> gpu1+gpu2): the route is not one connected tree of links",
     ),
     "reduction and copies in one transfer": (
         Schedule.from_transfers(machine("dgx_h100:1"), collective("allreduce", 8, 8000), [(0, [0, 2, 5, 7], 0)]),
