@@ -1,7 +1,7 @@
 """All methods of the torchcomms backend, with a stand-in for torchcomms: `python -m tests.torch.comms_program`.
 
 The stand-in has what torchcomms 0.3 publishes for backends in Python: the base class, `register_backend`, and reduction
-operators with a `type`. torchcomms itself is not on package indexes and needs CUDA to build.
+operators with a `type`. torchcomms itself is not on package indexes; building it from source was not tried here.
 """
 
 import sys
