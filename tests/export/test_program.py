@@ -79,7 +79,7 @@ def _pairs(schedule: Schedule) -> list[tuple[int, int]]:
     return [(int(shape.root_node[shape.root_ptr[r]]), int(shape.end_node[shape.end_ptr[r]])) for r in used]
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name != "broadcast"])  # it is not in place
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_programs_in_place_are_proved(collective: str, protocol: str) -> None:
     size = 4 * 2 * 2 * 16 * 50
