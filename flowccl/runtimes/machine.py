@@ -41,14 +41,9 @@ def with_costs_in_links(topology: Topology, profile: RuntimeProfile) -> Topology
     return replace(topology, links=tuple(links))
 
 
-def on_runtime(
-    topology: Topology, profile: RuntimeProfile, before: RuntimeProfile | None = None, *, in_network: bool = False
-) -> Topology:
+def on_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
     """Return the machine as a runtime uses it, with the costs of messages in its links."""
-    del before
-    if profile.is_ideal:
-        return topology
-    return with_costs_in_links(used_by(topology, profile, in_network=in_network), profile)
+    return topology if profile.is_ideal else with_costs_in_links(used_by(topology, profile), profile)
 
 
 def least_costs(topology: Topology, profile: RuntimeProfile) -> Topology:
