@@ -138,7 +138,9 @@ class Engine:
         if costs is not None:  # a switch reduces what others have only once these have said that they have begun
             soonest = np.where((np.diff(shape.root_ptr) > 1)[route], np.maximum(soonest, last), soonest)
         root, end = shape.root_node[shape.root_ptr[:-1]][route], shape.end_node[shape.end_ptr[:-1]][route]
-        before, after, row, from_end = self.waits
+        work = none if costs is None else costs.work_ps[first]
+        starts, works = _split(self.waits, work > 0)
+        before, after, row, from_end = starts
         into_ptr, into = _accumulators(schedule, of, end)
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
         return MessageArrays(
@@ -150,7 +152,7 @@ class Engine:
             sending_ps=sending[first] - lead,
             pack_ps=none if costs is None else costs.pack_ps[first],
             overhead_ps=none if costs is None else costs.overhead_ps[first],
-            work_ps=none if costs is None else costs.work_ps[first],
+            work_ps=work,
             arrive_ps=last,
             into_ptr=into_ptr,
             into=into,
@@ -167,11 +169,13 @@ class Engine:
             after=after,
             after_ps=np.where(from_end, arrival[row] if len(arrival) else 0, 0),
             from_end=from_end,
+            work_after_ptr=np.searchsorted(works[0], np.arange(count + 1)).astype(np.int64),
+            work_after=works[1],
         )
 
     @property
     def waits(self) -> Waits:
-        """Which messages wait for which; kept with the schedule, unless messages are joined here."""
+        """Which messages come after which; kept with the schedule, unless messages are joined here."""
         count = len(self._first)
         if self.message is not None:
             return _waits(self.schedule, self._of, count)
@@ -192,9 +196,9 @@ def in_same_order(schedule: Schedule, other: Schedule) -> Schedule | None:
 
 
 def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
-    """Which messages wait for which: (message, message that waits, end row of the first, whether for its arrival).
+    """Which messages come after which: (message, later message, end row of the first, whether its arrival counts).
 
-    Messages that each must leave before another one of them arrives are not ordered: all start when they can.
+    Where its arrival does not count, the first message leaves before the later one arrives.
     """
     timing, rows = schedule.timing, []
     for pairs in data_pairs(schedule):
@@ -204,10 +208,24 @@ def _waits(schedule: Schedule, of: I64, count: int) -> Waits:
         rows.append((x, y, pairs.x if ended else np.zeros(len(x), dtype=np.int64), np.full(len(x), ended)))
     x, y, row = (np.concatenate([part[k] for part in rows]).astype(np.int64) for k in range(3))
     from_end: NDArray[np.bool_] = np.concatenate([part[3] for part in rows])
-    ordered = from_end if from_end.all() else from_end | ~_in_cycles(x, y, count)
-    keep = np.flatnonzero((x != y) & ordered)
+    keep = np.flatnonzero(x != y)
     keep = keep[np.lexsort((y[keep], x[keep]))]
     return x[keep], y[keep], row[keep], from_end[keep]
+
+
+def _split(waits: Waits, is_worked_on: NDArray[np.bool_]) -> tuple[Waits, tuple[I64, I64]]:
+    """Divide what comes after what: messages that start later, and messages that are worked on later.
+
+    A message that is worked on may arrive before data leaves its receiver, if the work on it begins after that. Others
+    start after it. Messages that each must leave before another one of them arrives are not ordered, if nothing is
+    worked on: all start when they can.
+    """
+    x, y, _, from_end = waits
+    works = ~from_end & is_worked_on[y]
+    starts = ~works
+    if not (from_end | works).all():
+        starts &= from_end | ~_in_cycles(x, y, len(is_worked_on))
+    return tuple(column[starts] for column in waits), (x[works], y[works])  # type: ignore[return-value]
 
 
 def _in_cycles(x: I64, y: I64, count: int) -> NDArray[np.bool_]:

@@ -65,6 +65,8 @@ class MessageArrays(NamedTuple):
     after: I64
     after_ps: I64
     from_end: Bool
+    work_after_ptr: I64
+    work_after: I64  # messages that are worked on once the message has left its sender
 
 
 class Capacity(NamedTuple):
@@ -100,6 +102,8 @@ class _EngineState(NamedTuple):
     issuer: I32
     receiver: I32
     work_from: I64
+    arrived: I64  # when a message could be worked on: -1 before it has arrived
+    to_leave: I64  # messages that must leave before the work on a message
 
 
 @inner
@@ -367,7 +371,20 @@ def _new_state(count: int, capacity: Capacity) -> _EngineState:
         np.full(count, -1, dtype=np.int32),
         np.full(count, -1, dtype=np.int32),
         np.full(count, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+        np.zeros(count, dtype=np.int64),
     )
+
+
+@inner
+def _let_work(messages: MessageArrays, state: _EngineState, queue: Queue, i: int, left_ps: int) -> None:
+    """Let the work begin that waits until a message has left; it leaves at a time."""
+    for k in range(messages.work_after_ptr[i], messages.work_after_ptr[i + 1]):
+        j = messages.work_after[k]
+        state.to_leave[j] -= 1
+        state.work_from[j] = max(state.work_from[j], left_ps)
+        if state.to_leave[j] == 0 and state.arrived[j] >= 0:
+            put(queue, max(state.work_from[j], state.arrived[j]), len(messages.rank) + j)
 
 
 @inner
@@ -418,6 +435,8 @@ def run_engine(
     accumulator_free = np.zeros(accumulators, dtype=np.int64)
     for k in range(len(messages.after)):
         missing[messages.after[k]] += 1
+    for k in range(len(messages.work_after)):
+        state.to_leave[messages.work_after[k]] += 1
     earliest = messages.soonest_ps.copy()
     queue = new_queue(4 * count + 64)  # events: a message is ready, it has arrived, or a resource may be free
     turn_rank, turn, turns = np.empty(count + 1, dtype=np.int64), np.empty(count + 1, dtype=np.int64), 0
@@ -438,6 +457,12 @@ def run_engine(
                 turns += 1
             elif code < 2 * count:
                 i = code - count
+                state.arrived[i] = now
+                if state.to_leave[i] > 0:
+                    continue
+                if state.work_from[i] > now:
+                    put(queue, state.work_from[i], code)
+                    continue
                 blocked, end = _try_work(messages, capacity, state, accumulator_free, i, now)
                 if blocked == -2:
                     return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
@@ -461,7 +486,9 @@ def run_engine(
             turns -= 1
             for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
                 _purge(table, messages.hop_resource[h], now)
-            while lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
+            successors = messages.after_ptr[i + 1] - messages.after_ptr[i]
+            successors += messages.work_after_ptr[i + 1] - messages.work_after_ptr[i]
+            while lacks_space(queue, successors + 2):
                 queue = larger(queue)
             blocker, again = _try(messages, capacity, state, table, i, now, least)
             if blocker == -2:
@@ -473,6 +500,7 @@ def run_engine(
                 gone = now + messages.pack_ps[i] + messages.overhead_ps[i]
                 gone += 0 if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], state.rate[i])
                 _release(messages, earliest, missing, queue, i, now, -1, -1)
+                _let_work(messages, state, queue, i, now + messages.pack_ps[i] + messages.overhead_ps[i])
                 if messages.work_ps[i] > 0:
                     put(queue, gone + messages.arrive_ps[i], count + i)
                 else:
