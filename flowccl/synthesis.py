@@ -111,10 +111,7 @@ def synthesize(
     context = SearchContext(budget, seed=seed, options=task.options)
     fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
     planned = searched if target.is_ideal else planning_problem(problem, target)
-    names = _names(method, planned)
-    if method == "auto" and not target.is_ideal:
-        with_switches = planning_problem(problem, target, operations=True)
-        names += [name for name in portfolio(with_switches) if info_of(name).operations and name not in names]
+    names = _names(method, searched) if target.is_ideal else _names_for(method, problem, target)
     loader = MethodLoader(names, repeatable=steps is not None)
     carrier: Carrier | None = None
     more: Callable[[], dict[str, Method]] = loader.more
@@ -237,7 +234,13 @@ def _searched(
 def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: dict[str, Method]) -> dict[str, Method]:
     """The methods for schedules that a runtime carries out."""
     return {
-        name: on_the_runtime(load_method(name, every=True), carrier, inner, operations=info_of(name).operations)
+        name: on_the_runtime(
+            load_method(name, every=True),
+            carrier,
+            inner,
+            operations=info_of(name).operations,
+            by_rate=info_of(name).by_rate,
+        )
         for name in methods
     }
 
@@ -341,6 +344,20 @@ def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[st
 def _names(method: str, problem: Problem) -> list[str]:
     """The names of the methods behind a name."""
     return portfolio(problem) if method == "auto" else [info_of(method).name]
+
+
+def _names_for(method: str, problem: Problem, target: RuntimeProfile) -> list[str]:
+    """The names of the methods behind a name, for a runtime: each is asked about the machine on which it plans."""
+    if method != "auto":
+        return _names(method, problem)
+    plain = portfolio(planning_problem(problem, target))
+    others = [
+        name
+        for kind in ("operations", "by_rate")
+        for name in portfolio(planning_problem(problem, target, **{kind: True}))
+        if getattr(info_of(name), kind)
+    ]
+    return [*plain, *(name for name in others if name not in plain)]
 
 
 def _is_fluid(method: str) -> bool:

@@ -10,22 +10,29 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 
 
-def planning_problem(problem: Problem, profile: RuntimeProfile, *, operations: bool = False) -> Problem:
-    """The problem on a machine whose links stand for the costs of messages."""
+def planning_problem(
+    problem: Problem, profile: RuntimeProfile, *, operations: bool = False, by_rate: bool = False
+) -> Problem:
+    """The problem on the machine on which a method plans for a runtime.
+
+    Its links stand for the costs of messages, unless the method plans `by_rate`. Its switches only forward, unless the
+    method knows the `operations` of switches that the runtime has.
+    """
     machine = problem.topology if operations else used_by(problem.topology, profile)
-    return Problem(with_costs_in_links(machine, profile), problem.demand)
+    return Problem(machine if by_rate else with_costs_in_links(machine, profile), problem.demand)
 
 
-def on_the_runtime(method: Method, carrier: Carrier, inner: SearchContext, *, operations: bool) -> Method:
+def on_the_runtime(
+    method: Method, carrier: Carrier, inner: SearchContext, *, operations: bool = False, by_rate: bool = False
+) -> Method:
     """The method for schedules that a runtime carries out.
 
-    It plans with the context `inner` on a machine whose links have an overhead per message, and whose switches only
-    forward, unless the method knows the `operations` of switches that the runtime has. What it finds is timed anew,
-    with the costs where they occur.
+    It plans with the context `inner` on the machine of `planning_problem`. What it finds is timed anew, with the costs
+    where they occur.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-        planned = planning_problem(problem, carrier.profile, operations=operations)
+        planned = planning_problem(problem, carrier.profile, operations=operations, by_rate=by_rate)
         best_ps = float("inf")
         for found in method(planned, inner):
             carried = None if found is None else carrier(found)

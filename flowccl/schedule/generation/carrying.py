@@ -17,7 +17,7 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 _EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for smaller ones
-_LEAST = (1.0, 0.5)  # of its rate, below which a message waits: never slower, or half
+_LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class _Variant:
     protocol: str = "Simple"
     longest_first: bool = False
     least: float = 1.0
+    paced: bool = False
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Carrier:
             execution = self.execution(schedule, variant.width, variant.protocol)
         except InputError:
             return None
-        engine = Engine(schedule, execution, self.topology, message)
+        engine = Engine(schedule, execution, self.topology, message, variant.paced and len(schedule.rate_GBps) > 0)
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
 
@@ -143,7 +144,7 @@ class _VariantSearch:
         self.best = self.carrier.run(self.schedule, self.variant)
 
     def improve(self, protocol: str, widths: list[int]) -> None:
-        """Try other widths with a protocol, then another order, then slower messages beside others."""
+        """Try other widths with a protocol, then another order, then other rates."""
         if protocol != self.variant.protocol:
             self._try(replace(self.variant, protocol=protocol))
         for width in widths:
@@ -153,6 +154,8 @@ class _VariantSearch:
         for least in _LEAST:
             if least != self.variant.least:
                 self._try(replace(self.variant, least=least))
+        if self.schedule.rate_GBps.any():
+            self._try(replace(self.variant, paced=not self.variant.paced))
 
     def _try(self, variant: _Variant) -> bool:
         found = self.carrier.run(self.schedule, variant, self.best)

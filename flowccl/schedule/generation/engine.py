@@ -34,13 +34,15 @@ class Engine:
 
     The schedule is valid: it says which data each transfer waits for. `topology` is the machine on which its messages
     are timed, by default that of the schedule; it has the same links, but may have limits and costs that the schedule
-    does not know. `message` joins transfers in other messages than the schedule does.
+    does not know. `message` joins transfers in other messages than the schedule does. With `paced`, no message is faster
+    than in the schedule.
     """
 
     schedule: Schedule
     execution: Execution | None = None
     topology: Topology | None = None
     message: NDArray[np.int32] | None = None
+    paced: bool = False
 
     def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
@@ -70,7 +72,7 @@ class Engine:
             issuer=issuer[of],
             receiver=receiver[of],
             work_from_ps=work_from[of],
-            rate_GBps=np.where(rate < messages.rate_GBps, rate, 0.0)[of],
+            rate_GBps=np.where(rate < self._full_GBps, rate, 0.0)[of],
         )
         return found if _keeps_reductions(self.schedule, found) else None
 
@@ -121,14 +123,27 @@ class Engine:
         return takes[self._first]
 
     @cached_property
+    def _full_GBps(self) -> F64:
+        """The highest rate of every message."""
+        shape, costs = self._target.shape, self._target.costs
+        slowest = np.full(len(shape.routes), np.inf)
+        np.minimum.at(slowest, shape.segment_route, shape.segment_GBps)
+        full = slowest[self._target.route[self._first]]
+        return full if costs is None else np.minimum(full, costs.rate_GBps[self._first])
+
+    @property
+    def _planned_GBps(self) -> F64:
+        """The rate of every message in the schedule, where that is possible."""
+        planned = self.schedule.rate_GBps[self._first]
+        return np.where(planned > 0, np.minimum(planned, self._full_GBps), self._full_GBps)
+
+    @cached_property
     def _messages(self) -> "MessageArrays":
         from flowccl.schedule.generation.engine_kernels import MessageArrays
 
         schedule, first, of = self._target, self._first, self._of
         shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
         count, route, none = len(first), schedule.route[first], np.zeros(len(first), dtype=np.int64)
-        slowest = np.full(len(shape.routes), np.inf)
-        np.minimum.at(slowest, shape.segment_route, shape.segment_GBps)
         lead = none if costs is None else costs.lead_ps[first]
         arrival = _arrivals(schedule)
         last, soonest, sending = none.copy(), none.copy(), np.zeros(len(schedule), dtype=np.int64)
@@ -147,7 +162,7 @@ class Engine:
             rank=none,
             soonest_ps=soonest,
             wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],
-            rate_GBps=slowest[route] if costs is None else np.minimum(slowest[route], costs.rate_GBps[first]),
+            rate_GBps=self._planned_GBps if self.paced else self._full_GBps,
             rigid=_rigid_routes(schedule)[route],
             sending_ps=sending[first] - lead,
             pack_ps=none if costs is None else costs.pack_ps[first],

@@ -28,6 +28,7 @@ from flowccl.compiled import (
 )
 
 ROUNDING = 5e-10  # relative error of the sum of rates: half of that of the verifier
+NEVER = np.iinfo(np.int64).max
 
 
 class MessageArrays(NamedTuple):
@@ -246,6 +247,29 @@ def _fitting_rate(
     return 0.0, messages.hop_resource[messages.hop_ptr[i]], leave + 1
 
 
+@maker
+def _least_rates(messages: MessageArrays, capacity: Capacity, least: float) -> F64:
+    """For each link and limit, the least rate of any message on it, in GB/s."""
+    rates = np.full(len(capacity.bandwidth_GBps), np.inf)
+    for i in range(len(messages.rank)):
+        for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
+            own = messages.hop_GBps[h] if messages.rigid[i] else least * messages.rate_GBps[i]
+            rates[messages.hop_resource[h]] = min(rates[messages.hop_resource[h]], own * messages.hop_weight[h])
+    return rates
+
+
+@inner
+def _has_more(
+    messages: MessageArrays, capacity: Capacity, table: _Reservations, rates: F64, resource: int, i: int, now: int
+) -> bool:
+    """Whether a resource for which a message waits may have enough bandwidth for another one at that time."""
+    if resource >= len(rates):
+        return False
+    at = now + messages.pack_ps[i] + messages.overhead_ps[i]
+    left = capacity.bandwidth_GBps[resource] * (1 + ROUNDING) - _most_used(table, resource, at, at + 1)
+    return bool(left >= rates[resource])
+
+
 @inner
 def _try(
     messages: MessageArrays,
@@ -318,6 +342,61 @@ def _try_work(
         accumulator_free[messages.into[k]] = end
     state.receiver[i], state.work_from[i] = group, now
     return -1, end
+
+
+class _Waiting(NamedTuple):
+    """The messages that wait for each resource, in pairing heaps, and when the first of them is tried again."""
+
+    top: I64
+    event: I64  # NEVER: none is due
+    aside: I64  # messages that were tried in the turn of the resource and still wait for it
+    child: I64
+    sibling: I64
+
+
+@maker
+def _nothing_waits(resources: int, count: int) -> _Waiting:
+    return _Waiting(
+        np.full(resources, -1, dtype=np.int64),
+        np.full(resources, NEVER, dtype=np.int64),
+        np.full(resources, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
+    )
+
+
+@inner
+def _wait(waiting: _Waiting, rank: I64, queue: Queue, resource: int, i: int, again: int, is_tried: bool) -> None:
+    """Let a message wait for a resource until a time at least; one that was tried in its turn is put aside."""
+    if is_tried:
+        waiting.sibling[i] = waiting.aside[resource]
+        waiting.aside[resource] = i
+    else:
+        waiting.top[resource] = _meld(waiting.child, waiting.sibling, rank, waiting.top[resource], i)
+    if again < waiting.event[resource]:
+        waiting.event[resource] = again
+        put(queue, again, 2 * len(rank) + resource)
+
+
+@inner
+def _next_waiting(waiting: _Waiting, rank: I64, resource: int) -> int:
+    """Take the first message that waits for a resource; -1 where there is none."""
+    i = waiting.top[resource]
+    if i >= 0:
+        waiting.top[resource] = _without_top(waiting.child, waiting.sibling, rank, i)
+    return i
+
+
+@inner
+def _end_turn(waiting: _Waiting, rank: I64, resource: int) -> None:
+    """Let the messages that were put aside wait again."""
+    i = waiting.aside[resource]
+    waiting.aside[resource] = -1
+    while i >= 0:
+        after = waiting.sibling[i]
+        waiting.sibling[i] = -1
+        waiting.top[resource] = _meld(waiting.child, waiting.sibling, rank, waiting.top[resource], i)
+        i = after
 
 
 @inner
@@ -426,8 +505,7 @@ def run_engine(
         np.zeros(1, dtype=np.int64),
         np.full(1, -1, dtype=np.int64),
     )
-    top = np.full(resources, -1, dtype=np.int64)
-    child, sibling = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    waiting, rates = _nothing_waits(resources, count), _least_rates(messages, capacity, least)
     missing = np.zeros(count, dtype=np.int64)
     accumulators = 0
     for k in range(len(messages.into)):
@@ -475,9 +553,11 @@ def run_engine(
                     _release(messages, earliest, missing, queue, i, now, now, end)
             else:
                 resource = code - 2 * count
-                i = top[resource]
+                if waiting.event[resource] != now:
+                    continue
+                waiting.event[resource] = NEVER
+                i = _next_waiting(waiting, messages.rank, resource)
                 if i >= 0:
-                    top[resource] = _without_top(child, sibling, messages.rank, i)
                     origin[i] = resource
                     heap_push(turn_rank, turn, turns, messages.rank[i], i)
                     turns += 1
@@ -493,9 +573,9 @@ def run_engine(
             blocker, again = _try(messages, capacity, state, table, i, now, least)
             if blocker == -2:
                 return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
+            resource = origin[i]
             if blocker >= 0:
-                top[blocker] = _meld(child, sibling, messages.rank, top[blocker], i)
-                put(queue, again, 2 * count + blocker)
+                _wait(waiting, messages.rank, queue, blocker, i, again, blocker == resource)
             else:
                 gone = now + messages.pack_ps[i] + messages.overhead_ps[i]
                 gone += 0 if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], state.rate[i])
@@ -506,12 +586,16 @@ def run_engine(
                 else:
                     left -= 1
                     _release(messages, earliest, missing, queue, i, now, gone, -1)
-            resource = origin[i]
-            if resource >= 0 and blocker != resource and top[resource] >= 0:
-                j = top[resource]
-                top[resource] = _without_top(child, sibling, messages.rank, j)
+            if resource < 0:
+                continue
+            j = -1
+            if blocker != resource or _has_more(messages, capacity, table, rates, resource, i, now):
+                j = _next_waiting(waiting, messages.rank, resource)
+            if j >= 0:
                 origin[j] = resource
                 heap_push(turn_rank, turn, turns, messages.rank[j], j)
                 turns += 1
+            else:
+                _end_turn(waiting, messages.rank, resource)
             origin[i] = -1
     return left == 0, state.start, state.rate, state.issuer, state.receiver, state.work_from
