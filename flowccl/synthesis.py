@@ -29,7 +29,7 @@ from flowccl.methods.registry import REGISTRY, info_of, load_method, on_the_mach
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
-from flowccl.runtimes.machine import least_costs, sms_of, used_by
+from flowccl.runtimes.machine import largest_group, least_costs, sms_of, used_by
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile, runtime_profile
 from flowccl.schedule.generation.carrying import Carrier
 from flowccl.schedule.metrics import Metrics, measure
@@ -126,7 +126,7 @@ def synthesize(
     context.notes |= loader.notes
     if loader.all_first:
         context.budget.started = time.monotonic()
-    bounds = BoundSearch(_bounded(topology, target, problem), context, gap)
+    bounds = BoundSearch(_bounded(topology, target, problem), context, gap, largest_group(topology, target))
     useful = partial(_useful_chunks, problem=planned, gap=gap if method != "auto" else None, context=context)
     least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)

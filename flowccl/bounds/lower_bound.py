@@ -54,18 +54,24 @@ class Bound:
         return ps_to_us(self.ps)
 
 
-def lower_bound(topology: Topology, demand: Demand, should_stop: Callable[[], bool] = lambda: False) -> Bound:
+def lower_bound(
+    topology: Topology, demand: Demand, should_stop: Callable[[], bool] = lambda: False, group: int = 0
+) -> Bound:
     """Return the best of all bounds; of equal ones, the first. See `bounds`."""
-    return max(bounds(topology, demand, should_stop), key=lambda bound: bound.ps)
+    return max(bounds(topology, demand, should_stop, group), key=lambda bound: bound.ps)
 
 
-def bounds(topology: Topology, demand: Demand, should_stop: Callable[[], bool] = lambda: False) -> list[Bound]:
+def bounds(
+    topology: Topology, demand: Demand, should_stop: Callable[[], bool] = lambda: False, group: int = 0
+) -> list[Bound]:
     """Return the bounds of all families for a demand that fits the machine.
 
     A pure reduction is a distribution run backwards, so its bounds are those of the reversed demand on the reversed
-    machine. Dual prices improve in rounds, and are taken as they are when `should_stop` says so.
+    machine. Dual prices improve in rounds, and are taken as they are when `should_stop` says so. Where `group` is
+    given, switches reduce only for groups of at most that many GPUs, and store the result to all of them.
     """
     commodities = _commodities(topology, demand)
+    group = 0 if demand.reduces and demand.is_unicast else group
     return [
         *_release_time(demand, topology),
         *_reduction_rate(demand, topology),
@@ -73,7 +79,7 @@ def bounds(topology: Topology, demand: Demand, should_stop: Callable[[], bool] =
         _work(commodities),
         *_cuts(commodities),
         *_dual_prices(commodities, should_stop),
-        *_partitions(commodities),
+        *_partitions(commodities, group),
         *_two_hops(commodities),
     ]
 
@@ -230,9 +236,9 @@ def _partial_reduction_cut(commodities: Commodities, cut: Cut, group: NDArray[np
     return Bound(whole_ps(partial_reduction_bound_ps(commodities, cut, group)), "partial reductions", words)
 
 
-def _partitions(commodities: Commodities) -> list[Bound]:
+def _partitions(commodities: Commodities, group: int) -> list[Bound]:
     """The best of the partition bounds, if there is any."""
-    rows = [(whole_ps(value), crossing, volume) for value, crossing, volume in partition_bounds(commodities)]
+    rows = [(whole_ps(value), crossing, volume) for value, crossing, volume in partition_bounds(commodities, group)]
     if not rows:
         return []
     ps, crossing, volume = max(rows, key=lambda row: row[0])

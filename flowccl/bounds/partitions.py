@@ -5,6 +5,12 @@ part both contributes and wants: s - 1 arrivals until one part has the result, t
 it. With every GPU a part, an allreduce needs 2n - 2 arrivals (theorem 18 of the thesis); one destination gives theorem
 16, one source theorems 8 and 10. This holds if no node between the parts reduces; if none there copies, the same number
 of departures is needed.
+
+Where switches reduce only for a group of n GPUs, and store the result to all of them, such an operation has n + 1
+arrivals: one at the GPU that loads, one at each that the result is stored to. It joins the contributions of at most n
+parts, and at most n parts have the result by it. With k of them, s - 1 - k (n - 1) other arrivals join the rest. If the
+last arrival before a part has the result is of no such operation, there are 2 k arrivals more than without; else n
+parts have the result at once, and s + d - 1 - n + 2 k arrivals are needed, at least s + d + 1 - n.
 """
 
 from collections.abc import Iterator
@@ -57,17 +63,23 @@ class Crossing(Cut):
         return np.asarray(head + self.topology.link_delay_ps[self.links] + tail)
 
 
-def partition_bounds(commodities: Commodities) -> Iterator[tuple[float, Crossing, float]]:
-    """Yield, for each partition and direction, (bound in ps, the links, bytes that must cross them)."""
+def partition_bounds(commodities: Commodities, group: int = 0) -> Iterator[tuple[float, Crossing, float]]:
+    """Yield, for each partition and direction, (bound in ps, the links, bytes that must cross them).
+
+    Switches that reduce do so for anyone, or where `group` is given, only for groups of at most that many GPUs.
+    """
     topology = commodities.topology
     entries = len(commodities.source) + len(commodities.destination)
     for count, (name, part) in enumerate(_partitions(topology)):
         if count * entries > _MOST_ENTRIES:
             return
         between = part < 0
-        volume = _volume(commodities, part)
         for inward, excluded in ((True, topology.reduces), (False, topology.copies)):
-            if np.any(between & excluded) or volume <= 0:
+            operates = bool(np.any(between & excluded))
+            if operates and not (inward and group):
+                continue
+            volume = _volume(commodities, part, group if operates else 0)
+            if volume <= 0:
                 continue
             words = f"{'into' if inward else 'out of'} {name}, all together"
             crossing = Crossing(topology, words, np.zeros(0, dtype=np.bool_), part, inward)
@@ -76,8 +88,8 @@ def partition_bounds(commodities: Commodities) -> Iterator[tuple[float, Crossing
                 yield crossing.earliest_ps(away, volume), crossing, volume
 
 
-def _volume(commodities: Commodities, part: Part) -> float:
-    """Bytes that must arrive at parts: the bytes of each group times the arrivals that it needs."""
+def _volume(commodities: Commodities, part: Part, group: int) -> float:
+    """Bytes that must arrive at parts: the bytes of each group of commodities times the arrivals that it needs."""
     parts, groups = int(part.max()) + 1, len(commodities.bytes)
     starts = commodities.source_group * parts + part[commodities.source]
     ends = commodities.destination_group * parts + part[commodities.destination]
@@ -88,7 +100,10 @@ def _volume(commodities: Commodities, part: Part) -> float:
     else:
         has_start, has_end = (_table(keys, groups, parts) for keys in (starts, ends))
         s, d, both = (table.sum(axis=1) for table in (has_start, has_end, has_start & has_end))
-    return float((commodities.bytes * (s + d - 2 + (both == 0))).sum())
+    arrivals = s + d - 2 + (both == 0)
+    if group:
+        arrivals = np.clip(s + d + 1 - group, 0, arrivals)
+    return float((commodities.bytes * arrivals).sum())
 
 
 def _table(keys: NDArray[np.int64], groups: int, parts: int) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
-from flowccl.runtimes.machine import least_costs
+from flowccl.runtimes.machine import largest_group, least_costs
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.generation.carrying import Carrier, planned_again
 from flowccl.schedule.schedule import Schedule
@@ -128,7 +128,9 @@ def _carried(found: Sequence[Schedule], carry: Callable[[Schedule], Schedule | N
 def _bound(schedule: Schedule, topology: Topology) -> Bound:
     """The lower bound of the demand on the faulty machine."""
     runtime = schedule.runtime
-    return lower_bound(topology if runtime is None else least_costs(topology, runtime), schedule.demand)
+    if runtime is None:
+        return lower_bound(topology, schedule.demand)
+    return lower_bound(least_costs(topology, runtime), schedule.demand, group=largest_group(topology, runtime))
 
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:

@@ -65,6 +65,12 @@ def least_costs(topology: Topology, profile: RuntimeProfile) -> Topology:
     return replace(machine, links=tuple(links))
 
 
+def largest_group(topology: Topology, profile: RuntimeProfile) -> int:
+    """Return the GPUs of the largest group for which a runtime lets a switch reduce; 0 where it has no such operation."""
+    groups = nvls_groups(topology).values() if profile.nvls and not profile.is_ideal else ()
+    return max(map(len, groups), default=0)
+
+
 def without_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
     """Return the machine of an older file, without the costs that `with_costs_in_links` writes into its links."""
     links = []

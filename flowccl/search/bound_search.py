@@ -15,11 +15,12 @@ _WORTH_TIGHTENING = 0.02  # gap above which that is done
 class BoundSearch:
     """Computes the lower bound in a thread of its own, and a tighter one later where the gap is still large.
 
-    Where steps are counted, the search waits for the bound, so that the result does not depend on the computer.
+    Where steps are counted, the search waits for the bound, so that the result does not depend on the computer. `group`
+    is that of `lower_bound`.
     """
 
-    def __init__(self, problem: Problem, context: SearchContext, gap: float) -> None:
-        self.problem, self.context, self.gap = problem, context, gap
+    def __init__(self, problem: Problem, context: SearchContext, gap: float, group: int = 0) -> None:
+        self.problem, self.context, self.gap, self.group = problem, context, gap, group
         self.bound: Bound | None = None
         self.tried_tighter = False
         self.ended = Event()
@@ -49,7 +50,7 @@ class BoundSearch:
             self._tighter(bound, self.context.incumbents.best_ps)
 
     def _simple(self) -> Bound:
-        return self._keep(lower_bound(self.problem.topology, self.problem.demand, self.ended.is_set))
+        return self._keep(lower_bound(self.problem.topology, self.problem.demand, self.ended.is_set, self.group))
 
     def _tighter(self, bound: Bound, finish_ps: float) -> Bound:
         if finish_ps == float("inf"):  # the first round is not over yet
