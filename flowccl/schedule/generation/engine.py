@@ -34,8 +34,8 @@ class Engine:
 
     The schedule is valid: it says which data each transfer waits for. `topology` is the machine on which its messages
     are timed, by default that of the schedule; it has the same links, but may have limits and costs that the schedule
-    does not know. `message` joins transfers in other messages than the schedule does. With `paced`, no message is faster
-    than in the schedule.
+    does not know. `message` joins transfers in other messages than the schedule does. With `paced`, no message is
+    faster than in the schedule.
     """
 
     schedule: Schedule

@@ -381,7 +381,7 @@ def _wait(waiting: _Waiting, rank: I64, queue: Queue, resource: int, i: int, aga
 @inner
 def _next_waiting(waiting: _Waiting, rank: I64, resource: int) -> int:
     """Take the first message that waits for a resource; -1 where there is none."""
-    i = waiting.top[resource]
+    i: int = waiting.top[resource]
     if i >= 0:
         waiting.top[resource] = _without_top(waiting.child, waiting.sibling, rank, i)
     return i
