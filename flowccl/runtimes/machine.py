@@ -66,7 +66,7 @@ def least_costs(topology: Topology, profile: RuntimeProfile) -> Topology:
 
 
 def largest_group(topology: Topology, profile: RuntimeProfile) -> int:
-    """Return the GPUs of the largest group for which a switch reduces on a runtime; 0 where it has no operation for it."""
+    """Return the GPUs of the largest group for which a runtime lets a switch reduce; 0 without such operations."""
     groups = nvls_groups(topology).values() if profile.nvls and not profile.is_ideal else ()
     return max(map(len, groups), default=0)
 
