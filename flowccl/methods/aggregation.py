@@ -10,46 +10,63 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
-from flowccl.methods.cluster_baselines import hosts_of
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes
+from flowccl.topology.topology import Topology
 
 _SOURCES, _DESTINATIONS = -1, -2  # as relays
 
 
 def aggregation(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Yield a schedule for each choice of relays."""
-    near, hosts = neighbours(problem.topology, 1), collecting_hosts(problem)
-    variants = [_SOURCES]
-    if len(hosts) > 1:
-        variants += [_DESTINATIONS, *(1 << k for k in range(max(map(len, hosts)).bit_length()))]
-    for relays in variants:
-        if context.budget.over():
-            return
-        yield _Plan(problem, near, hosts, relays).schedule()
-
-
-def collecting_hosts(problem: Problem) -> list[list[int]]:
-    """The groups of GPUs inside which data is collected: those of the innermost level of the machine, or its hosts."""
-    if problem.hierarchy.levels:
-        return [list(ranks) for ranks in problem.hierarchy.levels[-1]]
-    return hosts_of(problem.topology, problem.topology.num_gpus)
-
-
-def has_routes_for_relays(problem: Problem) -> bool:
-    """Whether GPUs of a host reach each other without other GPUs, and every host has a route to every other one."""
     near = neighbours(problem.topology, 1)
+    for hosts in collecting_groups(problem, near):
+        variants = [_SOURCES]
+        if len(hosts) > 1:
+            variants += [_DESTINATIONS, *(1 << k for k in range(max(map(len, hosts)).bit_length()))]
+        for relays in variants:
+            if context.budget.over():
+                return
+            yield _Plan(problem, near, hosts, relays).schedule()
+
+
+def collecting_groups(problem: Problem, near: Neighbours) -> list[list[list[int]]]:
+    """The ways to divide the GPUs into groups inside which data is collected.
+
+    These are the GPUs that reach each other without a NIC, then the levels of the machine from inside to outside. GPUs
+    of a group must reach each other without other GPUs, and every group must have a route to every other one.
+    """
+    ways = [_without_nics(problem.topology)]
+    ways += [[list(ranks) for ranks in level] for level in reversed(problem.hierarchy.levels)]
     pairs = set(zip(near.src.tolist(), near.end.tolist(), strict=True))
-    hosts = collecting_hosts(problem)
-    inside = all((a, b) in pairs for host in hosts for a in host for b in host if a != b)
-    host_of = {rank: number for number, host in enumerate(hosts) for rank in host}
-    between = {(host_of[a], host_of[b]) for a, b in pairs if a in host_of and b in host_of}
-    return inside and all((a, b) in between for a in range(len(hosts)) for b in range(len(hosts)) if a != b)
+    return [
+        way
+        for number, way in enumerate(ways)
+        if way not in ways[:number] and max(map(len, way)) > 1 and _has_routes(way, pairs)
+    ]
+
+
+def _without_nics(topology: Topology) -> list[list[int]]:
+    """The GPUs by host: those that links other than those of NICs connect."""
+    inside = np.array([kind != "nic" for kind in topology.link_kinds], dtype=np.bool_)
+    ends = topology.link_src[inside], topology.link_dst[inside]
+    graph = csr_matrix((np.ones(len(ends[0]), dtype=np.int8), ends), (len(topology.nodes),) * 2)
+    part = connected_components(graph, directed=False)[1][: topology.num_gpus]
+    return [np.flatnonzero(part == number).tolist() for number in dict.fromkeys(part.tolist())]
+
+
+def _has_routes(groups: list[list[int]], pairs: set[tuple[int, int]]) -> bool:
+    inside = all((a, b) in pairs for group in groups for a in group for b in group if a != b)
+    group_of = {rank: number for number, group in enumerate(groups) for rank in group}
+    between = {(group_of[a], group_of[b]) for a, b in pairs if a in group_of and b in group_of}
+    return inside and all((a, b) in between for a in range(len(groups)) for b in range(len(groups)) if a != b)
 
 
 @dataclass

@@ -4,6 +4,7 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.problem import Problem
+from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
 
 MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only the symmetric schedule is tried
@@ -37,9 +38,11 @@ def has_operations_of_switches(problem: Problem) -> bool:
 
 def suits_aggregation(problem: Problem) -> bool:
     """As `has_message_overheads`, where all GPUs take part and every host can send to every other one itself."""
-    from flowccl.methods.aggregation import has_routes_for_relays
+    from flowccl.methods.aggregation import collecting_groups
 
-    return has_message_overheads(problem) and problem.is_whole_machine and has_routes_for_relays(problem)
+    if not (has_message_overheads(problem) and problem.is_whole_machine):
+        return False
+    return bool(collecting_groups(problem, neighbours(problem.topology, 1)))
 
 
 def is_plain_search(problem: Problem) -> bool:
