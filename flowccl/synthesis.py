@@ -240,6 +240,7 @@ def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: dict[str, M
             inner,
             operations=info_of(name).operations,
             by_rate=info_of(name).by_rate,
+            variants=info_of(name).variants,
         )
         for name in methods
     }
@@ -264,6 +265,7 @@ def _with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None
         try:
             lowered = lower_for(schedule, target, sms)
         except InputError as error:
+            log.debug("%s: no program: %s", schedule.method, error)
             problem = problem or str(error)
             continue
         if lowered.program is None or len(schedule) > _MOST_PROVED or not lowered.program.findings:

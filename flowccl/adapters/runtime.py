@@ -23,23 +23,34 @@ def planning_problem(
 
 
 def on_the_runtime(
-    method: Method, carrier: Carrier, inner: SearchContext, *, operations: bool = False, by_rate: bool = False
+    method: Method,
+    carrier: Carrier,
+    inner: SearchContext,
+    *,
+    operations: bool = False,
+    by_rate: bool = False,
+    variants: bool = False,
 ) -> Method:
     """The method for schedules that a runtime carries out.
 
     It plans with the context `inner` on the machine of `planning_problem`. What it finds is timed anew, with the costs
-    where they occur.
+    where they occur. Where its schedules are `variants` of one plan, the best of them is its only one.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         planned = planning_problem(problem, carrier.profile, operations=operations, by_rate=by_rate)
-        best_ps = float("inf")
+        best: Schedule | None = None
         for found in method(planned, inner):
             carried = None if found is None else carrier(found)
-            if carried is None or carried.finish_ps >= best_ps:
-                yield None
+            if carried is not None and (best is None or carried.finish_ps < best.finish_ps):
+                best = carried
             else:
-                best_ps = carried.finish_ps
+                carried = None
+            if not variants:
                 yield carried
+            elif context.budget.over():
+                break
+        if variants:
+            yield best
 
     return run

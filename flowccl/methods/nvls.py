@@ -4,9 +4,10 @@ On one host, an allreduce is one operation for each chunk: the GPU that issues i
 have through the switch, and stores it to all of them. In an allgather every GPU stores its data to all.
 
 On several hosts, a chunk has a GPU in every host that works for it. Allgather: the source sends the chunk to those of
-the other hosts, and each of them stores it to its host. Allreduce: either the switch of every host reduces, the GPUs
-exchange the results, and store the sum to their hosts; or the GPUs of all hosts but one reduce and send to that one
-host, whose switch reduces and stores, and the result returns to the others. The second way moves fewer bytes.
+the other hosts, and each of them stores it to its host. Allreduce: the switch of every host reduces, the GPUs exchange
+the results, and store the sum to their hosts. Fewer bytes would move if all hosts but one reduced without their
+switches, and sent to a GPU of that one, whose switch then reduced for all. But a switch reads the same place on all GPUs
+of a host, and that GPU has its part of the sum elsewhere than the others have their input.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from flowccl.topology.topology import Topology
 
 
 def nvls(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """Yield a schedule for each way; their times are those of a draft, which a runtime carries out."""
+    """Yield a schedule; its times are those of a draft, which a runtime carries out."""
     hosts = nvls_hosts(problem.topology)
     if hosts is None or not has_nvls(problem):
         raise DemandError(
@@ -38,7 +39,6 @@ def nvls(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         yield _on_one_host(_NvlsDraft(problem, hosts))
     else:
         yield _exchanged(_NvlsDraft(problem, hosts))
-        yield _at_one_host(_NvlsDraft(problem, hosts))
 
 
 def has_nvls(problem: Problem) -> bool:
@@ -168,25 +168,4 @@ def _exchanged(draft: _NvlsDraft) -> Schedule | None:
         for shift in range(1, count):
             for at, worker in enumerate(workers):
                 draft.send(1, chunk, worker, workers[(at + shift) % count], reduces=True)
-    return draft.schedule()
-
-
-def _at_one_host(draft: _NvlsDraft) -> Schedule | None:
-    """Allreduce: the other hosts send their reductions to one host, whose switch reduces; the result returns."""
-    for chunk in range(len(draft.problem.demand)):
-        owner = draft.owner(chunk)
-        home = draft.host_of[owner]
-        for host, ranks in enumerate(draft.hosts):
-            worker = draft.worker(owner, host)
-            if host == home:
-                continue
-            if (owner, worker) not in draft.route or (worker, owner) not in draft.route:
-                return None
-            for rank in ranks:
-                if rank != worker:
-                    draft.send(0, chunk, rank, worker, reduces=True)
-            draft.send(1, chunk, worker, owner, reduces=True)
-            draft.send(3, chunk, owner, worker)
-            draft.store_to_all(4, chunk, worker)
-        draft.reduce_for_all(2, chunk, owner)
     return draft.schedule()

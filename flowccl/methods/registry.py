@@ -56,6 +56,7 @@ class MethodInfo:
     by_rate      it lets transfers share any link by their rates: `auto` runs it on the machine without lanes
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
     operations   it uses operations of switches that only runtimes have
+    variants     its schedules are a few variants of one plan: for a runtime, one step carries out all of them
     reduce_rate  it can be adapted to GPUs that take time to reduce
     allreduce    it is only for reductions with several destinations
     epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
@@ -80,6 +81,7 @@ class MethodInfo:
     by_rate: bool = False
     overheads: bool = False
     operations: bool = False
+    variants: bool = False
     reduce_rate: bool = True
     allreduce: bool = False
     epochs: bool = False
@@ -224,7 +226,8 @@ _METHODS = (
         groups=False,
         trunks=True,
         operations=True,
-        traits=Traits(begins_early=True),
+        useful_chunks=lambda problem: 8,  # with fewer, hosts wait for each other
+        traits=Traits(begins_early=True, one_schedule=True),
         in_auto=suitability.has_operations_of_switches,
     ),
     MethodInfo(
@@ -234,7 +237,8 @@ _METHODS = (
         overheads=True,
         groups=False,
         trunks=True,
-        traits=Traits(begins_early=True),
+        variants=True,
+        traits=Traits(begins_early=True, one_schedule=True),
         in_auto=suitability.suits_aggregation,
     ),
     MethodInfo(

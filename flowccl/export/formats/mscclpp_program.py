@@ -5,6 +5,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from hashlib import sha256
 
+import numpy as np
+
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_threadblock import Tables, ThreadblockWriter
 from flowccl.export.lowering.actions import Action
@@ -16,6 +18,7 @@ from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, Excess
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.schedule import Schedule
+from flowccl.topology.neighbours import neighbours
 
 MOST_BYTES = 2**64 - 1
 
@@ -50,7 +53,7 @@ def write_plan(
     gpus = schedule.demand.num_gpus
     blocks = 1 + max((action.block for action in built.actions), default=0)
     posting = execution.groups * execution.width
-    hints = _hints(built, execution.width)
+    hints = _hints(built, execution.width, _paths(schedule, built))
     packets = [int(count) * execution.width for count in built.places.packets.tolist()]
     ordered = in_order(built, gpus, blocks)
     entries = _entries(built.memory, built.port)
@@ -87,14 +90,29 @@ def write_plan(
     )
 
 
-def _hints(built: Built, width: int) -> list[str]:
-    """Return the start and the rate of each message, as its threadblocks have them: fields of operations that send."""
+def _hints(built: Built, width: int, paths: list[str]) -> list[str]:
+    """Return the start, rate and path of each message as its threadblocks have them: fields of steps that send."""
     times, is_nic = built.times, built.is_proxied
     return [
-        f',"message":{m},"start_ps":{posted if nic else start},"GBps":{rate if nic else rate / width:.12g}'
-        for m, (nic, rate, start, posted) in enumerate(
-            zip(is_nic, built.rate_GBps, times.start, times.posted, strict=True)
+        f',"message":{m},"start_ps":{posted if nic else start},"GBps":{rate if nic else rate / width:.12g}{path}'
+        for m, (nic, rate, start, posted, path) in enumerate(
+            zip(is_nic, built.rate_GBps, times.start, times.posted, paths, strict=True)
         )
+    ]
+
+
+def _paths(schedule: Schedule, built: Built) -> list[str]:
+    """Return the links of each message, where there are several routes between its GPUs; no runtime reads them."""
+    near = neighbours(schedule.topology)
+    several = np.flatnonzero(np.diff(near.pair_ptr) > 1)
+    pairs = set(zip(near.src[several].tolist(), near.end[several].tolist(), strict=True))
+    shape, route = schedule.shape, schedule.route[built.first]
+    ends = zip(
+        shape.root_node[shape.root_ptr[route]].tolist(), shape.end_node[shape.end_ptr[route]].tolist(), strict=True
+    )
+    return [
+        f',"links":{list(schedule.routes.links(r))}' if pair in pairs else ""
+        for pair, r in zip(ends, route.tolist(), strict=True)
     ]
 
 

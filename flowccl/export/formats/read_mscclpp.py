@@ -72,11 +72,13 @@ def _number(value: Any, key: str, where: str, low: int = 0, high: int = 2**62) -
 
 
 def _read_hints(op: Any, operation: Operation, where: str) -> None:
-    """Read what the schedule says about a step: its message, its start and its rate; only flowccl's own files do."""
+    """Read what the schedule says about a step: its message, start, rate and links; only flowccl's own files do."""
     if "start_ps" in op:
         operation.start_ps = _number(op, "start_ps", where)
     if "message" in op:
         operation.message = _number(op, "message", where)
+    if "links" in op:
+        operation.links = tuple(_numbers(op, "links", where, 0, 2**31))
     operation.leaves = op.get("leaves") is True
     rate = op.get("GBps", 0.0)
     if type(rate) not in (int, float) or not 0 <= rate < 1e9:

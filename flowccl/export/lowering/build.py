@@ -53,8 +53,9 @@ Pair = tuple[str, int, Action, Action]
 
 @dataclass(slots=True)
 class Built:
-    """All actions, and the channels that they use; `rate_GBps` is the rate of each message."""
+    """All actions, and the channels that they use; of each message, the first transfer and the rate."""
 
+    first: I64
     actions: list[Action]
     memory: Channels
     port: Channels
@@ -125,6 +126,7 @@ class Builder:
             self._leave()
         self._flush()
         return Built(
+            self.messages.first,
             self.actions,
             self.memory,
             self.port,

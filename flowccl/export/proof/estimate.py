@@ -169,7 +169,8 @@ class _Simulation:
         if operation.group:
             yield self._through_switch(n, size)
             return
-        for route in network.between(operation.rank, operation.sends_to, size, operation.is_proxied):
+        chosen = network.with_links(operation.rank, operation.sends_to, operation.links)
+        for route in chosen or network.between(operation.rank, operation.sends_to, size, operation.is_proxied):
             most = route.GBps
             if not route.is_proxied:
                 most = min(most, network.threadblock_GBps(packets=operation.packets))

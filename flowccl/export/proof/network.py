@@ -103,6 +103,11 @@ class SimulatedNetwork:
             self.best[key] = [route for route, ps in zip(routes, time, strict=True) if ps == min(time)]
         return self.best[key]
 
+    def with_links(self, src: int, dst: int, links: tuple[int, ...]) -> list[SimulatedRoute]:
+        """Return the route between two GPUs over these links; none where there is no such route."""
+        routes = self.routes.get((src, dst), []) if links else []
+        return [route for route in routes if tuple(link for link, _, _ in route.hops) == links]
+
     def signal_route(self, src: int, dst: int, is_proxied: bool | None = None) -> SimulatedRoute:
         """Return the route of a signal, which may travel against the direction of the only links."""
         ends = (src, dst) if (src, dst) in self.routes else (dst, src)

@@ -24,8 +24,9 @@ class Operation:
     step `flushed_by` of the same threadblock is complete. `group` are the ranks whose memory an operation of a switch
     accesses together. A step that sends `packets` sends twice the bytes, and its data needs no signal. `label` is the
     file's name for the place of the step, if that is not a threadblock. A step completes all puts before it on the
-    connections that it `flushes`. `start_ps` and `GBps` are the earliest start and the rate of a send in the schedule
-    from which the file was made, 0 where the file does not say it; `message` is the number of the message there, or -1.
+    connections that it `flushes`. `start_ps`, `GBps` and `links` are the earliest start, the rate and the path of a
+    send in the schedule from which the file was made, 0 or none where the file does not say it; `message` is the number
+    of the message there, or -1.
     A step that `leaves` only separates this call from the next. `is_proxied` says whether a send goes through the proxy
     of a NIC; None where the file does not say it.
     """
@@ -49,6 +50,7 @@ class Operation:
     flushes: list[Hashable] = field(default_factory=list)
     start_ps: int = 0
     GBps: float = 0.0
+    links: tuple[int, ...] = ()
     message: int = -1
     leaves: bool = False
     is_proxied: bool | None = None
