@@ -6,8 +6,8 @@ have through the switch, and stores it to all of them. In an allgather every GPU
 On several hosts, a chunk has a GPU in every host that works for it. Allgather: the source sends the chunk to those of
 the other hosts, and each of them stores it to its host. Allreduce: the switch of every host reduces, the GPUs exchange
 the results, and store the sum to their hosts. Fewer bytes would move if all hosts but one reduced without their
-switches, and sent to a GPU of that one, whose switch then reduced for all. But a switch reads the same place on all GPUs
-of a host, and that GPU has its part of the sum elsewhere than the others have their input.
+switches, and sent to a GPU of that one, whose switch then reduced for all. But a switch reads the same place on all
+GPUs of a host, and that GPU has its part of the sum elsewhere than the others have their input.
 """
 
 from collections.abc import Iterator

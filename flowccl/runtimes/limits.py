@@ -112,14 +112,6 @@ def poster_operations(posts: int, arrivals: int) -> int:
     return 3 * (posts + arrivals) + 5
 
 
-def posters_needed(peers: int, posts: int, arrivals: int) -> int:
-    """Return the threadblocks that a GPU needs to exchange messages over NICs with some GPUs.
-
-    A threadblock has 16 channels and 16 remote buffers, of which a GPU that gets both partial and final data takes two.
-    """
-    return max(-(-2 * peers // CHANNELS_PER_BLOCK), -(-3 * (posts + arrivals) // USABLE_OPERATIONS))
-
-
 LIMITS: dict[str, RuntimeLimits] = {**XML_LIMITS, "mscclpp": MSCCLPP_LIMITS}
 
 

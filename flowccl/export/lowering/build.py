@@ -24,9 +24,9 @@ from flowccl.export.lowering.actions import (
 )
 from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.connections import Channels, Waiters, usual_peers
-from flowccl.export.lowering.posters import assign_posters
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
+from flowccl.runtimes.posters import assign_posters
 from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
-from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
 from flowccl.runtimes.machine import known_sms, with_costs_in_links
+from flowccl.runtimes.posters import posters_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
@@ -81,17 +81,24 @@ class Carrier:
 
     def execution(self, schedule: Schedule, width: int, protocol: str) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
-        peers = self._nic_peers(schedule)
-        return Execution(self.profile, self.sms, width, -(-peers // CHANNELS_PER_BLOCK), protocol)
+        return Execution(self.profile, self.sms, width, self._posters(schedule), protocol)
 
-    def _nic_peers(self, schedule: Schedule) -> int:
-        """The most GPUs to which any GPU sends over its NIC."""
+    def _posters(self, schedule: Schedule) -> int:
+        """The threadblocks of a GPU that post messages to NICs and wait for those from there."""
+        if "posters" not in schedule.cache:
+            schedule.cache["posters"] = posters_of(self._nic_messages(schedule))
+        found: int = schedule.cache["posters"]
+        return found
+
+    def _nic_messages(self, schedule: Schedule) -> list[tuple[int, int, int]]:
+        """The messages over NICs, as (message, sender, receiver)."""
         shape = schedule.shape
         costs = route_costs(self.topology, shape, Execution(self.profile, self.sms))
-        far = np.flatnonzero(costs.is_proxied)
-        src, dst = shape.root_node[shape.root_ptr[:-1][far]], shape.end_node[shape.end_ptr[:-1][far]]
-        pairs = np.unique(src.astype(np.int64) * len(self.topology.nodes) + dst)
-        return int(np.bincount(pairs // len(self.topology.nodes), minlength=1).max(initial=0))
+        first = np.flatnonzero(schedule.leader == np.arange(len(schedule)))
+        first = first[costs.is_proxied[schedule.route[first]]]
+        route = schedule.route[first]
+        src, dst = shape.root_node[shape.root_ptr[:-1][route]], shape.end_node[shape.end_ptr[:-1][route]]
+        return list(zip(first.tolist(), src.tolist(), dst.tolist(), strict=True))
 
     def _protocols(self, schedule: Schedule) -> tuple[str, ...]:
         """The protocols that can carry the schedule; at least one."""
@@ -104,7 +111,7 @@ class Carrier:
         known = limits is not None and limits.one_sided and "LL" in limits.protocols
         pairs = bool(np.all(np.diff(shape.root_ptr) == 1) and np.all(np.diff(shape.end_ptr) == 1))
         aligned = not np.any(schedule.demand.chunk_bytes % ALIGNMENT_BYTES)
-        return known and pairs and aligned and not self._nic_peers(schedule)
+        return known and pairs and aligned and not self._posters(schedule)
 
     def _widths(self, schedule: Schedule) -> list[int]:
         """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU."""

@@ -34,6 +34,11 @@ def assign_posters(messages: list[tuple[int, int, int]], least: int) -> dict[int
     return {m: (place[src, channel[m]], place[dst, channel[m]]) for m, src, dst in messages}
 
 
+def posters_of(messages: list[tuple[int, int, int]], least: int = 0) -> int:
+    """Return the most threadblocks that any GPU needs for messages (message, sender, receiver) over NICs."""
+    return 1 + max((number for pair in assign_posters(messages, least).values() for number in pair), default=-1)
+
+
 def _packed(rows: list[tuple[int, tuple[int, int, int]]], least: int) -> dict[tuple[int, int, int], int]:
     """Pack channels into as few threadblocks as hold them, the one with the fewest operations first."""
     total = sum(size for size, _ in rows)
