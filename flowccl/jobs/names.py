@@ -47,6 +47,7 @@ _SPELLINGS = {
     "sendrecv": "send",
     "barrier": "barrier",
     "monitoredbarrier": "barrier",
+    "allreducebarrier": "barrier",
 }
 _DECORATIONS = ("coalesced", "intotensor", "single", "tensor", "base", "perf", "inplace")
 
