@@ -139,13 +139,27 @@ def _one_format_per_rank(calls: Calls) -> tuple[Calls, list[str]]:
 
 
 def skipped_in_words(sources: Iterable[LogSource]) -> list[str]:
-    """Return one sentence for each file from which something was skipped."""
-    found = []
+    """Return one line for each reason: how often something was skipped, and in which files."""
+    found: dict[str, list[tuple[int, str]]] = {}
     for source in sources:
-        if source.skipped:
-            reasons = "; ".join(f"{count:,} x {reason}" for reason, count in sorted(source.skipped.items()))
-            found.append(f"{source.path}: skipped {reasons}")
-    return found
+        for reason, count in source.skipped.items():
+            found.setdefault(reason, []).append((count, source.path))
+    totals = {reason: sum(count for count, _ in rows) for reason, rows in found.items()}
+    order = sorted(found, key=lambda reason: (-totals[reason], reason))
+    return [f"{totals[reason]:,} x {reason} ({_files_in_words([p for _, p in found[reason]])})" for reason in order]
+
+
+def notes_in_words(sources: Iterable[LogSource]) -> list[str]:
+    """Return what the readers say about files, each sentence once."""
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        for note in source.notes:
+            found.setdefault(note, []).append(source.path)
+    return [f"{note} ({_files_in_words(paths)})" for note, paths in found.items()]
+
+
+def _files_in_words(paths: list[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{len(paths):,} files, first {paths[0]}"
 
 
 def read_in_words(calls: Calls) -> str:
