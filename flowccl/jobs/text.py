@@ -58,7 +58,10 @@ def whole_file(path: Path, most: int, skipped: Counter[str]) -> bytes:
 
 
 def pieces(path: Path, skipped: Counter[str]) -> Iterator[str]:
-    """Yield the text of a file in pieces, none empty but the last; bytes that are not UTF-8 are replaced. A file that breaks off is said to."""
+    """Yield the text of a file in pieces, none empty but the last; bytes that are not UTF-8 are replaced.
+
+    A compressed file that breaks off is said to.
+    """
     import codecs
 
     decoder = None
