@@ -74,8 +74,8 @@ def write_chrome(folder: Path, count: int) -> None:
                 got = size // 4 // (RANKS if name == "ReduceScatter" else 1)
                 file.write(
                     f'  {{\n    "ph": "X", "cat": "kernel", "name": "ncclDevKernel_{name}_RING_LL(ncclDevKernelArgs'
-                    f'Storage<4096ul>)", "pid": 0, "tid": 20,\n    "ts": {start:.3f}, "dur": {took:.3f},\n    "args": {{\n'
-                    f'      "External id": {number}, "queued": 0, "device": 0, "context": 1, "stream": 20, "correlation": '
+                    f'Storage<4096ul>)", "pid": 0, "tid": 20,\n    "ts": {start:.3f}, "dur": {took:.3f},\n "args": {{\n'
+                    f'      "External id": {number}, "queued": 0, "device": 0, "stream": 20, "correlation": '
                     f'{number}, "registers per thread": 96, "blocks per SM": 0.18, '
                     '"warps per SM": 2.9, "grid": [24, 1, 1], "block": [512, 1, 1], "occupancy": 0,\n'
                     f'      "Collective name": "{TORCH[name]}", "In msg nelems": {given}, "Out msg nelems": {got}, '

@@ -6,6 +6,7 @@ collective, bytes, ranks, count, microseconds.
 """
 
 import csv
+import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -43,6 +44,7 @@ _NAMES = {
     "root": "root",
     "dtype": "dtype",
 }
+_WORD = re.compile(r"[\w -]+")
 _MOST_RANKS = 1 << 20
 _NEEDED = ("collective", "bytes", "ranks", "microseconds")
 _BATCH = 50_000  # lines that are read at once
@@ -53,7 +55,8 @@ def recognized(start: bytes, name: str) -> bool:
     first = start.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
     cells = [cell.strip() for cell in first.split(",")]
     known = {_NAMES.get(plain(cell)) for cell in cells}
-    return {"collective", "bytes"} <= known or (len(cells) >= 3 and collective_of(cells[0]) is not None)
+    is_row = len(cells) >= 3 and _WORD.fullmatch(cells[0]) is not None and _size(cells[1]) is not None
+    return {"collective", "bytes"} <= known or (is_row and collective_of(cells[0]) is not None)
 
 
 Cells = tuple[str | None, int | None, int | None]
@@ -229,7 +232,7 @@ def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _K
 
 def _size(text: str) -> int | None:
     try:
-        return parse_bytes(text)
+        return 0 if text.strip() in ("", "0") else parse_bytes(text)
     except InputError:
         return None
 

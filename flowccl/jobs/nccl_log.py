@@ -121,5 +121,7 @@ def _process(line: str) -> str:
 
 
 def _name(text: str, names: tuple[str, ...]) -> str:
-    """Older versions write numbers."""
-    return names[int(text)] if text.isdecimal() and int(text) < len(names) else text.capitalize()
+    """Newer versions write names in capitals, older ones numbers."""
+    if text.isdecimal():
+        return names[int(text)] if int(text) < len(names) else text
+    return next((name for name in names if name.lower() == text.replace("_", "").lower()), text)
