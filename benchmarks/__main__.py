@@ -16,6 +16,7 @@ NAMES = {
     "taccl": "finishes and synthesis times of TACCL, compared with taccl, milp and auto",
     "reshard": "weights between layouts, compared with the lower bound and with baselines",
     "moe": "plans of mixture-of-experts alltoallv: planning time, gaps, baselines",
+    "audit": "time and memory of an audit of a million calls, in CSV, JSON lines and Chrome JSON",
     "calibration": "measured allreduces of MSCCL++ and NCCL, beside the clock, the bound and plans",
     "thesis": "fluid optima of DGX A100 clusters, compared with the tables of the thesis",
 }

@@ -121,7 +121,7 @@ def _audit(options: argparse.Namespace) -> int:
     from flowccl.jobs.audit import audit
     from flowccl.jobs.fit import fitted
     from flowccl.jobs.placing import rank_map
-    from flowccl.jobs.reading import read_in_words, read_logs, skipped_in_words
+    from flowccl.jobs.reading import notes_in_words, read_in_words, read_logs, skipped_in_words
     from flowccl.jobs.what_if import MachineComparison, changed
     from flowccl.jobs.words import describe
     from flowccl.report.audit_page import audit_html
@@ -165,6 +165,8 @@ def _audit(options: argparse.Namespace) -> int:
     print_text(f"read         {read_in_words(logs.calls)}")
     for line in skipped_in_words(logs.calls.sources):
         print_text(f"skipped      {line}")
+    for line in notes_in_words(logs.calls.sources):
+        print_text(f"note         {line}")
     if second is not None:
         print_text("\n" + MachineComparison(found, second).describe())
     if options.fit:

@@ -12,7 +12,7 @@ from flowccl.jobs.kinds import Kind, kinds_of, simultaneous, window_ns
 from flowccl.jobs.matching import MatchedCalls, matched
 from flowccl.jobs.placing import placed_group
 from flowccl.jobs.rows import AuditRow
-from flowccl.jobs.steps import Exposure, Steps, exposure, steps_of
+from flowccl.jobs.steps import Exposure, Steps, exposure, per_rank_ns, steps_of
 from flowccl.jobs.suspects import NO_SUSPICION, Suspicion, suspicion
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
@@ -40,7 +40,7 @@ class Audit:
     @property
     def communication_us(self) -> float:
         """The time per step in which a rank communicates, waiting included, on average over the ranks."""
-        return self.exposure.per_rank_ns / 1000 / self.steps.count
+        return per_rank_ns(self.calls, self.exposure, self.ranks) / 1000 / self.steps.count
 
     @property
     def step_us(self) -> float | None:

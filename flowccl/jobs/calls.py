@@ -179,6 +179,24 @@ class CallsBuilder:
         rows[:, list(_COLUMNS).index("dtype")] = self._dtypes.setdefault("", len(self._dtypes))
         self._rows.frombytes(rows.tobytes())
 
+    def left_out(self) -> int:
+        """Return how many numbers of calls are left out, in the groups in which most are there.
+
+        Some libraries number the calls of a group, others those of each collective of a group: the fewer count.
+        """
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
+        names = list(_COLUMNS)
+        number = rows[:, names.index("sequence")]
+        rows, number = rows[number >= 0], number[number >= 0]
+        found = []
+        for keys in (("group", "rank"), ("group", "rank", "collective")):
+            columns = [rows[:, names.index(key)] for key in keys]
+            streams = np.unique(np.stack((*columns, number), axis=1), axis=0)
+            _, first, count = np.unique(streams[:, :-1], axis=0, return_index=True, return_counts=True)
+            spans = streams[first + count - 1, -1] - streams[first, -1] + 1
+            found.append(int((spans - count).sum()))
+        return min(found)
+
     def done(self, *, base_ns: int = 0, rank: int = UNKNOWN, groups: Mapping[str, Group] | None = None) -> Calls:
         """Return the table of this file.
 
@@ -201,6 +219,13 @@ class CallsBuilder:
             sources=(source,),
             steps_ns=np.array(sorted(self.steps_ns), dtype=np.int64) + base_ns,
         )
+
+
+def note_gaps(table: CallsBuilder) -> None:
+    """Add a note if numbers of calls are left out between others, more than were skipped: calls were lost."""
+    missing = table.left_out() - sum(table.skipped.values())
+    if missing > 0:
+        table.notes.append(f"the numbers of {missing:,} calls between others are not in the file: it lost them")
 
 
 def concatenated(tables: Sequence[Calls]) -> Calls:

@@ -50,7 +50,7 @@ class _State:
 def read(path: Path) -> Calls:
     """Return the calls of one rank."""
     table, state = CallsBuilder(str(path), FORMAT), _State()
-    for line in lines(path, table.skipped):
+    for line in lines(path, table.skipped, table.notes):
         parts = line.rstrip("\r").split("|")
         if len(parts) < 2:
             if line.strip():
@@ -65,6 +65,9 @@ def read(path: Path) -> Calls:
     for key, count in state.queued.items():  # without lifecycle events, enqueued calls have no time
         for _ in range(count if key in state.signatures else 0):
             _add(table, state, state.signatures[key], -1, -1)
+    open_calls = sum(len(starts) for starts in state.started.values())
+    if open_calls:
+        table.notes.append(f"{open_calls:,} calls start and do not end in the file: they have no time")
     return table.done()
 
 
@@ -103,7 +106,7 @@ def _event(table: CallsBuilder, state: _State, parts: list[str]) -> None:
         _signature(table, state, number_of, parts[at + 2 :])
         return
     signature = state.signatures.get(number_of)
-    time_s = number(parts[-1].removeprefix("+"))
+    time_s = number(parts[-1][1:]) if parts[-1].startswith("+") else None
     if signature is None or what not in ("Q", "S", "E", "W") or time_s is None:
         table.skipped[f"{DAMAGED} line, or an event without its signature"] += 1
         return

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.jobs.calls import UNKNOWN, Calls, Group
 
@@ -55,7 +56,7 @@ def resolved(calls: Calls) -> tuple[Calls, list[str]]:
             found = _of_seat(seat, members.get(seat.communicator, {}), notes)
             ranks_of_seat[at] = job_rank.get(seat.process, seat.place)
         elif group.ranks is None:
-            found = by_name.get(group.name) or _assumed(group, notes)
+            found = by_name.get(group.name) or _assumed(group, calls.rank[calls.group == at], notes)
         groups.append(found)
     distinct = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     place = np.array([distinct[group] for group in groups], dtype=np.int32)
@@ -96,13 +97,18 @@ def _from_some(seat: Seat, members: dict[int, int], notes: dict[str, None]) -> G
     return Group(seat.size, tuple(range(seat.size)))
 
 
-def _assumed(group: Group, notes: dict[str, None]) -> Group:
-    """A group of which only the size is known: the first ranks."""
+def _assumed(group: Group, callers: NDArray[np.int32], notes: dict[str, None]) -> Group:
+    """A group of which only the size is known: the first ranks; of an unknown size, the ranks that call it."""
     if group.size > 1:
         if group.name:
             notes[_words(group.size)] = None
         return Group(group.size, tuple(range(group.size)))
-    return group
+    ranks = np.unique(callers[callers >= 0]).tolist()
+    if len(ranks) < 2:
+        notes["the logs do not say which ranks a group has: give the logs of all ranks"] = None
+        return group
+    notes["the logs do not say which ranks a group has: those that make calls in it are taken"] = None
+    return Group(len(ranks), tuple(ranks))
 
 
 def _words(size: int) -> str:

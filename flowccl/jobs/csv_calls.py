@@ -6,6 +6,7 @@ collective, bytes, ranks, count, microseconds.
 """
 
 import csv
+import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -43,6 +44,7 @@ _NAMES = {
     "root": "root",
     "dtype": "dtype",
 }
+_WORD = re.compile(r"[\w -]+")
 _MOST_RANKS = 1 << 20
 _NEEDED = ("collective", "bytes", "ranks", "microseconds")
 _BATCH = 50_000  # lines that are read at once
@@ -53,7 +55,8 @@ def recognized(start: bytes, name: str) -> bool:
     first = start.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
     cells = [cell.strip() for cell in first.split(",")]
     known = {_NAMES.get(plain(cell)) for cell in cells}
-    return {"collective", "bytes"} <= known or (len(cells) >= 3 and collective_of(cells[0]) is not None)
+    is_row = len(cells) >= 3 and _WORD.fullmatch(cells[0]) is not None and _size(cells[1]) is not None
+    return {"collective", "bytes"} <= known or (is_row and collective_of(cells[0]) is not None)
 
 
 Cells = tuple[str | None, int | None, int | None]
@@ -84,14 +87,15 @@ class _KnownCells:
 def read(path: Path) -> Calls:
     """Return the calls of a CSV file."""
     table, known = CallsBuilder(str(path), FORMAT), _KnownCells()
-    source = (line.replace("\0", "") for line in lines(path, table.skipped))
-    rows = _safe(csv.reader(line for line in source if line.strip() and line[0] != "#"), table)
+    rows = _safe(csv.reader(_whole_lines(path, table)), table)
     first = next(rows, None)
     if first is None:
         return table.done()
     columns = _columns(first)
     if plain(first[columns["collective"]].lstrip("\ufeff")) not in _NAMES:
         rows = chain([first], rows)
+    else:
+        _note_columns(table, first, columns)
     rows = _of_width(rows, len(first), table)
     while batch := list(islice(rows, _BATCH)):
         if not _add_batch(table, batch, columns, known):
@@ -100,13 +104,23 @@ def read(path: Path) -> Calls:
     return table.done()
 
 
+def _whole_lines(path: Path, table: CallsBuilder) -> Iterator[str]:
+    """The lines that are no comments. A cell never goes on in the next line: a quote without its end is a damage."""
+    for line in lines(path, table.skipped, table.notes):
+        if "\0" in line or ('"' in line and line.count('"') % 2):
+            table.skipped[f"{DAMAGED} line: a quote without its end, or a zero byte"] += 1
+        elif line.strip() and line[0] != "#":
+            yield line
+
+
 def _of_width(rows: Iterator[list[str]], width: int, table: CallsBuilder) -> Iterator[list[str]]:
     """The lines with as many cells as the first one; others are damaged."""
     for row in rows:
         if len(row) == width:
             yield row
         else:
-            table.skipped[f"{DAMAGED} line: {'too few' if len(row) < width else 'too many'} cells"] += 1
+            lost = max(round((len(row) - 1) / max(width - 1, 1)), 1)  # a lost line end joins lines
+            table.skipped[f"{DAMAGED} line: {'too few' if len(row) < width else 'too many'} cells"] += lost
 
 
 def _add_batch(table: CallsBuilder, rows: list[list[str]], columns: dict[str, int], known: _KnownCells) -> bool:
@@ -169,6 +183,15 @@ def _columns(first: list[str]) -> dict[str, int]:
     return {name: at for at, name in enumerate(_ORDER)}
 
 
+def _note_columns(table: CallsBuilder, first: list[str], columns: dict[str, int]) -> None:
+    """Say which columns are not used, and if there are no times."""
+    unknown = [cell.strip()[:30] for cell in first if plain(cell) not in _NAMES]
+    if unknown:
+        table.notes.append(f"unknown columns are not used: {', '.join(unknown[:5])}")
+    if "microseconds" not in columns:
+        table.notes.append("there is no column microseconds: the calls have no times")
+
+
 def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _KnownCells) -> None:
     def cell(name: str) -> str:
         at = columns.get(name, len(row))
@@ -187,15 +210,21 @@ def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _K
     if (time.strip() and duration < 0) or not 0 < repeat <= 10_000_000:
         table.skipped[f"{DAMAGED} line: the {'count' if duration >= 0 else 'microseconds'} cannot be read"] += 1
         return
+    start = nanoseconds(cell("start")) if cell("start").strip() else -1
+    rank, sequence, root = (whole(cell(name)) for name in ("rank", "sequence", "root"))
+    for name, value in (("start", start), ("rank", rank), ("sequence", sequence)):
+        if value < 0 and cell(name).strip() not in ("", "-1"):
+            table.skipped[f"{DAMAGED} line: the {name} cannot be read"] += repeat
+            return
     table.add(
         collective,
         size_bytes,
         group,
-        start_ns=nanoseconds(cell("start")) if cell("start") else -1,
+        start_ns=start,
         duration_ns=duration,
-        rank=whole(cell("rank")),
-        sequence=whole(cell("sequence")),
-        root=whole(cell("root")),
+        rank=rank,
+        sequence=sequence,
+        root=root,
         dtype=cell("dtype").strip(),
         repeat=repeat,
     )
@@ -203,7 +232,7 @@ def _add(table: CallsBuilder, row: list[str], columns: dict[str, int], known: _K
 
 def _size(text: str) -> int | None:
     try:
-        return parse_bytes(text)
+        return 0 if text.strip() in ("", "0") else parse_bytes(text)
     except InputError:
         return None
 

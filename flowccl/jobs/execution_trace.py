@@ -10,8 +10,8 @@ from typing import Any
 
 from flowccl.jobs.calls import Calls, CallsBuilder, Group
 from flowccl.jobs.names import buffer_bytes, bytes_of_type, collective_of
-from flowccl.jobs.text import JsonArray
-from flowccl.jobs.torch_names import Groups, groups_of
+from flowccl.jobs.text import DAMAGED, JsonArray
+from flowccl.jobs.torch_names import NO_CALLS, Groups, groups_of
 from flowccl.jobs.values import elements, integers, proportional, whole
 
 FORMAT = "execution trace"
@@ -35,11 +35,16 @@ def read(path: Path) -> Calls:
     operations: list[dict[str, Any]] = []
     for node in JsonArray(path, "nodes", table.skipped):
         name = node.get("name")
-        if name == _GROUPS:
-            groups |= _described(node)
+        if not isinstance(name, str):
+            table.skipped[f"{DAMAGED}: a node without a name"] += 1
+        elif name == _GROUPS:
+            described = _described(node)
+            groups |= described
+            if not described:
+                table.skipped[f"{DAMAGED}: the list of process groups"] += 1
         elif name == "record_param_comms":
             recorded.append(_kept(node))
-        elif isinstance(name, str) and name.startswith("c10d::"):
+        elif name.startswith("c10d::"):
             operations.append(_kept(node))
     for node in recorded:
         _add_recorded(table, node, groups, rank)
@@ -88,7 +93,9 @@ def _add_recorded(table: CallsBuilder, node: dict[str, Any], groups: Groups, ran
     word = str(facts.get("collective_name", ""))
     collective = collective_of(word)
     if collective is None:
-        if word not in ("", "wait", "init", "end"):
+        if "collective_name" not in facts:
+            table.skipped["the name of the collective is missing"] += 1
+        elif word not in NO_CALLS:
             table.skipped[f"unknown collective {word[:30]!r}"] += 1
         return
     element = bytes_of_type(str(facts.get("dtype", "")))

@@ -3,20 +3,17 @@
 A pickle is read by an unpickler that accepts plain containers, text and numbers only: it never runs code.
 """
 
-import gzip
-import json
 import pickle
 import re
-import zlib
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 from flowccl.errors import FileError
-from flowccl.files import read_bytes
-from flowccl.jobs.calls import Calls, CallsBuilder, Group
+from flowccl.jobs.calls import Calls, CallsBuilder, Group, note_gaps
 from flowccl.jobs.names import buffer_bytes, bytes_of_type, collective_of
-from flowccl.jobs.text import DAMAGED
+from flowccl.jobs.text import DAMAGED, JsonArray, head, whole_file
 from flowccl.jobs.values import elements, integers, number, whole
 
 FORMAT = "flight recorder"
@@ -24,8 +21,8 @@ _MAX_BYTES = 2_000_000_000
 _RANK = re.compile(r"(\d+)\D*$")
 
 
-class PlainUnpickler(pickle.Unpickler):
-    """Unpickles dictionaries, lists, tuples, text and numbers; refuses every class and function."""
+class _PlainData:
+    """Of an unpickler: dictionaries, lists, tuples, text and numbers; every class and function is refused."""
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
         """Refuse."""
@@ -34,6 +31,18 @@ class PlainUnpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> NoReturn:
         """Refuse."""
         raise pickle.UnpicklingError("a reference to outside data is not plain data")
+
+
+class PlainUnpickler(_PlainData, pickle.Unpickler):
+    """Unpickles plain data only."""
+
+
+class _KeepingUnpickler(_PlainData, pickle._Unpickler):  # type: ignore[name-defined,misc]
+    """The same in Python: slower, but what it has read before a damage can be looked at."""
+
+    def read_so_far(self) -> list[Any]:
+        """Return what was read before a damage: the values that are not yet part of another one."""
+        return [value for part in (*self.metastack, self.stack) for value in part]
 
 
 def recognized(start: bytes, name: str) -> bool:
@@ -45,9 +54,10 @@ def recognized(start: bytes, name: str) -> bool:
 def read(path: Path) -> Calls:
     """Return the calls of one rank; the rank is the number at the end of the file's name."""
     table = CallsBuilder(str(path), FORMAT)
-    dump = _dump(path)
+    start = head(path)
+    dump = _json(path, table) if start.lstrip()[:1] == b"{" else _pickle(path, table)
     entries = dump.get("entries")
-    groups = _groups(dump.get("pg_config"))
+    groups = _groups(dump.get("pg_config"), table)
     found = _RANK.search(Path(path.name).stem if path.suffix in (".pkl", ".json", ".pickle", ".gz") else path.name)
     rank = whole(dump.get("rank"), int(found[1]) if found and len(found[1]) < 8 else -1)
     for entry in entries if isinstance(entries, list) else ():
@@ -57,34 +67,62 @@ def read(path: Path) -> Calls:
             table.skipped[f"{DAMAGED} entry"] += 1
     if not isinstance(entries, list):
         table.skipped["there is no list of entries"] += 1
+    note_gaps(table)
     return table.done()
 
 
-def _dump(path: Path) -> dict[str, Any]:
-    data = read_bytes(path, _MAX_BYTES)
+def _json(path: Path, table: CallsBuilder) -> dict[str, Any]:
+    """A dump in JSON; damaged entries are counted, and the others kept."""
+    array = JsonArray(path, "entries", table.skipped)
+    entries = list(array)
+    return {**array.rest, "entries": entries}
+
+
+def _pickle(path: Path, table: CallsBuilder) -> dict[str, Any]:
+    """A pickled dump; of a damaged one, what stands before the damage."""
+    data = whole_file(path, _MAX_BYTES, table.skipped)
     try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        is_json = data.lstrip()[:1] == b"{"
-        value = json.loads(data) if is_json else PlainUnpickler(BytesIO(data)).load()
-    except pickle.UnpicklingError as error:
-        raise FileError(f"{path}: the pickle was refused: {error}") from None
-    except (ValueError, EOFError, zlib.error, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise FileError(f"{path}: cannot be read: {type(error).__name__}: {str(error)[:80]}") from None
-    except (MemoryError, OverflowError):
-        raise FileError(f"{path}: cannot be read: it asks for more memory than there is") from None
+        value = PlainUnpickler(BytesIO(data)).load()
+    except Exception as error:  # whatever a damaged pickle does to its stack
+        if "plain data" in str(error):
+            raise FileError(f"{path}: the pickle was refused: {error}") from None
+        return _recovered(path, table, data)
     if not isinstance(value, dict):
         raise FileError(f"{path}: holds a {type(value).__name__}, not the dictionary of a dump")
     return value
 
 
-def _groups(config: Any) -> dict[str, Group]:
+def _recovered(path: Path, table: CallsBuilder, data: bytes) -> dict[str, Any]:
+    """What a damaged pickle had before its damage: whole entries, and the groups."""
+    unpickler = _KeepingUnpickler(BytesIO(data))
+    with suppress(Exception):
+        unpickler.load()
+    table.skipped["the pickle breaks off or is damaged: what follows is lost"] += 1
+    dump: dict[str, Any] = {"entries": []}
+    todo = unpickler.read_so_far()
+    for value, following in zip(todo, [*todo[1:], None], strict=False):
+        if isinstance(value, dict) and "profiling_name" in value:
+            dump["entries"].append(value)
+        elif isinstance(value, dict) and isinstance(value.get("entries"), list):
+            dump |= value
+        elif isinstance(value, list) and value and isinstance(value[0], dict) and "profiling_name" in value[0]:
+            dump["entries"] += value
+        elif value == "pg_config" and isinstance(following, dict):
+            dump["pg_config"] = following
+    if not dump["entries"]:
+        raise FileError(f"{path}: cannot be read: the pickle is damaged before its first entry")
+    return dump
+
+
+def _groups(config: Any, table: CallsBuilder) -> dict[str, Group]:
     """The process groups by name; a dump of gloo does not list them."""
     found = {}
     for name, row in config.items() if isinstance(config, dict) else ():
         ranks = integers(row.get("ranks")) if isinstance(row, dict) else None
         if ranks and min(ranks) >= 0 and len(set(ranks)) == len(ranks):
             found[str(name)] = Group(len(ranks), ranks)
+        else:
+            table.skipped["the ranks of a process group cannot be read"] += 1
     return found
 
 
@@ -112,6 +150,9 @@ def _add(table: CallsBuilder, entry: dict[str, Any], groups: dict[str, Group], r
         table.skipped["a group of one rank moves nothing"] += 1
         return
     took_ms = number(entry.get("duration_ms"))
+    if took_ms is None and entry.get("duration_ms") is not None:
+        table.skipped[f"{DAMAGED} entry: the time cannot be read"] += 1
+        return
     start = entry.get("time_discovered_started_ns") or entry.get("time_created_ns")
     sizes = max(in_bytes, 0), max(out_bytes, 0)
     table.add(

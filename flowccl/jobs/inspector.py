@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flowccl.jobs.calls import Calls, CallsBuilder, Group
+from flowccl.jobs.calls import Calls, CallsBuilder, Group, note_gaps
 from flowccl.jobs.communicators import seat_name
 from flowccl.jobs.names import CODE, collective_of
 from flowccl.jobs.text import DAMAGED, lines
@@ -44,7 +44,7 @@ def read(path: Path) -> Calls:
     groups: dict[tuple[Any, ...], int] = {}
     seen: dict[tuple[str, str], Seat] = {}
     quick: list[tuple[int, ...]] = []
-    for line in lines(path, table.skipped):
+    for line in lines(path, table.skipped, table.notes):
         if not line or line.isspace() or _quickly(table, line, seen, quick):
             continue
         try:
@@ -53,7 +53,7 @@ def read(path: Path) -> Calls:
             key = (header["id"], header["rank"], header["n_ranks"], about.get("hostname"), about.get("pid"))
             group = groups.get(key)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            table.skipped[f"{DAMAGED} line"] += 1
+            table.skipped[f"{DAMAGED} line"] += max(line.count('"header"'), 1)  # a lost line end joins lines
             continue
         if group is None:
             group = groups[key] = _group(table, key)
@@ -68,6 +68,7 @@ def read(path: Path) -> Calls:
         else:
             table.skipped["a line without coll_perf"] += 1
     _flush(table, quick)
+    note_gaps(table)
     return table.done()
 
 
@@ -116,14 +117,17 @@ def _add(table: CallsBuilder, row: dict[str, Any], group: int, ranks: int) -> No
     if collective is None:
         table.skipped[f"unknown collective {str(row.get('coll'))[:30]!r}"] += 1
         return
-    size = whole(row.get("coll_msg_size_bytes"))
+    size, duration = whole(row.get("coll_msg_size_bytes")), nanoseconds(row.get("coll_exec_time_us"))
     trace = row.get("event_trace_ts")
+    if duration < 0:
+        table.skipped[f"{DAMAGED} line: the time cannot be read"] += 1
+        return
     table.add(
         collective,
         size * ranks if collective in _PER_RANK else size,
         group,
         start_ns=_start(trace) if isinstance(trace, dict) else -1,
-        duration_ns=nanoseconds(row.get("coll_exec_time_us")),
+        duration_ns=duration,
         sequence=whole(row.get("coll_sn")),
     )
 

@@ -1,5 +1,7 @@
 """Names in logs: collectives, reductions and data types as PyTorch, NCCL and others write them."""
 
+from functools import lru_cache
+
 COLLECTIVES = (
     "allreduce",
     "allgather",
@@ -47,6 +49,7 @@ _SPELLINGS = {
     "sendrecv": "send",
     "barrier": "barrier",
     "monitoredbarrier": "barrier",
+    "allreducebarrier": "barrier",
 }
 _DECORATIONS = ("coalesced", "intotensor", "single", "tensor", "base", "perf", "inplace")
 
@@ -97,6 +100,7 @@ NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "f16", "f32
 """NCCL's data types by number."""
 
 
+@lru_cache(maxsize=4096)  # logs repeat names very often
 def collective_of(text: str) -> str | None:
     """Return the collective that a log means by a name; None where it is none.
 
@@ -112,6 +116,7 @@ def collective_of(text: str) -> str | None:
     return _SPELLINGS[word]
 
 
+@lru_cache(maxsize=4096)
 def bytes_of_type(text: str) -> int | None:
     """Return the bytes of an element of a data type; None for an unknown one."""
     return BYTES_OF.get(plain(text.removeprefix("c10::")))

@@ -11,6 +11,7 @@ from flowccl.jobs.calls import Calls, CallsBuilder, Group
 from flowccl.jobs.communicators import seat_name
 from flowccl.jobs.names import NCCL_TYPES, buffer_bytes, bytes_of_type, collective_of
 from flowccl.jobs.text import DAMAGED, lines
+from flowccl.wording import counted
 
 FORMAT = "NCCL log"
 _SEAT = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+) .*?commId (0x[0-9a-f]+)")
@@ -18,7 +19,14 @@ _CALL = re.compile(
     r"(\S+?):(\d+):\d+ \[\d+\] NCCL INFO (\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) "
     r"datatype (\d+) op (\d+) root (-?\d+) comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
 )
-_CHOICE = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+_SPLIT = re.compile(
+    r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+) .*?parent (0x[0-9a-f]+) \w+Count (\d+) color (-?\d+)"
+)
+_SEAT_WORDS = ("commId", "Init COMPLETE")
+_MARK = " NCCL INFO "
+_CALL_WORDS = ("opCount", "sendbuff", "recvbuff", "datatype", "[nranks=")
+_NAMED = re.compile(r" NCCL INFO (\w+): ")
+_CHOICE = re.compile(r"NCCL INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)\b")
 _ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 _PROTOCOLS = ("LL", "LL128", "Simple")
 _PER_RANK = ("allgather", "reduce_scatter", "alltoall", "gather", "scatter")
@@ -34,21 +42,44 @@ def read(path: Path) -> Calls:
     table = CallsBuilder(str(path), FORMAT)
     seats: dict[tuple[str, str], tuple[str, int, int]] = {}  # (process, address): communicator, rank, size
     chosen: Counter[str] = Counter()
-    for line in lines(path, table.skipped):
-        if "opCount" in line or "sendbuff" in line or "datatype" in line:
+    others = 0
+    for line in lines(path, table.skipped, table.notes):
+        if "\ufffd" in line or line.count(_MARK) > 1:  # a lost line end joins lines
+            table.skipped[f"{DAMAGED} line"] += max(line.count(_MARK), 1)
+        elif _MARK not in line:
+            others += bool(line.strip()) and " NCCL " not in line
+        elif any(word in line for word in _CALL_WORDS):
             _call(table, line, seats)
-        elif "\ufffd" in line:
-            table.skipped[f"{DAMAGED} line"] += 1
-        elif "commId" in line and (found := _SEAT.search(line)):
-            seats[_process(line), found[1]] = found[4], int(found[2]), int(found[3])
-        elif "Bytes -> Algo" in line and (found := _CHOICE.search(line)):
-            chosen[f"{found[1]} {_name(found[3], _ALGORITHMS)} {_name(found[4], _PROTOCOLS)}"] += 1
+        elif any(word in line for word in _SEAT_WORDS):
+            _seat(table, line, seats)
+        elif "Bytes -> Algo" in line:
+            if found := _CHOICE.search(line):
+                chosen[f"{found[1]} {_name(found[3], _ALGORITHMS)} {_name(found[4], _PROTOCOLS)}"] += 1
+            else:
+                table.skipped[f"{DAMAGED} line of a choice"] += 1
+        elif (found := _NAMED.search(line)) and collective_of(found[1]):
+            table.skipped[f"{DAMAGED} line of a call"] += 1
     if chosen:
         words = ", ".join(f"{name} {count} times" for name, count in chosen.most_common(8))
         table.notes.append(f"NCCL chose {words}")
+    if others:
+        words = counted(others, "line is", "lines are")
+        table.notes.append(f"{words} not of NCCL: output of the job, or what is left of lost lines")
     if len(table):
         table.notes.append("NCCL's log has no times: there is no measured column")
     return table.done()
+
+
+def _seat(table: CallsBuilder, line: str, seats: dict[tuple[str, str], tuple[str, int, int]]) -> None:
+    """A new communicator: by its identifier, or by its parent and its color where it was split off."""
+    process = _process(line)
+    if found := _SEAT.search(line):
+        seats[process, found[1]] = found[4], int(found[2]), int(found[3])
+    elif found := _SPLIT.search(line):
+        parent = seats.get((process, found[4]), (found[4], 0, 0))[0]
+        seats[process, found[1]] = f"{parent}/{found[5]}/{found[6]}", int(found[2]), int(found[3])
+    else:
+        table.skipped[f"{DAMAGED} line of a communicator"] += 1
 
 
 def _call(table: CallsBuilder, line: str, seats: dict[tuple[str, str], tuple[str, int, int]]) -> None:
@@ -90,5 +121,7 @@ def _process(line: str) -> str:
 
 
 def _name(text: str, names: tuple[str, ...]) -> str:
-    """Older versions write numbers."""
-    return names[int(text)] if text.isdecimal() and int(text) < len(names) else text.capitalize()
+    """Newer versions write names in capitals, older ones numbers."""
+    if text.isdecimal():
+        return names[int(text)] if int(text) < len(names) else text
+    return next((name for name in names if name.lower() == text.replace("_", "").lower()), text)

@@ -2,21 +2,24 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError
-from flowccl.files import read_bytes
 from flowccl.jobs.calls import Calls, CallsBuilder, Group
 from flowccl.jobs.names import bytes_of_type, collective_of
-from flowccl.jobs.text import DAMAGED, lines
-from flowccl.jobs.values import nanoseconds, whole
+from flowccl.jobs.text import DAMAGED, head, lines, whole_file
+from flowccl.jobs.values import nanoseconds, number, whole
+from flowccl.wording import counted
 
 FORMAT = "nccl-tests"
 _RANK = re.compile(r"#\s+Rank\s+(\d+)")
 _NAME = re.compile(r"(\w+_perf)\b|Collective test (?:starting|concluded): (\w+)")
 _ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+)\s+(-?\d+)\s+(\S.*)")
 _MAX_BYTES = 200_000_000
+_CELLS = 4  # time, algbw, busbw and #wrong, out of place and in place
+_NUMBERS = 5  # a line with so many numbers is a row
 
 
 def recognized(start: bytes, name: str) -> bool:
@@ -32,28 +35,41 @@ def read(path: Path) -> Calls:
     if with_json is not None:
         _from_json(table, with_json)
         return table.done()
-    ranks, name, rows = 0, "", []
-    for line in lines(path, table.skipped):
-        if line.lstrip().startswith("#"):
-            if found := _RANK.match(line.lstrip()):
-                ranks = max(ranks, whole(found[1]) + 1)
-        elif found := _ROW.fullmatch(line.rstrip()):
+    ranks, name, rows, ended = set[int](), "", [], False
+    for line in lines(path, table.skipped, table.notes):
+        if found := _ROW.fullmatch(line.rstrip()):
             rows.append(found.groups())
-            continue
-        elif line.strip()[:1].isdecimal():
+        elif found := _RANK.match(line.lstrip()):
+            ranks.add(whole(found[1]))
+        elif _looks_like_row(line):
             table.skipped[f"{DAMAGED} row"] += 1
+        ended = ended or "Avg bus bandwidth" in line
         if found := _NAME.search(line):
             name = found[1] or found[2]
-    collective = collective_of(name or path.stem)
+    collective, count = collective_of(name or path.stem), max(ranks, default=-1) + 1
     if collective is None:
         table.skipped["the collective is not named: keep the lines of nccl-tests that start with #"] += len(rows)
-    elif not 1 < ranks < 1 << 20:
+    elif not 1 < count < 1 << 20:
         table.skipped["the ranks are not listed: keep the lines of nccl-tests that start with #"] += len(rows)
     else:
-        group = table.group(Group(ranks, tuple(range(ranks))))
+        group = table.group(Group(count, tuple(range(count))))
         for row in rows:
             _add_row(table, collective, group, *row)
+        _note_missing(table, count - len(ranks), ended)
     return table.done()
+
+
+def _looks_like_row(line: str) -> bool:
+    """Whether a line that is no row has as many numbers as a row: it is a damaged one."""
+    words = line.split()
+    return "nThread" not in line and sum(number(word) is not None for word in words) >= _NUMBERS
+
+
+def _note_missing(table: CallsBuilder, ranks: int, ended: bool) -> None:
+    if ranks:
+        table.notes.append(f"the list of ranks lacks {counted(ranks, 'line')}: the file lost them")
+    if not ended:
+        table.notes.append('there is no line "Avg bus bandwidth": the run was ended, or the file breaks off')
 
 
 def _add_row(
@@ -61,19 +77,20 @@ def _add_row(
 ) -> None:
     """A row: size, count, type, reduction and root, then time, algbw, busbw and #wrong out of place and in place."""
     cells = rest.split()
-    times = [nanoseconds(cell) for at, cell in enumerate(cells) if at in (0, 4)]
-    if not times or times[0] < 0 or len(size) > 18:
+    durations = [nanoseconds(cells[at]) if at < len(cells) else -1 for at in (0, 4)]
+    if len(cells) != 2 * _CELLS or len(size) > 18:
         table.skipped[f"{DAMAGED} row"] += 1
-        return
-    for duration in times:
+    for duration in durations if len(size) <= 18 else ():
         if duration >= 0:
             table.add(collective, int(size), group, duration_ns=duration, root=whole(root), dtype=kind)
+        elif len(cells) == 2 * _CELLS:
+            table.skipped[f"{DAMAGED} row: a time cannot be read"] += 1
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    data = read_bytes(path, _MAX_BYTES)
-    if data.lstrip()[:1] != b"{":
+    if head(path, 64).lstrip()[:1] != b"{":
         return None
+    data = whole_file(path, _MAX_BYTES, Counter())
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -13,12 +13,15 @@ from typing import Any
 from flowccl.jobs.calls import Calls, CallsBuilder, Group
 from flowccl.jobs.gloo_groups import groups_of_threads
 from flowccl.jobs.names import buffer_bytes, bytes_of_type, collective_of
-from flowccl.jobs.text import JsonArray
+from flowccl.jobs.text import DAMAGED, JsonArray
 from flowccl.jobs.torch_names import Groups, add_param_comms, groups_of
 from flowccl.jobs.values import elements, integers, nanoseconds, proportional, whole
 
 FORMAT = "profiler"
 _STEP = "ProfilerStep#"
+_OTHER_PHASES = frozenset("BEiICbnesTtfPNODMVvcR(),apSF")  # kinds of events of the format; calls are of kind X
+# Bytes of an element of a list of tensors: PyTorch does not write its type, but gloo's event does once it is matched.
+_ASSUMED_BYTES = 4
 # What gloo runs for an operation of c10d, where the names differ: it implements reduce_scatter by an allreduce.
 _RUN_AS = {"reduce_scatter": "allreduce"}
 
@@ -54,6 +57,7 @@ class _Run:
     start_ns: int
     duration_ns: int
     thread: int
+    dtype: str
 
 
 class _TraceCalls:
@@ -68,8 +72,11 @@ class _TraceCalls:
 
     def see(self, event: dict[str, Any], groups: Groups, rank: int) -> None:
         """Keep an event if it matters."""
-        name = event.get("name")
-        if not isinstance(name, str) or event.get("ph") not in ("X", None):
+        name, phase = event.get("name"), event.get("ph")
+        if isinstance(phase, str) and phase in _OTHER_PHASES:
+            return
+        if not isinstance(name, str) or phase not in ("X", None):
+            self.skipped[f"{DAMAGED}: an event without a name or with an unknown phase"] += 1
             return
         if name == "record_param_comms" or (name.startswith("nccl") and event.get("cat") == "kernel"):
             self._nccl(event, name, groups, rank)
@@ -83,13 +90,20 @@ class _TraceCalls:
     def _nccl(self, event: dict[str, Any], name: str, groups: Groups, rank: int) -> None:
         facts, start = event.get("args"), nanoseconds(event.get("ts"))
         if not isinstance(facts, dict) or start < 0:
-            self.skipped["damaged: an event of NCCL without arguments or time"] += 1
+            self.skipped[f"{DAMAGED}: an event of NCCL without arguments or time"] += 1
         elif name == "record_param_comms":
             add_param_comms(self.params, facts, groups, rank if rank >= 0 else whole(facts.get("Rank")), start, -1)
         elif "Collective name" in facts:
-            add_param_comms(self.kernels, facts, groups, rank, start, nanoseconds(event.get("dur")))
+            self._kernel(event, facts, groups, rank, start)
         else:
             self.skipped["a kernel of NCCL without the parameters of its call"] += 1
+
+    def _kernel(self, event: dict[str, Any], facts: dict[str, Any], groups: Groups, rank: int, start: int) -> None:
+        duration = nanoseconds(event.get("dur"))
+        if duration < 0:
+            self.skipped[f"{DAMAGED}: an event of NCCL without a duration"] += 1
+        else:
+            add_param_comms(self.kernels, facts, groups, rank, start, duration)
 
     def _gloo(self, event: dict[str, Any], name: str) -> None:
         collective = collective_of(name)
@@ -97,9 +111,11 @@ class _TraceCalls:
         dims = facts.get("Input Dims") if isinstance(facts, dict) else None
         start, duration = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if collective is None or start < 0 or duration < 0:
-            self.skipped["damaged: an event of gloo"] += 1
+            self.skipped[f"{DAMAGED}: an event of gloo"] += 1
             return
-        self.runs.append(_Run(collective, elements(dims), start, duration, whole(event.get("tid"))))
+        kinds = _list(facts.get("Input type")) if isinstance(facts, dict) else []
+        dtype = next((kind for kind in kinds if isinstance(kind, str) and bytes_of_type(kind)), "")
+        self.runs.append(_Run(collective, elements(dims), start, duration, whole(event.get("tid")), dtype))
 
     def _operation(self, event: dict[str, Any], name: str) -> None:
         collective = collective_of(name.rstrip("_"))
@@ -107,7 +123,7 @@ class _TraceCalls:
         if collective is None:
             return
         if not isinstance(facts, dict) or start < 0:
-            self.skipped["damaged: an operation of c10d"] += 1
+            self.skipped[f"{DAMAGED}: an operation of c10d"] += 1
             return
         self.operations.append(_operation_of(name, collective, facts, start))
 
@@ -115,7 +131,7 @@ class _TraceCalls:
 def _operation_of(name: str, collective: str, facts: dict[str, Any], start: int) -> _Operation:
     dims, kinds, values = (_list(facts.get(key)) for key in ("Input Dims", "Input type", "Concrete Inputs"))
     dtype = next((kind for kind in kinds if isinstance(kind, str) and bytes_of_type(kind)), "")
-    element = bytes_of_type(dtype) or 4  # of lists of tensors, PyTorch does not write the element type
+    element = bytes_of_type(dtype) or _ASSUMED_BYTES
     tensors = [elements(item) for item in dims if isinstance(item, list) and item]
     counts = [count for count in tensors if count >= 0]
     numbers = [found for value in values if (found := whole(value, -2)) != -2]
@@ -172,6 +188,8 @@ def _add_gloo(table: CallsBuilder, trace: _TraceCalls, groups: Groups, rank: int
     of_thread = groups_of_threads(threads, sizes, every)
     if len(every) > 1 and any(thread not in of_thread for thread in threads):
         table.notes.append("gloo does not tell the group of some calls: the first group of fitting size is taken")
+    if any(one.shapes and not one.dtype for one in trace.operations):
+        table.notes.append("the element type of some calls is not in the trace: 4 bytes are assumed")
     for one in trace.operations:
         group = _group(one, of_thread, every)
         if not one.shapes and one.collective != "barrier":
@@ -180,6 +198,8 @@ def _add_gloo(table: CallsBuilder, trace: _TraceCalls, groups: Groups, rank: int
             table.skipped["the process group is not described: the trace has no distributedInfo"] += 1
         elif group.size > 1:
             _add(table, one, group, rank)
+        else:
+            table.skipped["a group of one rank moves nothing"] += 1
 
 
 def _match(trace: _TraceCalls) -> None:
@@ -189,14 +209,24 @@ def _match(trace: _TraceCalls) -> None:
         waiting[run.collective, run.count].append(run)
     for one in sorted(trace.operations, key=lambda one: one.start_ns):
         name = _RUN_AS.get(one.collective, one.collective)
-        element = bytes_of_type(one.dtype) or 4
+        element = bytes_of_type(one.dtype) or _ASSUMED_BYTES
         for key in ((name, one.in_bytes // element), (name, one.out_bytes // element), (one.collective, -1)):
             queue = waiting.get(key)
             while queue and queue[0].start_ns < one.start_ns:
                 queue.popleft()
             if queue:
                 one.ran = queue.popleft()
+                _type_from_run(one, one.ran)
                 break
+
+
+def _type_from_run(one: _Operation, run: _Run) -> None:
+    """Give an operation on a list of tensors the element type that gloo's event has."""
+    element = bytes_of_type(run.dtype)
+    if not one.dtype and element is not None:
+        one.dtype = run.dtype
+        one.in_bytes = one.in_bytes // _ASSUMED_BYTES * element
+        one.out_bytes = one.out_bytes // _ASSUMED_BYTES * element
 
 
 def _group_size(one: _Operation) -> int:

@@ -54,6 +54,10 @@ READERS = tuple(
 """The readers, in the order in which they are asked whether they know a file."""
 
 
+class UnknownFormatError(FileError):
+    """A file that no reader knows."""
+
+
 @dataclass(frozen=True, eq=False)
 class Logs:
     """The calls of all files with complete groups, sentences about what was assumed, and files that failed."""
@@ -68,12 +72,17 @@ def read_logs(
 ) -> Logs:
     """Return the calls of files and of all files in folders. Raises InputError if no call could be read."""
     tables, failed = [], []
+    unknown: list[str] = []
     for path in _files(paths):
         on_file(str(path))
         try:
             tables.append(read_file(path, format))
+        except UnknownFormatError:
+            unknown.append(str(path))
         except FileError as error:
             failed.append(str(error))
+    if unknown:
+        failed.append(_unknown_in_words(unknown))
     calls, notes = resolved(concatenated(tables))
     calls, more = _one_format_per_rank(calls)
     if not len(calls):
@@ -92,8 +101,15 @@ def read_file(path: Path, format: str | None = None) -> Calls:
     start = head(path)
     reader = next((reader for reader in READERS if reader.recognized(start, path.name)), None)
     if reader is None:
-        raise FileError(f"{path}: none of the known formats: {', '.join(known.FORMAT for known in READERS)}")
+        raise UnknownFormatError(_unknown_in_words([str(path)]))
     return reader.read(path)
+
+
+def _unknown_in_words(paths: list[str]) -> str:
+    known = ", ".join(reader.FORMAT for reader in READERS)
+    if len(paths) == 1:
+        return f"{paths[0]}: none of the known formats: {known}"
+    return f"{len(paths)} files, first {paths[0]}: none of the known formats: {known}"
 
 
 def _files(paths: Iterable[str | Path]) -> list[Path]:
@@ -123,29 +139,45 @@ def _one_format_per_rank(calls: Calls) -> tuple[Calls, list[str]]:
     order = np.argsort(-with_time, kind="stable")
     keep = np.ones(len(calls), dtype=np.bool_)
     notes: list[str] = []
-    seen: set[int] = set()
+    seen: dict[int, int] = {}  # the format that is used for a rank
     for at in order.tolist():
         rows = kind == at
         again = rows & np.isin(calls.rank, list(seen)) & (calls.rank != UNKNOWN)
         if again.any():
             keep &= ~again
-            ranks = len(np.unique(calls.rank[again]))
+            ranks = np.unique(calls.rank[again]).tolist()
+            others = sorted({names[seen[rank]] for rank in ranks})
             notes.append(
-                f"{counted(int(again.sum()), 'call')} of {counted(ranks, 'rank')} in files of format {names[at]} "
-                f"not used: these ranks are also in {names[int(order[0])]} files"
+                f"{counted(int(again.sum()), 'call')} of {counted(len(ranks), 'rank')} in files of format {names[at]} "
+                f"not used: these ranks are also in files of format {', '.join(others)}"
             )
-        seen |= set(np.unique(calls.rank[rows]).tolist()) - {UNKNOWN}
+        seen = dict.fromkeys(np.unique(calls.rank[rows]).tolist(), at) | seen
+        seen.pop(UNKNOWN, None)
     return calls.take(keep), notes
 
 
 def skipped_in_words(sources: Iterable[LogSource]) -> list[str]:
-    """Return one sentence for each file from which something was skipped."""
-    found = []
+    """Return one line for each reason: how often something was skipped, and in which files."""
+    found: dict[str, list[tuple[int, str]]] = {}
     for source in sources:
-        if source.skipped:
-            reasons = "; ".join(f"{count:,} x {reason}" for reason, count in sorted(source.skipped.items()))
-            found.append(f"{source.path}: skipped {reasons}")
-    return found
+        for reason, count in source.skipped.items():
+            found.setdefault(reason, []).append((count, source.path))
+    totals = {reason: sum(count for count, _ in rows) for reason, rows in found.items()}
+    order = sorted(found, key=lambda reason: (-totals[reason], reason))
+    return [f"{totals[reason]:,} x {reason} ({_files_in_words([p for _, p in found[reason]])})" for reason in order]
+
+
+def notes_in_words(sources: Iterable[LogSource]) -> list[str]:
+    """Return what the readers say about files, each sentence once."""
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        for note in source.notes:
+            found.setdefault(note, []).append(source.path)
+    return [f"{note} ({_files_in_words(paths)})" for note, paths in found.items()]
+
+
+def _files_in_words(paths: list[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{len(paths):,} files, first {paths[0]}"
 
 
 def read_in_words(calls: Calls) -> str:

@@ -32,6 +32,8 @@ def steps_of(calls: Calls, found: MatchedCalls, given: int | None = None) -> Ste
         step = float(np.median(np.diff(marks)))
         return Steps(len(marks), step, f"{len(marks)} steps are marked in the trace")
     rows = _rows_of_one_rank(calls)
+    if not len(rows):
+        return Steps(1, span, "the calls name no ranks: the logs count as one step; give --steps")
     period = _period(_tokens(calls, rows)) or _period(_tokens(calls, rows, with_size=False))
     if period is None:
         return Steps(1, span, "no period found: the logs count as one step; give --steps")
@@ -51,7 +53,9 @@ def _span_ns(found: MatchedCalls) -> float | None:
 
 def _rows_of_one_rank(calls: Calls) -> Ints:
     """The rows of the rank with most calls, in the order of their starts."""
-    ranks, count = np.unique(calls.rank, return_counts=True)
+    ranks, count = np.unique(calls.rank[calls.rank >= 0], return_counts=True)
+    if not len(ranks):
+        return np.zeros(0, dtype=np.int64)
     rows = np.flatnonzero(calls.rank == ranks[np.argmax(count)])
     start = calls.start_ns[rows]
     return rows[np.argsort(start, kind="stable")] if (start >= 0).all() else rows
@@ -94,12 +98,20 @@ class Exposure:
 
     alone_ns: Floats
     overlapping: int
-    ranks: int
 
-    @property
-    def per_rank_ns(self) -> float:
-        """The time in which a rank communicates, on average."""
-        return float(np.nansum(self.alone_ns)) / max(self.ranks, 1)
+
+def per_rank_ns(calls: Calls, busy: Exposure, ranks: int) -> float:
+    """Return the time in which a rank of the job communicates, on average over `ranks`.
+
+    Ranks whose logs are missing count like the others of their groups; a row without a rank is one of its whole group.
+    """
+    alone, named = np.nan_to_num(busy.alone_ns), calls.rank >= 0
+    sizes = np.array([group.size for group in calls.groups], dtype=np.int64)
+    everywhere = float((alone * sizes[calls.group])[~named].sum()) if len(calls) else 0.0
+    seen = len(np.unique(calls.rank[named & np.isfinite(busy.alone_ns)]))
+    used = np.unique(calls.group[named & np.isfinite(busy.alone_ns)]).tolist()
+    members = len({rank for at in used for rank in calls.groups[at].ranks or ()})
+    return (everywhere + float(alone[named].sum()) * max(members, seen) / max(seen, 1)) / max(ranks, 1)
 
 
 def exposure(calls: Calls) -> Exposure:
@@ -118,7 +130,7 @@ def exposure(calls: Calls) -> Exposure:
             share, several = _shared(calls.start_ns[rows], calls.duration_ns[rows])
             alone[rows] = share
             overlapping += several
-    return Exposure(alone, overlapping, len(ranks))
+    return Exposure(alone, overlapping)
 
 
 def _shared(start: Ints, duration: Ints) -> tuple[Floats, int]:

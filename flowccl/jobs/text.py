@@ -1,10 +1,10 @@
 """Reading logs piece by piece: lines, and the objects of a large JSON array, also from damaged or compressed files."""
 
-import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,18 +13,21 @@ from flowccl.errors import FileError
 _PIECE = 1 << 22  # bytes that are read at once
 _LONGEST = 1 << 26  # bytes of one line or one object; longer ones are damaged
 _DECODER = json.JSONDecoder()
+_GZIP = 31  # the window of gzip files, for zlib
 DAMAGED = "damaged"
 """Why a part was skipped: it is not what the format allows."""
+PACKED_DAMAGED = "the compressed file breaks off or is damaged"
+"""Why the end of a compressed file was skipped."""
+NO_END = "the last line has no line end: the file may break off there"
+"""A note on a file of lines."""
 
 
 def opened(path: Path) -> BinaryIO:
-    """Return a file to read, decompressed if it is gzip."""
+    """Return a file to read, as it is on the disk."""
     try:
         if path.is_dir():
             raise FileError(f"{path}: is a folder, not a file")
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+        return path.open("rb")
     except FileNotFoundError:
         raise FileError(f"{path}: no such file") from None
     except OSError as error:
@@ -33,23 +36,48 @@ def opened(path: Path) -> BinaryIO:
 
 def head(path: Path, size: int = 1 << 16) -> bytes:
     """Return the first bytes of a file; as many as can be decompressed."""
+    found = b""
     with opened(path) as file:
-        return b"".join(_pieces(file, Counter(), size, size))
+        for piece in unpacked(file, Counter(), size):
+            found += piece
+            if len(found) >= size:
+                break
+    return found[:size]
+
+
+def whole_file(path: Path, most: int, skipped: Counter[str]) -> bytes:
+    """Return all bytes of a file, decompressed if it is gzip; raises FileError if there are more than `most`."""
+    found, size = [], 0
+    with opened(path) as file:
+        for piece in unpacked(file, skipped):
+            found.append(piece)
+            size += len(piece)
+            if size > most:
+                raise FileError(f"{path}: has more than {most:,} bytes")
+    return b"".join(found)
 
 
 def pieces(path: Path, skipped: Counter[str]) -> Iterator[str]:
-    """Yield the text of a file; bytes that are not UTF-8 are replaced. A file that breaks off is said to."""
+    """Yield the text of a file in pieces, none empty but the last; bytes that are not UTF-8 are replaced.
+
+    A compressed file that breaks off is said to.
+    """
     import codecs
 
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder = None
     with opened(path) as file:
-        for piece in _pieces(file, skipped):
-            yield decoder.decode(piece)
-    yield decoder.decode(b"", True)
+        for piece in unpacked(file, skipped):
+            if decoder is None:
+                wide = piece[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+                decoder = codecs.getincrementaldecoder("utf-16" if wide else "utf-8-sig")("replace")
+            if text := decoder.decode(piece):
+                yield text
+    if decoder is not None:
+        yield decoder.decode(b"", True)
 
 
-def lines(path: Path, skipped: Counter[str]) -> Iterator[str]:
-    """Yield the lines of a file without their ends."""
+def lines(path: Path, skipped: Counter[str], notes: list[str] | None = None) -> Iterator[str]:
+    """Yield the lines of a file without their ends; a note says if the last one has no end."""
     rest = ""
     for piece in pieces(path, skipped):
         found = (rest + piece).split("\n")
@@ -59,21 +87,58 @@ def lines(path: Path, skipped: Counter[str]) -> Iterator[str]:
             skipped["a line is too long"] += 1
             rest = ""
     if rest:
+        if notes is not None:
+            notes.append(NO_END)
         yield rest
 
 
-def _pieces(file: BinaryIO, skipped: Counter[str], most: int | None = None, piece: int = _PIECE) -> Iterator[bytes]:
-    left = most
-    while left is None or left > 0:
-        try:
-            data = file.read(piece)
-        except (OSError, EOFError, zlib.error, ValueError):
-            skipped["the compressed file breaks off or is damaged"] += 1
-            return
-        if not data:
-            return
-        left = None if left is None else left - len(data)
-        yield data
+def unpacked(file: BinaryIO, skipped: Counter[str], piece: int = _PIECE) -> Iterator[bytes]:
+    """Yield the bytes of a file piece by piece, decompressed if it is gzip: all of them up to a damage."""
+    try:
+        first = file.read(piece)
+        packed = first[:2] == b"\x1f\x8b"
+        source = chain((first,), iter(lambda: file.read(piece), b""))
+        yield from _gunzipped(source, skipped) if packed else (data for data in source if data)
+    except OSError as error:
+        raise FileError(f"{file.name}: cannot be read: {error.strerror or error}") from None
+
+
+def _gunzipped(source: Iterable[bytes], skipped: Counter[str]) -> Iterator[bytes]:
+    """The decompressed bytes of the members of a gzip file; what comes before a damage is not lost."""
+    decoder, inside = zlib.decompressobj(wbits=_GZIP), False
+    for data in source:
+        left = data
+        while left:
+            before, inside = decoder.copy(), True
+            try:
+                found = decoder.decompress(left, _PIECE)
+            except zlib.error:
+                yield from _up_to_damage(before, memoryview(left))
+                skipped[PACKED_DAMAGED] += 1
+                return
+            yield found
+            left = decoder.unconsumed_tail
+            if decoder.eof:
+                left, inside = decoder.unused_data.lstrip(b"\0"), False
+                decoder = zlib.decompressobj(wbits=_GZIP)
+    if inside:
+        yield decoder.flush()
+        if not decoder.eof:
+            skipped[PACKED_DAMAGED] += 1
+
+
+def _up_to_damage(decoder: "zlib._Decompress", data: memoryview) -> Iterator[bytes]:
+    """The bytes that can be decompressed before a damage, found in smaller and smaller steps."""
+    for size in (4096, 64, 1):
+        while data:
+            before = decoder.copy()
+            try:
+                found = decoder.decompress(data[:size])
+            except zlib.error:
+                decoder = before
+                break
+            yield found
+            data = data[size:]
 
 
 class JsonArray:
@@ -109,8 +174,7 @@ class JsonArray:
             if at < len(text):
                 self.skipped[f"{DAMAGED}: not a JSON object"] += 1
             if following < 0:
-                if at < len(text):
-                    self.skipped["the file breaks off"] += 1
+                self.skipped["the file breaks off"] += 1
                 return
             at = following
 
@@ -129,12 +193,14 @@ class JsonArray:
             if len(text) > _LONGEST:
                 break
         self.skipped[f"there is no list {mark}"] += 1
-        return "", 0
+        return "]", 0
 
     def _tail(self, text: str) -> None:
         text = text.strip()
         if text.startswith(","):
             self._keys("{" + text[1:])
+        elif text not in ("", "}"):
+            self.skipped[f"{DAMAGED}: facts before or behind the list {self.key}"] += 1
 
     def _keys(self, text: str) -> None:
         try:

@@ -7,6 +7,8 @@ from flowccl.jobs.names import buffer_bytes, bytes_of_type, collective_of
 from flowccl.jobs.values import integers, proportional, whole
 
 Groups = dict[str, Group]
+NO_CALLS = ("", "wait", "init", "end", "coalesced")
+"""Names in `record_param_comms` that are no calls."""
 
 
 def groups_of(config: Any, world: int = 0) -> Groups:
@@ -34,7 +36,9 @@ def add_param_comms(
     word = facts.get("Collective name")
     collective = collective_of(word) if isinstance(word, str) else None
     if collective is None:
-        if isinstance(word, str) and word not in ("", "wait", "init", "end", "coalesced"):
+        if not isinstance(word, str):
+            table.skipped["the name of the collective is missing"] += 1
+        elif word not in NO_CALLS:
             table.skipped[f"unknown collective {word[:30]!r}"] += 1
         return
     dtype = str(facts.get("dtype", ""))

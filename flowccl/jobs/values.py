@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import lru_cache
 from typing import Any
 
 _INTEGER = re.compile(r"-?\d{1,19}")
@@ -45,18 +46,24 @@ def integers(value: Any) -> tuple[int, ...] | None:
     PyTorch cuts long lists and writes "..." at their end: such a list is not complete.
     """
     if isinstance(value, str):
-        text = value.strip()
-        if not text or "..." in text:
-            return None
-        try:
-            value = json.loads(text if text.startswith("[") else f"[{text}]")
-        except (ValueError, RecursionError):
-            return None
+        return _integers_of_text(value)
     if not isinstance(value, list | tuple):
         return None
     if all(type(item) is int for item in value):
         return tuple(value)
     return None
+
+
+@lru_cache(maxsize=4096)  # logs repeat lists of ranks very often
+def _integers_of_text(text: str) -> tuple[int, ...] | None:
+    text = text.strip()
+    if not text or "..." in text:
+        return None
+    try:
+        value = json.loads(text if text.startswith("[") else f"[{text}]")
+    except (ValueError, RecursionError):
+        return None
+    return integers(value) if isinstance(value, list) else None
 
 
 def elements(dims: Any) -> int:

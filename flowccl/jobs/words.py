@@ -43,7 +43,7 @@ def headline(audit: Audit) -> str:
         first = f"The logs have {counted(len(audit.matched), 'call')} and no times."
         return f"{first} NCCL's model, plans and lower bounds below are for a call of each kind."
     spent = audit.communication_us
-    if audit.step_us:
+    if audit.step_us and spent <= audit.step_us:
         first = f"Communication takes {100 * spent / audit.step_us:.0f} % of a step of {format_us(audit.step_us)}."
     elif audit.steps.count != 1:
         first = f"Communication takes {format_us(spent)} of a step."
@@ -101,14 +101,14 @@ def cells(row: AuditRow) -> list[str]:
         _number(row.library_us),
         plan,
         _number(row.bound_us) + mark,
-        "" if row.ratio is None else f"{row.ratio:.2f}",
+        "" if row.ratio is None else f"{row.ratio:.2f}" if row.ratio < 100 else f"{row.ratio:.0f}",
         _number(row.saved_us),
         row.bottleneck,
     ]
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}" if abs(value) < 1e5 else f"{value:.0f}"
+    return "" if value is None else f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
 
 
 def _table(audit: Audit, most: int) -> list[str]:
@@ -138,6 +138,8 @@ def notes(audit: Audit) -> list[str]:
         found.append(
             f"waiting      a rank waits {format_us(audit.waiting_us)} of a step for others; not part of `measured`"
         )
+    if audit.step_us and audit.communication_us > audit.step_us:
+        found.append("steps        the calls take longer than a step: some are of another run, or have no rank")
     if audit.exposure.overlapping:
         found.append(
             f"overlap      {counted(audit.exposure.overlapping, 'call')} overlap others of the same rank: "
@@ -158,9 +160,8 @@ def notes(audit: Audit) -> list[str]:
     found += [f"no plan      {reason}" for reason in sorted(reasons)[:3]]
     waiting = sum(row.plan is None and row.bound is not None for row in every)
     if waiting:
-        found.append(
-            f"plans        not searched for {counted(waiting, 'row')} with less to gain; --searched N searches more"
-        )
+        less = " with less to gain" if any(row.plan is not None for row in every) else ""
+        found.append(f"plans        not searched for {counted(waiting, 'row')}{less}; --searched N searches more")
     if audit.suspicion.suspects:
         found.append(f"slow link    {audit.suspicion.in_words()}")
     found += [f"below bound  {words}" for words in misfits(audit)]
