@@ -148,8 +148,10 @@ _LIBRARY_ONLY = ("alltoall", "allgather_coalesced", "barrier", "gather", "reduce
 
 
 def _named(name: str, implementation: str) -> Callable[..., Any]:
+    function = getattr(GroupMethods, implementation)
+
     def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
-        return getattr(self, implementation)(name, *args, **named)
+        return function(self, name, *args, **named)
 
     return method
 
@@ -211,7 +213,7 @@ def _options(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 def _only(tensors: Any) -> Any:
-    return tensors[0] if isinstance(tensors, list | tuple) else tensors
+    return tensors[0] if isinstance(tensors, (list, tuple)) else tensors
 
 
 def _alike(parts: Sequence[Any], tensor: Any) -> bool:

@@ -1,6 +1,7 @@
 """The entry point that `import torch` calls (group torch.backends); it costs next to nothing and never raises.
 
-It registers the backend "flowccl". If FLOWCCL_CATALOG is set, the process groups of this process use the catalog.
+It registers the backend "flowccl". If FLOWCCL_CATALOG is set, the process groups of this process use the catalog. It is
+a module of its own, outside the package: every program that imports torch loads it, and with it no other module.
 """
 
 import os
