@@ -203,6 +203,31 @@ class GroupCalls:
         self._call(found, after)
         return done(result)
 
+    def run_function(
+        self, run: Callable[[int], None], row: CallCount, size_bytes: int, result: list[Any], opts: Any
+    ) -> Any:
+        """Run a function as a call of the group on the CPU; it gets the number of the call, the same on all ranks."""
+        if self.failed is not None:
+            raise self.failed
+        self.calls += 1
+        number, begun = self.calls % _CALLS_IN_FLIGHT, row.begin(size_bytes)
+        self.scheduled[row.collective] += 1
+
+        def call() -> None:
+            try:
+                with self.torch.no_grad():
+                    run(number)
+            except RuntimeError as error:
+                self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {row.words} failed: {error}")
+                raise self.failed from error
+            finally:
+                row.end(begun)
+
+        if self.thread.pending or self._may_go_on(opts):
+            return self.thread.submit(call, (), result)
+        call()
+        return done(result)
+
     def _may_go_on(self, opts: Any) -> bool:
         """Whether the program goes on while a call runs; a call without options may be anybody's."""
         return self.parts.finished is None and (opts is None or bool(getattr(opts, "asyncOp", True)))
