@@ -1,8 +1,7 @@
 """FLOWCCL_CATALOG on CUDA tensors: a job of 4 ranks on one GPU runs by plans of MSCCL++, unchanged.
 
 `python -m pytest -s tests/gpu/test_torch_job.py` prints the report, and the time between a call and the start of its
-plan.
-The catalog is made where it is missing; `python -m tests.gpu.plans torch` makes it elsewhere.
+plan (alone: `-k soon`). The catalog is made where it is missing; `python -m tests.gpu.plans torch` makes it elsewhere.
 """
 
 import importlib.util

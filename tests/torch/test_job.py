@@ -157,6 +157,14 @@ def test_a_killed_rank_ends_all_with_a_clear_line(plans: Path) -> None:
     assert all(int(seconds) <= 25 for _, seconds in lines)
 
 
+def test_groups_of_a_mesh_use_the_catalogs_of_their_sizes(plans: Path, tmp_path: Path) -> None:
+    ended = job("mesh", f"{plans}{os.pathsep}{small_catalog(tmp_path / 'two', 'full:2', collectives=('allreduce',))}")
+    assert ended.codes == [0] * RANKS
+    assert "mesh [4.0, 3.0, 10.0]" in ended.text
+    assert re.search(r"allreduce +2 +cpu +plan allreduce-plan +2 ", ended.text)
+    assert re.search(r"allreduce +4 +cpu +plan allreduce-plan +1 ", ended.text)
+
+
 def test_compiled_functions_use_plans(plans: Path) -> None:
     ended = job("compiled", plans)
     assert "compiled 13.0 by plans 1" in ended.text
