@@ -2,7 +2,8 @@
 
 One process calls a group of 8 ranks whose messages go nowhere, so only flowccl's code and torch's front end run. The
 time is measured from the call of the group's method, where flowccl takes over, to the first message that is sent, with
-the plan in the cache. `--cuda` measures the enqueueing of plans on a GPU instead (tests/gpu/torch_overhead.py).
+the plan in the cache. A case with much data finds the processor's caches cold, since its sums have run before.
+`python -m pytest -s tests/gpu/test_torch_job.py -k soon` prints the times on a GPU.
 """
 
 import sys

@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from flowccl.run.call_log import CALLS, CallCount
-from flowccl.run.group_works import CallThread
+from flowccl.run.group_works import CallThread, done
 from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
 from flowccl.run.rank_program import MOST_MESSAGES, MessageCarrier
 from flowccl.run.torch_run import Runner, import_torch, runner_of
@@ -18,7 +17,6 @@ _CALLS_IN_FLIGHT = 1 << 10  # calls of a group after which tags are used again
 _MOST_SERVICES = 4096  # remembered kinds of calls
 _TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
 _AVERAGED = ("bfloat16", "float32", "float64")  # float16 could overflow before the division
-_NO_MODE = nullcontext()
 _REDUCING = ("allreduce", "reduce_scatter")
 
 
@@ -62,12 +60,16 @@ class GroupParts:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """What serves a kind of call: a runner or a plan on GPUs, or neither of them, and where its calls are counted."""
+    """What serves a kind of call: a runner or a plan on GPUs, or neither of them, and where its calls are counted.
+
+    `size` is the bytes of the whole buffer.
+    """
 
     row: CallCount | None
     reason: str
-    device: str = "cpu"
+    size: int = 0
     runner: Runner | None = None
+    carrier: MessageCarrier | None = None
     sized: SizedPlan | None = None
 
 
@@ -95,7 +97,7 @@ class GroupCalls:
         """Take the parts of the group."""
         self.parts, self.inner = parts, parts.inner
         self.my_rank, self.my_size = int(parts.inner.rank()), int(parts.inner.size())
-        self.services: dict[tuple[str, int, str, Any, int], _Service] = {}
+        self.services: dict[tuple[str, int, Any, str, int], _Service] = {}
         self.calls = 0
         self.scheduled: Counter[str] = Counter()
         self.fallen_back: Counter[str] = Counter()
@@ -104,6 +106,7 @@ class GroupCalls:
         self.torch = import_torch()
         operations = self.torch.distributed.ReduceOp
         self.sum, self.average = operations.SUM, operations.AVG
+        self.averaged = {getattr(self.torch, name) for name in _AVERAGED}
 
     # -- the selection ------------------------------------------------------------------------------------------------
 
@@ -111,41 +114,43 @@ class GroupCalls:
         self, collective: str, whole: Any, given: Any, output: Any, opts: Any, root: int = -1
     ) -> PlannedCall | str:
         """Return the collective as a job of a plan, or the reason why the library serves it."""
-        count = whole.numel()
+        count, dtype = whole.numel(), whole.dtype
         if whole.is_sparse or not count:
             return "a sparse or an empty tensor"
-        if given.dtype != output.dtype:
+        if given is not output and given.dtype != output.dtype:
             return "input and output have different types"
-        average = False
-        if collective in _REDUCING:
-            divide = self._divides(opts)
-            if divide is None or (divide and str(whole.dtype).removeprefix("torch.") not in _AVERAGED):
+        average: bool | None = False
+        if opts is not None and collective in _REDUCING:
+            average = self._divides(opts)
+            if average is None or (average and dtype not in self.averaged):
                 return "only sums and averages of large types are planned"
-            average = divide
-        device = "cpu" if whole.is_cpu else whole.device.type
-        key = (collective, count * whole.element_size(), device, whole.dtype, root)
-        service = self.services.get(key)
-        if service is None:
-            service = self._service(*key)
-            if self.parts.fixed:
-                if len(self.services) >= _MOST_SERVICES:
-                    self.services.clear()
-                self.services[key] = service
+        key = (collective, count, dtype, "cpu" if whole.is_cpu else whole.device.type, root)
+        service = self.services.get(key) or self._remembered(key, whole.element_size())
         if service.row is None:
             return service.reason
-        return PlannedCall(service, service.row, count, given, output, average)
+        return PlannedCall(service, service.row, count, given, output, bool(average))
 
-    def _service(self, collective: str, size: int, device: str, kind: Any, root: int) -> _Service:
+    def _remembered(self, key: tuple[str, int, Any, str, int], width: int) -> _Service:
+        """Select what serves a kind of call whose elements have `width` bytes, and keep it for the next calls."""
+        collective, count, dtype, device, root = key
+        service = self._service(collective, count * width, device, str(dtype).removeprefix("torch."), root)
+        if self.parts.fixed:
+            if len(self.services) >= _MOST_SERVICES:
+                self.services.clear()
+            self.services[key] = service
+        return service
+
+    def _service(self, collective: str, size: int, device: str, dtype: str, root: int) -> _Service:
         """Select what serves a kind of call."""
-        dtype = str(kind).removeprefix("torch.")
         if collective in _REDUCING and dtype not in _TYPES:
             return _Service(None, f"sums of {dtype} are not planned")
         selected = self.parts.select(collective, size, root)
         if selected.schedule is None and selected.sized is None and not selected.any_plan:
             return _Service(None, selected.reason)
-        if device in self.parts.carriers and selected.schedule is not None:
+        carrier = self.parts.carriers.get(device)
+        if carrier is not None and selected.schedule is not None:
             row = CALLS.row(collective, self.my_size, device, f"plan {selected.plan}", True, selected.reason)
-            return _Service(row, selected.reason, device, runner=runner_of(selected.schedule))
+            return _Service(row, selected.reason, size, runner_of(selected.schedule), carrier)
         plans = self.parts.plans
         if device != "cuda" or plans is None or (selected.sized is None and not selected.any_plan):
             return _Service(None, f"{selected.plan} cannot run on {device} tensors in this group")
@@ -153,14 +158,13 @@ class GroupCalls:
         if sized is None:
             return _Service(None, f"{selected.plan} serves neither this size nor {dtype} on GPUs")
         row = CALLS.row(collective, self.my_size, device, f"plan {selected.plan}", True, selected.reason)
-        return _Service(row, selected.reason, device, sized=sized)
+        return _Service(row, selected.reason, size, sized=sized)
 
     def _divides(self, opts: Any) -> bool | None:
         """Whether a reduction is an average; None: neither sum nor average."""
-        if opts is None:
-            return False
-        op = getattr(opts, "reduceOp", None)
-        if op is None:
+        try:
+            op = opts.reduceOp
+        except AttributeError:
             return None
         return False if op == self.sum else True if op == self.average else None
 
@@ -179,59 +183,96 @@ class GroupCalls:
         """Run the jobs by their plans, or the whole call by the library if one of them has no plan."""
         found: list[PlannedCall] = []
         for job in jobs:
-            if isinstance(job, str):
+            if type(job) is str:
                 return self.by_library(name, job, args, named)
-            found.append(job)
+            found.append(job)  # type: ignore[arg-type]  # it is no str
         if not found:
             return self.by_library(name, "no tensors", args, named)
         if self.failed is not None:
             raise self.failed
         for job in found:
-            self.calls += 1
-            job.number = self.calls % _CALLS_IN_FLIGHT  # the same on all ranks
-            job.begun = job.row.begin(job.count * job.given.element_size())
-            self.scheduled[job.row.collective] += 1
+            self.calls = number = self.calls + 1
+            job.number = number % _CALLS_IN_FLIGHT  # the same on all ranks
+            row = job.row
+            job.begun = row.begin(job.service.size)
+            self.scheduled[row.collective] += 1
         if found[0].service.sized is not None:
             return self._on_gpu(found)
-        later = found[0].given.is_cpu and bool(getattr(opts, "asyncOp", True)) and self.parts.finished is None
-        return self.thread.submit(partial(self._call, found, after), result, later)
+        if self.thread.pending or (self._may_go_on(opts) and found[0].given.is_cpu):
+            return self.thread.submit(self._call, (found, after), result)
+        self._call(found, after)
+        return done(result)
+
+    def run_function(
+        self, run: Callable[[int], None], row: CallCount, size_bytes: int, result: list[Any], opts: Any
+    ) -> Any:
+        """Run a function as a call of the group on the CPU; it gets the number of the call, the same on all ranks."""
+        if self.failed is not None:
+            raise self.failed
+        self.calls += 1
+        number, begun = self.calls % _CALLS_IN_FLIGHT, row.begin(size_bytes)
+        self.scheduled[row.collective] += 1
+
+        def call() -> None:
+            try:
+                with self.torch.no_grad():
+                    run(number)
+            except RuntimeError as error:
+                self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {row.words} failed: {error}")
+                raise self.failed from error
+            finally:
+                row.end(begun)
+
+        if self.thread.pending or self._may_go_on(opts):
+            return self.thread.submit(call, (), result)
+        call()
+        return done(result)
+
+    def _may_go_on(self, opts: Any) -> bool:
+        """Whether the program goes on while a call runs; a call without options may be anybody's."""
+        return self.parts.finished is None and (opts is None or bool(getattr(opts, "asyncOp", True)))
 
     def _call(self, jobs: Sequence[PlannedCall], after: Callable[[], None] | None) -> None:
         """Run jobs one after the other; on the CPU they are complete at the end."""
         try:
-            with self._without_grad(jobs):
-                for job in jobs:
-                    self._run_one(job)
-                if after is not None:
-                    after()
+            mode = self._without_grad(jobs)
+            if mode is None:
+                self._run_all(jobs, after)
+            else:
+                with mode:
+                    self._run_all(jobs, after)
         except RuntimeError as error:
             self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {jobs[0].row.words} failed: {error}")
             raise self.failed from error
 
-    def _run_one(self, job: PlannedCall) -> None:
-        service = job.service
-        if service.runner is not None:
-            carrier, first_tag = self.parts.carriers[service.device], job.number * MOST_MESSAGES
-            service.runner.run(self.my_rank, job.count, job.given, job.output, carrier, first_tag)
-            if job.average:
-                job.output.div_(self.my_size)
-        seconds = job.row.end(job.begun)
-        if self.parts.finished is not None:
-            self.parts.finished(1e6 * seconds)
-
-    def _without_grad(self, jobs: Sequence[PlannedCall]) -> AbstractContextManager[Any]:
-        """Results are written without a gradient, as the library does; most tensors need no mode for this."""
+    def _run_all(self, jobs: Sequence[PlannedCall], after: Callable[[], None] | None) -> None:
         for job in jobs:
-            if job.output.is_inference():
+            service = job.service
+            if service.runner is not None and service.carrier is not None:
+                place = (service.carrier, job.number * MOST_MESSAGES)
+                service.runner.run(self.my_rank, job.count, job.given, job.output, *place)
+                if job.average:
+                    job.output.div_(self.my_size)
+            seconds = job.row.end(job.begun)
+            if self.parts.finished is not None:
+                self.parts.finished(1e6 * seconds)
+        if after is not None:
+            after()
+
+    def _without_grad(self, jobs: Sequence[PlannedCall]) -> AbstractContextManager[Any] | None:
+        """Results are written without a gradient, as the library does; None: most tensors need no mode for this."""
+        for job in jobs:
+            output, given = job.output, job.given
+            if output.is_inference():
                 return self.torch.inference_mode()  # type: ignore[no-any-return]
-            if job.output.requires_grad or job.given.requires_grad:
+            if output.requires_grad or (given is not output and given.requires_grad):
                 return self.torch.no_grad()  # type: ignore[no-any-return]
-        return _NO_MODE
+        return None
 
     def _on_gpu(self, jobs: Sequence[PlannedCall]) -> Any:
         plans, work = self.parts.plans, None
         for job in jobs:
-            sized, whole = job.service.sized, job.count * job.given.element_size()
+            sized, whole = job.service.sized, job.service.size
             if plans is not None and sized is not None:
                 name = str(job.given.dtype).removeprefix("torch.")
                 work = plans.run(sized, job.given, job.output, whole, name, job.average)

@@ -90,38 +90,41 @@ def plan_call(result: list[Any]) -> Any:
     return _plan_call_class()(result)
 
 
+def done(result: list[Any]) -> Any:
+    """Return the work of a call that has ended without an error."""
+    work = plan_call(result)
+    work.finish()
+    return work
+
+
 class CallThread:
-    """Runs the calls of a group one after the other: in a thread, or in the caller's if it would wait anyway."""
+    """Runs the calls of a group one after the other in a thread; `pending` calls have not ended.
+
+    A call that the program waits for anyway needs no thread if none is pending.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.waiting: SimpleQueue[tuple[Callable[[], None], Any] | None] = SimpleQueue()
+        self.waiting: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...], Any] | None] = SimpleQueue()
         self.thread: threading.Thread | None = None
         self.pending = 0
         self.guard = threading.Lock()
 
-    def submit(self, call: Callable[[], None], result: list[Any], later: bool) -> Any:
-        """Run a call and return its work; the caller goes on meanwhile if `later`, or if other calls come first."""
+    def submit(self, call: Callable[..., None], args: tuple[Any, ...], result: list[Any]) -> Any:
+        """Run call(*args) after those that were submitted before, and return its work; the caller goes on meanwhile."""
         with self.guard:
-            here = not later and not self.pending
-            if not here:
-                self.pending += 1
-        if here:
-            error = _error_of(call)
-            work = plan_call(result)
-            work.finish(error)
-            return work
+            self.pending += 1
         if self.thread is None:
             self.thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self.thread.start()
         work = plan_call(result)
-        self.waiting.put((call, work))
+        self.waiting.put((call, args, work))
         return work
 
     def _work(self) -> None:
         while (item := self.waiting.get()) is not None:
-            call, work = item
-            error = _error_of(call)
+            call, args, work = item
+            error = _error_of(call, args)
             with self.guard:
                 self.pending -= 1
             work.finish(error)
@@ -135,9 +138,9 @@ class CallThread:
                 thread.join(_END_S)
 
 
-def _error_of(call: Callable[[], None]) -> BaseException | None:
+def _error_of(call: Callable[..., None], args: tuple[Any, ...]) -> BaseException | None:
     try:
-        call()
+        call(*args)
     except BaseException as error:
         return error
     return None

@@ -18,13 +18,13 @@ from flowccl.run.torch_run import import_torch
 class GroupMethods(GroupCalls):
     """The methods that torch.distributed calls, without the base class, which requires torch."""
 
-    alltoallv: Callable[["GroupMethods", Any, Any, list[int], list[int]], Any] | None = None
-    """Serves `all_to_all_single` with split sizes: (group, output, tensor, output_splits, input_splits).
+    alltoallv: Callable[..., Any] | None = None
+    """Serves alltoalls with split sizes: (group, output, tensor, (output_splits, input_splits), opts, after).
 
     It returns a Work, or None to leave the call to the library; so does the attribute None. Split sizes count rows (of
-    dimension 0); an empty list means equal blocks. Each rank knows only its own split sizes, so the function must
-    decide alike on all ranks of the group, or all would wait for each other for ever. Assign a function to the class
-    attribute (as a `staticmethod`) to serve all groups, or to the attribute of one group.
+    dimension 0); an empty list means equal blocks. `after`, if it is given, runs at the end of the call. Each rank
+    knows only its own split sizes, so the function must decide alike on all ranks of the group, or all would wait for
+    each other for ever.
     """
 
     # -- the collectives that schedules implement ---------------------------------------------------------------------
@@ -57,7 +57,7 @@ class GroupMethods(GroupCalls):
         splits = [list(value) for value in args[:2]]
         if len(splits) != 2 or any(splits):
             if len(splits) == 2 and self.alltoallv is not None:
-                work = self.alltoallv(self, output, tensor, *splits)
+                work = self.alltoallv(self, output, tensor, tuple(splits), opts)
                 if work is not None:
                     return work
             return self.by_library(name, "split sizes may differ", (output, tensor, *args), named)
@@ -91,6 +91,22 @@ class GroupMethods(GroupCalls):
         whole = self.torch.cat([part.detach().reshape(-1) for part in parts])
         job = self.planned("reduce_scatter", whole, whole, output, opts)
         return self.run_planned([job], [output], opts, "reduce_scatter", given, named)
+
+    def alltoall(self, outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        """Like `all_to_all_single`, from and to one tensor per rank; their sizes may differ."""
+        given, opts = (outputs, inputs, *args), _options(args, named)
+        if self.alltoallv is None or not inputs or not outputs or len({t.dtype for t in (*inputs, *outputs)}) > 1:
+            return self.by_library("alltoall", "no plans are made for it", given, named)
+        splits = [part.numel() for part in outputs], [part.numel() for part in inputs]
+        whole = outputs[0].new_empty(sum(splits[0]))
+
+        def after() -> None:
+            for part, block in zip(outputs, whole.split(splits[0]), strict=True):
+                part.copy_(block.view_as(part))
+
+        flat = self.torch.cat([part.detach().reshape(-1) for part in inputs])
+        work = self.alltoallv(self, whole, flat, splits, opts, after)
+        return self.by_library("alltoall", "tensors on GPUs", given, named) if work is None else work
 
     def allreduce_coalesced(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Several allreduces in one call."""
@@ -144,12 +160,14 @@ _NAMES = {  # method: the one that implements it
     "reduce_scatter_single_coalesced": "_scatter_each",
     "reduce_scatter_tensor_coalesced": "_scatter_each",
 }
-_LIBRARY_ONLY = ("alltoall", "allgather_coalesced", "barrier", "gather", "reduce", "scatter")
+_LIBRARY_ONLY = ("allgather_coalesced", "barrier", "gather", "reduce", "scatter")
 
 
 def _named(name: str, implementation: str) -> Callable[..., Any]:
+    function = getattr(GroupMethods, implementation)
+
     def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
-        return getattr(self, implementation)(name, *args, **named)
+        return function(self, name, *args, **named)
 
     return method
 
@@ -211,7 +229,7 @@ def _options(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 def _only(tensors: Any) -> Any:
-    return tensors[0] if isinstance(tensors, list | tuple) else tensors
+    return tensors[0] if isinstance(tensors, (list, tuple)) else tensors
 
 
 def _alike(parts: Sequence[Any], tensor: Any) -> bool:

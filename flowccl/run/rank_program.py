@@ -80,14 +80,14 @@ class _RankLevel:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RankProgram:
-    """The levels of a rank on numbered slots: `taken[slot]` is the (start, length) of the input that it has at first.
+    """The levels of a rank on numbered slots: `taken[slot]` is the part of the input that it has at first.
 
     `kept` are (start in the input, start in the output, length) of parts that stay on the rank. `sizes` are the
     elements of the input and of the output; 0: the rank has none.
     """
 
     slots: int
-    taken: dict[int, tuple[int, int]]
+    taken: dict[int, slice]
     levels: tuple[_RankLevel, ...]
     placed: tuple[_Place, ...]
     kept: tuple[tuple[int, int, int], ...]
@@ -101,12 +101,13 @@ class RankProgram:
         for level in self.levels:
             carrier.begin()
             for step in level.steps:
-                if isinstance(step, _Send):
-                    value = values[step.slot]
+                if type(step) is _Send:
+                    slot = step.slot
+                    value = values[slot]
                     if value is None:
-                        value = values[step.slot] = given.narrow(0, *self.taken[step.slot])
+                        value = values[slot] = given[self.taken[slot]]
                     carrier.post_send(value, step.peer, first_tag + step.tag)
-                else:
+                elif type(step) is _Combine:
                     self._combine(step, values, given)
             for receive in level.receives:
                 value = values[receive.slot] = empty(receive.count)
@@ -116,7 +117,7 @@ class RankProgram:
 
     def _value(self, slot: int, values: list[Any], given: Any) -> Any:
         value = values[slot]
-        return given.narrow(0, *self.taken[slot]) if value is None else value
+        return given[self.taken[slot]] if value is None else value
 
     def _combine(self, step: _Combine, values: list[Any], given: Any) -> None:
         total = self._value(step.parts[0], values, given)
@@ -126,12 +127,12 @@ class RankProgram:
 
     def _finish(self, given: Any, output: Any, values: list[Any]) -> None:
         """Write the output. What comes from the input is read before, since the two may overlap."""
-        parts = [(start, given.narrow(0, here, length).clone()) for here, start, length in self.kept]
+        parts = [(start, given[here : here + length].clone()) for here, start, length in self.kept]
         for place in self.placed:
             value = self._value(place.slot, values, given)
             parts.append((place.start, value.clone() if place.from_input else value))
         for start, part in parts:
-            output.narrow(0, start, part.numel()).copy_(part)
+            output[start : start + part.numel()].copy_(part)
 
 
 def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> RankProgram:
@@ -144,7 +145,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
         return slots.setdefault((kind, a, b), len(slots))
 
     taken = {
-        slot("node", *key): (place.start, place.stop - place.start)
+        slot("node", *key): slice(int(place.start), int(place.stop))
         for key, place in layout.taken.items()
         if key[0] == rank and layout.chunk_count[key[1]]
     }

@@ -97,16 +97,18 @@ class Runner:
         program = self.prepared.get((rank, count)) or self._prepare(rank, count)
         flat = _flat(given)
         into = flat if output is given else _flat(output)
-        expected = program.sizes
-        if (expected[0] and flat.numel() != expected[0]) or (expected[1] and into.numel() != expected[1]):
-            what, size, tensor = ("output", expected[1], into)
-            if expected[0] and flat.numel() != expected[0]:
-                what, size, tensor = ("input", expected[0], flat)
-            name, total = self.schedule.demand.collective, f"{size} elements on rank {rank}"
-            raise InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
+        wanted, written = program.sizes
+        if wanted and flat.numel() != wanted:
+            raise self._wrong_size("input", wanted, rank, count, flat)
+        if written and into.numel() != written:
+            raise self._wrong_size("output", written, rank, count, into)
         program.run(flat, into, carrier, first_tag, output.new_empty)
         if into is not output and into.data_ptr() != output.data_ptr():
             output.copy_(into.view_as(output))
+
+    def _wrong_size(self, what: str, size: int, rank: int, count: int, tensor: Any) -> InputError:
+        name, total = self.schedule.demand.collective, f"{size} elements on rank {rank}"
+        return InputError(f"{name} of {count} elements: the {what} must have {total}, got {tensor.numel()}")
 
     def _prepare(self, rank: int, count: int) -> RankProgram:
         if len(self.prepared) > 100:  # the caller uses new sizes all the time

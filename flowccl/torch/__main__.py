@@ -5,8 +5,8 @@ import os
 import runpy
 import sys
 
-from flowccl.torch.autoload import autoload
 from flowccl.torch.environment import CATALOG, is_set
+from flowccl_autoload import autoload
 
 _USAGE = "usage: torchrun [options] -m flowccl.torch train.py [arguments], or -m flowccl.torch -m module [arguments]"
 

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +41,56 @@ class CallStatistics:
     sent: dict[tuple[int, int], int]
 
 
+class Messages(Protocol):
+    """What carries the messages of one process group; ranks are those of the group."""
+
+    rank: int
+    size: int
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Return the tensors of all ranks, which have equal sizes."""
+
+    def send(self, tensor: Any, peer: int, tag: int) -> Any:
+        """Send a tensor of bytes; return its work."""
+
+    def receive(self, tensor: Any, peer: int, tag: int) -> Any:
+        """Receive a tensor of bytes; return its work."""
+
+
+class DistributedMessages:
+    """Messages by the functions of torch.distributed, over any backend."""
+
+    def __init__(self, group: Any = None) -> None:
+        self._distributed, self._group = import_torch().distributed, group
+        self.rank: int = self._distributed.get_rank(group)
+        self.size: int = self._distributed.get_world_size(group)
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Return the tensors of all ranks, which have equal sizes."""
+        parts = [mine.new_empty(mine.shape) for _ in range(self.size)]
+        self._distributed.all_gather(parts, mine, group=self._group)
+        return parts
+
+    def send(self, tensor: Any, peer: int, tag: int) -> Any:
+        """Send a tensor of bytes; return its work."""
+        return self._distributed.isend(tensor, self._global(peer), self._group, tag)
+
+    def receive(self, tensor: Any, peer: int, tag: int) -> Any:
+        """Receive a tensor of bytes; return its work."""
+        return self._distributed.irecv(tensor, self._global(peer), self._group, tag)
+
+    def _global(self, rank: int) -> int:
+        return rank if self._group is None else int(self._distributed.get_global_rank(self._group, rank))
+
+
 class PlannedAllToAll:
     """Alltoall with split sizes in a process group whose rank r is GPU r of a machine."""
 
-    def __init__(self, topology: Topology, group: Any = None, *, runtime: str = "ideal") -> None:
-        torch = import_torch()
-        self._distributed, self._group = torch.distributed, group
-        self.rank = torch.distributed.get_rank(group)
-        self.size = torch.distributed.get_world_size(group)
+    def __init__(
+        self, topology: Topology, group: Any = None, *, runtime: str = "ideal", messages: Messages | None = None
+    ) -> None:
+        self._messages = DistributedMessages(group) if messages is None else messages
+        self.rank, self.size = self._messages.rank, self._messages.size
         if topology.num_gpus != self.size:
             raise InputError(f"the group has {self.size} ranks, the machine {topology.name} {topology.num_gpus} gpus")
         self._planner = Planner(topology, runtime=runtime)
@@ -119,9 +161,7 @@ class PlannedAllToAll:
         state = f"{self._identity} {dtype} {'' if self.plan is None else _plan_hash(self.plan)}"
         mark = int.from_bytes(hashlib.sha256(state.encode()).digest()[:7], "big")
         mine = torch.tensor([mark, *given.tolist(), *wanted.tolist()], dtype=torch.int64, device=device)
-        parts = [torch.empty_like(mine) for _ in range(self.size)]
-        self._distributed.all_gather(parts, mine, group=self._group)
-        rows = torch.stack(parts).cpu().numpy()
+        rows = torch.stack(self._messages.gather(mine)).cpu().numpy()
         other = np.flatnonzero(rows[:, 0] != rows[0, 0])
         if len(other):
             raise InputError(
@@ -168,14 +208,10 @@ class PlannedAllToAll:
                     buffer = views[0] if len(views) == 1 else import_torch().cat(views)
                     peer = int(table.destination[part[0]])
                     sent[stage, peer] = sent.get((stage, peer), 0) + total
-                    works.append(
-                        (peer, self._distributed.isend(buffer, self._peer(peer), self._group, message), buffer)
-                    )
+                    works.append((peer, self._messages.send(buffer, peer, message), buffer))
                 else:
                     buffer, peer = output.new_empty(total), int(table.source[part[0]])
-                    works.append(
-                        (peer, self._distributed.irecv(buffer, self._peer(peer), self._group, message), buffer)
-                    )
+                    works.append((peer, self._messages.receive(buffer, peer, message), buffer))
                     arrivals.append((buffer, pieces))
             self._wait(stage, works)
             for buffer, pieces in arrivals:
@@ -189,10 +225,6 @@ class PlannedAllToAll:
                     else:
                         relayed[block, offset] = data
         return sent
-
-    def _peer(self, rank: int) -> int:
-        """The global rank of a rank of the group."""
-        return rank if self._group is None else int(self._distributed.get_global_rank(self._group, rank))
 
     def _wait(self, stage: int, works: list[tuple[int, Any, Any]]) -> None:
         for peer, work, _ in works:

@@ -1,39 +1,14 @@
-"""The entry point that `import torch` calls (group torch.backends); it costs next to nothing and never raises.
-
-It registers the backend "flowccl". If FLOWCCL_CATALOG is set, the process groups of this process use the catalog.
-"""
-
-import os
-from typing import Any
+"""The entry point of installations made before there was `flowccl_autoload`: `import torch` must not fail with them."""
 
 
 def autoload() -> None:
-    """Make flowccl known to torch; anything that fails is one line, and torch goes on without flowccl."""
+    """Do what `flowccl_autoload` does, or say in one line that flowccl must be installed again."""
     try:
-        import torch.distributed as dist
+        from flowccl_autoload import autoload as load
+    except ModuleNotFoundError:
+        import logging
 
-        if not dist.is_available():
-            return
-        if "FLOWCCL" not in dist.Backend._plugins:
-            dist.Backend.register_backend("flowccl", _library, devices=["cpu", "cuda"])
-        if os.environ.get("FLOWCCL_CATALOG"):
-            from flowccl.torch.install import install
-
-            install()
-    except Exception as error:
-        _warn(f"not used: {type(error).__name__}: {error}")
-
-
-def _warn(text: str) -> None:
-    import logging
-
-    logging.getLogger("flowccl.torch").warning("flowccl: %s", text)
-
-
-def _library(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    """Return the group of the backend "flowccl": the usual libraries, which a catalog then serves, if one is given."""
-    from flowccl.run.group_backends import library_group, usual_backends
-
-    if not os.environ.get("FLOWCCL_CATALOG") and rank == 0:
-        _warn("FLOWCCL_CATALOG is not set; the library serves all calls")
-    return library_group(store, rank, size, timeout, usual_backends(store, rank, size))
+        text = "flowccl: not used: the installation is older than flowccl's sources; install flowccl again"
+        logging.getLogger("flowccl.torch").warning(text)
+        return
+    load()

@@ -10,7 +10,8 @@ from flowccl.catalog.run_time import CatalogVersion
 from flowccl.errors import InputError
 from flowccl.run.group_calls import Selected
 from flowccl.run.mscclpp.tensors import SizedPlan
-from flowccl.topology.files import read_machine
+from flowccl.topology.files import load_topology, read_machine
+from flowccl.topology.topology import Topology
 from flowccl.torch.environment import ANY_MACHINE, MACHINE, Settings
 
 
@@ -26,6 +27,11 @@ class JobCatalog:
     def ranks(self) -> int:
         """The ranks of the catalog's machine."""
         return self.version.selector.catalog.machine.ranks
+
+    @property
+    def topology(self) -> Topology:
+        """The catalog's machine."""
+        return load_topology(self.folder / self.version.selector.catalog.machine.file)
 
     @property
     def ranks_per_host(self) -> int:

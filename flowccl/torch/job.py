@@ -9,7 +9,7 @@ from typing import Any
 
 from flowccl.errors import FlowcclError
 from flowccl.run.call_log import CALLS
-from flowccl.run.group_backends import gloo_carrier, plan_group
+from flowccl.run.group_backends import GlooCarrier, gloo_carrier, plan_group
 from flowccl.run.group_calls import GroupParts
 from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.runtime import find_provider
@@ -20,6 +20,7 @@ from flowccl.run.torch_run import import_torch
 from flowccl.torch.agreement import agree, new_keys
 from flowccl.torch.catalogs import JobCatalog, JobCatalogs, select
 from flowccl.torch.environment import CATALOG, Settings
+from flowccl.torch.group_alltoall import GroupAllToAll, obstacle
 from flowccl.torch.reporting import report
 
 log = logging.getLogger("flowccl.torch")
@@ -57,7 +58,23 @@ class TorchJob:
                 parts = GroupParts(group, partial(select, (), verdict.reason))
         elif not ranks:
             self._say(group, f"the default group uses the library: {reason}")
-        return group_class()(parts)
+        made = group_class()(parts)
+        if parts.carriers:
+            made.alltoallv = self._alltoallv(group, fitting[0], parts, dist.PrefixStore("alltoallv", place))
+        return made
+
+    def _alltoallv(self, group: Any, catalog: JobCatalog, parts: GroupParts, store: Any) -> Any:
+        """Return what serves alltoalls with split sizes, or None: the library, on all ranks."""
+        carrier, rank, size = parts.carriers.get("cpu"), int(group.rank()), int(group.size())
+        if not isinstance(carrier, GlooCarrier):
+            return None
+        topology = catalog.topology
+        verdict = agree(store, rank, size, "planned", obstacle(topology))
+        if verdict.value is not None:
+            return GroupAllToAll(topology, carrier, rank, size)
+        if verdict.mine:
+            CALLS.note(f"alltoalls with split sizes use the library: {verdict.reason}", logging.INFO)
+        return None
 
     def _start(self, group: Any, store: Any) -> None:
         """Read the catalogs and agree on them with all ranks, when the default group is made."""

@@ -1,12 +1,13 @@
 """The plans of the GPU tests: synthesized and exported where they are missing.
 
-`python -m tests.gpu.plans` makes all of them, for a machine with a GPU that has only numpy. FLOWCCL_TEST_PLANS names
-the folder; the default is build/gpu-plans.
+`python -m tests.gpu.plans` makes all of them, for a machine with a GPU that has only numpy; with the argument `torch`,
+only those of the tests with PyTorch. FLOWCCL_TEST_PLANS names the folder; the default is build/gpu-plans.
 """
 
 import itertools
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,13 +80,39 @@ SANITIZED = (
     GpuCase("full:2", "allreduce", "64KiB", "in", "float32", "LL"),  # packets
 )
 TWO_HOPS = GpuCase("ring:4", "broadcast", "16MiB", "out", "float32", chunks=1)
+PYTORCH = (
+    GpuCase("full:4", "allreduce", "1MiB", "in", "float32"),
+    GpuCase("full:4", "allreduce", "64KiB", "in", "float32", "LL"),
+)
 OTHERS = (
     TWO_HOPS,  # for a missing wait
     GpuCase("dgx1", "allgather", "1MiB", "out", "float32"),  # for broken plans
-    GpuCase("full:4", "allreduce", "1MiB", "in", "float32"),  # for PyTorch
-    GpuCase("full:4", "allreduce", "64KiB", "in", "float32", "LL"),  # for PyTorch
+    *PYTORCH,
     *SANITIZED,
 )
+
+
+def torch_catalog() -> Path:
+    """A catalog of 4 ranks for PyTorch jobs; built first if it is missing."""
+    folder = FOLDER / "torch-catalog"
+    if not (folder / "catalog.json").exists():
+        from flowccl.catalog.build import BuildOptions, build_catalog
+        from flowccl.catalog.engine import TaskEngine
+        from flowccl.runtimes.profiles import PROFILES
+        from flowccl.topology.machines import machine
+
+        options = BuildOptions(
+            collectives=("allreduce", "allgather", "reduce_scatter"),
+            low_bytes=1_024,
+            high_bytes=4 << 20,
+            runtime=PROFILES["mscclpp"],
+            inplace=True,
+            steps=2,
+            sms=32,
+            most=2,
+        )
+        build_catalog(machine("full:4"), folder, options, TaskEngine(jobs=1))
+    return folder
 
 
 def study() -> list[Path]:
@@ -123,6 +150,9 @@ def packets() -> list[GpuCase]:
 
 
 if __name__ == "__main__":
-    for case in (*covering(), *packets(), *OTHERS):
+    only_torch = sys.argv[1:] == ["torch"]
+    for case in PYTORCH if only_torch else (*covering(), *packets(), *OTHERS):
         print(case.plan(), flush=True)
-    study()
+    print(torch_catalog(), flush=True)
+    if not only_torch:
+        study()

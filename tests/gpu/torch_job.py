@@ -1,7 +1,8 @@
-"""One rank of a job that knows nothing about flowccl, on a GPU that all ranks share: `-m tests.gpu.torch_job OUT`.
+"""One rank of a job that knows nothing about flowccl, on a GPU that all ranks share: `-m tests.gpu.torch_job KIND OUT`.
 
-The backend is gloo, since NCCL refuses ranks that share a GPU. DDP, FSDP2 and tensor parallelism train for 20 steps;
-then the overhead of calls is measured. Rank 0 writes the losses, the report and the times to OUT.
+The backend is gloo, since NCCL refuses ranks that share a GPU. KIND `train`: DDP, FSDP2 and tensor parallelism train
+for 20 steps. KIND `overhead`: the time between calls and the start of their plans, by a look at the group. Rank 0
+writes the losses or times and the report to OUT.
 """
 
 import json
@@ -17,6 +18,7 @@ import torch.distributed as dist
 
 STEPS = 20
 CALLS = 200
+WARM = 10
 
 
 def model() -> Any:
@@ -53,30 +55,60 @@ def networks() -> dict[str, Any]:
     }
 
 
-def enqueueing(count: int) -> float:
-    """The median time of an asynchronous allreduce on the host until it has been enqueued, in microseconds."""
-    tensor = torch.zeros(count, device="cuda")
-    times = []
-    for _ in range(CALLS):
+def overhead(collective: str, size: int) -> dict[str, float]:
+    """Median times on the host in microseconds: from a call to the start of its plan, and of the whole call.
+
+    The time to the start is that of torch's front end and of flowccl's own code, with the copy of the tensor to the
+    prepared buffer, which is enqueued; everything is in the caches.
+    """
+    whole = torch.zeros(size // 4, device="cuda")
+    part = torch.zeros(size // 4 // dist.get_world_size(), device="cuda")
+    call = {
+        "allreduce": lambda: dist.all_reduce(whole, async_op=True),
+        "allgather": lambda: dist.all_gather_into_tensor(whole, part, async_op=True),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, async_op=True),
+    }[collective]
+    runtime: Any = dist.group.WORLD.parts.plans.runtime
+    execute, started = runtime.execute, []
+
+    def noted(*args: Any) -> None:
+        started.append(perf_counter())
+        execute(*args)
+
+    runtime.execute = noted
+    begun, ended = [], []
+    for _ in range(WARM + CALLS):
         torch.cuda.synchronize()
         dist.barrier()
-        begun = perf_counter()
-        work = dist.all_reduce(tensor, async_op=True)
-        times.append(1e6 * (perf_counter() - begun))
+        begun.append(perf_counter())
+        work = call()
+        ended.append(perf_counter())
         work.wait()
-    return median(times)
+    del runtime.execute
+    starts = [1e6 * (b - a) for a, b in zip(begun, started[-len(begun) :], strict=True)]
+    calls = [1e6 * (b - a) for a, b in zip(begun, ended, strict=True)]
+    return {"start": median(starts[WARM:]), "call": median(calls[WARM:])}
 
 
-def main(out: Path) -> None:
-    torch.cuda.set_device(0)
-    dist.init_process_group("gloo")
+def training() -> dict[str, Any]:
+    """The losses of each network, or the error of what gloo cannot do on GPUs."""
     found: dict[str, Any] = {}
     for name, net in networks().items():
         try:
             found[name] = train(net)
-        except RuntimeError as error:  # what gloo cannot do on GPUs, it cannot do here either
+        except RuntimeError as error:
             found[name] = str(error)
-    found["enqueue_us"] = {4 * count: enqueueing(count) for count in (16_384, 262_144)}
+    return found
+
+
+def main(kind: str, out: Path) -> None:
+    torch.cuda.set_device(0)
+    dist.init_process_group("gloo")
+    if kind == "train":
+        found = training()
+    else:
+        sizes = [(name, size) for name in ("allreduce", "allgather", "reduce_scatter") for size in (65_536, 1 << 20)]
+        found = {"overhead": {f"{name} of {size:,} B": overhead(name, size) for name, size in sizes}}
     if dist.get_rank() == 0:
         found["report"] = ""
         if os.environ.get("FLOWCCL_CATALOG"):
@@ -91,4 +123,4 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -90,6 +90,21 @@ def compiled() -> None:
     dist.destroy_process_group()
 
 
+def mesh() -> None:
+    """A mesh of two rows and two columns: reduce along both dimensions and over all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo")
+    made = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    sums = [reduced(made.get_group("rows")), reduced(made.get_group("columns")), reduced()]
+    if dist.get_rank() == 0:
+        import flowccl.torch
+
+        print("mesh", sums)
+        print(flowccl.torch.report())
+    dist.destroy_process_group()
+
+
 def parallel() -> None:
     """DDP, FSDP2 and tensor parallelism on sub-groups of a mesh, five steps each; print the losses."""
     from torch.distributed.device_mesh import init_device_mesh

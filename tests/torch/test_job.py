@@ -1,6 +1,7 @@
 """FLOWCCL_CATALOG in real processes whose program knows nothing about flowccl."""
 
 import importlib.util
+import os
 import re
 import shutil
 import stat
@@ -66,28 +67,55 @@ def test_a_second_init_a_fork_and_a_crossed_order(plans: Path) -> None:
     assert ended.text.count("crossed 4.0") == RANKS
 
 
-def damaged(plans: Path, folder: Path) -> Path:
-    copied = shutil.copytree(plans, folder / "damaged")
-    (copied / "allreduce-plan.json").write_text("{}")
+def changed(plans: Path, folder: Path, text: str | None) -> Path:
+    """A copy of a catalog in which the file of one schedule has another text, or is missing."""
+    copied = shutil.copytree(plans, folder)
+    if text is None:
+        (copied / "allreduce-plan.json").unlink()
+    else:
+        (copied / "allreduce-plan.json").write_text(text)
     return copied
 
 
 def test_a_catalog_that_cannot_be_used_is_one_line_and_the_library_serves(plans: Path, tmp_path: Path) -> None:
+    unreadable = shutil.copytree(plans, tmp_path / "unreadable")
+    (unreadable / "catalog.json").write_text('{"format": ')
     cases = {
-        str(damaged(plans, tmp_path)): "was changed after the build",
+        str(changed(plans, tmp_path / "damaged", "{}")): "was changed after the build",
+        str(changed(plans, tmp_path / "without-plan", None)): "allreduce-plan.json: no such file",
+        str(unreadable): "catalog.json",
         str(tmp_path / "missing"): "catalog.json: no such file",
         str(small_catalog(tmp_path / "other", "full:8")): "the catalog is for 8 ranks, the group has 4",
     }
     for catalog, reason in cases.items():
         ended = job("simple", catalog, BACKEND="gloo")
         assert ended.codes == [0] * RANKS
-        assert "sum 10.0" in ended.text
+        assert "sum 10.0 backend gloo" in ended.text
         assert len(said(ended)) == 1
         assert reason in said(ended)[0]
 
 
+def test_the_backend_by_its_name_without_the_variable_is_one_line_and_the_library_serves() -> None:
+    ended = job("simple", "", BACKEND="flowccl")
+    assert ended.codes == [0] * RANKS
+    assert "sum 10.0" in ended.text
+    assert said(ended) == ["flowccl: FLOWCCL_CATALOG is not set; the library serves all calls"]
+
+
+def test_calls_without_a_plan_are_named_and_the_library_serves(tmp_path: Path) -> None:
+    gathers = small_catalog(tmp_path / "gathers", "full:4", collectives=("allgather",))
+    ended = job("simple", gathers, BACKEND="gloo", FLOWCCL_LOG="info")
+    assert ended.codes == [0] * RANKS
+    assert "sum 10.0 backend gloo" in ended.text
+    reason = "the catalog has no rule for allreduce; it has allgather"
+    assert [line for line in said(ended) if reason in line] == [
+        f"flowccl: allreduce on 4 ranks (cpu): library gloo ({reason})"
+    ]
+
+
 def test_another_machine_is_refused(plans: Path) -> None:
     ended = job("simple", plans, BACKEND="gloo", FLOWCCL_MACHINE="ring:4")
+    assert (ended.codes, len(said(ended))) == ([0] * RANKS, 1)
     assert "is for the machine full:4, which is not FLOWCCL_MACHINE=ring:4" in said(ended)[0]
     ended = job("simple", plans, BACKEND="gloo", LOCAL_WORLD_SIZE="2")
     assert "the catalog is for 4 ranks per host, the group has 2" in said(ended)[0]
@@ -115,7 +143,9 @@ def test_a_read_only_folder_serves(plans: Path, tmp_path: Path) -> None:
         path.chmod(stat.S_IREAD | (stat.S_IEXEC if path.is_dir() else 0))
     ended = job("simple", copied, BACKEND="gloo", FLOWCCL_LOG="info")
     copied.chmod(stat.S_IRWXU)
+    assert ended.codes == [0] * RANKS
     assert BY_PLAN in ended.text
+    assert sorted(path.name for path in copied.iterdir()) == sorted(path.name for path in plans.iterdir())
 
 
 def test_a_killed_rank_ends_all_with_a_clear_line(plans: Path) -> None:
@@ -125,6 +155,14 @@ def test_a_killed_rank_ends_all_with_a_clear_line(plans: Path) -> None:
     lines = re.findall(r"rank (\d) ended after (\d+) s: flowccl: rank \d: allreduce on 4 ranks .* failed: ", ended.text)
     assert sorted(rank for rank, _ in lines) == ["0", "2", "3"]
     assert all(int(seconds) <= 25 for _, seconds in lines)
+
+
+def test_groups_of_a_mesh_use_the_catalogs_of_their_sizes(plans: Path, tmp_path: Path) -> None:
+    ended = job("mesh", f"{plans}{os.pathsep}{small_catalog(tmp_path / 'two', 'full:2', collectives=('allreduce',))}")
+    assert ended.codes == [0] * RANKS
+    assert "mesh [4.0, 3.0, 10.0]" in ended.text
+    assert re.search(r"allreduce +2 +cpu +plan allreduce-plan +2 ", ended.text)
+    assert re.search(r"allreduce +4 +cpu +plan allreduce-plan +1 ", ended.text)
 
 
 def test_compiled_functions_use_plans(plans: Path) -> None:
@@ -144,12 +182,15 @@ def test_ddp_fsdp2_and_tensor_parallelism_have_the_losses_of_the_library(plans: 
 
 
 def test_random_sequences_of_calls_have_equal_results(plans: Path, tmp_path: Path) -> None:
+    """FLOWCCL_SEQUENCES sequences, by default 100."""
+    sequences = int(os.environ.get("FLOWCCL_SEQUENCES", "100"))
     for name, catalog in (("ours", str(plans)), ("theirs", "")):
-        words = ["-m", "tests.torch.random_calls", "0", "100", str(tmp_path / name)]
-        assert launch(words, RANKS, FLOWCCL_CATALOG=catalog).codes == [0] * RANKS
+        words = ["-m", "tests.torch.random_calls", "0", str(sequences), str(tmp_path / name)]
+        patience = max(300, 2 * sequences)
+        assert launch(words, RANKS, timeout=patience, FLOWCCL_CATALOG=catalog).codes == [0] * RANKS
     for rank in range(RANKS):
         mine = (tmp_path / f"ours.{rank}").read_text()
-        assert len(mine.splitlines()) == 100
+        assert len(mine.splitlines()) == sequences
         assert mine == (tmp_path / f"theirs.{rank}").read_text()
 
 
