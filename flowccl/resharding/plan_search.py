@@ -118,11 +118,12 @@ class PlanSearch:
 
     def _baselines(self) -> Iterator[Schedule]:
         """Yield the improvements of the baselines that move nothing but the demand."""
-        for shape in ("direct", "ring"):
+        for shape in ("direct", "ring", "tree"):
             one = baseline_round(self.topology, self.sets, self.classes, shape)
             for rounds in round_counts(self.classes) if one is not None else ():
                 assert one is not None
-                yield from (schedule for schedule in self._schedules(one, rounds) if self._is_better(schedule))
+                found = self._schedules(one, rounds, np.random.default_rng(0))  # the same as those of `baseline_us`
+                yield from (schedule for schedule in found if self._is_better(schedule))
 
     def _balanced_rounds(self) -> list[RoundTrees]:
         """Rounds with ever more pieces, the best balanced first, until the busiest link is close to the bound."""
@@ -144,9 +145,11 @@ class PlanSearch:
     def _deliveries(self, count: int) -> float:
         return sum(max(one.bytes * count / self.largest, 1) * len(one.missing) for one in self.classes)
 
-    def _schedules(self, one: RoundTrees, repeats: int) -> Iterator[Schedule]:
+    def _schedules(
+        self, one: RoundTrees, repeats: int, random: np.random.Generator | None = None
+    ) -> Iterator[Schedule]:
         pieces, on_trees = repeated(self.topology, self.sets, self.classes, one, repeats, self.found.target.bytes)
-        for schedule in schedules(self.topology, on_trees, pieces, self.random):
+        for schedule in schedules(self.topology, on_trees, pieces, random or self.random):
             if schedule is not None:
                 self.current = FoundSchedule(schedule, pieces, on_trees, one)
                 known = self.by_round.get(id(one))

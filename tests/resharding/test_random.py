@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from flowccl import machine, verify
 from flowccl.errors import DemandError
+from flowccl.resharding.baselines import baseline_us
 from flowccl.resharding.layout import Layout, Mesh, Placement, TensorLayout, TensorRange
 from flowccl.resharding.plan_search import ReshardParams
 from flowccl.resharding.planning import reshard
@@ -45,6 +46,7 @@ def plan_and_run(pair, name, slices):
     result = reshard(machine(name), source, target, time_limit_s=0.2, params=QUICK)
     assert verify(result.result.schedule) == []
     assert result.result.schedule.finish_ps >= result.result.bound.ps
+    assert result.finish_us <= min(us for us in baseline_us(machine(name), found).values() if us is not None)
     plan = replace(result.plan, slices=slices)
     wrong, total = check_on_numpy(plan)
     assert (wrong, total > 0) == (0, True)
