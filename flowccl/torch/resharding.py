@@ -22,6 +22,7 @@ from flowccl.run.torch_run import import_torch
 from flowccl.wording import counted
 
 State = Mapping[str, Any]
+_NOT_CARRIED = {"gloo": "cuda", "nccl": "cpu"}  # the kind of tensors that a backend does not send
 
 
 def layout(state: State, group: Any = None, name: str = "") -> Layout:
@@ -66,6 +67,8 @@ def reshard(source: State, target: State, plan: ReshardPlan, group: Any = None) 
     except Exception as error:  # all ranks must hear of it: the others would wait for this one
         problem = str(error) or type(error).__name__
     kind = _agree(dist, group, problem, _key(plan), _kind(have, want))
+    if (backend := str(dist.get_backend(group))) in _NOT_CARRIED and _NOT_CARRIED[backend] == kind:
+        raise InputError(f"{backend} sends no tensors on {kind}; use a group with gloo for cpu, and NCCL for cuda")
     run_rank(plan, have, want, group, kind)
 
 
