@@ -20,6 +20,7 @@ from tests.resharding.random_layouts import layout_pairs
 
 MACHINES = ("dgx1", "ring:8", "ndv2:1", "mesh:2x4", "star:8", "dgx_h100:1")
 QUICK = ReshardParams(min_piece_bytes=7, most_deliveries=300, per_round=(1, 2), depth_weights=(0.3,))
+GAP = 0.01
 SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
@@ -43,17 +44,19 @@ def plan_and_run(pair, name, slices):
         with pytest.raises(DemandError, match="every rank already has what it wants; no plan is needed"):
             reshard(machine(name), source, target)
         return
-    result = reshard(machine(name), source, target, time_limit_s=0.2, params=QUICK)
+    result = reshard(machine(name), source, target, gap=GAP, time_limit_s=0.2, params=QUICK)
     assert verify(result.result.schedule) == []
     assert result.result.schedule.finish_ps >= result.result.bound.ps
-    assert result.finish_us <= min(us for us in baseline_us(machine(name), found).values() if us is not None)
+    for baseline, us in baseline_us(machine(name), found).items():
+        within = 0 if baseline in ("direct", "ring") else GAP  # the search tries these two first
+        assert us is None or result.finish_us <= us * (1 + within), baseline
     plan = replace(result.plan, slices=slices)
     wrong, total = check_on_numpy(plan)
     assert (wrong, total > 0) == (0, True)
     check_like_gather_and_scatter(plan)
 
 
-@settings(max_examples=5, derandomize=True, **SETTINGS)
+@settings(max_examples=3, derandomize=True, **SETTINGS)
 @given(layout_pairs(), st.sampled_from(MACHINES), st.sampled_from([1, 2, 5]))
 def test_random_layouts_arrive_byte_by_byte(pair, name, slices):
     plan_and_run(pair, name, slices)
