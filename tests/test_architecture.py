@@ -52,7 +52,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "result": CHECKS | {"lowered"},
     "memory": DEMAND,
     "synthesis": METHODS | {"memory", "adapters", "auto", "choice", "loading", "lowered", "result", "runtimes"},
-    "resharding": METHODS | {"adapters", "result"},
+    "resharding": METHODS | {"adapters", "result", "runtimes", "synthesis"},
     "moe": CHECKS | {"compiled", "result", "runtimes"},
     "compact": METHODS | {"compilation"},
     "tenants": CHECKS | {"result", "synthesis"},

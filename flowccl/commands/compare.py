@@ -20,7 +20,8 @@ def add(commands: Commands) -> None:
         usage="flowccl compare MACHINE COLLECTIVE [options]",
         description=(
             "Synthesize a collective with several methods at many sizes, and print a table of completion times in us\n"
-            "with the lower bound and, where there are some, published results. With --out, also plot algbw over size."
+            "with the lower bound and, where there are some, published results. --out also plots algbw over size.\n"
+            "reshard: the plan between two layouts beside broadcasts, direct messages and a ring."
         ),
         epilog=(
             "examples:\n"

@@ -131,6 +131,7 @@ def _export(options: argparse.Namespace) -> int:
     low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
     schedules = [load_schedule(name) for name in options.schedule]
     for name, schedule in zip(options.schedule, schedules, strict=True):
+        _check_plan(name, schedule.demand.collective, options.to)
         violations = verify(schedule)
         if violations:
             raise InvalidScheduleError(f"{name} is invalid and is not exported: {violations[0]}")
@@ -150,6 +151,19 @@ def _export(options: argparse.Namespace) -> int:
     if options.to != "perfetto" and any(schedule.has_messages for schedule in schedules):
         print(f"note: {_message_note(options.to)}", file=sys.stderr)
     return 0
+
+
+def _check_plan(name: str, collective: str, target: str) -> None:
+    """Refuse a plan between layouts that is no collective of the target."""
+    from flowccl.files import json_format
+    from flowccl.runtimes.limits import LIMITS
+    from flowccl.schedule.files import PLAN_FORMAT
+
+    if target in LIMITS and collective == "custom" and json_format(name) == PLAN_FORMAT:
+        raise InputError(
+            f"{name}: a plan between layouts runs with flowccl.torch.reshard; {target} loads only those that "
+            f"`flowccl synth MACHINE reshard --for {target}` made"
+        )
 
 
 def _print_exported(written: "list[Exported]", options: argparse.Namespace, sms: int | None) -> None:

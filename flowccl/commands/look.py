@@ -69,14 +69,19 @@ def add(commands: Commands) -> None:
 def _verify(options: argparse.Namespace) -> int:
     from flowccl.bounds.lower_bound import lower_bound
     from flowccl.files import json_format
-    from flowccl.schedule.files import COMPACT_FORMAT, load_compact, load_schedule
+    from flowccl.schedule.files import COMPACT_FORMAT, PLAN_FORMAT, load_compact, load_schedule
     from flowccl.verifier.verify import verify
     from flowccl.wording import counted
 
     wanted = optional_machine(options)
     if json_format(options.schedule) == COMPACT_FORMAT:
         return _verify_compact(load_compact(options.schedule, wanted), options.json)
-    schedule = load_schedule(options.schedule, wanted)
+    if json_format(options.schedule) == PLAN_FORMAT:
+        from flowccl.resharding.plan_files import load_plan
+
+        schedule = load_plan(options.schedule, wanted).schedule  # also checks that its chunks bring every byte
+    else:
+        schedule = load_schedule(options.schedule, wanted)
     violations = verify(schedule)
     _print_violations(violations, options.json, f"in {counted(len(schedule), 'transfer')}")
     if violations or options.json:

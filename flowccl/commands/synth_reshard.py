@@ -27,7 +27,6 @@ _OTHERS = {  # options of other collectives, with the values that they have wher
     "reduce_GBps": None,
     "matrix": None,
     "tenants": None,
-    "sms": None,
 }
 
 
@@ -71,11 +70,6 @@ def synth_reshard(options: argparse.Namespace) -> int:
             raise InputError(f"{flag}: not an option of reshard; the layouts say what moves")
     if options.late:
         raise InputError("--late: not an option of reshard; the layouts say what moves")
-    if options.runtime != "ideal":
-        raise InputError(
-            f"--for {options.runtime}: runtimes load collectives with equal blocks, and no plan between layouts; "
-            "leave --for out and run the plan with flowccl.torch.reshard"
-        )
     if options.out is not None:
         check_writable(Path(options.out))
     found = planned(options)
@@ -130,6 +124,8 @@ def planned(options: argparse.Namespace) -> "ReshardResult":
             gap=getattr(options, "gap", 0.005),
             seed=options.seed,
             partial=options.partial,
+            runtime=getattr(options, "runtime", "ideal"),
+            sms=getattr(options, "sms", None),
             on_progress=progress.show,
             on_phase=progress.phase,
             should_stop=StopSignal().asked,

@@ -5,8 +5,8 @@ ring              the first rank that has the bytes sends them to the first targ
 broadcast         one rank per tensor, in turn, collects the tensor and broadcasts it whole to all targets, on a tree
 gather-broadcast  the first source rank collects all tensors, and then broadcasts them whole to all targets, on a tree
 
-Every message is divided into pieces, so that ranks that pass data on do so while more arrives. Broadcasts of tensors
-that overlap with the collection of others are taken to overlap fully.
+Every message is divided into pieces, so that ranks that pass data on do so while more arrives. The broadcast of a
+tensor follows its collection, and overlaps with the collection of other tensors.
 """
 
 from itertools import pairwise
@@ -40,10 +40,23 @@ def baseline_us(topology: Topology, found: Traffic) -> dict[str, float | None]:
     times_ps = {
         "direct": _finish_ps(topology, classes, "direct"),
         "ring": _finish_ps(topology, classes, "ring"),
-        "broadcast": max(_finish_ps(topology, collected, "direct"), _finish_ps(topology, sent, "tree")),
+        "broadcast": _in_turn_ps(topology, collected, sent, -(-len(found.target.tensors) // len(owners))),
         "gather-broadcast": _sum_ps(_finish_ps(topology, gathered, "direct"), _finish_ps(topology, copied, "tree")),
     }
     return {name: ps_to_us(ps) if ps < NEVER else None for name, ps in times_ps.items()}
+
+
+def _in_turn_ps(topology: Topology, collected: list[TrafficClass], sent: list[TrafficClass], tensors: int) -> int:
+    """The completion time where each owner collects and broadcasts this many tensors, one after the other.
+
+    The first broadcast waits for one tensor; after the last collection, one tensor is still to be sent.
+    """
+    first, last = (
+        [TrafficClass(one.sources, one.targets, -(-one.bytes // tensors)) for one in rows] for rows in (collected, sent)
+    )
+    all_sent = _sum_ps(_finish_ps(topology, first, "direct"), _finish_ps(topology, sent, "tree"))
+    all_collected = _sum_ps(_finish_ps(topology, collected, "direct"), _finish_ps(topology, last, "tree"))
+    return max(all_sent, all_collected)
 
 
 def _sum_ps(one: int, other: int) -> int:

@@ -1,6 +1,7 @@
 """Plans in words: the table that `synth` prints, and that of `compare`."""
 
 from flowccl.resharding.planning import ReshardResult
+from flowccl.result import Result
 from flowccl.units import format_bytes, format_GBps, format_us
 from flowccl.wording import counted, percent
 
@@ -24,6 +25,7 @@ def describe_reshard(found: ReshardResult, out: str | None = None) -> str:
         ("algbw", format_GBps(schedule.demand.size_bytes / max(found.finish_us, 1e-9) / 1000)),
         ("transfers", f"{len(schedule)} of {counted(len(schedule.demand), 'chunk')}, verified"),
         ("memory", _memory(found)),
+        *_program(result),
         ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
         ("fingerprints", f"from {plan.source.fingerprint}, to {plan.target.fingerprint}"),
     ]
@@ -55,6 +57,16 @@ def _gap(found: ReshardResult) -> str:
     if found.finish_ps <= found.result.bound.ps:
         return "optimal: the completion time equals the lower bound"
     return f"{percent(found.gap)} above the lower bound"
+
+
+def _program(result: Result) -> list[tuple[str, str]]:
+    """The program on the runtime that the plan was made for."""
+    made = result.lowered
+    if made is None:
+        return []
+    blocks = f"{counted(made.threadblocks, 'threadblock')} per GPU, {format_bytes(made.scratch_bytes)} of scratch"
+    text = f"{format_us(made.program_us)} as its {result.schedule.demand.collective}; {blocks}"
+    return [(f"on {made.runtime}", text)]
 
 
 def _memory(found: ReshardResult) -> str:

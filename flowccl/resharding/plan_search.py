@@ -15,7 +15,7 @@ from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan
 from flowccl.resharding.routing import PieceTrees, RoundTrees, SourceSets, repeated, route_round
 from flowccl.resharding.scheduling import METHOD, NEVER, schedules
-from flowccl.resharding.staging import in_bucket, staged_ps
+from flowccl.resharding.staging import MOST_SLICES, in_bucket, staged_ps
 from flowccl.resharding.traffic import Traffic, TrafficClass
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -40,8 +40,9 @@ class ReshardParams:
     for which a schedule takes about a second. `per_round`: pieces of the largest class in a round; few give short
     rounds, many balance the links better, until the busiest link is within `balanced` of the lower bound.
     `depth_weights`: as in the method `reroute`. `rounds_kept`: how many of the rounds found go on with more rounds, the
-    best ones. `rounds_staged`: for how many of them stages are planned, if there is a bucket. `routing_share`: of the
-    time limit, for balancing.
+    best ones. `rounds_staged`: for how many of them stages are planned, if there is a bucket. `stages_later`: how much
+    later than the schedule its stages may end before they are made smaller. `routing_share`: of the time limit, for
+    balancing.
     """
 
     min_piece_bytes: int = 4_000
@@ -51,6 +52,7 @@ class ReshardParams:
     balanced: float = 0.001
     rounds_kept: int = 4
     rounds_staged: int = 6
+    stages_later: float = 0.05
     routing_share: float = 0.25
 
 
@@ -116,11 +118,12 @@ class PlanSearch:
 
     def _baselines(self) -> Iterator[Schedule]:
         """Yield the improvements of the baselines that move nothing but the demand."""
-        for shape in ("direct", "ring"):
+        for shape in ("direct", "ring", "tree"):
             one = baseline_round(self.topology, self.sets, self.classes, shape)
             for rounds in round_counts(self.classes) if one is not None else ():
                 assert one is not None
-                yield from (schedule for schedule in self._schedules(one, rounds) if self._is_better(schedule))
+                found = self._schedules(one, rounds, np.random.default_rng(0))  # the same as those of `baseline_us`
+                yield from (schedule for schedule in found if self._is_better(schedule))
 
     def _balanced_rounds(self) -> list[RoundTrees]:
         """Rounds with ever more pieces, the best balanced first, until the busiest link is close to the bound."""
@@ -142,9 +145,11 @@ class PlanSearch:
     def _deliveries(self, count: int) -> float:
         return sum(max(one.bytes * count / self.largest, 1) * len(one.missing) for one in self.classes)
 
-    def _schedules(self, one: RoundTrees, repeats: int) -> Iterator[Schedule]:
+    def _schedules(
+        self, one: RoundTrees, repeats: int, random: np.random.Generator | None = None
+    ) -> Iterator[Schedule]:
         pieces, on_trees = repeated(self.topology, self.sets, self.classes, one, repeats, self.found.target.bytes)
-        for schedule in schedules(self.topology, on_trees, pieces, self.random):
+        for schedule in schedules(self.topology, on_trees, pieces, random or self.random):
             if schedule is not None:
                 self.current = FoundSchedule(schedule, pieces, on_trees, one)
                 known = self.by_round.get(id(one))
@@ -187,11 +192,30 @@ class PlanSearch:
             plan = in_bucket(self.plan_of(one, partial), bucket_bytes)
             if plan is None or verify(one.schedule):
                 continue
-            ps = one.schedule.finish_ps
-            if plan.slices > 1:
-                ps = max(ps, staged_ps(self.topology, self.sets, self.classes, one.round_trees, plan.stages))
-            if best is None or ps < best[1]:
-                best = (plan, ps)
+            staged = self._in_slices(one, plan)
+            if best is None or staged[1] < best[1]:
+                best = staged
         if best is None:
             raise DemandError(f"the messages of no stage fit into {format_bytes(bucket_bytes)}; give a larger bucket")
         return best
+
+    def _in_slices(self, one: FoundSchedule, plan: ReshardPlan) -> tuple[ReshardPlan, int]:
+        """Divide the slices of a plan further, until its stages end about when the schedule does; return the time too.
+
+        Few stages fill the pipeline slowly: the first one makes all its hops before the second one arrives.
+        """
+        best = plan, self._staged_ps(one, plan)
+        most_ps = one.schedule.finish_ps * (1 + self.params.stages_later)
+        while best[1] > most_ps and plan.slices < MOST_SLICES:
+            plan = replace(plan, slices=2 * plan.slices)
+            ps = self._staged_ps(one, plan)
+            if ps >= best[1] or self.largest // plan.stages < self.params.min_piece_bytes:
+                break
+            best = plan, ps
+        return best
+
+    def _staged_ps(self, one: FoundSchedule, plan: ReshardPlan) -> int:
+        if plan.slices == 1:
+            return one.schedule.finish_ps
+        found = staged_ps(self.topology, self.sets, self.classes, one.round_trees, plan.stages)
+        return max(one.schedule.finish_ps, found)

@@ -12,6 +12,7 @@ import numpy as np
 from flowccl.adapters.trunks import on_trunks
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.resharding.bound import reshard_bound
+from flowccl.resharding.for_runtime import collective_for, plan_for_runtime
 from flowccl.resharding.layout import Layout
 from flowccl.resharding.plan import ReshardPlan, check_plan
 from flowccl.resharding.plan_search import PlanSearch, ReshardParams
@@ -20,6 +21,7 @@ from flowccl.resharding.scheduling import METHOD
 from flowccl.resharding.staging import staging_bytes
 from flowccl.resharding.traffic import Traffic, check_ranks, traffic
 from flowccl.result import Progress, Result
+from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -74,6 +76,8 @@ def reshard(
     gap: float = 0.01,
     seed: int = 0,
     partial: bool = False,
+    runtime: str | RuntimeProfile = "ideal",
+    sms: int | None = None,
     params: ReshardParams | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_phase: Callable[[str], None] = lambda text: None,
@@ -85,14 +89,33 @@ def reshard(
     GPUs). With `bucket_bytes`, no rank uses more memory than that beside its tensors. The search stops when the
     completion time is within `gap` of the lower bound, or after `time_limit_s`. `partial` allows source tensors that
     the target layout does not have.
+
+    With a `runtime`, such as "mscclpp", the plan is one that `export` writes for it. Only layouts between which one of
+    its collectives moves the bytes have such plans; for all others, DemandError is raised before the search. `sms` is
+    the number of SMs of a GPU where the machine does not name a GPU model.
     """
     began = time.monotonic()
+    profile = runtime_profile(runtime) if isinstance(runtime, str) else runtime
     on_phase("comparing the layouts")
     found = traffic(source, target, partial=partial)
     check_ranks(found, topology)
     classes = [found.classes[number] for number in found.moved]
     if not classes:
         raise DemandError("every rank already has what it wants; no plan is needed")
+    if not profile.is_ideal:
+        return _for_runtime(
+            topology,
+            found,
+            profile,
+            bucket_bytes,
+            sms=sms,
+            time_limit_s=time_limit_s,
+            gap=gap,
+            seed=seed,
+            on_progress=on_progress,
+            on_phase=on_phase,
+            should_stop=should_stop,
+        )
     lanes = split_trunks(topology)
     machine = topology if lanes is None else lanes.topology
     forbidden = _forbidden(topology, found, helpers)
@@ -133,6 +156,18 @@ def reshard(
     metrics = measure(plan.schedule)
     result = Result(plan.schedule, bound, metrics, seconds, peak_MB, seed, tuple(trace), should_stop())
     return ReshardResult(plan, result, staging_bytes(plan), finish_ps)
+
+
+def _for_runtime(
+    topology: Topology, found: Traffic, profile: RuntimeProfile, bucket_bytes: int | None, **options: Any
+) -> ReshardResult:
+    """A plan that is a collective of a runtime."""
+    one = collective_for(found, topology, profile)
+    if bucket_bytes is not None:
+        raise InputError(f"--bucket: a program of {profile.name} runs whole; leave --bucket or --for out")
+    plan, result = plan_for_runtime(topology, found, one, profile, **options)
+    check_plan(plan)
+    return ReshardResult(plan, result, staging_bytes(plan), plan.schedule.finish_ps)
 
 
 def _verified(schedule: Schedule) -> Schedule:

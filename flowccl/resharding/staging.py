@@ -15,7 +15,8 @@ from flowccl.schedule.generation.job_shop import jobs_of
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
-_MOST_SLICES = 4096
+MOST_SLICES = 4096
+"""The most slices into which chunks are divided."""
 
 
 def staging_bytes(plan: ReshardPlan) -> int:
@@ -28,7 +29,7 @@ def in_bucket(plan: ReshardPlan, bucket_bytes: int) -> ReshardPlan | None:
     low, high = 1, 1
     while staging_bytes(replace(plan, slices=high)) > bucket_bytes:
         low, high = high + 1, high * 2
-        if high > _MOST_SLICES:
+        if high > MOST_SLICES:
             return None
     while low < high:
         middle = (low + high) // 2

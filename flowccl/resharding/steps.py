@@ -122,12 +122,16 @@ class StepTable:
         sends: list[SlicedMessage] = []
         receives: list[SlicedMessage] = []
         for (src, dst), message in groupby(rows, key=lambda row: (row[0], row[1])):
-            parts = tuple((chunk, number) for _, _, chunk, number in message)
-            size = sum(end - begin for begin, end in (self.plan.span(*part) for part in parts))
-            if size:  # slices of tiny chunks may be empty
-                made = SlicedMessage(dst if src == rank else src, parts, size)
+            sized = [(chunk, number, self._part_bytes(chunk, number)) for _, _, chunk, number in message]
+            parts = tuple((chunk, number) for chunk, number, size in sized if size)
+            if parts:  # slices of tiny chunks may be empty, and do not travel
+                made = SlicedMessage(dst if src == rank else src, parts, sum(size for _, _, size in sized))
                 (sends if src == rank else receives).append(made)
         return RankStep(step, tuple(sends), tuple(receives))
+
+    def _part_bytes(self, chunk: int, number: int) -> int:
+        begin, end = self.plan.span(chunk, number)
+        return end - begin
 
     def relayed(self, rank: int) -> dict[int, int]:
         """The chunks that a rank relays, each with the step in which its slice 0 is last sent."""

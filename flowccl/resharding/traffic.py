@@ -48,8 +48,8 @@ class Traffic:
 
     @property
     def moved(self) -> tuple[int, ...]:
-        """The classes that some target does not have yet."""
-        return tuple(number for number, one in enumerate(self.classes) if one.missing)
+        """The classes with bytes that some target does not have yet."""
+        return tuple(number for number, one in enumerate(self.classes) if one.bytes and one.missing)
 
     @property
     def ranks(self) -> int:

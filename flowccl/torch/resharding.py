@@ -22,6 +22,7 @@ from flowccl.run.torch_run import import_torch
 from flowccl.wording import counted
 
 State = Mapping[str, Any]
+_NOT_CARRIED = {"gloo": "cuda", "nccl": "cpu"}  # the kind of tensors that a backend does not send
 
 
 def layout(state: State, group: Any = None, name: str = "") -> Layout:
@@ -31,13 +32,20 @@ def layout(state: State, group: Any = None, name: str = "") -> Layout:
     state dict is that of rank 0 alone. A plain tensor is whole on every rank that has it. Ranks are those of the group.
     """
     torch = import_torch()
-    rows = {key: _row(torch, key, value, group) for key, value in flattened(state).items()}
-    if not torch.distributed.is_initialized():
-        every = [rows]
-    else:
-        every = [{} for _ in range(torch.distributed.get_world_size(group))]
-        torch.distributed.all_gather_object(every, rows, group=group)
-    return Layout(tuple(_merged(every)), name)
+    rows: dict[str, tuple[Any, ...]] = {}
+    problem = None
+    try:
+        rows = {key: _row(torch, key, value, group) for key, value in flattened(state).items()}
+    except InputError as error:
+        problem = str(error)
+    every = [(rows, problem)]
+    if torch.distributed.is_initialized():
+        every = every * torch.distributed.get_world_size(group)
+        torch.distributed.all_gather_object(every, (rows, problem), group=group)
+    for rank, (_, found) in enumerate(every):
+        if found is not None:
+            raise InputError(f"rank {rank}: {found}")
+    return Layout(tuple(_merged([rows for rows, _ in every])), name)
 
 
 def reshard(source: State, target: State, plan: ReshardPlan, group: Any = None) -> None:
@@ -51,20 +59,29 @@ def reshard(source: State, target: State, plan: ReshardPlan, group: Any = None) 
     dist = torch.distributed
     if not dist.is_initialized():
         raise InputError("reshard needs torch.distributed: call init_process_group first")
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    have, want = flattened(source), flattened(target)
-    problem = _problem(torch, plan, rank, size, have, want, group)
-    _agree(dist, group, rank, size, problem, _key(plan))
-    run_rank(plan, have, want, group)
+    have: State = {}
+    want: State = {}
+    try:
+        have, want = flattened(source), flattened(target)
+        problem = _problem(torch, plan, have, want, group)
+    except Exception as error:  # all ranks must hear of it: the others would wait for this one
+        problem = str(error) or type(error).__name__
+    kind = _agree(dist, group, problem, _key(plan), _kind(have, want))
+    if (backend := str(dist.get_backend(group))) in _NOT_CARRIED and _NOT_CARRIED[backend] == kind:
+        raise InputError(f"{backend} sends no tensors on {kind}; use a group with gloo for cpu, and NCCL for cuda")
+    run_rank(plan, have, want, group, kind)
 
 
-def run_rank(plan: ReshardPlan, have: State, want: State, group: Any = None) -> None:
-    """Run this rank of a plan on its tensors, or on their bytes, without comparing them with the layouts."""
+def run_rank(plan: ReshardPlan, have: State, want: State, group: Any = None, kind: str = "cpu") -> None:
+    """Run this rank of a plan on its tensors, or on their bytes, without comparing them with the layouts.
+
+    A rank without tensors keeps messages on a device of this `kind`, cpu or cuda.
+    """
     torch = import_torch()
     dist = torch.distributed
     rank, table = dist.get_rank(group), _table(plan)
     given = [*have.values(), *want.values()]
-    device = _local(given[0]).device if given else _device(torch, dist, group)
+    device = _local(given[0]).device if given else torch.device(kind)
     memory = torch.empty(table.memory_bytes(rank), dtype=torch.uint8, device=device)
     with torch.no_grad():
         sources, targets = _ByteViews(torch, have), _ByteViews(torch, want)
@@ -86,7 +103,7 @@ def flattened(state: State, prefix: str = "") -> dict[str, Any]:
         elif isinstance(value, torch.Tensor):
             found[f"{prefix}{key}"] = value
         else:
-            raise InputError(f"{prefix}{key} is a {type(value).__name__}; only tensors move, so leave it out")
+            raise InputError(f"{prefix}{key} is of type {type(value).__name__}; only tensors move, so leave it out")
     return found
 
 
@@ -146,22 +163,21 @@ def _words(row: tuple[Any, ...]) -> str:
 # -- before a run -----------------------------------------------------------------------------------------------------
 
 
-def _problem(torch: Any, plan: ReshardPlan, rank: int, size: int, have: State, want: State, group: Any) -> str | None:
+def _problem(torch: Any, plan: ReshardPlan, have: State, want: State, group: Any) -> str | None:
     """Why the tensors of this rank do not fit the plan; None if they do."""
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     if size != plan.ranks:
         return f"the plan is for {counted(plan.ranks, 'rank')}, but the group has {size}"
-    try:
-        for what, planned, given in (("source", plan.source, have), ("target", plan.target, want)):
-            for tensor in planned.tensors:
-                if rank in tensor.ranks and (found := _difference(torch, tensor, given, rank, group)):
-                    return f"{what} tensor {tensor.name}: {found}"
-            allowed = plan.partial and what == "source"
-            for name in given:
-                if not allowed and (name not in planned.by_name or rank not in planned.by_name[name].ranks):
-                    return f"{what} tensor {name}: the plan has no such tensor on rank {rank}"
-    except InputError as error:
-        return str(error)
-    return None
+    for what, planned, given in (("source", plan.source, have), ("target", plan.target, want)):
+        for tensor in planned.tensors:
+            if rank in tensor.ranks and (found := _difference(torch, tensor, given, rank, group)):
+                return f"{what} tensor {tensor.name}: {found}"
+        allowed = plan.partial and what == "source"
+        for name in given:
+            if not allowed and (name not in planned.by_name or rank not in planned.by_name[name].ranks):
+                return f"{what} tensor {name}: the plan has no such tensor on rank {rank}"
+    devices = sorted({str(_local(tensor).device) for tensor in (*have.values(), *want.values())})
+    return f"its tensors are on {' and '.join(devices)}; move them to one device" if len(devices) > 1 else None
 
 
 def _difference(torch: Any, tensor: TensorLayout, given: State, rank: int, group: Any) -> str | None:
@@ -187,15 +203,26 @@ def _difference(torch: Any, tensor: TensorLayout, given: State, rank: int, group
     return None if fits else f"rank {rank} has {list(local.shape)} of it, and {list(expected)} in the plan"
 
 
-def _agree(dist: Any, group: Any, rank: int, size: int, problem: str | None, key: str) -> None:
-    """Raise the same error on all ranks where one of them has a problem, or another plan."""
-    every: list[Any] = [None] * size
-    dist.all_gather_object(every, (problem, key), group=group)
-    for number, (found, other) in enumerate(every):
+def _kind(have: State, want: State) -> str | None:
+    """The kind of device of a rank's tensors: cpu or cuda; None if it has no tensors."""
+    given = [*have.values(), *want.values()]
+    return str(_local(given[0]).device.type) if given else None
+
+
+def _agree(dist: Any, group: Any, problem: str | None, key: str, kind: str | None) -> str:
+    """Return the kind of device of all ranks; raise the same error on all where one has a problem or another plan."""
+    every: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, (problem, key, kind), group=group)
+    for number, (found, other, _) in enumerate(every):
         if found is not None:
             raise InputError(f"rank {number} does not fit the plan: {found}")
         if other != every[0][1]:
             raise InputError(f"rank {number} has another plan than rank 0: {other}, not {every[0][1]}")
+    kinds = {one: number for number, (_, _, one) in reversed([*enumerate(every)]) if one is not None}
+    if len(kinds) > 1:
+        words = " and ".join(f"those of rank {number} on {one}" for one, number in sorted(kinds.items()))
+        raise InputError(f"all tensors must be on the same kind of device, but {words}")
+    return next(iter(kinds))
 
 
 @lru_cache(maxsize=16)
@@ -248,12 +275,6 @@ class _ByteViews:
         """Copy the bytes of tensors that are not contiguous back to them."""
         for local, whole in self.copies:
             local.copy_(whole)
-
-
-def _device(torch: Any, dist: Any, group: Any) -> Any:
-    """The device for messages of a rank without tensors."""
-    nccl = "nccl" in str(dist.get_backend(group))
-    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 def _exchange(dist: Any, group: Any) -> Exchange:

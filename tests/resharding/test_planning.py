@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,6 +177,11 @@ def test_the_command_line_plans_verifies_runs_and_compares(files, capsys):
     assert main(["verify", plan]) == 0
     assert main(["run", plan]) == 0
     assert "targets          6.4 KB, all right" in capsys.readouterr().out
+    value = json.loads(Path(plan).read_text())
+    value["chunks"]["class"][0] += 1
+    Path(plan).write_text(json.dumps(value))
+    assert main(["verify", plan]) == 2
+    capsys.readouterr()
     assert main(["compare", "dgx_h100:1", *asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["baselines_us"]) == set(BASELINES)
@@ -186,7 +192,7 @@ def test_the_command_line_plans_verifies_runs_and_compares(files, capsys):
     ("words", "message"),
     [
         (["--size", "1MB"], "--size: not an option of reshard; the layouts say what moves"),
-        (["--for", "mscclpp"], "--for mscclpp: runtimes load collectives with equal blocks"),
+        (["--for", "mscclpp"], "--for mscclpp: runtimes load collectives of all GPUs on one buffer with equal blocks"),
         (["--helpers", "99"], "--helpers: rank 99 is not a gpu; ranks are 0 to 7"),
         (["--bucket", "none"], "size: cannot read 'none'"),
     ],

@@ -121,6 +121,14 @@ def check_errors(source, target, plan):
     lost = {name: tensor for name, tensor in source.items() if rank != 1 or name != "w0"}
     refused("rank 1 does not fit the plan: source tensor w0: rank 1 does not have it", lost, target, plan)
     refused("rank 0 does not fit the plan: ", target, source, plan)
+    mixed = source | ({"step": 7} if rank == 3 else {})
+    refused(
+        "rank 3 does not fit the plan: step is of type int; only tensors move, so leave it out", mixed, target, plan
+    )
+    other = replace(plan, slices=plan.slices + (rank == 1))
+    refused("rank 1 has another plan than rank 0", source, target, other)
+    with pytest.raises(InputError, match="rank 3: step is of type int; only tensors move"):
+        flowccl.torch.layout(mixed)
 
 
 def main():
