@@ -19,6 +19,7 @@ from flowccl.schedule.files import load_schedule
 MACHINES = ("dgx1", "dgx_h100:1:nvls=false", "hypercube:3", "rail:2x4")
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
 SIZES = ("64KiB", "1MiB", "16MiB", "256MiB")
+SMALL = ("8KiB", "32KiB")
 STUDIED = ("allreduce", "allgather")
 CHUNKS = (1, 2, 4, 8, 16)
 PLACES = ("out", "in")
@@ -36,13 +37,13 @@ class GpuCase:
     size: str
     place: str
     dtype: str
-    protocol: str = "Simple"
+    protocol: str = "auto"
     chunks: int | None = None
 
     @property
     def name(self) -> str:
         """The name of the plan's file, without its ending."""
-        ending = "" if self.protocol == "Simple" else f"-{self.protocol.lower()}"
+        ending = "" if self.protocol == "auto" else f"-{self.protocol.lower()}"
         return f"{self._problem}-{self.place}{ending}"
 
     @property
@@ -130,23 +131,34 @@ def study() -> list[Path]:
     return paths
 
 
+def _place(machine: str, name: str, number: int) -> str:
+    """Where a plan has its result: in place, unless MSCCL++ plans cannot."""
+    refused = name == "broadcast" or (name == "alltoall" and machine.startswith("rail"))
+    return "out" if refused else PLACES[number % 2]
+
+
 def covering() -> list[GpuCase]:
     """Cases with every machine, collective and size together; places and types so that every pair of values occurs."""
     cases = []
     for number, (machine, name, size) in enumerate(itertools.product(MACHINES, COLLECTIVES, SIZES)):
-        place = PLACES[(number + number // 4 + number // 20) % 2]
+        place = _place(machine, name, number + number // 4 + number // 20)
         dtype = TYPES[(number + number // 4 + number // 20) // 2 % 4 if number % 2 else (number + number // 4) % 4]
         cases.append(GpuCase(machine, name, size, place, dtype))
     return cases
 
 
 def packets() -> list[GpuCase]:
-    """Plans with packets, for the machines of one host and small sizes, with all pairs as in `covering`."""
+    """Small sizes on the machines of one host, for which the search chooses packets; all pairs as in `covering`."""
     cases = []
-    for number, (machine, name, size) in enumerate(itertools.product(MACHINES[:3], COLLECTIVES, SIZES[:2])):
-        place = PLACES[(number + number // 2 + number // 10) % 2]
-        cases.append(GpuCase(machine, name, size, place, TYPES[(number + number // 10) % 4], "LL"))
+    for number, (machine, name, size) in enumerate(itertools.product(MACHINES[:3], COLLECTIVES, SMALL)):
+        place = _place(machine, name, number + number // 2 + number // 10)
+        cases.append(GpuCase(machine, name, size, place, TYPES[(number + number // 10) % 4]))
     return cases
+
+
+def possible_pairs() -> set[tuple[str, str]]:
+    """The collectives and places that MSCCL++ plans have on some machine."""
+    return {(name, place) for name in COLLECTIVES for place in PLACES} - {("broadcast", "in")}
 
 
 if __name__ == "__main__":

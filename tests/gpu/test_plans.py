@@ -17,7 +17,19 @@ from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.run.mscclpp.run_plans import GpuOptions, run_cases_of_plans
 from flowccl.units import parse_bytes
 from tests.gpu.markers import needs_gpu
-from tests.gpu.plans import COLLECTIVES, MACHINES, PLACES, SIZES, TWO_HOPS, TYPES, GpuCase, covering, packets
+from tests.gpu.plans import (
+    COLLECTIVES,
+    MACHINES,
+    PLACES,
+    SIZES,
+    SMALL,
+    TWO_HOPS,
+    TYPES,
+    GpuCase,
+    covering,
+    packets,
+    possible_pairs,
+)
 
 
 def test_the_selection_covers_every_pair_of_values() -> None:
@@ -25,14 +37,28 @@ def test_the_selection_covers_every_pair_of_values() -> None:
     rows = [(case.machine, case.collective, case.size, case.place, case.dtype) for case in covering()]
     assert len(rows) >= 64
     for i, j in combinations(range(5), 2):
-        assert {(row[i], row[j]) for row in rows} == {(a, b) for a in values[i] for b in values[j]}
+        assert {(row[i], row[j]) for row in rows} == pairs(values, i, j)
 
 
 def test_packets_cover_every_pair_of_values() -> None:
-    values = (MACHINES[:3], COLLECTIVES, SIZES[:2], PLACES, TYPES)
+    values = (MACHINES[:3], COLLECTIVES, SMALL, PLACES, TYPES)
     rows = [(case.machine, case.collective, case.size, case.place, case.dtype) for case in packets()]
     for i, j in combinations(range(5), 2):
-        assert {(row[i], row[j]) for row in rows} == {(a, b) for a in values[i] for b in values[j]}
+        assert {(row[i], row[j]) for row in rows} == pairs(values, i, j)
+
+
+def pairs(values: tuple[tuple[str, ...], ...], i: int, j: int) -> set[tuple[str, str]]:
+    return possible_pairs() if (i, j) == (1, 3) else {(a, b) for a in values[i] for b in values[j]}
+
+
+def peers_of(block: Any, gpu: Any) -> int:
+    """The most GPUs that a threadblock reaches over channels of one type."""
+    types: dict[str, set[int]] = {}
+    for used in block.get("channels", []):
+        known = next(channel for channel in gpu["channels"] if channel["channel_type"] == used["channel_type"])
+        reached = {known["connected_to"][k] for k in used["channel_ids"] if isinstance(known["connected_to"][k], int)}
+        types.setdefault(used["channel_type"], set()).update(reached)
+    return max((len(found) for found in types.values()), default=0)
 
 
 @needs_gpu
@@ -50,6 +76,13 @@ def test_every_element_of_the_covering_selection_is_right(selection: Callable[[]
         if timing.wrong:
             wrong[case.name] = timing.wrong
     assert wrong == {}
+    plans = [json.loads(case.plan().read_text()) for case in cases]
+    several = sum(
+        any(peers_of(block, gpu) > 1 for gpu in plan["gpus"] for block in gpu["threadblocks"]) for plan in plans
+    )
+    with_packets = sum(plan["protocol"] == "LL" for plan in plans)
+    print(f"{len(plans)} plans: in {several} a threadblock serves several peers, {with_packets} have packets")
+    assert several >= 40 if selection is covering else with_packets >= 20
 
 
 def broken(tmp_path: Path, change: Callable[[Any], None]) -> PlanCase:
