@@ -7,7 +7,7 @@ from typing import Any
 
 from flowccl.catalog.case import Case, FinishedCase, PlanTimer, loaded_schedule
 from flowccl.catalog.engine import TaskEngine, TaskFailure
-from flowccl.catalog.files import alignment_of, save_catalog, sha256_of
+from flowccl.catalog.files import plan_alignment, save_catalog, sha256_of
 from flowccl.catalog.library import library_ps, shape_of
 from flowccl.catalog.model import BuildSettings, ByteRange, Catalog, CatalogPlan, MachineId, Rule, TimePoint
 from flowccl.catalog.ranges import Segment, cover, crossover, probes, segments
@@ -288,7 +288,7 @@ def _write_plan(
         one.name,
         loaded.demand.size_bytes,
         loaded.demand.pieces,
-        alignment_of(loaded),
+        plan_alignment(loaded, options.runtime.name, content),
         options.runtime.name,
         file,
         sha256_of(content),

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import MISSING, fields
+from math import lcm
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -9,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from flowccl.catalog.model import BuildSettings, ByteRange, Catalog, CatalogPlan, MachineId, Rule, TimePoint
 from flowccl.demand.files import check_header
 from flowccl.errors import FileError, InputError
-from flowccl.files import read_bytes, read_json, write_json
+from flowccl.files import parse_json, read_bytes, read_json, write_json
 from flowccl.schedule.files import schedule_from_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show
@@ -134,6 +135,24 @@ def alignment_of(schedule: Schedule) -> int:
     demand = schedule.demand
     blocks = 1 if demand.collective in ("broadcast", "reduce") else demand.num_ranks
     return ALIGNMENT_BYTES * blocks * demand.pieces
+
+
+def plan_alignment(schedule: Schedule, runtime: str, content: bytes) -> int:
+    """Return the bytes of which the sizes of a plan's calls must be a multiple; `content` is its file."""
+    unit = alignment_of(schedule)
+    return lcm(unit, chunk_alignment(parse_json(content, "the plan"))) if runtime == "mscclpp" else unit
+
+
+def chunk_alignment(plan: Any) -> int:
+    """Return the bytes of which MSCCL++'s executor wants the size of a call to be a multiple.
+
+    Every chunk of a buffer must be aligned, and an export may divide the chunks of a schedule. The input of allgathers
+    and the output of reduce-scatters are one block of the whole size.
+    """
+    gpus, unit = plan["gpus"], int(plan.get("buffer_alignment", 16))
+    parts = {"allgather": (len(gpus), 1), "reduce_scatter": (1, len(gpus))}.get(plan["collective"], (1, 1))
+    sides = zip(("input_chunks", "output_chunks"), parts, strict=True)
+    return lcm(*(unit * blocks * int(gpu[side]) for side, blocks in sides for gpu in gpus if gpu[side]))
 
 
 def sha256_of(data: bytes) -> str:

@@ -6,10 +6,10 @@ whose inclusive range of sizes, which are in the file, match a call.
 """
 
 from dataclasses import dataclass
-from math import log
+from math import lcm, log
 from pathlib import Path
 
-from flowccl.catalog.files import FILE, load_plan_file
+from flowccl.catalog.files import FILE, chunk_alignment, load_plan_file
 from flowccl.catalog.model import Catalog, Rule
 from flowccl.errors import FileError, InputError
 from flowccl.export.exporting import check
@@ -67,9 +67,11 @@ def write_named_files(folder: Path, catalog: Catalog, out: Path) -> NamedExport:
         if rule is None or rule.plan is None:
             notes.append(f"{file.name}: not written: no plan serves allreduces of {file.low:,} to {file.high:,} B")
             continue
-        contents[file.name], note = _contents(folder, catalog, rule, file)
+        data, note = _contents(folder, catalog, rule, file)
         notes.append(note)
-        used.add((rule.plan, file.name))
+        if data is not None:
+            contents[file.name] = data
+            used.add((rule.plan, file.name))
     place = out / FOLDER
     try:
         if contents:
@@ -108,6 +110,9 @@ def check_named_files(out: Path) -> list[str]:
         if not file.low <= value["min_message_size"] <= value["max_message_size"] <= file.high:
             sizes = f"{value['min_message_size']:,} to {value['max_message_size']:,} B"
             found.append(f"{name}: serves {sizes}, its name says {file.low:,} to {file.high:,} B")
+        unit = chunk_alignment(value)
+        if value["min_message_size"] % unit or value["max_message_size"] % unit:
+            found.append(f"{name}: MSCCL++ runs it for multiples of {unit:,} B, which the ends of its sizes are not")
         del program
     return found
 
@@ -127,17 +132,21 @@ def _rule_for(catalog: Catalog, file: NamedFile) -> Rule | None:
     return max(rules, key=lambda rule: (part(rule), -rule.bytes.low), default=None)
 
 
-def _contents(folder: Path, catalog: Catalog, rule: Rule, file: NamedFile) -> tuple[bytes, str]:
-    """The plan with the sizes of its rule that the name says, and a sentence about it."""
+def _contents(folder: Path, catalog: Catalog, rule: Rule, file: NamedFile) -> tuple[bytes | None, str]:
+    """The plan with the sizes of its rule that the name says, and a sentence about it; None: it serves none of them."""
     plan = catalog.plan(rule.plan or "")
     value = parse_json(load_plan_file(folder, plan), plan.file)
+    unit = lcm(plan.alignment_bytes, chunk_alignment(value))
     low, high = max(rule.bytes.low, file.low), min(rule.bytes.high - 1, file.high)
+    low, high = -(-low // unit) * unit, high // unit * unit
+    if low > high:
+        return None, f"{file.name}: not written: {plan.name} serves multiples of {unit:,} B"
     value["min_message_size"], value["max_message_size"] = low, high
     value["name"] = file.name.removesuffix(".json")  # the executor's cache goes by the name, which must be unique
     place = "in" if rule.inplace else "out of"
     note = (
         f"{file.name}: {plan.name} serves {low:,} to {high:,} B {place} place, multiples of "
-        f"{plan.alignment_bytes:,} B; MSCCL++ ends a call of another size in this range with an error"
+        f"{unit:,} B; MSCCL++ ends a call of another size in this range with an error"
     )
     return json_bytes(value, indent=1), note
 

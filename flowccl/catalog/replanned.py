@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowccl.catalog.build import SUFFIX, machine_id
 from flowccl.catalog.case import PlanTimer, runtime_of
-from flowccl.catalog.files import alignment_of, load_machine, save_catalog, sha256_of
+from flowccl.catalog.files import load_machine, plan_alignment, save_catalog, sha256_of
 from flowccl.catalog.library import library_ps, shape_of
 from flowccl.catalog.model import ByteRange, Catalog, CatalogPlan, TimePoint
 from flowccl.catalog.replan import Replanned
@@ -72,7 +72,7 @@ def _write_plan(out: Path, catalog: Catalog, plan: CatalogPlan, result: Replanne
         plan,
         size_bytes=schedule.demand.size_bytes,
         chunks=schedule.demand.pieces,
-        alignment_bytes=alignment_of(schedule),
+        alignment_bytes=plan_alignment(schedule, catalog.runtime, content),
         file=file,
         sha256=sha256_of(content),
         schedule=schedule_file,

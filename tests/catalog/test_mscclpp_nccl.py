@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flowccl.catalog import mscclpp_nccl
-from flowccl.catalog.files import load_catalog
+from flowccl.catalog.files import chunk_alignment, load_catalog
 from flowccl.catalog.mscclpp_nccl import FILES, NamedFile, check_named_files, write_named_files
 from flowccl.cli import main
 from flowccl.errors import InputError
@@ -47,6 +47,10 @@ def test_files_have_the_sizes_of_their_names_and_are_proved(built, tmp_path, for
     assert "PyTorch's all_reduce is in place: build with --inplace" in said
     assert [path.name for path in (out / "default").iterdir()] == [for_four.name]
     value = json.loads((out / "default" / for_four.name).read_text())
+    for gpu in value["gpus"]:  # as MSCCL++'s executor asks of every call (ExecutionPlan::Impl::checkMessageSize)
+        for size in (value["min_message_size"], value["max_message_size"]):
+            assert size % 16 == 0
+            assert (size // 16) % gpu["input_chunks"] == (size // 16) % gpu["output_chunks"] == 0
     assert for_four.low <= value["min_message_size"] <= value["max_message_size"] <= for_four.high
     assert value["name"] == "allreduce_2nodes_1K_64K"
     assert main(["catalog", "check", str(out)]) == 0
@@ -60,8 +64,26 @@ def test_changed_files_are_found(built, tmp_path, for_four):
     value = json.loads(path.read_text())
     path.write_text(json.dumps(value | {"max_message_size": 1 << 20}))
     assert f"its name says {for_four.low:,} to {for_four.high:,} B" in check_named_files(out)[0]
+    path.write_text(json.dumps(value | {"min_message_size": value["min_message_size"] + 16}))
+    assert any("which the ends of its sizes are not" in finding for finding in check_named_files(out))
     value["gpus"][0]["threadblocks"][0]["ops"].pop()
     path.write_text(json.dumps(value))
     assert check_named_files(out)
     (out / "default" / "mine.json").write_text("{}")
     assert any("does not read this name" in finding for finding in check_named_files(out))
+
+
+def test_divided_chunks_count_for_the_sizes_that_a_plan_serves():
+    """The executor wants whole aligned chunks of both buffers, and an export may divide a schedule's chunks."""
+    gpus = [{"input_chunks": 32, "output_chunks": 32}] * 4
+    assert chunk_alignment({"collective": "allreduce", "gpus": gpus}) == 16 * 32
+    assert chunk_alignment({"collective": "allgather", "gpus": [{"input_chunks": 3, "output_chunks": 4}] * 4}) == 192
+    scatter = {"collective": "reduce_scatter", "gpus": [{"input_chunks": 8, "output_chunks": 2}] * 4}
+    assert chunk_alignment(scatter) == 16 * 8
+
+
+def test_the_alignment_of_a_built_plan_is_that_of_its_file(built):
+    catalog = load_catalog(built)
+    for plan in catalog.plans:
+        value = json.loads((built / plan.file).read_text())
+        assert plan.alignment_bytes % chunk_alignment(value) == 0
