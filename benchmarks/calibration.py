@@ -7,23 +7,24 @@ here by hand as a program: packets inside the host, packets between equal GPUs o
 
 import argparse
 import csv
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import minimize
 
 from flowccl import Topology, collective, lower_bound, machine, synthesize
 from flowccl.catalog.library import library_ps, shape_of
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import Operation, RuntimeProgram
-from flowccl.runtimes.profiles import PROFILES
+from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.units import format_bytes, ps_to_us
 
 MACHINES = {"4 hosts x 8 H200": "dgx_h100:4", "8 H200, CUDA graph": "dgx_h100:1"}
+_EVALUATIONS = 60  # of the clock at all sizes of a fit
 HAND_WRITTEN = "mscclpp, hand-written plan, 57 threadblocks"
 
 
@@ -54,7 +55,7 @@ def shipped_program(hosts: int, per_host: int, group: int = 8) -> RuntimeProgram
                 block = 1 + place * group + part
                 add(block, 0, "ppkt", peer, pushes=[("scattered", rank, peer, part, other) for other in places])
                 add(block, 1, "repkt", pops=[("scattered", source, rank, part, place) for source in inside])
-                read = -(-(hosts - 1) // (per_host - 1))  # of the parts of all other hosts, shared by all threadblocks
+                read = -(-(hosts - 1) * hosts // (per_host - 1))  # parts of other hosts, shared by all threadblocks
                 add(block, 2, "repkt", pops=[("exchanged", source, rank, block) for source in outside], size=read)
                 every = [(1 + other * group + part, 2) for other in places if other != place]
                 add(block, 3, "rppkt", peer, after=every, pushes=[("gathered", rank, peer, part)])
@@ -68,16 +69,57 @@ def shipped_program(hosts: int, per_host: int, group: int = 8) -> RuntimeProgram
     return RuntimeProgram("allreduce", ranks, (True,), chunks, counts, operations, None, packets=True)
 
 
-def program_us(program: RuntimeProgram, topology: Topology, size: int) -> float:
-    """The time of a program in the clock of flowccl, with the costs of the profile of MSCCL++."""
-    return ps_to_us(estimate_ps(program, topology, size, PROFILES["mscclpp"]))
+@dataclass(frozen=True)
+class Costs:
+    """What is fitted: a constant for everything around the plan, and costs of the profile of MSCCL++."""
+
+    launch_us: float
+    nvlink_us: float
+    nic_us: float
+    rates: float
+
+    def profile(self) -> RuntimeProfile:
+        """The profile with these overheads of a message, and the rates of threadblocks times a factor."""
+        known = PROFILES["mscclpp"]
+        costs = replace(
+            known.costs,
+            nvlink=replace(known.costs.nvlink, overhead_us=self.nvlink_us),
+            nic=replace(known.costs.nic, overhead_us=self.nic_us),
+            local=tuple(replace(cost, GBps=cost.GBps * self.rates) for cost in known.costs.local),
+        )
+        return replace(known, costs=costs, proxy_us=())
+
+    def in_words(self) -> str:
+        """The costs in one line."""
+        return (
+            f"{self.launch_us:.1f} us around the plan; a message takes {self.nvlink_us:.2f} us on NVLink and "
+            f"{self.nic_us:.2f} us on a NIC; threadblocks have {self.rates:.2f} times the rates of the profile"
+        )
 
 
-def fitted(clock: NDArray[np.float64], times: NDArray[np.float64]) -> tuple[float, float]:
-    """The constant and the factor on the clock that fit measured times best: least squares of relative errors."""
-    columns = np.stack((1 / times, clock / times), axis=1)
-    constant, factor = nnls(columns, np.ones(len(times)))[0]
-    return float(constant), float(factor)
+def program_us(program: RuntimeProgram, topology: Topology, size: int, profile: RuntimeProfile) -> float:
+    """The time of a program in the clock of flowccl, with the costs of a profile."""
+    return ps_to_us(estimate_ps(program, topology, size, profile))
+
+
+def fitted(clock: Callable[[int, Costs], float], sizes: Sequence[int], times: NDArray[np.float64]) -> Costs:
+    """The costs that fit measured times best: least squares of relative errors, a simplex search from the profile.
+
+    The constant around the plan is the best one for the other three, none of which can be negative.
+    """
+    known = PROFILES["mscclpp"].costs
+    start = np.array([known.nvlink.overhead_us, known.nic.overhead_us, 1.0])
+
+    def costs_at(point: NDArray[np.float64]) -> tuple[Costs, float]:
+        nvlink, nic, rates = (start * np.exp(point)).tolist()
+        plain = np.array([clock(size, Costs(0.0, nvlink, nic, rates)) for size in sizes])
+        launch = max(float(((1 - plain / times) / times).sum() / (1 / times**2).sum()), 0.0)
+        error = float((((plain + launch) / times - 1) ** 2).sum())
+        return Costs(launch, nvlink, nic, rates), error
+
+    options = {"maxfev": _EVALUATIONS, "initial_simplex": np.vstack((np.zeros(3), 0.5 * np.eye(3))), "xatol": 0.01}
+    best = minimize(lambda point: costs_at(point)[1], np.zeros(3), method="Nelder-Mead", options=options).x
+    return costs_at(best)[0]
 
 
 def rows_of(path: Path) -> list[tuple[str, str, int, float]]:
@@ -95,31 +137,40 @@ def calibration_table(rows: Sequence[tuple[str, str, int, float]], plan_s: float
     sizes, times = np.array([size for size, _ in mine]), np.array([us for _, us in mine])
     half = np.arange(len(sizes)) % 2 == 0
     program = shipped_program(4, 8)
-    clock = np.array([program_us(program, topology, size) for size in sizes.tolist()])
-    constant, factor = fitted(clock[half], times[half])
-    print(f"fitted on every other size: {constant:.1f} us + {factor:.2f} x clock\n")
+
+    def clock(size: int, costs: Costs | None) -> float:
+        profile = PROFILES["mscclpp"] if costs is None else costs.profile()
+        return program_us(program, topology, size, profile)
+
+    costs = fitted(clock, sizes[half].tolist(), times[half])
+    print(f"fitted on every other size: {costs.in_words()}\n")
     print(
         "| size | measured | clock | fitted | error | used to fit | our plan | bound | NCCL measured | NCCL's model |\n"
         "|---|---|---|---|---|---|---|---|---|---|"
     )
     held = []
     shape = shape_of(topology)
-    for size, us, used, plain in zip(sizes.tolist(), times.tolist(), half.tolist(), clock.tolist(), strict=True):
-        tuned = constant + factor * plain
+    for size, us, used in zip(sizes.tolist(), times.tolist(), half.tolist(), strict=True):
+        tuned = costs.launch_us + clock(size, costs)
         error = tuned / us - 1
         held += [] if used else [abs(error)]
-        plan = "-"
-        if plan_s:
-            result = synthesize(topology, "allreduce", size, runtime="mscclpp", time_limit_s=plan_s)
-            plan = f"{result.lowered.program_us if result.lowered else result.schedule.finish_us:.1f}"
         bound = lower_bound(topology, collective("allreduce", 32, size)).us
         model = ps_to_us(library_ps(shape, "allreduce", size) or 0)
         print(
-            f"| {format_bytes(size)} | {us} | {plain:.1f} | {tuned:.1f} | {100 * error:+.0f} % | "
-            f"{'yes' if used else 'no'} | {plan} | {bound:.1f} | {nccl.get(size, '')} | {model:.1f} |",
+            f"| {format_bytes(size)} | {us} | {clock(size, None):.1f} | {tuned:.1f} | {100 * error:+.0f} % | "
+            f"{'yes' if used else 'no'} | {_plan(topology, size, plan_s)} | {bound:.1f} | {nccl.get(size, '')} | "
+            f"{model:.1f} |",
             flush=True,
         )
     print(f"\nmedian error on the held-out sizes {100 * float(np.median(held)):.0f} %, largest {100 * max(held):.0f} %")
+
+
+def _plan(topology: Topology, size: int, plan_s: float) -> str:
+    """The time of the plan that flowccl finds for MSCCL++, in the clock with the profile as it is."""
+    if not plan_s:
+        return "-"
+    result = synthesize(topology, "allreduce", size, runtime="mscclpp", time_limit_s=plan_s)
+    return f"{result.lowered.program_us if result.lowered else result.schedule.finish_us:.1f}"
 
 
 def bounds_table(rows: Sequence[tuple[str, str, int, float]]) -> None:

@@ -180,7 +180,7 @@ class CallsBuilder:
         self._rows.frombytes(rows.tobytes())
 
     def left_out(self) -> int:
-        """Return how many numbers of calls are left out, in the groups in which most are there.
+        """Return how many numbers of calls are left out between others.
 
         Some libraries number the calls of a group, others those of each collective of a group: the fewer count.
         """
@@ -190,11 +190,11 @@ class CallsBuilder:
         rows, number = rows[number >= 0], number[number >= 0]
         found = []
         for keys in (("group", "rank"), ("group", "rank", "collective")):
-            columns = [rows[:, names.index(key)] for key in keys]
-            streams = np.unique(np.stack((*columns, number), axis=1), axis=0)
-            _, first, count = np.unique(streams[:, :-1], axis=0, return_index=True, return_counts=True)
-            spans = streams[first + count - 1, -1] - streams[first, -1] + 1
-            found.append(int((spans - count).sum()))
+            columns = [number, *(rows[:, names.index(key)] for key in keys)]
+            order = np.lexsort(columns)
+            step = np.diff(number[order])
+            same = np.all([np.diff(column[order]) == 0 for column in columns[1:]], axis=0)
+            found.append(int((step[same & (step > 1)] - 1).sum()))
         return min(found)
 
     def done(self, *, base_ns: int = 0, rank: int = UNKNOWN, groups: Mapping[str, Group] | None = None) -> Calls:

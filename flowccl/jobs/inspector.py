@@ -14,14 +14,16 @@ import numpy as np
 from flowccl.jobs.calls import Calls, CallsBuilder, Group, note_gaps
 from flowccl.jobs.communicators import seat_name
 from flowccl.jobs.names import CODE, collective_of
-from flowccl.jobs.text import DAMAGED, lines
+from flowccl.jobs.text import DAMAGED, blocks
 from flowccl.jobs.values import nanoseconds, whole
 
 FORMAT = "inspector"
-_BATCH = 50_000  # lines that are added at once
-_PERF = re.compile(
-    r'"coll_perf":\s*{"coll":\s*"(\w+)",\s*"coll_sn":\s*(\d{1,15}),\s*"coll_msg_size_bytes":\s*(\d{1,18}),'
-    r'\s*"coll_exec_time_us":\s*(\d{1,15}),[^{}]*}}\s*$'
+# A line without starts. What stands before the numbers is the same in all lines of a communicator and a process, but
+# for what stands before the host: a time stamp.
+_LINE = re.compile(
+    r'(\{"header": ?\{[^{}]*+\}, ?"metadata": ?\{)[^{}]*("hostname"[^{}]*+\}, ?)"coll_perf": ?\{"coll": ?"(\w++)", ?'
+    r'"coll_sn": ?(\d{1,15}), ?"coll_msg_size_bytes": ?(\d{1,12}), ?"coll_exec_time_us": ?(\d{1,15})'
+    r"(?:,[^{}]*+)?\}\}\r?\n"
 )
 _PER_RANK = ("allgather", "reduce_scatter", "alltoall", "gather", "scatter")
 
@@ -31,6 +33,8 @@ _PARTS = frozenset(CODE[name] for name in _PER_RANK)
 
 
 Seat = tuple[int, int]  # the number of a group, and its ranks
+Groups = dict[tuple[Any, ...], int]
+_NOBODY: Seat = (-1, -1)
 
 
 def recognized(start: bytes, name: str) -> bool:
@@ -41,68 +45,70 @@ def recognized(start: bytes, name: str) -> bool:
 def read(path: Path) -> Calls:
     """Return the calls of a log; a file may have several ranks."""
     table = CallsBuilder(str(path), FORMAT)
-    groups: dict[tuple[Any, ...], int] = {}
+    groups: Groups = {}
     seen: dict[tuple[str, str], Seat] = {}
-    quick: list[tuple[int, ...]] = []
-    for line in lines(path, table.skipped, table.notes):
-        if not line or line.isspace() or _quickly(table, line, seen, quick):
-            continue
-        try:
-            row = json.loads(line)
-            header, about = row["header"], row["metadata"]
-            key = (header["id"], header["rank"], header["n_ranks"], about.get("hostname"), about.get("pid"))
-            group = groups.get(key)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            table.skipped[f"{DAMAGED} line"] += max(line.count('"header"'), 1)  # a lost line end joins lines
-            continue
-        if group is None:
-            group = groups[key] = _group(table, key)
-        if group < 0:
-            table.skipped["a communicator of one rank, or without a size"] += 1
-        elif isinstance(row.get("coll_perf"), dict):
-            _add(table, row["coll_perf"], group, whole(header["n_ranks"]))
-            about, host, perf = (line.find(f'"{word}"') for word in ("metadata", "hostname", "coll_perf"))
-            seen[line[:about], line[host:perf]] = group, whole(header["n_ranks"])
-        elif isinstance(row.get("p2p_perf"), dict):
-            table.skipped["sends and receives: the Inspector does not say when their pairs belong together"] += 1
-        else:
-            table.skipped["a line without coll_perf"] += 1
-    _flush(table, quick)
+    for block in blocks(path, table.skipped, table.notes):
+        if not _quickly(table, block, groups, seen):
+            for line in block.split("\n"):
+                if line and not line.isspace():
+                    _read_line(table, line, groups)
     note_gaps(table)
     return table.done()
 
 
-def _quickly(table: CallsBuilder, line: str, seen: dict[tuple[str, str], Seat], quick: list[tuple[int, ...]]) -> bool:
-    """Read a line as the Inspector writes it without starts, which is several times faster than reading its JSON.
+def _parsed(table: CallsBuilder, text: str, groups: Groups) -> tuple[dict[str, Any], Seat] | None:
+    """The object in a line, with its communicator; None where it is damaged."""
+    try:
+        row = json.loads(text)
+        header, about = row["header"], row["metadata"]
+        key = (header["id"], header["rank"], header["n_ranks"], about.get("hostname"), about.get("pid"))
+        if key not in groups:
+            groups[key] = _group(table, key)
+        return row, (groups[key], whole(header["n_ranks"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
-    What stands before the numbers is the same in all lines of a communicator and a process, but for a time stamp.
+
+def _read_line(table: CallsBuilder, line: str, groups: Groups) -> None:
+    found = _parsed(table, line, groups)
+    if found is None:
+        table.skipped[f"{DAMAGED} line"] += max(line.count('"header"'), 1)  # a lost line end joins lines
+        return
+    row, (group, ranks) = found
+    if group < 0:
+        table.skipped["a communicator of one rank, or without a size"] += 1
+    elif isinstance(row.get("coll_perf"), dict):
+        _add(table, row["coll_perf"], group, ranks)
+    elif isinstance(row.get("p2p_perf"), dict):
+        table.skipped["sends and receives: the Inspector does not say when their pairs belong together"] += 1
+    else:
+        table.skipped["a line without coll_perf"] += 1
+
+
+def _quickly(table: CallsBuilder, block: str, groups: Groups, seen: dict[tuple[str, str], Seat]) -> bool:
+    """Read lines as the Inspector writes them without starts, which is several times faster than reading their JSON.
+
+    All of them must be whole; else they are read one by one.
     """
-    about = line.find('"metadata"')
-    host = line.find('"hostname"', about)
-    perf = line.find('"coll_perf"', host)
-    if not 0 < about < host < perf:
+    rows = _LINE.findall(block)
+    if not rows or len(rows) != block.count("\n"):
         return False
-    key = line[:about], line[host:perf]
-    seat = seen.get(key)
-    found = _PERF.match(line, perf) if seat is not None else None
-    if found is None or seat is None:
+    heads, tails, words, numbers, sizes, times = zip(*rows, strict=True)
+    keys = list(zip(heads, tails, strict=True))
+    for key in set(keys) - seen.keys():
+        found = _parsed(table, key[0] + key[1].rstrip(", \t") + "}", groups)
+        seen[key] = _NOBODY if found is None or found[1][0] < 0 else found[1]
+    seats = [seen[key] for key in keys]
+    codes = [_CODES.get(word, -1) for word in words]
+    if _NOBODY in seats or -1 in codes:
         return False
-    code = _CODES.get(found[1], -1)
-    if code < 0:
-        return False
-    data = int(found[3]) * (seat[1] if code in _PARTS else 1)
-    quick.append((code, data, seat[0], int(found[4]) * 1000, int(found[2])))
-    if len(quick) >= _BATCH:
-        _flush(table, quick)
+    group, ranks = np.array(seats, dtype=np.int64).T
+    code = np.array(codes, dtype=np.int64)
+    sequence, size, took = (np.array(list(map(int, column)), dtype=np.int64) for column in (numbers, sizes, times))
+    none = np.full(len(rows), -1, dtype=np.int64)
+    data = np.where(np.isin(code, list(_PARTS)), size * ranks, size)
+    table.add_many(code, data, group, none, took * 1000, none, sequence)
     return True
-
-
-def _flush(table: CallsBuilder, quick: list[tuple[int, ...]]) -> None:
-    if quick:
-        rows = np.array(quick, dtype=np.int64)
-        none = np.full(len(rows), -1, dtype=np.int64)
-        table.add_many(rows[:, 0], rows[:, 1], rows[:, 2], none, rows[:, 3], none, rows[:, 4])
-        quick.clear()
 
 
 def _group(table: CallsBuilder, key: tuple[Any, ...]) -> int:

@@ -78,11 +78,23 @@ def pieces(path: Path, skipped: Counter[str]) -> Iterator[str]:
 
 def lines(path: Path, skipped: Counter[str], notes: list[str] | None = None) -> Iterator[str]:
     """Yield the lines of a file without their ends; a note says if the last one has no end."""
+    for block in blocks(path, skipped, notes):
+        found = block.split("\n")
+        if not found[-1]:
+            found.pop()
+        yield from found
+
+
+def blocks(path: Path, skipped: Counter[str], notes: list[str] | None = None) -> Iterator[str]:
+    """Yield whole lines, many at once; a note says if the last one has no end."""
     rest = ""
     for piece in pieces(path, skipped):
-        found = (rest + piece).split("\n")
-        rest = found.pop()
-        yield from found
+        end = piece.rfind("\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        else:
+            rest += piece
         if len(rest) > _LONGEST:
             skipped["a line is too long"] += 1
             rest = ""
