@@ -45,7 +45,7 @@ def run(tmp_path: Path, given: Path) -> Any:
 def test_packets_are_right_and_are_not_captured(tmp_path: Path) -> None:
     found = run(tmp_path, GpuCase("full:4", "allreduce", "64KiB", "in", "float32", "LL").plan())
     assert found["wrong"] == 0
-    assert found["counts"]["plans"]["allreduce"] >= 12
+    assert found["counts"]["plans"]["allreduce"] >= 4  # the calls of its size: it keeps data in scratch
     assert "a plan with protocol LL cannot be captured in a CUDA graph" in found["captured"]
 
 

@@ -17,6 +17,7 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 _EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for smaller ones
+_NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
 _LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
 
@@ -45,23 +46,27 @@ class Carrier:
     sms: int
     protocols: tuple[str, ...] = ("Simple", "LL")
     known: dict[tuple[str, int], _Variant] = field(default_factory=dict)
+    best_ps: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def __call__(self, schedule: Schedule) -> Schedule | None:
         """Return the schedule as the runtime carries it out, in the best variant found; None where it cannot."""
         kind = schedule.method.partition(",")[0]
-        protocols = self._protocols(schedule)
-        variant = self.known.get(
-            (kind, len(schedule.demand)), self.known.get((kind, 0), _Variant(protocol=protocols[0]))
-        )
+        key, protocols = (kind, len(schedule.demand)), self._protocols(schedule)
+        variant = self.known.get(key, self.known.get((kind, 0), _Variant(protocol=protocols[0])))
         variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
         search = _VariantSearch(self, schedule, variant)
-        if len(schedule) <= _EXPLORED:
+        is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
+        if len(schedule) <= _EXPLORED and is_near:
             for protocol in protocols:
                 search.improve(protocol, self._widths(schedule))
         elif search.best is None:
             search.improve(protocols[0], self._widths(schedule))
-        self.known[kind, len(schedule.demand)] = self.known[kind, 0] = search.variant
-        return search.best if search.best is None else self._collected(search.best, search.variant)
+        if search.best is None:
+            return None
+        self.known[key] = self.known[kind, 0] = search.variant
+        found = self._collected(search.best, search.variant) if is_near else search.best
+        self.best_ps[key] = min(self.best_ps.get(key, found.finish_ps), found.finish_ps)
+        return found
 
     def run(
         self,
