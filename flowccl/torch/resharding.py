@@ -222,7 +222,7 @@ def _agree(dist: Any, group: Any, problem: str | None, key: str, kind: str | Non
     if len(kinds) > 1:
         words = " and ".join(f"those of rank {number} on {one}" for one, number in sorted(kinds.items()))
         raise InputError(f"all tensors must be on the same kind of device, but {words}")
-    return next(iter(kinds))
+    return str(next(iter(kinds)))
 
 
 @lru_cache(maxsize=16)
