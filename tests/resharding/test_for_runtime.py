@@ -84,6 +84,7 @@ def planned(tmp_path):
     return plan
 
 
+@pytest.mark.slow
 def test_a_plan_for_mscclpp_is_exported_and_runs(planned, tmp_path, capsys):
     code, plan = planned(*layouts(1, (1024, 512), SHARDS, WHOLE), "--for", "mscclpp")
     assert code == 0
