@@ -107,6 +107,14 @@ def check_pair(ranks, pair, elements, slices):
     return source, target, plan
 
 
+def divides_as_planned(pair):
+    """Whether this torch divides uneven strided shards as flowccl does; versions up to 2.9 divide them otherwise."""
+    if not any(isinstance(one, _StridedShard) for side in pair for one in side[2]):
+        return True
+    strided = _StridedShard(0, split_factor=2)
+    return strided._split_tensor(torch.arange(9), 4, with_padding=False)[0][0].tolist() == [0, 1, 5]
+
+
 def refused(text, *call):
     with pytest.raises(InputError) as found:
         flowccl.torch.reshard(*call)
@@ -139,6 +147,10 @@ def main():
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     pairs = PAIRS[ranks][: int(sys.argv[5])] if len(sys.argv) > 5 else PAIRS[ranks]
     for number, pair in enumerate(pairs):
+        if not divides_as_planned(pair):
+            with pytest.raises(InputError, match="does not fit the plan"):
+                check_pair(ranks, pair, elements, slices=1)
+            continue
         state = check_pair(ranks, pair, elements, slices=1 + 2 * (number % 2))
         if number == 0:
             check_errors(*state)
