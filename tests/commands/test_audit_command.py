@@ -51,6 +51,7 @@ def test_json_and_what_if(log, capsys):
         (["--machine", "dgx_h100:1", "--without", "gpu0 <-> nvswitch0"], "disconnects gpu0"),
         (["--machine", "dgx_h100:1", "--what-if", "gpu0 <-> nvswitch0=fast"], "cannot read 'fast'"),
         (["--machine", "dgx_h100:1", "--catalog", "no/where/plans"], "--catalog no/where/plans: there is no folder"),
+        (["--machine", "dgx_h100:1", "--worth", "5"], "--worth 5: a plan cannot save more than all of the time"),
         (["--machine", "dgx_h100:1", "--engine", "tea", "--catalog", "plans"], "tea"),
         (["--machine", "dgx_h100:1", "--report", "job.pdf"], "--report job.pdf: the name must end in .html"),
         (["--machine", "dgx_h100:1", "--what-if", "gpu0 -> gpu1"], "write the bandwidth behind the link"),
