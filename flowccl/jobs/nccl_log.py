@@ -71,15 +71,21 @@ def read(path: Path) -> Calls:
 
 
 def _seat(table: CallsBuilder, line: str, seats: dict[tuple[str, str], tuple[str, int, int]]) -> None:
-    """A new communicator: by its identifier, or by its parent and its color where it was split off."""
-    process = _process(line)
+    """A new communicator: by its identifier, or by its parent and its color where it was split off.
+
+    One without calls is kept too: that of all processes says which rank of the job a process is.
+    """
+    process, name = _process(line), ""
     if found := _SEAT.search(line):
-        seats[process, found[1]] = found[4], int(found[2]), int(found[3])
+        name = found[4]
     elif found := _SPLIT.search(line):
-        parent = seats.get((process, found[4]), (found[4], 0, 0))[0]
-        seats[process, found[1]] = f"{parent}/{found[5]}/{found[6]}", int(found[2]), int(found[3])
-    else:
+        name = f"{seats.get((process, found[4]), (found[4], 0, 0))[0]}/{found[5]}/{found[6]}"
+    if found is None or len(found[2]) > 6 or len(found[3]) > 6:
         table.skipped[f"{DAMAGED} line of a communicator"] += 1
+        return
+    place, size = int(found[2]), int(found[3])
+    seats[process, found[1]] = name, place, size
+    table.group(Group(size, None, seat_name(name, process, place, size)))
 
 
 def _call(table: CallsBuilder, line: str, seats: dict[tuple[str, str], tuple[str, int, int]]) -> None:

@@ -33,6 +33,8 @@ def rank_map(text: str | None, gpus: int) -> tuple[int, ...]:
             raise InputError(
                 f"--rank-map: {part.strip()!r} is not a GPU or a range of GPUs; write for example 8-15,0-7"
             )
+        if part.strip() and int(ends[0]) > int(ends[-1]):
+            raise InputError(f"--rank-map: {part.strip()!r} goes backwards; write the smaller GPU first")
         found += range(int(ends[0]), int(ends[-1]) + 1) if part.strip() else ()
     if len(set(found)) != len(found):
         raise InputError("--rank-map: names a GPU twice; every rank has its own GPU")

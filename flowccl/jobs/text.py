@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from flowccl.errors import FileError
 
-_PIECE = 1 << 22  # bytes that are read at once
+_PIECE = 1 << 20  # bytes that are read at once
 _LONGEST = 1 << 26  # bytes of one line or one object; longer ones are damaged
 _DECODER = json.JSONDecoder()
 _GZIP = 31  # the window of gzip files, for zlib

@@ -53,6 +53,9 @@ def headline(audit: Audit) -> str:
     kinds = counted(len(audit.rows), "kind of calls", "kinds of calls")
     if not found:
         return f"{first} The hardware allows {format_us(audit.possible_us)} less."
+    if not audit.worthwhile:
+        none = f"no plan that was found gains {100 * audit.worth:g} % of its calls"
+        return f"{first} The hardware allows {format_us(audit.possible_us)} less; {none}."
     plans = f"plans for {len(audit.worthwhile)} of {kinds} gain {format_us(audit.saved_us)} of it"
     return f"{first} The hardware allows {format_us(audit.possible_us)} less; {plans}."
 

@@ -41,7 +41,7 @@ _PAGE = """<!DOCTYPE html>
 <div class="legend" id="legend"></div>
 <canvas id="sizes" class="picture" role="img" aria-label="Times over size; the table has the same data"></canvas>
 <h2>Timeline of a step</h2>
-<p class="soft">{timeline} Colours: measured / bound, from green (1) to red (10 or more).</p>
+<p class="soft">{timeline}</p>
 <canvas id="timeline" class="picture" role="img" aria-label="Calls of a step by rank"></canvas>
 <h2>Notes</h2>
 <pre>{notes}</pre>
@@ -140,7 +140,10 @@ def _timeline(audit: Audit) -> tuple[list[list[float]], str]:
     inside = with_time[
         (found.start_ns[with_time] >= begin) & (found.start_ns[with_time] < begin + step) & (row_of[with_time] >= 0)
     ]
-    words = f"One step of {format_us(step / 1000)}; {len(inside):,} calls, each a bar for the ranks of its group."
+    words = (
+        f"One step of {format_us(step / 1000)}; {len(inside):,} calls, each a bar for the ranks of its group. "
+        "Colours: measured / bound, from green (1) to red (10 or more)."
+    )
     if len(inside) > _MOST_CALLS:
         words += f" The first {_MOST_CALLS:,} are shown."
         inside = inside[:_MOST_CALLS]

@@ -1,5 +1,6 @@
 """Readers: real traces of gloo, and small logs written as their tools document them."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -105,3 +106,57 @@ def test_names_of_collectives(text, name):
 def test_a_missing_file_is_an_error_with_its_name(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.json: no such file"):
         read_logs([tmp_path / "nowhere.json"])
+
+
+def test_communicators_that_are_split_off_have_their_ranks(tmp_path):
+    """As ncclCommSplit logs them: no identifier, but the parent and the color."""
+    lines = []
+    for rank in range(4):
+        start, color, key = f"h:{100 + rank}:{100 + rank} [{rank}] NCCL INFO", rank % 2, rank // 2
+        device = f"cudaDev {rank} nvmlDev {rank} busId 1b000"
+        lines += [
+            f"{start} ncclCommInitRank comm 0xa{rank} rank {rank} nranks 4 {device} commId 0xabc - Init COMPLETE",
+            f"{start} ncclCommSplit comm 0xb{rank} rank {key} nranks 2 {device} parent 0xa{rank} childCount 1 "
+            f"color {color} key {key} - Init COMPLETE",
+            f"{start} AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count 1024 datatype 7 op 0 root 0 comm 0xb{rank} "
+            "[nranks=2] stream 0x99",
+        ]
+    (tmp_path / "nccl.log").write_text("\n".join(lines) + "\n")
+    logs = read_logs([tmp_path / "nccl.log"])
+    assert calls_of(logs) == {("allreduce", 4096, (0, 2)): 2, ("allreduce", 4096, (1, 3)): 2}
+    assert logs.notes == ()
+
+
+def test_gloo_gives_the_element_type_of_a_list_of_tensors(tmp_path):
+    """DDP in bfloat16: the operation on a list of tensors has no element type, gloo's event has it."""
+    lists = {"Input Dims": [[[1000]], []], "Input type": ["TensorList", ""], "Concrete Inputs": ["", ""]}
+    one = {"Input Dims": [[1000]], "Input type": ["c10::BFloat16"]}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": 1.0, "dur": 5.0, "tid": 1, "args": lists},
+        {"ph": "X", "cat": "cpu_op", "name": "gloo:all_reduce", "ts": 2.0, "dur": 30.0, "tid": 9, "args": one},
+    ]
+    config = [{"pg_name": "0", "pg_size": 2, "ranks": [0, 1]}]
+    info = {"backend": "gloo", "rank": 0, "world_size": 2, "pg_config": config}
+    (tmp_path / "trace0.json").write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+    logs = read_logs([tmp_path])
+    assert calls_of(logs) == {("allreduce", 2000, (0, 1)): 1}
+    assert logs.calls.duration_ns.tolist() == [30_000]
+
+
+def test_a_dump_without_groups_has_the_ranks_that_call(tmp_path):
+    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "gloo:all_reduce"}
+    entry |= {f"{side}_{what}": value for side in ("input", "output") for what, value in (("sizes", [[8]]),)}
+    entry |= {"input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    for rank in (0, 1, 2):
+        (tmp_path / f"dump_{rank}.json").write_text(json.dumps({"version": "2.10", "entries": [entry]}))
+    logs = read_logs([tmp_path])
+    assert calls_of(logs) == {("allreduce", 32, (0, 1, 2)): 3}
+    assert logs.notes == ("the logs do not say which ranks a group has: those that make calls in it are taken",)
+
+
+def test_one_bad_folder_of_unknown_files_is_one_note(tmp_path):
+    (tmp_path / "calls.csv").write_text("allreduce,1MB,8,1,50\n")
+    for name in ("a.txt", "b.txt", "c.md"):
+        (tmp_path / name).write_text("nothing")
+    (note,) = read_logs([tmp_path]).failed
+    assert note.startswith("3 files, first ")

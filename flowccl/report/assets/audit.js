@@ -8,7 +8,9 @@
     ["share", "share", true], ["wait", "wait us", true], ["measured", "measured us", true],
     ["library", "NCCL's model us", true], ["plan", "best plan us", true], ["bound", "lower bound us", true],
     ["ratio", "measured / bound", true], ["saved", "saved us per step", true], ["bottleneck", "bottleneck", false]];
-  const series = [["measured", "#c0392b"], ["library", "#d9822b"], ["plan", "#1f77b4"], ["bound", "#2e9b5f"]];
+  const series = [ // key, colour, name
+    ["measured", "#c0392b", "measured"], ["library", "#d9822b", "NCCL's model"], ["plan", "#1f77b4", "best plan"],
+    ["bound", "#2e9b5f", "lower bound"]];
   const PAGE = 200;
   let sortKey = null, descending = true, visible = rows.map((_, at) => at), limit = PAGE, selected = -1;
 
@@ -50,7 +52,7 @@
     for (const at of visible.slice(0, limit)) {
       const row = rows[at];
       parts.push(`<tr data-row="${at}"${at === selected ? ' aria-selected="true"' : ""} tabindex="0">`);
-      for (const [key, , number] of columns) parts.push(`<td${number ? ' class="number"' : ""}>${escaped(cell(row, key))}</td>`);
+      for (const [key, , number] of columns) parts.push(`<td${number ? ' class="n"' : ""}>${escaped(cell(row, key))}</td>`);
       parts.push("</tr>");
     }
     body.innerHTML = parts.join("");
@@ -71,7 +73,9 @@
   // -- pictures: a canvas in device pixels, and what is where on it -------------------------------------------------
 
   function prepared(id, height) {
-    const canvas = byId(id), scale = window.devicePixelRatio || 1, width = canvas.clientWidth || 900;
+    const canvas = byId(id), scale = window.devicePixelRatio || 1;
+    Object.assign(canvas.style, { display: "block", width: "100%", padding: "0", boxSizing: "border-box" });
+    const width = canvas.clientWidth || 900;
     canvas.style.height = `${height}px`;
     canvas.width = width * scale;
     canvas.height = height * scale;
@@ -119,9 +123,11 @@
     const sizeName = (p) => ["1 B", "10 B", "100 B", "1 KB", "10 KB", "100 KB", "1 MB", "10 MB", "100 MB", "1 GB", "10 GB", "100 GB"][p] || `1e${p} B`;
     pen.strokeStyle = "rgba(128,128,128,0.35)";
     for (let p = Math.ceil(lx0); p <= lx1; p++) { line(pen, px(10 ** p), 10, px(10 ** p), bottom); pen.fillText(sizeName(p), px(10 ** p) - 15, bottom + 16); }
-    for (let p = Math.ceil(ly0); p <= ly1; p++) { line(pen, left, py(10 ** p), width - 20, py(10 ** p)); pen.fillText(`${10 ** p >= 1 ? 10 ** p : (10 ** p).toFixed(-p)} us`, 8, py(10 ** p) + 4); }
+    for (let p = Math.ceil(ly0); p <= ly1; p++) { line(pen, left, py(10 ** p), width - 20, py(10 ** p)); pen.fillText(time(10 ** p), 8, py(10 ** p) + 4); }
     pen.fillText("size of the call", width / 2 - 40, bottom + 34);
   }
+
+  const time = (us) => us >= 1e6 ? `${Number((us / 1e6).toPrecision(3))} s` : us >= 1e3 ? `${Number((us / 1e3).toPrecision(3))} ms` : `${Number(us.toPrecision(3))} us`;
 
   function line(pen, a, b, c, d) { pen.beginPath(); pen.moveTo(a, b); pen.lineTo(c, d); pen.stroke(); }
 
@@ -152,13 +158,13 @@
     pen.fillStyle = getComputedStyle(document.body).color;
     pen.fillText("rank 0", 8, 16);
     pen.fillText(`rank ${ranks - 1}`, 8, height - 38);
-    for (let k = 0; k <= 4; k++) pen.fillText(`${Number((end * k / 4).toPrecision(3))} us`, px(end * k / 4) - (k ? 40 : 0), height - 12);
+    for (let k = 0; k <= 4; k++) pen.fillText(time(end * k / 4), px(end * k / 4) - (k ? 40 : 0), height - 12);
   }
 
   const at = (event) => { const box = event.target.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
 
   function start() {
-    byId("rows").tHead.rows[0].innerHTML = columns.map(([key, name]) => `<th data-key="${key}" role="button" tabindex="0">${name}</th>`).join("");
+    byId("rows").tHead.rows[0].innerHTML = columns.map(([key, name, number]) => `<th${number ? ' class="n"' : ""} data-key="${key}" role="button" tabindex="0">${name}</th>`).join("");
     byId("rows").tHead.addEventListener("click", (event) => {
       const key = event.target.dataset.key;
       if (!key) return;
@@ -182,8 +188,8 @@
     });
     for (const name of [...new Set(rows.map((row) => row.collective))].sort()) byId("collective").add(new Option(name, name));
     byId("shownkind").add(new Option("all", ""));
-    for (const [key] of series) byId("shownkind").add(new Option(key, key));
-    byId("legend").innerHTML = series.map(([key, colour]) => `<span><i style="background:${colour}"></i>${key}</span>`).join("");
+    for (const [key, , name] of series) byId("shownkind").add(new Option(name, key));
+    byId("legend").innerHTML = series.map(([, colour, name]) => `<span><i style="background:${colour}"></i>${name}</span>`).join("");
     for (const id of ["filter", "least"]) byId(id).addEventListener("input", refresh);
     for (const id of ["collective", "shownkind"]) byId(id).addEventListener("change", refresh);
     byId("more").addEventListener("click", () => { limit += 1000; fill(); });
