@@ -41,7 +41,7 @@ class CallStatistics:
     sent: dict[tuple[int, int], int]
 
 
-class Messages(Protocol):
+class AllToAllMessages(Protocol):
     """What carries the messages of one process group; ranks are those of the group."""
 
     rank: int
@@ -87,7 +87,7 @@ class PlannedAllToAll:
     """Alltoall with split sizes in a process group whose rank r is GPU r of a machine."""
 
     def __init__(
-        self, topology: Topology, group: Any = None, *, runtime: str = "ideal", messages: Messages | None = None
+        self, topology: Topology, group: Any = None, *, runtime: str = "ideal", messages: AllToAllMessages | None = None
     ) -> None:
         self._messages = DistributedMessages(group) if messages is None else messages
         self.rank, self.size = self._messages.rank, self._messages.size

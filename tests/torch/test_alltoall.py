@@ -2,12 +2,17 @@
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowccl import machine
-from flowccl.torch.group_alltoall import GroupMessages, obstacle
+from flowccl.run.group_backends import GlooCarrier
+from flowccl.run.group_calls import GroupParts, Selected
+from flowccl.run.process_group import group_class
+from flowccl.torch.group_alltoall import GroupAllToAll, GroupMessages, obstacle
 from tests.torch.catalogs import small_catalog
 from tests.torch.processes import launch
 
@@ -32,6 +37,61 @@ def test_tags_of_calls_do_not_meet() -> None:
         messages.first_tag = first
         messages.send(None, 1, 7)
     assert sent == [(1 << 20) + 7, (2 << 20) + 7]
+
+
+class Swapped:
+    """Stands in for the planner: gives every rank its own parts, as if all ranks sent the same."""
+
+    def __init__(self, topology: object, messages: GroupMessages) -> None:
+        self.messages, self.calls = messages, []
+
+    def all_to_all_single(self, output: Any, tensor: Any, output_splits: list[int], input_splits: list[int]) -> None:
+        self.calls.append((self.messages.first_tag, output_splits, input_splits))
+        if not tensor.numel():
+            raise RuntimeError("connection closed")
+        output.copy_(tensor)
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A group of two ranks in one process, whose alltoalls are served."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from flowccl.torch import alltoall
+
+    monkeypatch.setattr(alltoall, "PlannedAllToAll", Swapped)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    made = group_class()(GroupParts(dist.group.WORLD, lambda *_: Selected(None, "", "no plans")))
+    made.alltoallv = GroupAllToAll(machine("full:2"), GlooCarrier(None), 0, 2)
+    yield made
+    made.thread.close()
+    dist.destroy_process_group()
+
+
+@needs_torch
+def test_calls_with_split_sizes_lists_and_errors_go_through_the_group(group: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    given, output = torch.arange(3.0, requires_grad=True), torch.zeros(3)
+    options = dist.AllToAllOptions()
+    for later in (False, True):
+        options.asyncOp = later
+        work = group.alltoall_base(output.zero_(), given, [1, 2], [2, 1], options)
+        work.wait()
+        assert output.tolist() == [0, 1, 2]
+    parts = [torch.zeros(1), torch.zeros(2, 1)]
+    group.alltoall(parts, [torch.ones(2), torch.full((1,), 5.0)], options).wait()
+    assert [part.flatten().tolist() for part in parts] == [[1], [1, 5]]
+    seen = group.alltoallv.planned.calls
+    assert [splits for _, *splits in seen] == [[[1, 2], [2, 1]]] * 3
+    assert len({tag for tag, *_ in seen}) == 3
+    work = group.alltoall_base(torch.zeros(0), torch.zeros(0), [0, 0], [0, 0], options)
+    with pytest.raises(RuntimeError, match=r"rank 0: alltoallv on 2 ranks .* failed: connection closed"):
+        work.wait()
+    with pytest.raises(RuntimeError, match="connection closed"):
+        group.alltoall_base(output, given, [1, 2], [2, 1], options)
 
 
 @pytest.mark.slow
