@@ -1,9 +1,10 @@
 """Few messages: relays collect the data of a host for another host, and send it in one message each.
 
 Data from GPU s of host A to GPU d of host B goes from s to a relay a in A, in one message to a relay b in B, and on to
-d; some of the three may be the same GPU. Messages between two GPUs carry everything that goes that way. The variants
-differ in the relays of a pair of hosts: a number of pairs (a, b) that share the data, the destinations themselves as b
-(what NCCL calls PXN), or the sources themselves as a. On one host every source sends to every destination itself.
+d; some of the three may be the same GPU. Messages between two GPUs carry everything that goes from one to the other.
+The variants differ in the relays of a pair of hosts: a number of pairs (a, b) that share the data, the destinations
+themselves as b (what NCCL calls PXN), or the sources themselves as a. On one host every source sends to every
+destination itself.
 """
 
 from collections.abc import Iterator
@@ -38,18 +39,18 @@ def aggregation(problem: Problem, context: SearchContext) -> Iterator[Schedule |
 
 
 def collecting_groups(problem: Problem, near: Neighbours) -> list[list[list[int]]]:
-    """The ways to divide the GPUs into groups inside which data is collected.
+    """Divisions of the GPUs into groups inside which data is collected.
 
     These are the GPUs that reach each other without a NIC, then the levels of the machine from inside to outside. GPUs
     of a group must reach each other without other GPUs, and every group must have a route to every other one.
     """
-    ways = [_without_nics(problem.topology)]
-    ways += [[list(ranks) for ranks in level] for level in reversed(problem.hierarchy.levels)]
+    divisions = [_without_nics(problem.topology)]
+    divisions += [[list(ranks) for ranks in level] for level in reversed(problem.hierarchy.levels)]
     pairs = set(zip(near.src.tolist(), near.end.tolist(), strict=True))
     return [
-        way
-        for number, way in enumerate(ways)
-        if way not in ways[:number] and max(map(len, way)) > 1 and _has_routes(way, pairs)
+        division
+        for number, division in enumerate(divisions)
+        if division not in divisions[:number] and max(map(len, division)) > 1 and _has_routes(division, pairs)
     ]
 
 
