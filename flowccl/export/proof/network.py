@@ -11,6 +11,7 @@ from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.topology.neighbours import neighbours
+from flowccl.topology.routes import Routes, route_shape
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_ps
 
@@ -83,6 +84,7 @@ class SimulatedNetwork:
         pointer, limits = topology.link_limits
         self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.best: dict[tuple[int, int, int, bool | None], list[SimulatedRoute]] = {}
+        self.by_links: dict[tuple[int, ...], list[SimulatedRoute]] = {(): []}
 
     def between(self, src: int, dst: int, size_bytes: int = 0, is_proxied: bool | None = None) -> list[SimulatedRoute]:
         """Return the fastest routes between two GPUs for a message of some bytes.
@@ -104,9 +106,20 @@ class SimulatedNetwork:
         return self.best[key]
 
     def with_links(self, src: int, dst: int, links: tuple[int, ...]) -> list[SimulatedRoute]:
-        """Return the route between two GPUs over these links; none where there is no such route."""
-        routes = self.routes.get((src, dst), []) if links else []
-        return [route for route in routes if tuple(link for link, _, _ in route.hops) == links]
+        """Return the route between two GPUs over these links; none where they are no path between the two."""
+        if links not in self.by_links:
+            known = self.topology.links
+            ends = [src, *(known[k].dst for k in links if k < len(known))]
+            starts = [*(known[k].src for k in links if k < len(known)), dst]
+            is_path = len(ends) == len(links) + 1 and ends == starts and self._only_switches(ends[1:-1])
+            self.by_links[links] = self._made(links) if is_path else []
+        return self.by_links[links]
+
+    def _only_switches(self, nodes: list[int]) -> bool:
+        return all(node >= self.topology.num_gpus for node in nodes)
+
+    def _made(self, links: tuple[int, ...]) -> list[SimulatedRoute]:
+        return _simulated(self.topology, Routes.from_lists([list(links)]), self.profile)
 
     def signal_route(self, src: int, dst: int, is_proxied: bool | None = None) -> SimulatedRoute:
         """Return the route of a signal, which may travel against the direction of the only links."""
@@ -128,23 +141,24 @@ class SimulatedNetwork:
 def _routes(topology: Topology, profile: RuntimeProfile | None) -> dict[tuple[int, int], list[SimulatedRoute]]:
     """Return the routes between all pairs of GPUs that a link or switches connect."""
     near = neighbours(topology)
-    shape = near.shape
+    found, ptr = _simulated(topology, near.routes, profile), near.pair_ptr.tolist()
+    pairs = zip(near.src.tolist(), near.end.tolist(), strict=True)
+    return {pair: found[ptr[number] : ptr[number + 1]] for number, pair in enumerate(pairs)}
+
+
+def _simulated(topology: Topology, routes: Routes, profile: RuntimeProfile | None) -> list[SimulatedRoute]:
+    """Return routes with their costs."""
+    shape = route_shape(topology, routes)
     costs = route_costs(topology, shape, Execution(profile or PROFILES["ideal"], 1))
     overheads = topology.link_overhead_ps if profile is None else np.zeros(len(topology.links), dtype=np.int64)
-    first = np.searchsorted(shape.segment_route, np.arange(len(near.routes) + 1))
-    result: dict[tuple[int, int], list[SimulatedRoute]] = {}
-    for pair, (src, end) in enumerate(zip(near.src.tolist(), near.end.tolist(), strict=True)):
-        rows = []
-        for r in range(int(near.pair_ptr[pair]), int(near.pair_ptr[pair + 1])):
-            hops = range(int(near.routes.ptr[r]), int(near.routes.ptr[r + 1]))
-            made = [
-                (int(near.routes.link[h]), int(shape.hop_offset_ps[h]), int(shape.hop_segment[h] - first[r]))
-                for h in hops
-            ]
-            rates = tuple(shape.segment_GBps[first[r] : first[r + 1]].tolist())
-            latency = made[-1][1] + int(topology.link_latency_ps[made[-1][0]])
-            own = max(int(overheads[link]) for link, _, _ in made)
-            cost = int(costs.overhead_ps[r]), own, int(costs.signal_ps[r]), bool(costs.is_proxied[r])
-            rows.append(SimulatedRoute(tuple(made), rates, latency, *cost))
-        result[src, end] = rows
+    first = np.searchsorted(shape.segment_route, np.arange(len(routes) + 1))
+    result = []
+    for r in range(len(routes)):
+        hops = range(int(routes.ptr[r]), int(routes.ptr[r + 1]))
+        made = [(int(routes.link[h]), int(shape.hop_offset_ps[h]), int(shape.hop_segment[h] - first[r])) for h in hops]
+        rates = tuple(shape.segment_GBps[first[r] : first[r + 1]].tolist())
+        latency = made[-1][1] + int(topology.link_latency_ps[made[-1][0]])
+        own = max(int(overheads[link]) for link, _, _ in made)
+        cost = int(costs.overhead_ps[r]), own, int(costs.signal_ps[r]), bool(costs.is_proxied[r])
+        result.append(SimulatedRoute(tuple(made), rates, latency, *cost))
     return result
