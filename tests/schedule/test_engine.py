@@ -189,3 +189,15 @@ def test_all_chunks_of_a_message_are_reduced_in_turn():
     timed = Engine(draft, Execution(MSCCLPP, 16, 2)).run()
     assert timed is not None
     assert verify(timed) == []
+
+
+def test_in_an_exchange_the_work_on_an_arrival_waits_for_the_own_send():
+    """Both GPUs exchange four chunks, in opposite orders: what arrives first meets data that has not left yet."""
+    topology = used_by(full(2), MSCCLPP)
+    draft = planned(topology, collective("allreduce", 2, 1 << 20, 2), "recursive-doubling")
+    sender = np.array([topology.links[draft.routes.links(route)[0]].src for route in draft.route])
+    timed = Engine(draft, Execution(MSCCLPP, 2), topology).run(np.where(sender == 0, draft.chunk, -draft.chunk))
+    assert timed is not None
+    assert verify(timed) == []
+    arrived = timed.timing.end_arrival_ps - timed.costs.work_ps[timed.timing.end_transfer]
+    assert np.any(timed.work_from_ps[timed.timing.end_transfer] <= arrived)
