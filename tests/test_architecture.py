@@ -46,7 +46,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "compilation": METHODS | {"compile_cache", "compiled"},
     "loading": METHODS | {"compilation"},
     "auto": METHODS | {"runtimes"},
-    "export": SCHEDULE | {"runtimes"},
+    "export": SCHEDULE | {"compiled", "runtimes"},
     "lowered": SCHEDULE | {"export", "runtimes"},
     "choice": CHECKS | {"lowered", "runtimes"},
     "result": CHECKS | {"lowered"},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError
+from flowccl.export.formats.plan_table import LazySteps, PlanTables, scanned
 from flowccl.export.formats.read_packets import PACKET_STEPS, connect_packets
 from flowccl.export.proof.program import Cell, Operation, RuntimeProgram
 from flowccl.files import parse_json, read_bytes
@@ -30,7 +31,29 @@ def read_mscclpp(path: str | Path) -> RuntimeProgram:
 
 
 def parse_mscclpp(data: bytes, name: str) -> RuntimeProgram:
-    """Return the program in the text of an MSCCL++ plan."""
+    """Return the program in the text of an MSCCL++ plan.
+
+    Usual plans are read as arrays; the others operation by operation, which also finds what is wrong with them.
+    """
+    return _parsed_as_arrays(data) or _parsed_by_operation(data, name)
+
+
+def _parsed_as_arrays(data: bytes) -> RuntimeProgram | None:
+    """Return the program with its steps as arrays; None where something in the text is wrong or unusual."""
+    found = scanned(data)
+    if found is None:
+        return None
+    try:
+        reader = _PlanReader(parse_json(found[0], "plan"), found[1])
+    except (FileError, _PlanError):
+        return None
+    if reader.table is None or reader.program.findings:
+        return None
+    reader.program.operations = LazySteps(reader.table, lambda: _parsed_by_operation(data, "plan").operations)
+    return reader.program
+
+
+def _parsed_by_operation(data: bytes, name: str) -> RuntimeProgram:
     value = parse_json(data, name)
     try:
         return _PlanReader(value).program
@@ -113,9 +136,10 @@ class _Threads:
 
 
 class _PlanReader:
-    """Converts a plan to a program."""
+    """Converts a plan to a program; with `tables`, its operations were read before, and become a table."""
 
-    def __init__(self, plan: Any) -> None:
+    def __init__(self, plan: Any, tables: PlanTables | None = None) -> None:
+        self.tables, self.table = tables, None
         ours = {theirs: name for name, theirs in MSCCLPP_LIMITS.collectives.items()}
         collective = _get(plan, "collective", str, "plan")
         if collective not in ours:
@@ -147,8 +171,13 @@ class _PlanReader:
         self.groups: list[list[_SwitchChannel]] = [self._switch_channels(gpu, r) for r, gpu in enumerate(gpus)]
         self._check_groups()
         self.semaphores: dict[Hashable, Counter[tuple[str, int]]] = defaultdict(Counter)
+        self.operations: list[Operation] = []
+        self.program.operations = self.operations
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank)
+        if tables is not None:
+            self.table = tables.table(self.program, plan.get("max_message_size", 2**64 - 1))
+            return
         connect_packets(self.program, plan.get("max_message_size", 2**64 - 1))
         for key, users in self.semaphores.items():
             for name in ("sem_acquire", "sem_release"):
@@ -242,15 +271,21 @@ class _PlanReader:
             refs.setdefault(kind, []).extend(
                 remote[i] for i in _numbers(table, "remote_buffer_ids", where, 0, len(remote) - 1)
             )
+        if self.tables is not None:
+            if _get(block, "ops", int, where) != len(self.tables.rank):
+                raise _PlanError(f"{where}: ops are not in order")
+            groups = [(switch.buffer, switch.ranks) for switch in switches]
+            self.tables.add(rank, own, refs, groups, semaphores)
+            return
         operations: list[Any] = _get(block, "ops", list, where)
         self._limit("operations per threadblock", len(operations), MSCCLPP_LIMITS.steps, where)
         threads = _Threads()
-        first = len(self.program.operations)
+        first = len(self.operations)
         for index, op in enumerate(operations):
             place = f"{where} step {index}"
             name = _get(op, "name", str, place)
             operation = Operation(rank, number, index, name)
-            self.program.operations.append(operation)
+            self.operations.append(operation)
             _read_hints(op, operation, place)
             if name in _LOCAL:
                 self._local(op, operation, place)
@@ -267,7 +302,7 @@ class _PlanReader:
             elif name != "nop":
                 raise _PlanError(f"{place}: operation {name[:40]!r} is not supported")
             self._check_barriers(operation, threads, op.get("channel_type") == "port")
-        self._flushes(self.program.operations[first:])
+        self._flushes(self.operations[first:])
 
     def _flush(self, op: Any, operation: Operation, ports: list[_Channel], where: str) -> None:
         """Let a flush complete all puts before it on its channels; it has as many targets as channels."""
