@@ -28,12 +28,17 @@ class LazySteps(Sequence[Operation]):
     """The steps of a plan: a table, and objects that are made when one is asked for, by reading the text again."""
 
     def __init__(self, table: StepTable, read: Any) -> None:
-        self.table = table
+        self._table = table
         self._read = read
         self._made: Sequence[Operation] | None = None
 
+    @property
+    def table(self) -> StepTable | None:
+        """The table; None once there are objects, which others may have changed."""
+        return self._table if self._made is None else None
+
     def __len__(self) -> int:
-        return len(self.table)
+        return len(self._table)
 
     def __getitem__(self, n: Any) -> Any:
         if self._made is None:
