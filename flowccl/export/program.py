@@ -10,6 +10,7 @@ from flowccl.export.lowering.balance import balanced
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.build import Builder
 from flowccl.export.lowering.moves import check_ranks
+from flowccl.export.lowering.size import check_size
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
@@ -120,6 +121,7 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     crosses = schedule.costs is not None and bool(schedule.costs.is_proxied.any())
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
+    check_size(schedule, execution)
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
     builder = Builder(schedule, execution, chunks)
