@@ -1,5 +1,8 @@
 """A schedule as a program of MSCCL++: lowered once, then kept, written, proved and timed."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -57,6 +60,18 @@ class Program:
     def findings(self) -> tuple[Finding, ...]:
         """Everything that is wrong with the program; none proves that it is right."""
         return tuple(interpret(self.parsed))
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Let the garbage collector rest: a program has many small objects, which it would look through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def program_for(
@@ -124,13 +139,14 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     check_size(schedule, execution)
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
-    builder = Builder(schedule, execution, chunks)
-    try:
-        built = builder.build()
-        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
-    except CrowdedError:
-        built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
-        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+    with few_collections():
+        builder = Builder(schedule, execution, chunks)
+        try:
+            built = builder.build()
+            written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+        except CrowdedError:
+            built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
+            written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
     slot_bytes = -(-schedule.demand.size_bytes // written.chunks)
     scratch = written.scratch_chunks * slot_bytes * (2 if execution.packets else 1)
     return Program(schedule, written.data, inplace, written.threadblocks, written.operations, scratch, written.chunks)
