@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.export.proof.program import Operation, RuntimeProgram
-from flowccl.export.proof.steps import BUFFERS, StepTable, owners, pointers
+from flowccl.export.proof.steps import BUFFERS, StepArrays, owners, pointers
 from flowccl.runtimes.limits import MSCCLPP_LIMITS
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ class Channel(Protocol):
 class LazySteps(Sequence[Operation]):
     """The steps of a plan: a table, and objects that are made when one is asked for, by reading the text again."""
 
-    def __init__(self, table: StepTable, read: Any) -> None:
+    def __init__(self, table: StepArrays, read: Any) -> None:
         self._table = table
         self._read = read
         self._made: Sequence[Operation] | None = None
 
     @property
-    def table(self) -> StepTable | None:
+    def table(self) -> StepArrays | None:
         """The table; None once there are objects, which others may have changed."""
         return self._table if self._made is None else None
 
@@ -83,7 +83,7 @@ class PlanTables:
         self.sizes["switch"].append(len(switches))
         self.semaphores.append((rank, semaphores))
 
-    def table(self, program: RuntimeProgram, max_bytes: int) -> StepTable | None:
+    def table(self, program: RuntimeProgram, max_bytes: int) -> StepArrays | None:
         """Return all steps; None where something is wrong or unusual."""
         from flowccl.export.formats.plan_step_kernels import NAMES, BlockTables, StepColumns, steps_of_plan
 
@@ -121,7 +121,7 @@ class PlanTables:
             return None
         thread = owners(op_ptr)
         connections = list(self.known)
-        table = StepTable(
+        table = StepArrays(
             rank=tables.rank[thread],
             thread=thread,
             index=np.arange(count) - op_ptr[thread],
@@ -233,7 +233,7 @@ def _ints(values: Sequence[int]) -> I64:
     return np.array(values, dtype=np.int64)
 
 
-def _connect_packets(table: StepTable, program: RuntimeProgram, max_bytes: int) -> bool:
+def _connect_packets(table: StepArrays, program: RuntimeProgram, max_bytes: int) -> bool:
     """Let every step that reads packets wait for those that write them; return whether nothing is wrong with packets.
 
     What it does for whole arrays is what `read_packets.connect_packets` does for single steps.

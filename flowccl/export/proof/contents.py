@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flowccl.export.proof.precedence import Tokens, matched
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.export.proof.results import CollectiveDefinition, InitialCells, NumberedCells, Value, difference
-from flowccl.export.proof.steps import StepTable, cell_of, owners, pointers
+from flowccl.export.proof.steps import StepArrays, cell_of, owners, pointers
 
 if TYPE_CHECKING:
     from flowccl.export.proof.value_kernels import Values
@@ -20,7 +20,7 @@ I64 = NDArray[np.int64]
 
 def wrong_contents(
     program: RuntimeProgram,
-    table: StepTable,
+    table: StepArrays,
     order: I64,
     tokens: Tokens,
     definition: CollectiveDefinition,
@@ -37,7 +37,7 @@ def wrong_contents(
     keep = np.zeros(len(memory), dtype=np.bool_)
     keep[at] = True
     keep[cells.number(final.code)] = False
-    sums = np.diff(table.source_ptr)
+    terms = np.diff(table.source_ptr)
     made, problems, found = run_steps(
         order,
         table.assign_ptr,
@@ -50,8 +50,8 @@ def wrong_contents(
         keep,
         start.piece,
         _bits(start.rank, program.num_gpus),
-        int(np.count_nonzero(sums > 1)),
-        int(sums[sums > 1].sum()),
+        int(np.count_nonzero(terms > 1)),
+        int(terms[terms > 1].sum()),
         most,
     )
     findings = _problems(program, table, problems, found, most)
@@ -67,7 +67,7 @@ def wrong_contents(
     return findings
 
 
-def _came(table: StepTable, tokens: Tokens) -> I64:
+def _came(table: StepArrays, tokens: Tokens) -> I64:
     """Return the step whose chunks each step receives, or -1."""
     came = np.full(len(table), -1, dtype=np.int64)
     put, take = matched(tokens)
@@ -75,7 +75,7 @@ def _came(table: StepTable, tokens: Tokens) -> I64:
     return came
 
 
-def _sent_pointers(table: StepTable) -> I64:
+def _sent_pointers(table: StepArrays) -> I64:
     """Return where the chunks begin that each step sends without writing them to a cell."""
     count = np.zeros(len(table), dtype=np.int64)
     np.maximum.at(count, owners(table.assign_ptr), -table.target)
@@ -88,7 +88,7 @@ def _bits(rank: I64, ranks: int) -> I64:
     return result
 
 
-def _problems(program: RuntimeProgram, table: StepTable, problems: I64, found: I64, most: int) -> list[Finding]:
+def _problems(program: RuntimeProgram, table: StepArrays, problems: I64, found: I64, most: int) -> list[Finding]:
     """Describe what was wrong with steps, in the order in which it was found."""
     rows = [(int(problems[kind * most + k, 2]), kind, kind * most + k) for kind in (0, 1) for k in range(found[kind])]
     findings = []

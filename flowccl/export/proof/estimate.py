@@ -28,7 +28,7 @@ from flowccl.errors import InputError
 from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
 from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
 from flowccl.export.proof.program import RuntimeProgram
-from flowccl.export.proof.steps import Bool, StepTable, pointers, table_of
+from flowccl.export.proof.steps import Bool, StepArrays, pointers, table_of
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
 
@@ -121,9 +121,9 @@ class _Simulation:
         rows: list[Edges] = [in_threadblocks(table.thread), self._named()]
         depth = self.program.depth
         if depth is not None:
-            room = np.clip(np.minimum(np.diff(tokens.take_ptr), np.diff(tokens.put_ptr) - depth), 0, None)
-            key = np.repeat(np.arange(len(room)), room)
-            number = np.arange(len(key)) - np.repeat(np.cumsum(room) - room, room)
+            space = np.clip(np.minimum(np.diff(tokens.take_ptr), np.diff(tokens.put_ptr) - depth), 0, None)
+            key = np.repeat(np.arange(len(space)), space)
+            number = np.arange(len(key)) - np.repeat(np.cumsum(space) - space, space)
             rows.append((tokens.take[tokens.take_ptr[key] + number], tokens.put[tokens.put_ptr[key] + number + depth]))
         plain = sum(len(one) for one, _ in rows)
         rows.append((tokens.put[tokens.at_put], tokens.take[tokens.at_take]))
@@ -260,7 +260,7 @@ class _Simulation:
         return route.latency_ps + (0 if packets else route.signal_ps)
 
 
-def _peers(table: StepTable, is_send: Bool) -> tuple[I64, I64]:
+def _peers(table: StepArrays, is_send: Bool) -> tuple[I64, I64]:
     """Return the GPUs to which each step sends, one step after the other, and where those of a step begin."""
     sizes = np.array([len(ranks) for ranks, _ in table.groups], dtype=np.int64)
     count = np.where(is_send, 1, 0)
@@ -273,7 +273,7 @@ def _peers(table: StepTable, is_send: Bool) -> tuple[I64, I64]:
     return peer, ptr
 
 
-def _first_of_messages(table: StepTable, moves: Bool) -> Bool:
+def _first_of_messages(table: StepArrays, moves: Bool) -> Bool:
     """Return the steps that begin a message: all, except those that continue one by the word of the file."""
     order = np.argsort(table.thread, kind="stable")
     position = np.arange(len(order))

@@ -22,7 +22,7 @@ from flowccl.export.proof.precedence import (
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.export.proof.reentry import early_writes
 from flowccl.export.proof.results import CollectiveDefinition, NumberedCells
-from flowccl.export.proof.steps import BUFFERS, Bool, StepTable, cell_of, owners, parts_of, pointers, table_of
+from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, owners, parts_of, pointers, table_of
 
 MOST_FINDINGS = 20  # findings of one kind
 _COLUMN_BYTES = 200_000_000  # of vector clocks at a time
@@ -53,7 +53,7 @@ def interpret(program: RuntimeProgram) -> list[Finding]:
     return findings
 
 
-def _bounds(program: RuntimeProgram, table: StepTable, findings: list[Finding]) -> None:
+def _bounds(program: RuntimeProgram, table: StepArrays, findings: list[Finding]) -> None:
     """Check that every chunk is inside its buffer, and that the buffers are those of the collective."""
     if not program.modes:
         return
@@ -77,7 +77,7 @@ def _bounds(program: RuntimeProgram, table: StepTable, findings: list[Finding]) 
         findings.append(Finding("bounds", f"{words}, whose buffer has {most[rank[k], buffer[k]]} chunks"))
 
 
-def _resolve(program: RuntimeProgram, table: StepTable, findings: list[Finding]) -> tuple[I64, I64]:
+def _resolve(program: RuntimeProgram, table: StepArrays, findings: list[Finding]) -> tuple[I64, I64]:
     """Return (step that is waited for, step); all that are waited for must publish their completion."""
     if not program.has_dependencies:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -99,7 +99,7 @@ def _resolve(program: RuntimeProgram, table: StepTable, findings: list[Finding])
     return rows[:, 0], rows[:, 1]
 
 
-def _unmatched(program: RuntimeProgram, table: StepTable, tokens: Tokens, findings: list[Finding]) -> None:
+def _unmatched(program: RuntimeProgram, table: StepArrays, tokens: Tokens, findings: list[Finding]) -> None:
     """Find the sends without a receive and the receives without a send, and those that differ in size."""
     puts, takes = np.diff(tokens.put_ptr), np.diff(tokens.take_ptr)
     wrong = puts != takes
@@ -122,7 +122,7 @@ def _unmatched(program: RuntimeProgram, table: StepTable, tokens: Tokens, findin
 # -- (3) deadlock -------------------------------------------------------------------------------------------------
 
 
-def _deadlocks(program: RuntimeProgram, table: StepTable, waits: tuple[I64, I64], tokens: Tokens) -> list[Finding]:
+def _deadlocks(program: RuntimeProgram, table: StepArrays, waits: tuple[I64, I64], tokens: Tokens) -> list[Finding]:
     """Return a cycle of waiting steps, if any; checked with whole steps and with single chunks in the FIFOs.
 
     Every step waits for a fixed set of others, so one order decides for all: if one run completes, all do.
@@ -139,7 +139,7 @@ def _deadlocks(program: RuntimeProgram, table: StepTable, waits: tuple[I64, I64]
 
 
 def _waiting(
-    program: RuntimeProgram, table: StepTable, waits: tuple[I64, I64], tokens: Tokens, per_chunk: bool
+    program: RuntimeProgram, table: StepArrays, waits: tuple[I64, I64], tokens: Tokens, per_chunk: bool
 ) -> tuple[PrecedenceGraph, I64]:
     """Return the graph of waits with connections of bounded depth, and the step of each of its nodes."""
     first = pointers(np.maximum(table.size, 1) if per_chunk else np.ones(len(table), dtype=np.int64))
@@ -154,7 +154,7 @@ def _waiting(
 
 def _races(
     program: RuntimeProgram,
-    table: StepTable,
+    table: StepArrays,
     graph: PrecedenceGraph,
     order: I64,
     tokens: Tokens,
@@ -182,7 +182,7 @@ def _races(
     return result
 
 
-def _ends(table: StepTable, tokens: Tokens, a: I64) -> tuple[I64, I64]:
+def _ends(table: StepArrays, tokens: Tokens, a: I64) -> tuple[I64, I64]:
     """Return (row, step) for each row of `a` that lingers, and each step after which its reads are complete."""
     rows = np.flatnonzero(table.lingers[a])
     if not len(rows):
@@ -200,7 +200,7 @@ def _ends(table: StepTable, tokens: Tokens, a: I64) -> tuple[I64, I64]:
     return np.concatenate((np.repeat(rows, times), flushed)), end
 
 
-def happens_before(table: StepTable, graph: PrecedenceGraph, order: I64, a: I64, b: I64) -> Bool:
+def happens_before(table: StepArrays, graph: PrecedenceGraph, order: I64, a: I64, b: I64) -> Bool:
     """Return the pairs in which a happens before b.
 
     Most pairs are only a few steps apart. For the others there are vector clocks, over the threadblocks of their first

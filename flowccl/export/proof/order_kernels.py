@@ -45,9 +45,9 @@ def topological(ptr: I64, before: I64) -> tuple[I64, I64]:
 
 
 @compiled
-def all_before(order: I64, ptr: I64, before: I64, holds: Bool) -> Bool:
-    """Return the nodes that hold, and before which only such nodes are."""
-    result = holds.copy()
+def all_before(order: I64, ptr: I64, before: I64, moves_nothing: Bool) -> Bool:
+    """Return the nodes that move nothing, and before which only such nodes are."""
+    result = moves_nothing.copy()
     for node in order:
         for k in range(ptr[node], ptr[node + 1]):
             result[node] &= result[before[k]]

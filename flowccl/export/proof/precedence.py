@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.export.proof.steps import StepTable, owners, pointers
+from flowccl.export.proof.steps import StepArrays, owners, pointers
 
 I64 = NDArray[np.int64]
 Edges = tuple[I64, I64]
@@ -69,7 +69,7 @@ class Tokens:
     of_matched: I64
 
 
-def tokens_of(table: StepTable) -> Tokens:
+def tokens_of(table: StepArrays) -> Tokens:
     """Return the tokens of a program."""
     count = len(table.connections)
     put_ptr, put = _by_connection(table.push, table.push_ptr, count)
@@ -90,7 +90,7 @@ def matched(tokens: Tokens) -> Edges:
 
 
 def waits_of_tokens(tokens: Tokens, first: I64, depth: int | None) -> list[Edges]:
-    """Return the waits of nodes for tokens, and for room in connections of a depth.
+    """Return the waits of nodes for tokens, and for space in connections of a depth.
 
     Step n has the nodes `first[n]` to `first[n + 1] - 1`, each with a token of its own.
     """
@@ -99,8 +99,8 @@ def waits_of_tokens(tokens: Tokens, first: I64, depth: int | None) -> list[Edges
     puts, takes = np.diff(put_ptr), np.diff(take_ptr)
     edges = [_aligned(put_ptr, put, take_ptr, take, np.minimum(puts, takes), 0)]
     if depth is not None:
-        room = np.clip(np.minimum(takes, puts - depth), 0, None)
-        edges.append(_aligned(take_ptr, take, put_ptr, put, room, depth))
+        space = np.clip(np.minimum(takes, puts - depth), 0, None)
+        edges.append(_aligned(take_ptr, take, put_ptr, put, space, depth))
     return edges
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from flowccl.export.proof.precedence import PrecedenceGraph
 from flowccl.export.proof.program import Finding, RuntimeProgram
-from flowccl.export.proof.steps import BUFFERS, Bool, StepTable, cell_of, owners, parts_of
+from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, owners, parts_of
 
 I64 = NDArray[np.int64]
 
 
-def early_writes(program: RuntimeProgram, table: StepTable, graph: PrecedenceGraph, order: I64) -> list[Finding]:
+def early_writes(program: RuntimeProgram, table: StepArrays, graph: PrecedenceGraph, order: I64) -> list[Finding]:
     """Return the writes that may happen before the target GPU has entered the call, or left the previous one."""
     from flowccl.export.proof.order_kernels import ranks_around
 
@@ -38,7 +38,7 @@ def _has(bits: I64, step: I64, rank: I64) -> Bool:
 
 
 def _outside(
-    program: RuntimeProgram, table: StepTable, step: I64, cell: I64, entered: I64, left: I64
+    program: RuntimeProgram, table: StepArrays, step: I64, cell: I64, entered: I64, left: I64
 ) -> list[tuple[int, str]]:
     """Return the GPUs that may not be in the call while an operation of a switch accesses their memory."""
     rank = parts_of(cell)[0]
@@ -50,12 +50,12 @@ def _outside(
     found = []
     for k in np.flatnonzero(~(inside[0][0] & inside[1][0])).tolist():
         name = f"{program.operations[int(step[k])]}: accesses the memory of gpu {rank[k]}"
-        found += [(int(step[k]), f"{name}, which {words}") for holds, words in inside if not holds[k]]
+        found += [(int(step[k]), f"{name}, which {words}") for is_inside, words in inside if not is_inside[k]]
     return found
 
 
 def _too_early(
-    program: RuntimeProgram, table: StepTable, position: I64, step: I64, cell: I64, entered: I64, left: I64
+    program: RuntimeProgram, table: StepArrays, position: I64, step: I64, cell: I64, entered: I64, left: I64
 ) -> list[tuple[int, str]]:
     """Return the writes to other GPUs that are too early: to scratch, those after which other accesses may come."""
     from flowccl.export.proof.order_kernels import late_users

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.errors import InputError
 from flowccl.export.proof.program import RuntimeProgram
-from flowccl.export.proof.steps import StepTable, codes_of, parts_of
+from flowccl.export.proof.steps import StepArrays, codes_of, parts_of
 
 I64 = NDArray[np.int64]
 
@@ -69,7 +69,7 @@ class CollectiveDefinition:
         moves = (code >= 0) & (buffer < 2) & (buffer != larger)
         return np.where(moves, codes_of(rank, larger, index + offset), code)
 
-    def numbered(self, table: StepTable) -> "NumberedCells":
+    def numbered(self, table: StepArrays) -> "NumberedCells":
         """Return all cells of a program and of the collective."""
         target, source = self.canonical(table.target), self.canonical(table.source)
         code = np.concatenate((target[target >= 0], source[source >= 0], self.initial().code, self.final().code))

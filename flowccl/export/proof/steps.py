@@ -55,7 +55,7 @@ def owners(ptr: I64) -> I64:
 
 
 @dataclass(slots=True, eq=False)
-class StepTable:
+class StepArrays:
     """The steps of a program, with the fields of `Operation` as columns.
 
     `thread[n]` is the number of the threadblock of step n, and `index[n]` its place there. Step n has the assignments
@@ -119,13 +119,13 @@ class StepTable:
         return {key: n for n, key in enumerate(keys)}
 
 
-def table_of(program: RuntimeProgram) -> StepTable:
+def table_of(program: RuntimeProgram) -> StepArrays:
     """Return the steps of a program as arrays."""
     made = getattr(program.operations, "table", None)
-    return made if isinstance(made, StepTable) else _converted(program.operations)
+    return made if isinstance(made, StepArrays) else _converted(program.operations)
 
 
-def _converted(operations: Sequence[Operation]) -> StepTable:
+def _converted(operations: Sequence[Operation]) -> StepArrays:
     threads: dict[tuple[int, int], int] = {}
     names: dict[str, int] = {}
     groups: dict[tuple[tuple[int, ...], bool], int] = {}
@@ -133,7 +133,7 @@ def _converted(operations: Sequence[Operation]) -> StepTable:
     thread = [threads.setdefault((o.rank, o.block), len(threads)) for o in operations]
     push, pop = ([connections.setdefault(key, len(connections)) for o in operations for key in getattr(o, name)]
                  for name in ("pushes", "pops"))  # fmt: skip
-    return StepTable(
+    return StepArrays(
         rank=_ints(o.rank for o in operations),
         thread=_ints(thread),
         index=_ints(o.index for o in operations),

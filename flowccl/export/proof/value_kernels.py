@@ -1,4 +1,4 @@
-"""The compiled part of the proof that looks at data: who accesses the same cell, and which values cells have.
+"""The compiled part of the proof that looks at data: which steps access the same cell, and what is in it.
 
 Value v is the reduction of contributions. Where `piece[v]` is not negative, they are that chunk of the inputs of the
 ranks in the bits of `ranks[v]`, each once. Other values have only their parts, `part[part_ptr[v]:part_ptr[v + 1]]`.
@@ -95,20 +95,20 @@ def run_steps(
     keep: Bool,
     piece: I64,
     ranks: I64,
-    sums: int,
+    reductions: int,
     parts: int,
     most: int,
 ) -> tuple[Values, I64, I64]:
     """Run all steps on symbolic values; return the values, and (step, operand, number) of what is wrong.
 
-    `memory` has the value of each cell and changes. `piece` and `ranks` are those of the inputs, and `sums` and `parts`
-    the most values and parts that reductions make. `came[n]` is the step whose chunks step n receives, or -1.
+    `memory` has the value of each cell and changes. `piece` and `ranks` are those of the inputs, `reductions` and
+    `parts` the most values and parts that reductions make. `came[n]` is the step whose chunks step n receives, or -1.
     """
     first = len(piece)
     made = Values(
-        np.concatenate((piece, np.full(sums, MIXED, dtype=np.int64))),
-        np.concatenate((ranks, np.zeros((sums, ranks.shape[1]), dtype=np.int64))),
-        np.zeros(first + sums + 1, dtype=np.int64),
+        np.concatenate((piece, np.full(reductions, MIXED, dtype=np.int64))),
+        np.concatenate((ranks, np.zeros((reductions, ranks.shape[1]), dtype=np.int64))),
+        np.zeros(first + reductions + 1, dtype=np.int64),
         np.empty(parts, dtype=np.int64),
     )
     size = first
