@@ -18,8 +18,9 @@ from flowccl.export.formats.read_mscclpp import parse_mscclpp, read_mscclpp
 from flowccl.export.formats.read_xml import parse_xml, read_xml
 from flowccl.export.formats.recognition import explain_mismatch
 from flowccl.export.formats.teccl import teccl_json
+from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.buffers import layout_of
-from flowccl.export.program import Program, few_collections, program_for
+from flowccl.export.program import Program, program_for
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.files import write_bytes

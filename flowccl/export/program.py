@@ -1,14 +1,12 @@
 """A schedule as a program of MSCCL++: lowered once, then kept, written, proved and timed."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_program import CrowdedError, write_plan
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
+from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.balance import balanced
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.build import Builder
@@ -60,18 +58,6 @@ class Program:
     def findings(self) -> tuple[Finding, ...]:
         """Everything that is wrong with the program; none proves that it is right."""
         return tuple(interpret(self.parsed))
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Let the garbage collector rest: a program has many small objects, which it would look through again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def program_for(

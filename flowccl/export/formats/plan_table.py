@@ -17,11 +17,16 @@ I64 = NDArray[np.int64]
 
 
 class Channel(Protocol):
-    """A channel of a GPU: its peer, its type, and its place among the channels of its type to that peer."""
+    """A channel of a GPU: its peer, its type, and its place among the channels of its type to that peer.
+
+    `out` and `into` are the numbers of its connections; -1: none yet.
+    """
 
     peer: int
     kind: str
     place: int
+    out: int
+    into: int
 
 
 class LazySteps(Sequence[Operation]):
@@ -71,10 +76,13 @@ class PlanTables:
         self.rank.append(rank)
         for kind in ("memory", "port"):
             for channel in own[kind]:
-                peer, rest = channel.peer, (channel.kind, channel.place)
-                lists["out"].append(self.known.setdefault(("signal", rank, peer, *rest), len(self.known)))
-                lists["into"].append(self.known.setdefault(("signal", peer, rank, *rest), len(self.known)))
-                lists["peer"].append(peer)
+                if channel.out < 0:
+                    peer, rest = channel.peer, (channel.kind, channel.place)
+                    channel.out = self.known.setdefault(("signal", rank, peer, *rest), len(self.known))
+                    channel.into = self.known.setdefault(("signal", peer, rank, *rest), len(self.known))
+            lists["out"] += [channel.out for channel in own[kind]]
+            lists["into"] += [channel.into for channel in own[kind]]
+            lists["peer"] += [channel.peer for channel in own[kind]]
             self.sizes["channel"].append(len(own[kind]))
             lists["remote_rank"] += [peer for peer, _ in refs[kind]]
             lists["remote_buffer"] += [BUFFERS.index(buffer) for _, buffer in refs[kind]]

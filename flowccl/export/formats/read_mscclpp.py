@@ -13,7 +13,9 @@ from typing import Any
 from flowccl.errors import FileError
 from flowccl.export.formats.plan_table import LazySteps, PlanTables, scanned
 from flowccl.export.formats.read_packets import PACKET_STEPS, connect_packets
+from flowccl.export.garbage import few_collections
 from flowccl.export.proof.program import Cell, Operation, RuntimeProgram
+from flowccl.export.proof.steps import StepArrays
 from flowccl.files import parse_json, read_bytes
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
 
@@ -35,7 +37,8 @@ def parse_mscclpp(data: bytes, name: str) -> RuntimeProgram:
 
     Usual plans are read as arrays; the others operation by operation, which also finds what is wrong with them.
     """
-    return _parsed_as_arrays(data) or _parsed_by_operation(data, name)
+    with few_collections():
+        return _parsed_as_arrays(data) or _parsed_by_operation(data, name)
 
 
 def _parsed_as_arrays(data: bytes) -> RuntimeProgram | None:
@@ -116,6 +119,8 @@ class _Channel:
     peer: int
     kind: str
     place: int
+    out: int = -1
+    into: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,8 @@ class _PlanReader:
     """Converts a plan to a program; with `tables`, its operations were read before, and become a table."""
 
     def __init__(self, plan: Any, tables: PlanTables | None = None) -> None:
-        self.tables, self.table = tables, None
+        self.tables = tables
+        self.table: StepArrays | None = None
         ours = {theirs: name for name, theirs in MSCCLPP_LIMITS.collectives.items()}
         collective = _get(plan, "collective", str, "plan")
         if collective not in ours:

@@ -28,7 +28,7 @@ from flowccl.errors import InputError
 from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
 from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
 from flowccl.export.proof.program import RuntimeProgram
-from flowccl.export.proof.steps import Bool, StepArrays, pointers, table_of
+from flowccl.export.proof.steps import Bool, StepArrays, distinct, pointers, table_of
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
 
@@ -150,15 +150,14 @@ class _Simulation:
 
     def _local_times(self) -> I64:
         """Return the times of steps on one GPU; only the first step of a message has the fixed part."""
-        table, result = self.table, np.zeros(len(self.table), dtype=np.int64)
-        count = np.diff(table.assign_ptr)
-        rows, of = np.unique(np.stack((table.name, count, self.is_first), axis=1), axis=0, return_inverse=True)
+        table, count = self.table, np.diff(self.table.assign_ptr)
+        one, of = distinct(table.name, count, self.is_first)
+        columns = (column[one].tolist() for column in (table.name, count, self.is_first))
         times = [
-            self.network.local_ps(table.names[name], cells * self.chunk_bytes, first=bool(first))
-            for name, cells, first in rows.tolist()
+            self.network.local_ps(table.names[name], cells * self.chunk_bytes, first=first)
+            for name, cells, first in zip(*columns, strict=True)
         ]
-        result[:] = np.array(times, dtype=np.int64)[of.ravel()]
-        return result
+        return np.array(times, dtype=np.int64)[of]
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
@@ -168,18 +167,17 @@ class _Simulation:
 
         table, send = self.table, np.flatnonzero(self.is_send)
         size = table.size * self.chunk_bytes * np.where(table.packets, 2, 1)
-        rate = np.ascontiguousarray(table.GBps[send]).view(np.int64)
         columns = (table.rank, table.sends_to, table.group, size, table.packets, table.is_proxied, self.is_first)
-        rows = np.stack([*(column[send] for column in columns), rate], axis=1)
-        rows, of = np.unique(rows, axis=0, return_inverse=True)
+        one, of = distinct(*(column[send] for column in (*columns, table.GBps)))
         kind = np.full(len(table), -1, dtype=np.int64)
-        kind[send] = of.ravel()
-        GBps = np.ascontiguousarray(rows[:, 7]).view(np.float64)
-        choices = [self._choices(*row[:7], rate) for row, rate in zip(rows.tolist(), GBps.tolist(), strict=True)]
+        kind[send] = of
+        one = send[one]
+        rows = zip(*(column[one].tolist() for column in (*columns, table.GBps)), strict=True)
+        choices = [self._choices(*row) for row in rows]
         route, lead, most = zip(*(one for found in choices for one in found), strict=True) if choices else ((), (), ())
         return kind, SendKinds(
-            rows[:, 3].copy(),
-            GBps > 0,
+            size[one],
+            table.GBps[one] > 0,
             pointers([len(found) for found in choices]),
             np.array(route, dtype=np.int64),
             np.array(lead, dtype=np.int64),
@@ -238,9 +236,10 @@ class _Simulation:
         a, b = first[far], second[far]
         own = table.is_proxied[a]
         proxied = np.where(own >= 0, own, table.by_proxy[connection[far]] if len(table.by_proxy) else own)
-        rows = np.stack((table.rank[a], table.rank[b], proxied, table.packets[a]), axis=1)
-        rows, of = np.unique(rows, axis=0, return_inverse=True)
-        delay[far] = np.array([self._delay(*row) for row in rows.tolist()], dtype=np.int64)[of.ravel()]
+        columns = table.rank[a], table.rank[b], proxied, table.packets[a]
+        one, of = distinct(*columns)
+        rows = zip(*(column[one].tolist() for column in columns), strict=True)
+        delay[far] = np.array([self._delay(*row) for row in rows], dtype=np.int64)[of]
         ranks = self.program.num_gpus
         peer, ptr = _peers(table, self.is_send)
         key = np.repeat(table.thread, np.diff(ptr)) * ranks + peer

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowccl.export.proof.precedence import PrecedenceGraph
 from flowccl.export.proof.program import Finding, RuntimeProgram
-from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, owners, parts_of
+from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, distinct, owners, parts_of
 
 I64 = NDArray[np.int64]
 
@@ -43,8 +43,9 @@ def _outside(
     """Return the GPUs that may not be in the call while an operation of a switch accesses their memory."""
     rank = parts_of(cell)[0]
     far = (table.group[step] >= 0) & (rank != table.rank[step])
-    rows = np.unique(np.stack((step[far], rank[far]), axis=1), axis=0)
-    step, rank = rows[:, 0], rows[:, 1]
+    step, rank = step[far], rank[far]
+    one, _ = distinct(step, rank)
+    step, rank = step[one], rank[one]
     inside = ((_has(entered, step, rank), "may not have entered the call yet"),
               (_has(left, step, rank), "may have left the call"))  # fmt: skip
     found = []
@@ -64,8 +65,9 @@ def _too_early(
     rank = parts_of(np.maximum(target, 0))[0]
     far = (target >= 0) & (table.group[writer] < 0) & (rank != table.rank[writer])
     far[far] = ~_has(entered, writer[far], rank[far])
-    rows = np.unique(np.stack((writer[far], target[far]), axis=1), axis=0)
-    writer, target = rows[:, 0], rows[:, 1]
+    writer, target = writer[far], target[far]
+    one, _ = distinct(writer, target)
+    writer, target = writer[one], target[one]
     by_cell = np.lexsort((position[step], cell))
     step, cell = step[by_cell], cell[by_cell]
     begin, end = np.searchsorted(cell, target, "left"), np.searchsorted(cell, target, "right")

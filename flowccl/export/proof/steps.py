@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,22 @@ def pointers(count: I64 | Sequence[int]) -> I64:
 def owners(ptr: I64) -> I64:
     """Return the list to which each member belongs."""
     return np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))
+
+
+def distinct(*columns: NDArray[Any]) -> tuple[I64, I64]:
+    """Return the first of each set of equal rows, in the order of their values, and the number of the set of each row.
+
+    Rows are given by their columns.
+    """
+    order = np.lexsort(columns[::-1])
+    is_new = np.zeros(len(order), dtype=np.bool_)
+    is_new[:1] = True
+    for column in columns:
+        sorted_column = column[order]
+        is_new[1:] |= sorted_column[1:] != sorted_column[:-1]
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.cumsum(is_new) - 1
+    return order[is_new], number
 
 
 @dataclass(slots=True, eq=False)
