@@ -13,7 +13,7 @@ from flowccl.export.proof.steps import StepArrays, table_of
 from tests.export.test_program import random_case
 from tests.export.test_switch import switched
 
-_NUMBERED = ("name", "names", "group", "groups", "push", "pop", "connections", "by_proxy")
+_NUMBERED = ("name", "names", "group", "groups", "path", "paths", "push", "pop", "connections", "by_proxy")
 
 
 def facts(table: StepArrays) -> dict[str, object]:
@@ -27,6 +27,7 @@ def facts(table: StepArrays) -> dict[str, object]:
     return plain | {
         "name": [table.names[n] for n in table.name.tolist()],
         "group": [table.groups[g] if g >= 0 else None for g in table.group.tolist()],
+        "path": [table.paths[path] if path >= 0 else None for path in table.path.tolist()],
         "push": tokens(table.push_ptr, table.push),
         "pop": tokens(table.pop_ptr, table.pop),
     }

@@ -129,6 +129,7 @@ class PlanTables:
             return None
         thread = owners(op_ptr)
         connections = list(self.known)
+        path, paths = self._paths()
         table = StepArrays(
             rank=tables.rank[thread],
             thread=thread,
@@ -146,6 +147,8 @@ class PlanTables:
             GBps=self.text.GBps,
             message=self.text.message,
             leaves=self.text.leaves > 0,
+            path=path,
+            paths=paths,
             is_proxied=columns.is_proxied,
             assign_ptr=columns.assign_ptr,
             target=target,
@@ -159,6 +162,15 @@ class PlanTables:
             by_proxy=_ints([int(key[3] == "port") if key[0] == "signal" else -1 for key in connections]),  # type: ignore[index]
         )
         return table if _connect_packets(table, program, max_bytes) else None
+
+    def _paths(self) -> tuple[I64, list[tuple[int, ...]]]:
+        """Return the number of the path that each operation names, or -1, and all paths."""
+        path, numbers = np.full(len(self.text.name), -1), dict[tuple[int, ...], int]()
+        low, high = self.text.links[:, 0], self.text.links[:, 1]
+        for n in np.flatnonzero(high > low).tolist():
+            links = tuple(self.ids[low[n] : high[n]].tolist())
+            path[n] = numbers.setdefault(links, len(numbers))
+        return path, list(numbers)
 
     def _semaphore_connections(self) -> dict[int, int]:
         """Number the semaphores of all GPUs; return the first of each GPU."""
@@ -210,6 +222,7 @@ _PER_OPERATION = [
     "channel_type",
     "channels",
     "semaphores",
+    "links",
     "sources",
     "targets",
     "message",
@@ -223,7 +236,7 @@ def _space(operations: int, buffers: int) -> "PlanText":
     """Return empty columns for the operations of a plan."""
     from flowccl.export.formats.plan_text_kernels import PlanText
 
-    pairs = (np.zeros((operations, 2), dtype=np.int64) for _ in range(4))
+    pairs = (np.zeros((operations, 2), dtype=np.int64) for _ in range(5))
     minus = (np.full(operations, -1) for _ in range(2))
     rows = (np.zeros(buffers, dtype=np.int64) for _ in range(4))
     zero = [np.zeros(operations, dtype=np.int64) for _ in range(3)]

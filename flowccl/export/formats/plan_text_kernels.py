@@ -14,7 +14,8 @@ from flowccl.compiled import F64, I64, compiled, grown, inner
 U8 = NDArray[np.uint8]
 TYPE, BUFFER_ID, SWITCH_ID = range(3)
 """How the text names a buffer: by its type, as a remote one, or as one of a switch."""
-(_NAME, _SOURCES, _TARGETS, _CHANNELS, _CHANNEL_TYPE, _SEMAPHORES, _MESSAGE, _START, _RATE, _LEAVES) = range(10)
+_NAME, _SOURCES, _TARGETS, _CHANNELS, _CHANNEL_TYPE, _SEMAPHORES, _MESSAGE, _START, _RATE, _LEAVES = range(10)
+_LINKS = 10
 KEYS = [
     "name",
     "src_buff",
@@ -26,6 +27,7 @@ KEYS = [
     "start_ps",
     "GBps",
     "leaves",
+    "links",
     "type",
     "buffer_id",
     "switch_channel_id",
@@ -58,6 +60,7 @@ class PlanText(NamedTuple):
     channel_type: I64  # 0: memory, 1: port, 2: switch, -1: none
     channels: I64  # two columns: from, until
     semaphores: I64
+    links: I64
     sources: I64
     targets: I64
     message: I64
@@ -271,8 +274,8 @@ def _field(
         at = _buffers(data, at, keys, text, count, number)
         column[n, 1] = count[2]
         return at
-    if key in (_CHANNELS, _SEMAPHORES):
-        column = text.channels if key == _CHANNELS else text.semaphores
+    if key in (_CHANNELS, _SEMAPHORES, _LINKS):
+        column = text.channels if key == _CHANNELS else text.semaphores if key == _SEMAPHORES else text.links
         column[n, 0] = count[1]
         at = _numbers(data, at, ids, count, number)
         column[n, 1] = count[1]
@@ -306,7 +309,7 @@ def _operation(
             return _FAILED
         end = _word_end(data, at + 1)
         key = _find(data, at + 1, end, keys) if end >= 0 else -1
-        if key < 0 or key > _LEAVES or seen >> key & 1:
+        if key < 0 or key > _LINKS or seen >> key & 1:
             return _FAILED
         seen |= 1 << key
         at = _expect(data, end + 1, 58)
@@ -346,7 +349,7 @@ def scan_plan(data: U8, keys: Words, names: Words, text: PlanText, places: I64) 
                 places[lists, 0], places[lists, 2] = after, count[0]
                 at = _skip(data, after + 1)
                 while at < len(data) and data[at] != 93:
-                    while count[1] + 2 * _MOST_IDS > len(ids):
+                    while count[1] + 4 * _MOST_IDS > len(ids):
                         ids = grown(ids)
                     if count[0] >= len(text.name):
                         return _FAILED, ids, count

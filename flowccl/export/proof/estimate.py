@@ -167,12 +167,13 @@ class _Simulation:
 
         table, send = self.table, np.flatnonzero(self.is_send)
         size = table.size * self.chunk_bytes * np.where(table.packets, 2, 1)
-        columns = (table.rank, table.sends_to, table.group, size, table.packets, table.is_proxied, self.is_first)
-        one, of = distinct(*(column[send] for column in (*columns, table.GBps)))
+        columns = table.rank, table.sends_to, table.group, size, table.packets, table.is_proxied, self.is_first
+        columns = (*columns, table.path, table.GBps)
+        one, of = distinct(*(column[send] for column in columns))
         kind = np.full(len(table), -1, dtype=np.int64)
         kind[send] = of
         one = send[one]
-        rows = zip(*(column[one].tolist() for column in (*columns, table.GBps)), strict=True)
+        rows = zip(*(column[one].tolist() for column in columns), strict=True)
         choices = [self._choices(*row) for row in rows]
         route, lead, most = zip(*(one for found in choices for one in found), strict=True) if choices else ((), (), ())
         return kind, SendKinds(
@@ -185,14 +186,23 @@ class _Simulation:
         )
 
     def _choices(
-        self, rank: int, to: int, group: int, size: int, packets: int, proxied: int, first: int, rate_GBps: float
+        self,
+        rank: int,
+        to: int,
+        group: int,
+        size: int,
+        packets: int,
+        proxied: int,
+        first: int,
+        path: int,
+        rate_GBps: float,
     ) -> list[tuple[int, int, float]]:
         """Return (route, time before the bytes flow, highest rate) for each route that a send can take."""
         network = self.network
         if group >= 0:
             return [self._through_switch(rank, group, size, first, rate_GBps)]
-        found = []
-        for route in network.between(rank, to, size, None if proxied < 0 else bool(proxied)):
+        found, chosen = [], network.with_links(rank, to, self.table.paths[path]) if path >= 0 else []
+        for route in chosen or network.between(rank, to, size, None if proxied < 0 else bool(proxied)):
             most = route.GBps
             if not route.is_proxied:
                 most = min(most, network.threadblock_GBps(packets=bool(packets)))

@@ -79,8 +79,8 @@ class StepArrays:
     `assign_ptr[n]:assign_ptr[n + 1]`, and assignment k stores the sources `source_ptr[k]:source_ptr[k + 1]` in
     `target[k]`; cells have codes. It puts tokens to the connections `push[push_ptr[n]:push_ptr[n + 1]]` and takes them
     from `pop[...]`; `connections` has their names, and `by_proxy` whether they are those of a proxy (-1: unknown).
-    `group[n]` is a position in `groups`, each (ranks, whether the step loads from them), or -1. A step that `lingers`
-    reads its sources after it was issued.
+    `group[n]` is a position in `groups`, each (ranks, whether the step loads from them), or -1. `path[n]` is one in
+    `paths`, the links of a send, or -1. A step that `lingers` reads its sources after it was issued.
     """
 
     rank: I64
@@ -99,6 +99,8 @@ class StepArrays:
     GBps: F64
     message: I64
     leaves: Bool
+    path: I64
+    paths: list[tuple[int, ...]]
     is_proxied: I64
     assign_ptr: I64
     target: I64
@@ -146,6 +148,7 @@ def _converted(operations: Sequence[Operation]) -> StepArrays:
     threads: dict[tuple[int, int], int] = {}
     names: dict[str, int] = {}
     groups: dict[tuple[tuple[int, ...], bool], int] = {}
+    paths: dict[tuple[int, ...], int] = {}
     connections: dict[Hashable, int] = {}
     thread = [threads.setdefault((o.rank, o.block), len(threads)) for o in operations]
     push, pop = ([connections.setdefault(key, len(connections)) for o in operations for key in getattr(o, name)]
@@ -169,6 +172,8 @@ def _converted(operations: Sequence[Operation]) -> StepArrays:
         GBps=np.array([o.GBps for o in operations], dtype=np.float64),
         message=_ints(o.message for o in operations),
         leaves=np.array([o.leaves for o in operations], dtype=np.bool_),
+        path=_ints(paths.setdefault(o.links, len(paths)) if o.links else -1 for o in operations),
+        paths=list(paths),
         is_proxied=_ints(-1 if o.is_proxied is None else int(o.is_proxied) for o in operations),
         assign_ptr=pointers([len(o.assigns) for o in operations]),
         target=_ints(code_of(target) for o in operations for target, _ in o.assigns),
