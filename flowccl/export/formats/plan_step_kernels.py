@@ -120,16 +120,16 @@ def _on_group(text: PlanText, tables: BlockTables, b: int, n: int, bases: I64, c
     for k in range(tables.group_ptr[stored], tables.group_ptr[stored + 1]):
         if counts[0] + 1 >= bases.shape[1]:
             return False
-        bases[0, counts[0]] = _code(tables.group_rank[k], tables.group_buffer[stored], text.index[target])
+        bases[0, counts[0]] = _code(tables.group_rank[k], tables.group_buffer[stored], text.offset[target])
         counts[0] += 1
     if loaded < 0:
         buffer = _typed(text, source)
-        bases[1, 0], counts[1] = _code(tables.rank[b], buffer, text.index[source]), 1
+        bases[1, 0], counts[1] = _code(tables.rank[b], buffer, text.offset[source]), 1
         return buffer >= 0
     for k in range(tables.group_ptr[loaded], tables.group_ptr[loaded + 1]):
         if counts[1] + 1 >= bases.shape[1]:
             return False
-        bases[1, counts[1]] = _code(tables.group_rank[k], tables.group_buffer[loaded], text.index[source])
+        bases[1, counts[1]] = _code(tables.group_rank[k], tables.group_buffer[loaded], text.offset[source])
         counts[1] += 1
     return True
 
@@ -150,11 +150,11 @@ def _on_one(text: PlanText, tables: BlockTables, b: int, n: int, bases: I64, cou
             buffer = _PACKETS if buffer == _SCRATCH else -1
         if buffer < 0:
             return False
-        bases[1, k] = _code(rank, buffer, text.index[low + k])
+        bases[1, k] = _code(rank, buffer, text.offset[low + k])
     puts = name in (_PUT, _PWS, _PWSF, _PPKT)
     if not puts:
         buffer = _typed(text, target)
-        bases[0, 0] = _code(rank, buffer, text.index[target])
+        bases[0, 0] = _code(rank, buffer, text.offset[target])
         return buffer >= 0
     kind = text.channel_type[n]
     if kind < 0 or kind > _PORT or text.kind[target] != BUFFER_ID or (name == _PPKT and kind != _MEMORY):
@@ -169,7 +169,7 @@ def _on_one(text: PlanText, tables: BlockTables, b: int, n: int, bases: I64, cou
         buffer = _PACKETS
     elif text.channels[n, 1] - text.channels[n, 0] != 1:
         return False
-    bases[0, 0] = _code(peer[0], buffer, text.index[target])
+    bases[0, 0] = _code(peer[0], buffer, text.offset[target])
     return True
 
 
@@ -179,9 +179,9 @@ def _sizes_agree(text: PlanText, n: int) -> bool:
     if text.targets[n, 1] - text.targets[n, 0] != 1:
         return False
     target = text.targets[n, 0]
-    good = 1 <= text.size[target] <= _MOST_SIZE and text.index[target] <= _MOST_INDEX
+    good = bool(1 <= text.size[target] <= _MOST_SIZE and text.offset[target] <= _MOST_INDEX)
     for row in range(text.sources[n, 0], text.sources[n, 1]):
-        good &= text.size[row] == text.size[target] and text.index[row] <= _MOST_INDEX
+        good &= bool(text.size[row] == text.size[target] and text.offset[row] <= _MOST_INDEX)
     return good
 
 

@@ -1,6 +1,6 @@
 """The steps of an MSCCL++ plan as arrays, read from its text by compiled code where nothing in it is unusual."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -66,7 +66,7 @@ class PlanTables:
     def add(
         self,
         rank: int,
-        own: dict[str, Sequence[Channel]],
+        own: Mapping[str, Sequence[Channel]],
         refs: dict[str, list[tuple[int, str]]],
         switches: Sequence[tuple[str, tuple[int, ...]]],
         semaphores: int,
@@ -232,15 +232,20 @@ _PER_OPERATION = [
 ]
 
 
+_RANGES = ("channels", "semaphores", "links", "sources", "targets")
+
+
 def _space(operations: int, buffers: int) -> "PlanText":
     """Return empty columns for the operations of a plan."""
     from flowccl.export.formats.plan_text_kernels import PlanText
 
-    pairs = (np.zeros((operations, 2), dtype=np.int64) for _ in range(5))
-    minus = (np.full(operations, -1) for _ in range(2))
-    rows = (np.zeros(buffers, dtype=np.int64) for _ in range(4))
-    zero = [np.zeros(operations, dtype=np.int64) for _ in range(3)]
-    return PlanText(zero[0], next(minus), *pairs, next(minus), zero[1], np.zeros(operations), zero[2], *rows)
+    columns: dict[str, NDArray[Any]] = {
+        **{name: np.zeros(operations, dtype=np.int64) for name in ("name", "start_ps", "leaves")},
+        **{name: np.full(operations, -1) for name in ("channel_type", "message")},
+        **{name: np.zeros((operations, 2), dtype=np.int64) for name in _RANGES},
+        **{name: np.zeros(buffers, dtype=np.int64) for name in ("kind", "value", "offset", "size")},
+    }
+    return PlanText(**columns, GBps=np.zeros(operations))
 
 
 def _words(values: Sequence[str]) -> "Words":

@@ -69,7 +69,7 @@ class PlanText(NamedTuple):
     leaves: I64
     kind: I64
     value: I64
-    index: I64
+    offset: I64
     size: I64
 
 
@@ -217,7 +217,7 @@ def _buffer(data: U8, at: int, keys: Words, row: int, text: PlanText, number: I6
             if field == 0:
                 text.kind[row], text.value[row] = key - _TYPE_KEY, number[0]
             elif field == 1:
-                text.index[row] = number[0]
+                text.offset[row] = number[0]
             else:
                 text.size[row] = number[0]
         if at < 0:

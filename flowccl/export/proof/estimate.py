@@ -89,7 +89,8 @@ class _Simulation:
         table, (edges, by_token, connection) = self.table, self._edges()
         graph = PrecedenceGraph.of(len(table), [edges])
         by_step = np.argsort(edges[0], kind="stable")
-        first, second, by_token, connection = (column[by_step] for column in (*edges, by_token, connection))
+        first, second, connection = (column[by_step] for column in (*edges, connection))
+        by_token = by_token[by_step]
         delay, last, number_ptr, number = self._delays(first, second, by_token, connection, self._entries(graph))
         kind, kinds = self._kinds()
         steps = SimulatedSteps(
@@ -167,8 +168,8 @@ class _Simulation:
 
         table, send = self.table, np.flatnonzero(self.is_send)
         size = table.size * self.chunk_bytes * np.where(table.packets, 2, 1)
-        columns = table.rank, table.sends_to, table.group, size, table.packets, table.is_proxied, self.is_first
-        columns = (*columns, table.path, table.GBps)
+        plain = table.rank, table.sends_to, table.group, size, table.packets, table.is_proxied, self.is_first
+        columns = (*plain, table.path, table.GBps)
         one, of = distinct(*(column[send] for column in columns))
         kind = np.full(len(table), -1, dtype=np.int64)
         kind[send] = of

@@ -204,7 +204,8 @@ def _spans(routes: SimulatedRoutes, r: int, size: int, rate: float, resource: I6
 @inner
 def _flow_ps(routes: SimulatedRoutes, r: int, size: int, rate: float, segments: int) -> int:
     """Return the time that the bytes take on the first segments of a route."""
-    first, total = routes.segment_ptr[r], routes.overhead_ps[r]
+    first = routes.segment_ptr[r]
+    total: int = routes.overhead_ps[r]
     for s in range(min(segments, routes.segment_ptr[r + 1] - first)):
         total += _busy_ps(size, min(routes.segment_GBps[first + s], rate))
     return total

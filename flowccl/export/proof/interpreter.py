@@ -69,12 +69,12 @@ def _bounds(program: RuntimeProgram, table: StepArrays, findings: list[Finding])
         definition = CollectiveDefinition(program, program.modes[0])
         most[:, :2] *= np.array([definition.sizes(rank) for rank in range(program.num_gpus)]) > 0
     step, cell = table.accesses()
-    rank, buffer, index = parts_of(cell)
-    outside = np.flatnonzero((index < 0) | (index >= most[rank, buffer]))[:MOST_FINDINGS]
+    where, what, index = parts_of(cell)
+    outside = np.flatnonzero((index < 0) | (index >= most[where, what]))[:MOST_FINDINGS]
     for k in outside.tolist():
         owner, name, at = cell_of(int(cell[k]))
         words = f"{program.operations[int(step[k])]}: chunk {name}[{at}] of gpu {owner}"
-        findings.append(Finding("bounds", f"{words}, whose buffer has {most[rank[k], buffer[k]]} chunks"))
+        findings.append(Finding("bounds", f"{words}, whose buffer has {most[where[k], what[k]]} chunks"))
 
 
 def _resolve(program: RuntimeProgram, table: StepArrays, findings: list[Finding]) -> tuple[I64, I64]:
