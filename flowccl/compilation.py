@@ -10,9 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from flowccl.compile_cache import folder, is_compiled, lock, record_compiled
 from flowccl.methods.registry import REGISTRY, load_method
+
+if TYPE_CHECKING:
+    from flowccl.problem import Problem
+    from flowccl.search.context import SearchContext
+
+
+PROGRAMS = "programs"
+"""The unit of the loops that read, time and prove programs of MSCCL++; no method runs them."""
 
 
 def units_of(names: Iterable[str]) -> list[str]:
@@ -58,6 +67,11 @@ def warm_up(names: Iterable[str]) -> None:
         compile_now(unit)
 
 
+def compile_programs() -> None:
+    """Compile or load the loops that prove and time programs of MSCCL++; call it before a time limit starts."""
+    compile_now(PROGRAMS)
+
+
 def main(units: Sequence[str]) -> int:
     """Compile units one after the other; skip those that are compiled, or that another process compiles now."""
     if hasattr(os, "nice"):
@@ -73,24 +87,41 @@ def main(units: Sequence[str]) -> int:
 
 
 def _run_small(unit: str) -> None:
-    """Run a method on two hosts of two GPUs, in all the ways in which a synthesis runs it."""
-    from flowccl.demand.collectives import collective
-    from flowccl.problem import Problem
+    """Run a method on two hosts of two GPUs, in all the ways in which a synthesis runs it; or make a program."""
     from flowccl.schedule.generation.list_scheduling import list_schedule
     from flowccl.search.context import SearchContext
-    from flowccl.topology.topology import Link, Node, Topology
 
-    gpus = tuple(Node(name=f"gpu{rank}", host=f"host{rank // 2}") for rank in range(4))
-    ends = [(a, b) for a in range(4) for b in range(4) if a != b]
-    links = tuple(Link(src=a, dst=b, bandwidth_GBps=4.0 if a // 2 == b // 2 else 1.0) for a, b in ends)
-    name = "allreduce" if REGISTRY[unit].allreduce else "allgather"
-    problem = Problem(Topology("warm-up", gpus, links), collective(name, 4, 64))
     context = SearchContext.with_limit(1.0)
+    if unit == PROGRAMS:
+        _make_program(context)
+        return
+    problem = _small_problem("allreduce" if REGISTRY[unit].allreduce else "allgather")
     for _ in range(2):  # lns builds and improves, then continues from the incumbent
         for found in filter(None, islice(load_method(unit)(problem, context), 2)):
             list_schedule(found)
             context.incumbents.report(found)
         context.incumbents.publish()
+
+
+def _make_program(context: "SearchContext") -> None:
+    """Lower a schedule, time its program and prove it."""
+    from flowccl.export.program import program_for
+
+    found = next(filter(None, load_method("direct")(_small_problem("allgather"), context)))
+    program = program_for(found)
+    _ = program.program_ps, program.findings
+
+
+def _small_problem(collective_name: str) -> "Problem":
+    """A collective on two hosts of two GPUs."""
+    from flowccl.demand.collectives import collective
+    from flowccl.problem import Problem
+    from flowccl.topology.topology import Link, Node, Topology
+
+    gpus = tuple(Node(name=f"gpu{rank}", host=f"host{rank // 2}") for rank in range(4))
+    ends = [(a, b) for a in range(4) for b in range(4) if a != b]
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=4.0 if a // 2 == b // 2 else 1.0) for a, b in ends)
+    return Problem(Topology("warm-up", gpus, links), collective(collective_name, 4, 64))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """Writing a schedule for a target, and proving a file that was written for one."""
 
-import gc
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from flowccl.export.formats.read_mscclpp import parse_mscclpp, read_mscclpp
 from flowccl.export.formats.read_xml import parse_xml, read_xml
 from flowccl.export.formats.recognition import explain_mismatch
 from flowccl.export.formats.teccl import teccl_json
+from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.program import Program, program_for
 from flowccl.export.proof.interpreter import interpret
@@ -174,7 +173,7 @@ def prove(
     if target not in TARGETS:
         raise InputError(f"unknown target {target!r}; known targets: {', '.join(TARGETS)}, perfetto")
     program = None
-    with _few_collections():
+    with few_collections():
         on_phase("lowering")
         if target == "mscclpp":
             lowered = _program(schedule, options)
@@ -195,18 +194,6 @@ def prove(
     if findings:
         raise InvalidScheduleError(f"the file for {target} would be wrong, please report this: {findings[0]}")
     return made, program
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Let the garbage collector rest: a program has many small objects, which it would look through again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def parse(made: list[bytes], target: str, name: str) -> RuntimeProgram:

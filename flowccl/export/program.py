@@ -6,10 +6,12 @@ from functools import cached_property
 from flowccl.errors import InputError
 from flowccl.export.formats.mscclpp_program import CrowdedError, write_plan
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
+from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.balance import balanced
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.build import Builder
 from flowccl.export.lowering.moves import check_ranks
+from flowccl.export.lowering.size import check_size
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
@@ -120,15 +122,17 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     crosses = schedule.costs is not None and bool(schedule.costs.is_proxied.any())
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
+    check_size(schedule, execution)
     chunks = layout_of(schedule.demand, 1, inplace)
     slots = layout_of(schedule.demand, execution.width, inplace)
-    builder = Builder(schedule, execution, chunks)
-    try:
-        built = builder.build()
-        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
-    except CrowdedError:
-        built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
-        written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+    with few_collections():
+        builder = Builder(schedule, execution, chunks)
+        try:
+            built = builder.build()
+            written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+        except CrowdedError:
+            built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
+            written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
     slot_bytes = -(-schedule.demand.size_bytes // written.chunks)
     scratch = written.scratch_chunks * slot_bytes * (2 if execution.packets else 1)
     return Program(schedule, written.data, inplace, written.threadblocks, written.operations, scratch, written.chunks)

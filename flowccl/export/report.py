@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.moves import multicasts
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.limits import LIMITS
-from flowccl.runtimes.machine import nvls_groups
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_us, ps_to_us
@@ -145,7 +143,7 @@ def _warnings(schedule: Schedule, report: ExportReport) -> Sequence[str]:
 
 def _reason(schedule: Schedule, report: ExportReport) -> str:
     """Say why a program is much later than its schedule."""
-    if LIMITS[report.target].one_sided and switch_moves(schedule, nvls_groups(schedule.topology))[0]:
+    if LIMITS[report.target].one_sided and schedule.shape.operation:
         return "a GPU that issues an operation of the switch loads and stores the data itself, and waits for all others"
     if multicasts(schedule):
         return "its switches copy, and the program sends to each GPU separately; synthesize with --for " + report.target

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from flowccl.export import ExportOptions, check, export, export_directory
 from flowccl.export.lowering.plan import make_plan, num_steps
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.runtimes.costs import MessageCost, MessageCosts
-from flowccl.runtimes.limits import LIMITS, XML_LIMITS, RuntimeLimits
+from flowccl.runtimes.limits import XML_LIMITS, RuntimeLimits
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import save_schedule
 from flowccl.schedule.schedule import Schedule
@@ -26,7 +25,7 @@ from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.units import busy_ps
 from flowccl.verifier.verify import verify
-from tests.export.cases import PROVABLE, findings, made, read, schedule_of
+from tests.export.cases import findings, made, read, schedule_of
 from tests.export.test_interpreter import pair_schedule
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,7 +69,7 @@ def test_contiguous_chunks_are_merged_if_steps_are_few() -> None:
     assert max(step.count for gpu in plan.gpus for block in gpu.blocks for step in block.steps) > 1
 
 
-@pytest.mark.parametrize("target", PROVABLE)
+@pytest.mark.parametrize("target", list(XML_LIMITS))
 def test_chunks_that_travel_together_are_one_step(target: str) -> None:
     """Rank 0 of a pair sends its four pieces as a message of three and one alone; rank 1 sends single pieces."""
     topology = machine("line:2:overhead=2us:latency=0us")
@@ -80,7 +79,9 @@ def test_chunks_that_travel_together_are_one_step(target: str) -> None:
     alone = Schedule.from_transfers(topology, allgather(2, 8000, 4), rows)
     schedule = replace(alone, message=np.array([7, 7, 7, -1, -1, -1, -1, -1], dtype=np.int32))
     assert verify(schedule) == []
-    steps = [step for gpu in make_plan(schedule, LIMITS[target]).gpus for block in gpu.blocks for step in block.steps]
+    steps = [
+        step for gpu in make_plan(schedule, XML_LIMITS[target]).gpus for block in gpu.blocks for step in block.steps
+    ]
     assert sorted(step.count for step in steps if step.kind == "s") == [1, 1, 1, 1, 1, 3]
     assert findings(made(schedule, target), target) == []
 
@@ -371,21 +372,6 @@ def test_estimate_names_missing_links() -> None:
         estimate_ps(program, machine("ring:4"), 1_000_000)
     with pytest.raises(InputError, match=r"the file is for 4 gpus, but the machine ring:8 has 8"):
         estimate_ps(program, machine("ring:8"), 1_000_000)
-
-
-def test_only_long_connections_are_split() -> None:
-    """A connection of MSCCL++ is spread over several channels only where its threadblock would be too long."""
-    schedule = schedule_of("ndv2:2", "allgather", 8)
-    plan = make_plan(schedule, LIMITS["mscclpp"])
-    channels: Counter[tuple[int, int]] = Counter()
-    steps: Counter[tuple[int, int]] = Counter()
-    for gpu in plan.gpus:
-        for block in gpu.blocks:
-            if block.send >= 0:
-                channels[gpu.rank, block.send] += 1
-                steps[gpu.rank, block.send] += len(block.steps)
-    assert max(channels.values()) > 1
-    assert all(channels[pair] == 1 for pair, count in steps.items() if count <= 6)
 
 
 def test_a_proxy_sends_one_message_after_the_other() -> None:

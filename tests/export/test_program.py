@@ -9,6 +9,7 @@ import pytest
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME
 from flowccl.errors import InputError
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
+from flowccl.export.lowering.size import program_size
 from flowccl.export.program import lower_program, program_for
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
@@ -172,3 +173,20 @@ def test_a_flush_must_name_as_many_targets_as_channels() -> None:
 
 def schedule_crosses(schedule: Schedule) -> bool:
     return schedule.costs is not None and bool(schedule.costs.is_proxied.any())
+
+
+def test_a_program_that_does_not_fit_into_memory_is_refused_before_it_is_lowered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = synthesize(
+        machine("ring:4"), "allgather", 4096, method="greedy", chunks=1, steps=1, time_limit_s=20
+    ).schedule
+    schedule = timed(made, execution(16, 2))
+    program = lower_program(schedule)
+    size = program_size(schedule, schedule.execution)
+    written = program.data.count(b'"name":')
+    assert written / 2 < size.operations < 2 * written
+    assert size.text_bytes == pytest.approx(len(program.data), rel=0.6)
+    monkeypatch.setenv("FLOWCCL_MEMORY", "100MB")
+    with pytest.raises(InputError, match=r"has about \d+ operations, which take about .* of memory .*--chunks"):
+        lower_program(schedule)

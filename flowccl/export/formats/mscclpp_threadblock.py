@@ -181,8 +181,12 @@ class ThreadblockWriter:
         return f'{{"type":"{"ioss"[buffer]}","index":{index},"size":{count}}}'
 
     def _all_channels(self, name: str, kind: str, channels: list[int], hint: str = "") -> None:
-        for k in range(0, len(channels), CHANNELS_PER_OPERATION):
-            ids = ",".join(str(self.tables.channel(kind, c)) for c in channels[k : k + CHANNELS_PER_OPERATION])
+        if not channels:
+            return
+        table = self.tables.channels[kind]
+        places = [str(table.setdefault(channel, len(table))) for channel in channels]
+        for k in range(0, len(places), CHANNELS_PER_OPERATION):
+            ids = ",".join(places[k : k + CHANNELS_PER_OPERATION])
             self.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"{hint}}}')
 
     def _acquire(self, action: Action) -> None:

@@ -118,9 +118,12 @@ class _TraceReader:
     def __init__(self, name: str, nodes: list[list[_Node]], layout: BufferLayout | None) -> None:
         self.name, self.layout = name, layout
         gpus = len(nodes)
-        self.program = RuntimeProgram("", gpus, (), 1, [(0, 0, 0)] * gpus, [], None)
+        self.operations: list[Operation] = []
+        self.program = RuntimeProgram("", gpus, (), 1, [(0, 0, 0)] * gpus, self.operations, None)
         if layout is not None:
-            self.program = RuntimeProgram(layout.collective, gpus, (False,), layout.chunks, [], [], None, layout.root)
+            self.program = RuntimeProgram(
+                layout.collective, gpus, (False,), layout.chunks, [], self.operations, None, layout.root
+            )
         self.used: Counter[tuple[str, int, int, int, int]] = Counter()
         for rank, own in enumerate(nodes):
             self._rank(rank, own)
@@ -139,7 +142,7 @@ class _TraceReader:
         stages = {node.values[f"{OWN}adds"]: chunks + k for k, node in enumerate(nodes) if f"{OWN}adds" in node.values}
         start, end = Operation(rank, -1, 0, "start"), Operation(rank, -2, 0, "end")
         start.is_published = True
-        self.program.operations.append(start)
+        self.operations.append(start)
         for node in nodes:
             where = f"gpu {rank} node {node.id}"
             if node.kind not in _NAMES:
@@ -154,8 +157,8 @@ class _TraceReader:
             if self.layout is not None:
                 self._assign(operation, node, stages, where)
             end.after.append((node.id, 0))
-            self.program.operations.append(operation)
-        self.program.operations.append(end)
+            self.operations.append(operation)
+        self.operations.append(end)
         if self.layout is not None:
             self._ends(self.layout, start, end, chunks + len(nodes))
 

@@ -102,13 +102,14 @@ class _XmlReader:
         outofplace = _number(algo, "outofplace", "algo", 0, 1) if needed else 1 - inplace
         if not inplace and not outofplace:
             raise _XmlError("algo: inplace and outofplace are both 0, so no call uses the file")
+        self.operations: list[Operation] = []
         self.program = RuntimeProgram(
             ours[_choice(algo, "coll", "algo", tuple(ours))],
             _number(algo, "ngpus", "algo", 1, 2**16),
             tuple(mode for mode, used in ((False, outofplace), (True, inplace)) if used),
             _number(algo, "nchunksperloop", "algo", 1),
             [],
-            [],
+            self.operations,
             FIFO[protocol],
         )
         for name in ("minBytes", "maxBytes"):
@@ -213,7 +214,7 @@ class _XmlReader:
             operation.assigns = _local(kind, src, dst, count)
         else:
             self._remote(operation, kind, src, dst, count, peers, where)
-        self.program.operations.append(operation)
+        self.operations.append(operation)
         return kind == "nop"
 
     def _remote(

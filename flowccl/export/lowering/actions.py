@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from flowccl.schedule.placement import BUFFER_BITS
 
 MASK = (1 << BUFFER_BITS) - 1
+_PACKETS = 3 << BUFFER_BITS
 WAIT, WORK, PACK, SEND, POST, SIGNAL, FLUSH = range(7)
 """Wait for a message; work on what arrived; pack; send, also through a switch; post to the NIC; signal; flush."""
 END = 1 << 61
@@ -42,18 +43,27 @@ class Action:
     releases: list[int] = field(default_factory=list)
     tie: int = 0
 
-    def reads(self) -> list[tuple[int, int]]:
-        """Return the slots of its GPU that it reads, as (first, count)."""
+    def slots_read(self) -> list[int]:
+        """Return the slots of its GPU that it reads."""
         if self.kind in (WAIT, FLUSH):
             return []
-        found = [(source, count) for source, _, count, _ in self.ranges if source >> BUFFER_BITS != 3]
-        return found + [(added, count) for _, _, count, added in self.ranges if added >= 0]
+        found: list[int] = []
+        for source, _, count, added in self.ranges:
+            if source < _PACKETS:
+                found += range(source, source + count)
+            if added >= 0:
+                found += range(added, added + count)
+        return found
 
-    def writes(self) -> list[tuple[int, int]]:
-        """Return the slots of its GPU that it writes, as (first, count)."""
+    def slots_written(self) -> list[int]:
+        """Return the slots of its GPU that it writes."""
         if self.kind in (SIGNAL, FLUSH, POST) or (self.kind == SEND and not self.group):
             return []
-        return [(target, count) for _, target, count, _ in self.ranges if target >> BUFFER_BITS != 3]
+        found: list[int] = []
+        for _, target, count, _ in self.ranges:
+            if target < _PACKETS:
+                found += range(target, target + count)
+        return found
 
 
 def slot_of(place: int, width: int, part: int) -> int:

@@ -10,8 +10,8 @@ from flowccl.runtimes.limits import Excess, RuntimeLimits
 
 def count_moves(moves: list[Move], instances: int) -> dict[int, tuple[int, int]]:
     """Return the sends and receives of every GPU, before any lowering; the chunks of one message count once."""
-    alone = [move for move in moves if move.message < 0 and not move.group]
-    joint = {(move.src, move.dst, move.route, move.message) for move in moves if move.message >= 0 and not move.group}
+    alone = [move for move in moves if move.message < 0]
+    joint = {(move.src, move.dst, move.route, move.message) for move in moves if move.message >= 0}
     sends = Counter(move.src for move in alone) + Counter(src for src, *_ in joint)
     receives = Counter(move.dst for move in alone) + Counter(dst for _, dst, *_ in joint)
     return {rank: (sends[rank] * instances, receives[rank] * instances) for rank in sends | receives}
@@ -28,12 +28,10 @@ def too_many_steps(
 ) -> list[Excess]:
     """Return the limits that the sends and other steps of the busiest GPU exceed, whatever its threadblocks are.
 
-    The receive of a packet may take nothing, and a fused step receives and sends.
+    A fused step receives and sends.
     """
-    each, received = _send_steps(limits), (0 if limits.packets else 1)
     steps = {
-        rank: max(sends, receives) if strategy.fuse else each * sends + received * receives
-        for rank, (sends, receives) in counted.items()
+        rank: max(sends, receives) if strategy.fuse else sends + receives for rank, (sends, receives) in counted.items()
     }
     rank = max(steps, key=steps.__getitem__, default=-1)
     need, where = steps.get(rank, 0), f"gpu {rank}"
@@ -47,10 +45,5 @@ def too_many_steps(
 def least_splits(gpu_drafts: list[GpuDrafts], limits: RuntimeLimits) -> Splits:
     """Return the number of channels that the sends of each connection need at least."""
     sends = Counter((draft.rank, *draft.lane[1:]) for gpu in gpu_drafts for draft in gpu.drafts if draft.kind == "s")
-    least = {connection: -(-count * _send_steps(limits) // limits.steps) for connection, count in sends.items()}
+    least = {connection: -(-count // limits.steps) for connection, count in sends.items()}
     return {connection: channels for connection, channels in least.items() if channels > 1}
-
-
-def _send_steps(limits: RuntimeLimits) -> int:
-    """Return the steps that a send takes at least: in MSCCL++ without packets a put, a barrier and a signal."""
-    return 3 if limits.direct else 1

@@ -52,36 +52,35 @@ def add_semaphores(actions: list[Action], blocks: int, *, overwrites: bool) -> i
     place: list[tuple[int, int]] = []
     readers: dict[int, int] = {}  # the last action of each threadblock that reads packets
     count = 0
+    done = [0] * blocks  # actions of each threadblock so far
     for number, action in enumerate(actions):
-        block, clock = action.block, known[action.block]
+        block = action.block
+        reads, writes = action.slots_read(), action.slots_written()
         required = set(readers.values()) if action.kind == SIGNAL and not action.ranges else set()
         if action.kind != WAIT:
-            for first, size in action.reads():
-                for slot in range(first, first + size):
-                    if slot in wrote:
-                        required.add(wrote[slot])
-            for first, size in action.writes():
-                for slot in range(first, first + size):
-                    if slot in wrote:
-                        required.add(wrote[slot])
-                    if overwrites:
-                        required.update(read.pop(slot, ()))
-        for other in sorted(required, reverse=True):
-            there, index = place[other]
-            if there != block and clock[there] <= index:
-                actions[other].releases.append(count)
-                action.acquires.append(count)
-                count += 1
-                np.maximum(clock, clocks[other], out=clock)
-        place.append((block, int(clock[block])))
-        clock[block] += 1
-        clocks.append(clock.copy())
-        for first, size in action.writes():
-            wrote.update(dict.fromkeys(range(first, first + size), number))
+            required.update(wrote[slot] for slot in reads if slot in wrote)
+            required.update(wrote[slot] for slot in writes if slot in wrote)
+            if overwrites:
+                for slot in writes:
+                    required.update(read.pop(slot, ()))
+        if required:
+            clock = known[block]
+            for other in sorted(required, reverse=True):
+                there, index = place[other]
+                if there != block and clock[there] <= index:
+                    actions[other].releases.append(count)
+                    action.acquires.append(count)
+                    count += 1
+                    np.maximum(clock, clocks[other], out=clock)
+        place.append((block, done[block]))
+        done[block] += 1
+        known[block, block] = done[block]
+        clocks.append(known[block].copy())
+        for slot in writes:
+            wrote[slot] = number
         if overwrites:
-            for first, size in action.reads():
-                for slot in range(first, first + size):
-                    read[slot].append(number)
+            for slot in reads:
+                read[slot].append(number)
         if action.kind == WORK:
             readers[block] = number
     return count

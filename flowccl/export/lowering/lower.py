@@ -1,13 +1,11 @@
 """From moves to steps: track the location of each chunk on each GPU, and choose the instruction for each move."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
-from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
-from flowccl.export.lowering.bundles import are_adjacent, bundles_of, early_moves
-from flowccl.export.lowering.causes import Causes
-from flowccl.export.lowering.drafts import SWITCH_ROUTE, Draft, GpuDrafts, Lane
+from flowccl.export.lowering.bundles import are_adjacent, bundles_of
+from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
 from flowccl.export.lowering.merge import merge_contiguous
 from flowccl.export.lowering.moves import Event, Move
 from flowccl.runtimes.limits import RuntimeLimits
@@ -58,24 +56,18 @@ class _Lowering:
             self._put(rank, chunk, layout.input(rank, chunk, instance))
         self.sends_left = _sends_left(moves, events)
         self.accumulator: dict[tuple[int, int], BufferSlot] = {}
-        self.causes = Causes(len(moves)) if limits.direct else None
         self.open: dict[int, Draft] = {}
         self.bundles = bundles_of(moves) if by_route else {}  # in the order of times, all are there when the first is
-        self.early = early_moves(moves, self.bundles) if limits.direct else set()
-        self.stored = _storing_themselves(demand, moves)
-        self.lent: dict[tuple[int, int], Draft] = {}  # (gpu, chunk): its early receive, while the scratch is in use
         self.leaves: dict[int, BufferSlot] = {}  # the places of moves among the chunks of their messages
         self.arrives: dict[int, BufferSlot] = {}
 
     def run(self, events: list[Event]) -> None:
         """Make all steps: local copies of own data, then the moves, then copies of results to their final slots."""
         for rank in range(self.layout.demand.num_gpus):
-            for src, dst in () if rank in self.stored else self.layout.own_copies(rank, self.instance):
+            for src, dst in self.layout.own_copies(rank, self.instance):
                 self._copy(rank, src, dst, self.layout.demand.pieces)
         for event in events:
             (self._send if event.sends else self._receive)(event.move)
-        for key in list(self.lent):
-            self._release(key)
         for rank, chunk in sorted(self.wanted):
             final, now = self.layout.output(rank, chunk, self.instance), self.place.get((rank, chunk))
             if now is None:
@@ -103,9 +95,6 @@ class _Lowering:
 
     def _send(self, i: int) -> None:
         move = self.moves[i]
-        if move.group:
-            self._issue(i)
-            return
         if (move.src, move.chunk) not in self.place:
             raise InputError(
                 f"transfer {move.transfer}: gpu {move.src} sends chunk {move.chunk} before it has any data of it; "
@@ -114,148 +103,35 @@ class _Lowering:
         self._pack(i)
         slot, lane = self.place[move.src, move.chunk], ("send", move.dst, self._route(move), self.instance)
         self.open[i] = self._step("s", move.src, lane, self.leaves.get(i, slot), ("o", 0))
-        self.open[i].message, self.open[i].queue = move.message, move.queue
+        self.open[i].message = move.message
         self.sends_left[move.src, move.chunk] -= 1
-        if self.causes is not None:
-            self.causes.send(i, move.src, slot)
-        bundle = self.bundles.get(i, (i,))
-        for key in [(move.src, self.moves[k].chunk) for k in bundle] if i == bundle[-1] else ():
-            if not self.sends_left[key]:
-                self._release(key)
-
-    def _issue(self, i: int) -> None:
-        """Issue an operation of a switch; `glres` reads the same slot of all GPUs of the group."""
-        move = self.moves[i]
-        read = move.group if move.switch == "glres" else (move.src,)
-        slots = {self.place.get((rank, move.chunk)) for rank in read}
-        slot = slots.pop()
-        if slot is None or slots:
-            raise InputError(f"transfer {move.transfer}: chunk {move.chunk} is not in the same place on all gpus")
-        lane = ("group", -1, SWITCH_ROUTE, self.instance)
-        self.open[i] = self._step(move.switch, move.src, lane, slot, slot)
-        for rank in read:
-            self.sends_left[rank, move.chunk] -= 1
-            if self.causes is not None:
-                self.causes.send(i, rank, slot)
-
-    def _store_to_all(self, i: int) -> None:
-        """Receive from a switch on all GPUs of the group: in the final slot if it is free everywhere, else scratch."""
-        move, issued = self.moves[i], self.open.pop(i)
-        finals = {self.layout.output(rank, move.chunk, self.instance) for rank in move.group}
-        target = finals.pop()
-        if finals or not move.is_result or not all(self._can_store(i, rank, target) for rank in move.group):
-            first = max(self.scratch[rank] for rank in move.group)
-            target = "s", first
-            for rank in move.group:
-                self.scratch[rank] = first + 1
-        issued.dst = target
-        receives = []
-        for rank in move.group:
-            if rank != move.src:
-                lane = ("recv", move.src, SWITCH_ROUTE, self.instance)
-                receives.append(self._step("r", rank, lane, issued.src, target))
-                receives[-1].partner = issued
-                receives[-1].loaded = issued.src if move.switch == "glres" else None
-            if self.causes is not None:
-                self.causes.receive(i, rank, target)
-            self._put(rank, move.chunk, target)
-        issued.partners = tuple(receives)
-
-    def _can_store(self, i: int, rank: int, slot: BufferSlot) -> bool:
-        """Whether a move through a switch may write a slot of a GPU."""
-        move, other = self.moves[i], self.owner.get((rank, slot))
-        free = other is None or other == move.chunk or not self._needed(rank, other, slot)
-        return free and (self.causes is None or self.causes.covers(i, rank, slot))
 
     def _receive(self, i: int) -> None:
-        if self.moves[i].group:
-            self._store_to_all(i)
-            return
         move, send = self.moves[i], self.open.pop(i)
         key, lane = (move.dst, move.chunk), ("recv", move.src, self._route(move), self.instance)
         now = self.place.get(key)
-        self._release(key)
-        if i in self.early and self._receive_early(i, send, lane):
-            return
         if not move.reduce or now is None:
             target = self._target(i)
             self._arrive(i, send, lane, "r", target)
             self._put(*key, target)
             return
-        total = self._accumulator(key, i, now)
+        total = self._accumulator(key)
         if "rrc" in self.limits.instructions:
             self._arrive(i, send, lane, "rrc", total, now)
         elif now != total:  # the accumulator is empty: receive into it, then reduce the own contribution
             self._arrive(i, send, lane, "r", total)
-            self._add(i, lane, now, total)
+            self._step("re", move.dst, lane, now, total)
         else:
             stage = self._new_scratch(move.dst)
             self._arrive(i, send, lane, "r", stage)
-            self._add(i, lane, stage, total)
+            self._step("re", move.dst, lane, stage, total)
         self._put(*key, total)
-
-    def _receive_early(self, i: int, send: Draft, lane: Lane) -> bool:
-        """Receive into scratch before the receiver is ready, then copy to the final slot; False if that is in use."""
-        move = self.moves[i]
-        key, now = (move.dst, move.chunk), self.place.get((move.dst, move.chunk))
-        adds, bundle = move.reduce and now is not None, self.bundles.get(i, (i,))
-        if not adds and i == bundle[0]:
-            if not all(self._is_free(k, self._output(k)) for k in bundle if self._is_wanted(k)):
-                self.early -= set(bundle)
-                return False
-            self.arrives.update((k, self._new_scratch(move.dst)) for k in bundle)
-        stage = self._new_scratch(move.dst) if adds else self.arrives.pop(i)
-        self._arrive(i, send, lane, "r", stage)
-        send.early = True
-        assert send.partner is not None
-        self.lent[key] = send.partner
-        if adds and now is not None:
-            total = self._accumulator(key, i, now)
-            if now != total:
-                self._step("cpy", move.dst, lane, now, total)
-            self._add(i, lane, stage, total)
-            self._put(*key, total)
-            self._release(key)
-            return True
-        self._put(*key, stage)
-        for k in bundle if i == bundle[-1] else ():  # its last move: the others are there
-            self._keep_early(k)
-        return True
-
-    def _keep_early(self, i: int) -> None:
-        """Copy what arrived early to its final slot, if it has one; release the scratch unless it is sent on."""
-        key = rank, _ = self.moves[i].dst, self.moves[i].chunk
-        if self._is_wanted(i):
-            stage, final = self.place[key], self._output(i)
-            self._copy(rank, stage, final, 1)
-            if self.causes is not None:
-                self.causes.local(i, rank, [stage, final])
-        if not self.sends_left[key]:
-            self._release(key)
-
-    def _release(self, key: tuple[int, int]) -> None:
-        """Release the scratch of an early send: nothing reads it any more, and a wanted chunk has been copied."""
-        receive = self.lent.pop(key, None)
-        if receive is None:
-            return
-        release = self._step("release", receive.rank, receive.lane, receive.dst, receive.dst)
-        release.partner, receive.release = receive, release
-        if self.place[key] == receive.dst and key in self.wanted:
-            self._put(*key, self.layout.output(*key, self.instance))
-
-    def _add(self, i: int, lane: Lane, src: BufferSlot, dst: BufferSlot) -> None:
-        rank = self.moves[i].dst
-        self._step("re", rank, lane, src, dst)
-        if self.causes is not None:
-            self.causes.local(i, rank, [src, dst])
 
     def _arrive(
         self, i: int, send: Draft, lane: Lane, kind: str, slot: BufferSlot, own: BufferSlot | None = None
     ) -> None:
         receive = self._step(kind, self.moves[i].dst, lane, send.src if own is None else own, slot)
         send.dst, send.partner, receive.partner = slot, receive, send
-        if self.causes is not None:
-            self.causes.receive(i, self.moves[i].dst, slot)
 
     def _target(self, i: int) -> BufferSlot:
         """Return the slot for a chunk that replaces the present data: its final slot if that is free, else scratch.
@@ -268,10 +144,10 @@ class _Lowering:
             return self.arrives.pop(i)
         if (move.dst, move.chunk) in self.wanted:
             final = self.layout.output(move.dst, move.chunk, self.instance)
-            if self._is_free(i, final) and (self.causes is None or self.causes.covers(i, move.dst, final)):
+            if self._is_free(i, final):
                 return final
         now = self.place.get((move.dst, move.chunk))
-        if self.causes is None and now is not None and now[0] == "s":
+        if now is not None and now[0] == "s":
             return now
         return self._new_scratch(move.dst)
 
@@ -309,19 +185,12 @@ class _Lowering:
         """Whether a GPU still has to send a chunk from a slot."""
         return self.place.get((rank, chunk)) == slot and self.sends_left[rank, chunk] > 0
 
-    def _accumulator(self, key: tuple[int, int], i: int, now: BufferSlot) -> BufferSlot:
-        """Return the slot in which a GPU reduces a chunk: its final slot, or scratch if that input is still needed.
-
-        Data from a switch, which is in scratch, is reduced there if the arriving move could overtake a use of the slot.
-        """
+    def _accumulator(self, key: tuple[int, int]) -> BufferSlot:
+        """Return the slot in which a GPU reduces a chunk: its final slot, or scratch if that input is still needed."""
         if key not in self.accumulator:
-            rank, chunk = key
-            output = self.layout.output(rank, chunk, self.instance)
-            if self.causes is not None and now[0] == "s" and not self.causes.covers(i, rank, output):
-                self.accumulator[key] = now
-                return now
             free = key in self.wanted and not (self.layout.inplace and self.layout.is_one_shot)
-            self.accumulator[key] = output if free else self._new_scratch(rank)
+            output = self.layout.output(*key, self.instance)
+            self.accumulator[key] = output if free else self._new_scratch(key[0])
         return self.accumulator[key]
 
     def _new_scratch(self, rank: int) -> BufferSlot:
@@ -333,13 +202,6 @@ def _sends_left(moves: list[Move], events: list[Event]) -> dict[tuple[int, int],
     left: dict[tuple[int, int], int] = defaultdict(int)
     for event in events:
         move = moves[event.move]
-        for rank in (move.group if move.switch == "glres" else (move.src,)) if event.sends else ():
-            left[rank, move.chunk] += 1
+        if event.sends:
+            left[move.src, move.chunk] += 1
     return left
-
-
-def _storing_themselves(demand: Demand, moves: list[Move]) -> set[int]:
-    """Return the GPUs that store all their own data in their output through a switch, so that they need no copy."""
-    own = dict(zip(demand.source_chunk.tolist(), demand.source_rank.tolist(), strict=True))
-    count = Counter(move.src for move in moves if move.switch == "gstore" and own[move.chunk] == move.src)
-    return {rank for rank, chunks in count.items() if demand.collective == "allgather" and chunks == demand.pieces}

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from flowccl.export.lowering.buffers import BufferSlot
-from flowccl.export.lowering.drafts import SENDS, Draft
+from flowccl.export.lowering.drafts import Draft
 
 _Touches = dict[tuple[int, BufferSlot], list[tuple[Draft, bool]]]
 """For every (rank, slot) the steps that use it, and whether each of them writes it."""
@@ -21,7 +21,7 @@ def merge_contiguous(drafts: list[Draft], most: int, *, only_messages: bool = Fa
     head: dict[tuple[int, object], Draft] = {}
     gone: set[int] = set()
     for draft in reversed(drafts):
-        if draft.kind not in SENDS:
+        if draft.kind != "s":
             continue
         lane = (draft.rank, draft.lane)
         later = head.get(lane)
@@ -33,25 +33,16 @@ def merge_contiguous(drafts: list[Draft], most: int, *, only_messages: bool = Fa
             for rank_slot in _rank_slots(old):
                 touches[rank_slot] = [(new if d is old else d, w) for d, w in touches[rank_slot]]
             new.src, new.dst = min(old.src, new.src), min(old.dst, new.dst)
-            if old.loaded is not None and new.loaded is not None:
-                new.loaded = min(old.loaded, new.loaded)
             new.count += old.count
-            new.at = max(old.at, new.at) if new.kind == "release" else new.at
             gone.add(id(old))
     return [draft for draft in drafts if id(draft) not in gone]
 
 
 def _pairs(draft: Draft, later: Draft) -> list[tuple[Draft, Draft]]:
-    """Return two sends, their receives on every GPU, and the releases of early ones."""
-    return list(zip(_with_receives(draft), _with_receives(later), strict=True))
-
-
-def _with_receives(draft: Draft) -> list[Draft]:
-    if draft.partners:
-        return [draft, *draft.partners]
+    """Return two sends, and their receives."""
     assert draft.partner is not None
-    receive = draft.partner
-    return [draft, receive] if receive.release is None else [draft, receive, receive.release]
+    assert later.partner is not None
+    return [(draft, later), (draft.partner, later.partner)]
 
 
 def _rank_slots(draft: Draft) -> set[tuple[int, BufferSlot]]:
@@ -81,18 +72,17 @@ def _followers(drafts: list[Draft]) -> dict[int, Draft]:
 
 def _fits(draft: Draft, later: Draft, most: int, touches: _Touches, follower: dict[int, Draft]) -> bool:
     """Whether two consecutive sends of a connection, and their receives, can be merged."""
-    if draft.kind != later.kind or draft.count + later.count > most or draft.early != later.early:
+    if draft.count + later.count > most:
         return False
     if _between(draft, later, touches, writes_only=True):
         return False
-    receives = [pair for pair in _pairs(draft, later)[1:] if pair[0].kind != "release"]
-    return all(_receives_fit(draft, later, *pair, touches, follower) for pair in receives)
+    return _receives_fit(draft, later, *_pairs(draft, later)[1], touches, follower)
 
 
 def _receives_fit(
     draft: Draft, later: Draft, receive: Draft, received_later: Draft, touches: _Touches, follower: dict[int, Draft]
 ) -> bool:
-    if receive.kind != received_later.kind or (receive.loaded is None) != (received_later.loaded is None):
+    if receive.kind != received_later.kind:
         return False
     if not _beside(draft, later) or not _beside(receive, received_later):
         return False

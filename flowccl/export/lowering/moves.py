@@ -2,12 +2,11 @@
 
 Runtimes know GPUs and connections between pairs of them. A route through plain switches is such a connection, and a
 multicast becomes one move to each of its ends. Reductions inside switches and data staged in host memory are refused.
-Where a runtime has operations of switches, in_network.py makes moves to all GPUs of a host of them.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +20,7 @@ class Move:
     """One chunk from one GPU to another; with `reduce`, the receiver reduces it with its own data.
 
     `route` numbers the routes that the schedule uses between the two GPUs; order is kept only within a route. Moves of
-    the same `message` travel together; -1 means alone. Short messages of the same `queue` (a link) are sent in order by
-    one threadblock; -1 means none.
-
-    An operation of a `switch` ("gstore", "glres") moves the chunk to all GPUs of the `group`; it has no `dst`. With
-    `is_result` the data is what the GPUs of the group keep, else only the GPU that issues it uses the data.
+    the same `message` travel together; -1 means alone.
     """
 
     chunk: int
@@ -36,24 +31,17 @@ class Move:
     arrival_ps: int
     transfer: int
     route: int = 0
-    latency_ps: int = 0
     message: int = -1
-    queue: int = -1
-    switch: str = ""
-    group: tuple[int, ...] = ()
-    is_result: bool = True
 
 
-def moves_of(schedule: Schedule, target: str = "RUNTIME", through: Collection[int] = ()) -> list[Move]:
+def moves_of(schedule: Schedule, target: str = "RUNTIME") -> list[Move]:
     """Return all moves of a schedule by start time; repeated deliveries of the same data are omitted.
 
-    Error messages name the `target`. Transfers in `through` are omitted: they are operations of a switch.
+    Error messages name the `target`.
     """
     timing, demand, gpus = schedule.timing, schedule.demand, schedule.demand.num_gpus
     roots = np.bincount(timing.root_transfer, minlength=len(schedule))
-    omitted = np.zeros(len(schedule), dtype=np.bool_)
-    omitted[list(through)] = True
-    for i in np.flatnonzero((roots != 1) & ~omitted).tolist():
+    for i in np.flatnonzero(roots != 1).tolist():
         raise InputError(
             f"transfer {i} (chunk {schedule.chunk[i]}) reduces {roots[i]} inputs inside a switch, which {target} "
             f"cannot do; synthesize with --for {target}, which uses only what the runtime has"
@@ -68,8 +56,6 @@ def moves_of(schedule: Schedule, target: str = "RUNTIME", through: Collection[in
     routes: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
     for row in np.argsort(timing.end_arrival_ps, kind="stable").tolist():
         i = int(timing.end_transfer[row])
-        if omitted[i]:
-            continue
         chunk, dst = int(schedule.chunk[i]), int(timing.end_node[row])
         if not reduced[chunk]:
             if chunk * gpus + dst in present:
@@ -79,9 +65,8 @@ def moves_of(schedule: Schedule, target: str = "RUNTIME", through: Collection[in
         found = routes.setdefault((int(root[i]), dst), {})
         links = schedule.routes.links(int(schedule.route[i]))
         route = found.setdefault(links, len(found))
-        latency = int(schedule.topology.link_latency_ps[list(links)].sum())
         adds, message = bool(schedule.reduce[i]), int(schedule.message[i])
-        moves.append(Move(chunk, int(root[i]), dst, adds, start, arrival, i, route, latency, message))
+        moves.append(Move(chunk, int(root[i]), dst, adds, start, arrival, i, route, message))
     return sorted(moves, key=lambda move: (move.start_ps, move.transfer, move.dst))
 
 

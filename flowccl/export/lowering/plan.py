@@ -15,7 +15,6 @@ from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.channels import assign_channels
 from flowccl.export.lowering.counting import count_drafts, count_moves, least_splits, too_many_steps
 from flowccl.export.lowering.drafts import GpuDrafts
-from flowccl.export.lowering.in_network import switch_moves
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events
 from flowccl.export.lowering.threadblocks import (
@@ -25,12 +24,10 @@ from flowccl.export.lowering.threadblocks import (
     Threadblock,
     make_blocks,
 )
-from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, FIFO, Excess, RuntimeLimits, check_collective, check_protocol
-from flowccl.runtimes.machine import nvls_groups
+from flowccl.runtimes.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
 from flowccl.schedule.schedule import Schedule
 
 MAX_INSTANCES = 64
-_CUTTABLE = ("steps per threadblock", "channels per threadblock", "remote buffers per threadblock")
 _CROWDED = ("channels", "threadblocks per gpu", "threadblock to wait for")
 
 
@@ -89,13 +86,11 @@ def make_plan(
     check_collective(limits, schedule.demand.collective)
     check_protocol(limits, protocol)
     check_instances(instances)
-    limits = limits.with_protocol(protocol)
     if sms is not None:  # all threadblocks must be resident at once, and each of them fills an SM
         limits = replace(limits, blocks=min(limits.blocks, sms))
     layout = layout_of(schedule.demand, instances, inplace)
-    groups = nvls_groups(schedule.topology) if "gstore" in limits.instructions else {}
-    _check_peers(schedule, layout, limits, groups)
-    moves = _moves(schedule, limits, groups)
+    _check_peers(schedule, layout, limits)
+    moves = _moves(schedule, limits)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
     lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
@@ -121,12 +116,9 @@ def make_plan(
     raise InputError(f"{limits.target} cannot run this schedule: {worst}; {_advice(schedule.demand, limits, worst)}")
 
 
-def _moves(schedule: Schedule, limits: RuntimeLimits, groups: dict[int, tuple[int, ...]]) -> list[Move]:
-    """Return the moves of a schedule; those that the target's switches can do are operations of a switch."""
-    switched, through = switch_moves(schedule, groups)
-    if switched and not limits.direct:
-        raise InputError(f"{limits.target}: operations of a switch have no packets; use --proto Simple")
-    moves = switched + moves_of(schedule, limits.target, through)
+def _moves(schedule: Schedule, limits: RuntimeLimits) -> list[Move]:
+    """Return the moves of a schedule in the order of their starts."""
+    moves = moves_of(schedule, limits.target)
     first: dict[int, int] = {}  # the first transfer of every message, whose chunks stay in order
     for move in moves:
         if move.message >= 0:
@@ -134,12 +126,10 @@ def _moves(schedule: Schedule, limits: RuntimeLimits, groups: dict[int, tuple[in
     return sorted(moves, key=lambda move: (move.start_ps, first.get(move.message, move.transfer), move.dst, move.chunk))
 
 
-def _check_peers(
-    schedule: Schedule, layout: BufferLayout, limits: RuntimeLimits, groups: dict[int, tuple[int, ...]]
-) -> None:
+def _check_peers(schedule: Schedule, layout: BufferLayout, limits: RuntimeLimits) -> None:
     """Raise InputError if no strategy can fit: every peer needs a threadblock, and every chunk a place in a buffer.
 
-    Peers are counted from whole arrays, before anything is lowered. One operation of a switch serves a whole `group`.
+    Peers are counted from whole arrays, before anything is lowered.
     """
     timing, gpus = schedule.timing, schedule.topology.num_gpus
     root = np.zeros(len(schedule), dtype=np.int64)
@@ -147,8 +137,7 @@ def _check_peers(
     src, dst = root[timing.end_transfer], timing.end_node.astype(np.int64)
     between = np.unique(src * len(schedule.topology.nodes) + dst)
     src, dst = between // len(schedule.topology.nodes), between % len(schedule.topology.nodes)
-    host = np.array([groups.get(rank, (-1 - rank,))[0] for rank in range(len(schedule.topology.nodes))])
-    separate = (src < gpus) & (dst < gpus) & (host[src] != host[dst])
+    separate = (src < gpus) & (dst < gpus) & (src != dst)
     excess = [Excess("chunks of a buffer", layout.chunks, limits.index)]
     for direction, ranks in (("send to", src[separate]), ("receive from", dst[separate])):
         for rank, peers in enumerate(np.bincount(ranks).tolist()):
@@ -173,19 +162,19 @@ def _split(
     """
     splits: Splits = least_splits(gpu_drafts, limits)
     while True:
-        assign_channels(gpu_drafts, strategy, needed, splits, one_sided=limits.one_sided)
+        assign_channels(gpu_drafts, strategy, needed, splits)
         gpus = [
             GpuPlan(
                 drafts.rank,
                 *empty.layout.counts(drafts.rank),
                 drafts.scratch,
-                make_blocks(drafts, strategy, splits, limits),
+                make_blocks(drafts, strategy, splits),
             )
             for drafts in gpu_drafts
         ]
         plan = replace(empty, gpus=tuple(gpus))
         excess = exceeded_limits(plan, limits)
-        if not any(e.limit in _CUTTABLE for e in excess) or any(e.limit in _CROWDED for e in excess):
+        if not any(e.limit == "steps per threadblock" for e in excess) or any(e.limit in _CROWDED for e in excess):
             return plan, excess
         more = _more_splits(plan, splits, limits)
         if more == splits:
@@ -201,18 +190,16 @@ def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> 
     factor: dict[Connection, float] = {}
     for gpu in plan.gpus:
         for block in gpu.blocks:
-            filled = max(num_steps(block) / limits.steps, _filled_tables(block))
+            filled = num_steps(block) / limits.steps
             for connection in block.connections:
                 number[connection] += 1
-                ends[connection] = 2 if connection[1] >= 0 else max(ends[connection], 1 + len(block.members))
+                ends[connection] = 2 if connection[1] >= 0 else 1
                 steps[connection] += len(block.steps)
                 if filled > 1:
                     factor[connection] = max(factor.get(connection, 1.0), filled)
     result = dict(splits)
     for connection, times in factor.items():
         present = max(1, number[connection] // ends[connection])
-        if connection[1] < -1:  # a queue, whose receivers have threadblocks of their own
-            present = splits.get(connection, 1)
         result[connection] = min(
             max(present + 1, ceil(present * times)), max(splits.get(connection, 1), steps[connection])
         )
@@ -263,25 +250,9 @@ def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
             )
         for number, (block, count) in enumerate(zip(gpu.blocks, steps, strict=True)):
             most("steps per threadblock", count, limits.steps, f"{where}, threadblock {number}")
-            if len(block.targets) > 1:
-                most(
-                    "channels per threadblock", len(block.targets), CHANNELS_PER_BLOCK, f"{where}, threadblock {number}"
-                )
-                buffers = len(_remote_buffers(block))
-                most("remote buffers per threadblock", buffers, CHANNELS_PER_BLOCK, f"{where}, threadblock {number}")
             waits = max((b for step in block.steps for b, _ in step.waits), default=0)
             most("threadblock to wait for", waits, limits.waits - 1, f"{where}, threadblock {number}")
     return list(found.values())
-
-
-def _remote_buffers(block: Threadblock) -> set[tuple[int, str]]:
-    """Return the buffers of other GPUs that a threadblock writes."""
-    return {(block.targets[step.target][0], step.dst[0]) for step in block.steps if step.kind == "s"}
-
-
-def _filled_tables(block: Threadblock) -> float:
-    """Return how much of its tables of channels and remote buffers a threadblock uses, relative to what they hold."""
-    return max(len(block.targets), len(_remote_buffers(block))) / CHANNELS_PER_BLOCK
 
 
 def _badness(excess: list[Excess]) -> float:

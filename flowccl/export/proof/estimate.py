@@ -16,30 +16,34 @@ The clock starts when all GPUs have entered the call and know it of each other, 
 signals that separate calls take no time.
 """
 
-import heapq
-from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isinf
+from math import inf, isinf
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.export.proof.network import Resource, SimulatedNetwork, SimulatedRoute
-from flowccl.export.proof.program import Operation, RuntimeProgram
+from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
+from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
+from flowccl.export.proof.program import RuntimeProgram
+from flowccl.export.proof.steps import Bool, StepArrays, distinct, pointers, table_of
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
-from flowccl.units import busy_ps
 
-_LEAST_SHARE = 0.01  # of the rate that a send could have alone; with less it waits
-_Use = tuple[Resource, int, int]
-"""(link or limit, from, until), with times relative to the start of the flow."""
+if TYPE_CHECKING:
+    from flowccl.export.proof.event_kernels import SendKinds, SimulatedRoutes
+
+I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
     """When each step of a program begins, after its waits, and ends; and the pairs of steps (sender, receiver)."""
 
-    begin_ps: list[int]
-    end_ps: list[int]
+    begin_ps: I64
+    end_ps: I64
     tokens: list[tuple[int, int]]
     finish_ps: int
 
@@ -66,259 +70,257 @@ def step_times(
 
 
 class _Simulation:
+    """Brings a program and a network into the form that the compiled simulation takes."""
+
     def __init__(
         self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool
     ) -> None:
         self.program, self.network, self.chunk_bytes, self.keeps_starts = program, network, chunk_bytes, keeps_starts
-        count = len(program.operations)
-        self.after: list[list[tuple[int, bool]]] = [[] for _ in range(count)]  # (step, whether through a connection)
-        self.waits, self.since = [0] * count, [0] * count
-        self.begin, self.end, self.completed = [0] * count, [0] * count, 0
-        self.queue: list[tuple[int, int, int]] = []  # (time, index in its threadblock, step)
-        self.in_turn = isinf(network.threadblock_GBps(packets=False))  # one send fills a link: first come, first served
-        self.proxy_free = [0] * program.num_gpus
-        self.posted: set[int] = set()  # messages that wait for the proxy
-        self.late: dict[tuple[int, int, int], int] = {}  # (rank, block, peer): what the last put still takes
-        before: list[list[int]] = [[] for _ in range(count)]
-        for first, second, by_token in _edges(program):
-            self.after[first].append((second, by_token))
-            self.waits[second] += 1
-            before[second].append(first)
-        self.enters = _entries(program, before)
-        self.is_first = _first_of_messages(program)
+        self.table = table = table_of(program)
+        self.is_send = (table.size > 0) & ((table.sends_to >= 0) | (table.group >= 0))
+        self.moves = np.diff(table.assign_ptr) > 0
+        self.is_first = _first_of_messages(table, self.moves)
+        self.routes: dict[SimulatedRoute, int] = {}
 
     def run(self) -> StepTimes:
         """Return the times of all steps."""
-        operations = self.program.operations
-        self.queue = [(0, o.index, n) for n, o in enumerate(operations) if not self.waits[n]]
-        heapq.heapify(self.queue)
-        while self.queue:
-            now = self.queue[0][0]
-            sends = []
-            while self.queue and self.queue[0][0] == now:
-                n = heapq.heappop(self.queue)[2]
-                if operations[n].size and (operations[n].sends_to >= 0 or operations[n].group):
-                    sends.append(n)
-                else:
-                    self._local(now, n)
-            self._send(now, sends)
-        if self.completed < len(operations):
+        from flowccl.export.proof.event_kernels import SimulatedSteps, simulate
+
+        table, (edges, by_token, connection) = self.table, self._edges()
+        graph = PrecedenceGraph.of(len(table), [edges])
+        by_step = np.argsort(edges[0], kind="stable")
+        first, second, connection = (column[by_step] for column in (*edges, connection))
+        by_token = by_token[by_step]
+        delay, last, number_ptr, number = self._delays(first, second, by_token, connection, self._entries(graph))
+        kind, kinds = self._kinds()
+        steps = SimulatedSteps(
+            table.rank,
+            kind,
+            self._local_times(),
+            table.start_ps,
+            np.diff(graph.ptr),
+            pointers(np.bincount(first, minlength=len(table))),
+            second,
+            delay,
+            last,
+            number_ptr,
+            number,
+        )
+        routes = _route_arrays(self.network, list(self.routes))
+        hops = np.diff(routes.hop_ptr).max(initial=0) * (1 + np.diff(routes.limit_ptr).max(initial=0))
+        in_turn = isinf(self.network.threadblock_GBps(packets=False))  # one send fills a link: first come, first served
+        size = self.program.num_gpus, int(number.max(initial=-1)) + 1, int(hops)
+        begin, end, completed = simulate(steps, kinds, routes, *size, self.keeps_starts, in_turn)
+        if completed < len(table):
             raise InputError("the file deadlocks, so it has no finish; check-export shows where")
-        tokens = [(n, other) for n, after in enumerate(self.after) for other, by_token in after if by_token]
-        finish = max((end for n, end in enumerate(self.end) if not operations[n].leaves), default=0)
-        return StepTimes(self.begin, self.end, tokens, finish)
+        tokens = list(zip(first[by_token].tolist(), second[by_token].tolist(), strict=True))
+        return StepTimes(begin, end, tokens, int(end[~table.leaves].max(initial=0)))
 
-    def _local(self, now: int, n: int) -> None:
-        operation = self.program.operations[n]
-        self.begin[n] = now
-        done = now + self.network.local_ps(operation, self.chunk_bytes, first=self.is_first[n])
-        self._complete(n, done, done)
+    def _edges(self) -> tuple[Edges, Bool, I64]:
+        """Return (step, step that waits for it), whether that is through a connection, and through which one."""
+        table, tokens = self.table, tokens_of(self.table)
+        rows: list[Edges] = [in_threadblocks(table.thread), self._named()]
+        depth = self.program.depth
+        if depth is not None:
+            space = np.clip(np.minimum(np.diff(tokens.take_ptr), np.diff(tokens.put_ptr) - depth), 0, None)
+            key = np.repeat(np.arange(len(space)), space)
+            number = np.arange(len(key)) - np.repeat(np.cumsum(space) - space, space)
+            rows.append((tokens.take[tokens.take_ptr[key] + number], tokens.put[tokens.put_ptr[key] + number + depth]))
+        plain = sum(len(one) for one, _ in rows)
+        rows.append((tokens.put[tokens.at_put], tokens.take[tokens.at_take]))
+        edges = np.concatenate([a for a, _ in rows]), np.concatenate([b for _, b in rows])
+        is_token = np.arange(len(edges[0])) >= plain
+        return edges, is_token, np.concatenate((np.full(plain, -1), tokens.of_matched))
 
-    def _send(self, now: int, sends: list[int]) -> None:
-        """Start sends that are ready at the same time; those without a rate of their own share links evenly.
+    def _named(self) -> Edges:
+        """Return the steps that others wait for by name, and those that wait."""
+        none = np.zeros(0, dtype=np.int64)
+        if not self.program.has_dependencies:
+            return none, none
+        operations = self.program.operations
+        place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
+        found = [(place[o.rank, block, index], n) for n, o in enumerate(operations) for block, index in o.after]
+        rows = np.array(found, dtype=np.int64).reshape(-1, 2)
+        return rows[:, 0], rows[:, 1]
 
-        Where threadblocks have no rate of their own either, sends take turns on a link.
-        """
-        rows: list[tuple[int, SimulatedRoute | None, int, list[_Use], float]] = []
-        sharing: Counter[int] = Counter()
-        for n in sorted(sends, key=lambda n: (self.program.operations[n].start_ps, self.since[n], n)):
-            operation = self.program.operations[n]
-            if self.keeps_starts and operation.start_ps > now:
-                heapq.heappush(self.queue, (operation.start_ps, operation.index, n))
-                continue
-            for row in self._choices(now, n):
-                rows.append(row)
-                if not operation.GBps and not self.in_turn:
-                    sharing.update({id(resource) for resource, _, _ in row[3]})
-                    break
-        started: set[int] = set()
-        wake: dict[int, int] = {}
-        for n, route, lead, uses, most in rows:
-            if n in started:
-                continue
-            begin = self._from(now, n, route) + lead
-            asked = self.in_turn or self.program.operations[n].GBps > 0
-            available = [
-                resource.left_GBps(begin + a, begin + b, now) / (1 if asked else max(sharing[id(resource)], 1))
-                for resource, a, b in uses
-            ]
-            rate = min(most, *available)
-            if rate < (most / (1 + 1e-6) if asked else most * _LEAST_SHARE):
-                ends = [
-                    resource.next_end(begin + a, begin + b) - a - begin + now
-                    for (resource, a, b), share in zip(uses, available, strict=True)
-                    if share < most
-                ]
-                wake[n] = min(wake.get(n, 1 << 62), max(min(ends), now + 1))
-                continue
-            started.add(n)
-            for resource in {id(resource): resource for resource, _, _ in uses}.values():
-                sharing[id(resource)] -= sharing[id(resource)] > 0
-            self._start(now, n, route, lead, min(rate, most))
-        for n, time in wake.items():
-            if n not in started:
-                heapq.heappush(self.queue, (time, self.program.operations[n].index, n))
+    def _entries(self, graph: PrecedenceGraph) -> Bool:
+        """Return the steps with which GPUs enter the call: they move no data, and nothing before them does."""
+        from flowccl.export.proof.order_kernels import all_before
 
-    def _bytes(self, operation: Operation) -> int:
-        return operation.size * self.chunk_bytes * (2 if operation.packets else 1)
+        return all_before(graph.order()[0], graph.ptr, graph.before, ~self.moves)
 
-    def _choices(self, now: int, n: int) -> Iterator[tuple[int, SimulatedRoute | None, int, list[_Use], float]]:
-        """Yield (step, route, time before the bytes flow, uses of links, highest rate) for each route."""
-        operation, network = self.program.operations[n], self.network
-        size = self._bytes(operation)
-        if operation.group:
-            yield self._through_switch(n, size)
-            return
-        chosen = network.with_links(operation.rank, operation.sends_to, operation.links)
-        for route in chosen or network.between(operation.rank, operation.sends_to, size, operation.is_proxied):
+    def _local_times(self) -> I64:
+        """Return the times of steps on one GPU; only the first step of a message has the fixed part."""
+        table, count = self.table, np.diff(self.table.assign_ptr)
+        one, of = distinct(table.name, count, self.is_first)
+        columns = (column[one].tolist() for column in (table.name, count, self.is_first))
+        times = [
+            self.network.local_ps(table.names[name], cells * self.chunk_bytes, first=first)
+            for name, cells, first in zip(*columns, strict=True)
+        ]
+        return np.array(times, dtype=np.int64)[of]
+
+    # -- sends --------------------------------------------------------------------------------------------------------
+
+    def _kinds(self) -> tuple[I64, "SendKinds"]:
+        """Return the kind of each step that sends, or -1, and all kinds with their routes."""
+        from flowccl.export.proof.event_kernels import SendKinds
+
+        table, send = self.table, np.flatnonzero(self.is_send)
+        size = table.size * self.chunk_bytes * np.where(table.packets, 2, 1)
+        plain = table.rank, table.sends_to, table.group, size, table.packets, table.is_proxied, self.is_first
+        columns = (*plain, table.path, table.GBps)
+        one, of = distinct(*(column[send] for column in columns))
+        kind = np.full(len(table), -1, dtype=np.int64)
+        kind[send] = of
+        one = send[one]
+        rows = zip(*(column[one].tolist() for column in columns), strict=True)
+        choices = [self._choices(*row) for row in rows]
+        route, lead, most = zip(*(one for found in choices for one in found), strict=True) if choices else ((), (), ())
+        return kind, SendKinds(
+            size[one],
+            table.GBps[one] > 0,
+            pointers([len(found) for found in choices]),
+            np.array(route, dtype=np.int64),
+            np.array(lead, dtype=np.int64),
+            np.array(most, dtype=np.float64),
+        )
+
+    def _choices(
+        self,
+        rank: int,
+        to: int,
+        group: int,
+        size: int,
+        packets: int,
+        proxied: int,
+        first: int,
+        path: int,
+        rate_GBps: float,
+    ) -> list[tuple[int, int, float]]:
+        """Return (route, time before the bytes flow, highest rate) for each route that a send can take."""
+        network = self.network
+        if group >= 0:
+            return [self._through_switch(rank, group, size, first, rate_GBps)]
+        found, chosen = [], network.with_links(rank, to, self.table.paths[path]) if path >= 0 else []
+        for route in chosen or network.between(rank, to, size, None if proxied < 0 else bool(proxied)):
             most = route.GBps
             if not route.is_proxied:
-                most = min(most, network.threadblock_GBps(packets=operation.packets))
-            most = min(most, operation.GBps or most)
-            lead = route.overhead_ps if self.is_first[n] else 0
-            yield n, route, lead, self._uses(route, size, most), most
+                most = min(most, network.threadblock_GBps(packets=bool(packets)))
+            number = self.routes.setdefault(route, len(self.routes))
+            found.append((number, route.overhead_ps if first else 0, min(most, rate_GBps or most)))
+        return found
 
-    def _uses(self, route: SimulatedRoute, size: int, rate_GBps: float) -> list[_Use]:
-        duration = route.durations_ps(size, rate_GBps)
-        uses: list[_Use] = []
-        for link, offset, segment in route.hops:
-            begin = offset + sum(duration[:segment])
-            end = begin + duration[segment] + route.link_overhead_ps
-            uses.append((self.network.links[link], begin, end))
-            uses += [(self.network.limits[limit], begin, end) for limit in self.network.limits_of[link]]
-        return uses
-
-    def _through_switch(self, n: int, size: int) -> tuple[int, SimulatedRoute | None, int, list[_Use], float]:
+    def _through_switch(self, rank: int, group: int, size: int, first: int, rate_GBps: float) -> tuple[int, int, float]:
         """Return what an operation of a switch uses: the links between the switch and the GPUs of its group.
 
         A store to all moves the bytes from the issuing GPU and to every GPU. A load with reduction moves them up and
         down on every link of the group, and again on those of the issuing GPU.
         """
-        operation, network = self.program.operations[n], self.network
-        issuer, loads = operation.rank, operation.name == "glres"
-        others = [rank for rank in operation.group if rank != issuer]
-        out = [network.between(issuer, other)[0] for other in others]
-        into = [network.between(other, issuer)[0] for other in others]
+        network, (ranks, loads) = self.network, self.table.groups[group]
+        others = [other for other in ranks if other != rank]
+        out = [network.between(rank, other)[0] for other in others]
+        into = [network.between(other, rank)[0] for other in others]
         links = {route.hops[-1][0] for route in out} | {out[0].hops[0][0]}
         if loads:
             links |= {route.hops[0][0] for route in into} | {into[0].hops[-1][0]}
         most = min(network.threadblock_GBps(packets=False), *(route.GBps for route in (*into, *out)))
-        most = operation.GBps or (most / 2 if loads else most)
-        busy = busy_ps(size, most)
-        lead = max(route.overhead_ps for route in out) if self.is_first[n] else 0
-        return n, None, lead, [(network.links[link], 0, busy) for link in sorted(links)], most
+        most = rate_GBps or (most / 2 if loads else most)
+        lead = max(route.overhead_ps for route in out) if first else 0
+        hops = tuple((link, 0, 0) for link in sorted(links))
+        whole = SimulatedRoute(hops, (inf,), 0, 0, 0, 0, is_proxied=False, is_limited=False)
+        return self.routes.setdefault(whole, len(self.routes)), lead, most
 
-    def _from(self, now: int, n: int, route: SimulatedRoute | None) -> int:
-        """Return when a send begins: a proxy first finishes what it was given before."""
-        if route is not None and route.is_proxied:
-            return max(now, self.proxy_free[self.program.operations[n].rank])
-        return now
+    # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def _start(self, now: int, n: int, route: SimulatedRoute | None, lead: int, rate: float) -> None:
-        operation = self.program.operations[n]
-        size, start = self._bytes(operation), self._from(now, n, route)
-        flow = start + lead
-        if route is None:
-            uses = [(resource, 0, busy_ps(size, rate)) for resource, _, _ in self._through_switch(n, size)[3]]
-            durations = [busy_ps(size, rate)]
-        else:
-            uses, durations = self._uses(route, size, rate), route.durations_ps(size, rate)
-        for resource, begin, end in uses:
-            resource.uses.append((flow + begin, flow + end, rate))
-        self.begin[n] = start
-        own = 0 if route is None else route.link_overhead_ps
-        done = flow + own + sum(durations)
-        if route is not None and route.is_proxied:
-            self.proxy_free[operation.rank] = start + lead
-            self._complete(n, now, done)
-            return
-        free = flow + own + durations[0]
-        for peer in operation.group or (operation.sends_to,):
-            self.late[operation.rank, operation.block, peer] = done - free
-        self._complete(n, free, done)
+    def _delays(
+        self, first: I64, second: I64, by_token: Bool, connection: I64, enters: Bool
+    ) -> tuple[I64, I64, I64, I64]:
+        """Return when the second of two steps sees that the first is complete: in its own threadblock -1.
 
-    def _complete(self, n: int, free: int, done: int) -> None:
-        """Complete a step: its threadblock continues at `free`, its data has left at `done`."""
-        operations = self.program.operations
-        operation = operations[n]
-        self.completed += 1
-        self.end[n] = max(free, done)
-        for other, by_token in self.after[n]:
-            ready = free
-            if by_token:
-                ready = done
-                if operations[other].rank != operation.rank and not self.enters[n]:
-                    ready += self._delay(operation, operations[other].rank)
-            self.since[other] = max(self.since[other], ready)
-            self.waits[other] -= 1
-            if not self.waits[other]:
-                heapq.heappush(self.queue, (self.since[other], operations[other].index, other))
+        Also the number of (threadblock, other GPU) whose last send may still be on its way, for each such pair and for
+        each send.
+        """
+        table = self.table
+        delay = np.where(by_token, 0, -1)
+        far = by_token & (table.rank[first] != table.rank[second]) & ~enters[first]
+        a, b = first[far], second[far]
+        own = table.is_proxied[a]
+        proxied = np.where(own >= 0, own, table.by_proxy[connection[far]] if len(table.by_proxy) else own)
+        columns = table.rank[a], table.rank[b], proxied, table.packets[a]
+        one, of = distinct(*columns)
+        rows = zip(*(column[one].tolist() for column in columns), strict=True)
+        delay[far] = np.array([self._delay(*row) for row in rows], dtype=np.int64)[of]
+        ranks = self.program.num_gpus
+        peer, ptr = _peers(table, self.is_send)
+        key = np.repeat(table.thread, np.diff(ptr)) * ranks + peer
+        known, number = np.unique(key, return_inverse=True)
+        last = np.full(len(first), -1, dtype=np.int64)
+        waits = np.flatnonzero(far)[table.size[a] == 0]
+        asked = table.thread[first[waits]] * ranks + table.rank[second[waits]]
+        place = np.searchsorted(known, asked)
+        is_known = place < len(known)
+        is_known[is_known] = known[place[is_known]] == asked[is_known]
+        last[waits[is_known]] = place[is_known]
+        return delay, last, ptr, number.ravel()
 
-    def _delay(self, operation: Operation, peer: int) -> int:
+    def _delay(self, rank: int, peer: int, proxied: int, packets: int) -> int:
         """Return the time from the end of a step until another GPU sees its token."""
-        route = self.network.signal_route(operation.rank, peer, self._is_proxied(operation, peer))
-        late = 0 if operation.size else self.late.get((operation.rank, operation.block, peer), 0)
-        return late + route.latency_ps + (0 if operation.packets else route.signal_ps)
-
-    def _is_proxied(self, operation: Operation, peer: int) -> bool | None:
-        """Return whether a step tells another GPU something through the proxy of a NIC; None if it does not say so."""
-        if operation.is_proxied is not None:
-            return operation.is_proxied
-        kinds = [
-            key[3] == "port" for key in operation.pushes if isinstance(key, tuple) and key[:3:2] == ("signal", peer)
-        ]
-        return kinds[0] if kinds else None
+        route = self.network.signal_route(rank, peer, None if proxied < 0 else bool(proxied))
+        return route.latency_ps + (0 if packets else route.signal_ps)
 
 
-def _entries(program: RuntimeProgram, before: list[list[int]]) -> list[bool]:
-    """Return the steps with which GPUs enter the call: they move no data, and nothing before them does."""
-    count = [len(found) for found in before]
-    after: list[list[int]] = [[] for _ in before]
-    for n, found in enumerate(before):
-        for other in found:
-            after[other].append(n)
-    enters = [not operation.assigns for operation in program.operations]
-    ready = [n for n, left in enumerate(count) if not left]
-    for n in ready:
-        enters[n] &= all(enters[other] for other in before[n])
-        for other in after[n]:
-            count[other] -= 1
-            if not count[other]:
-                ready.append(other)
-    return enters
+def _peers(table: StepArrays, is_send: Bool) -> tuple[I64, I64]:
+    """Return the GPUs to which each step sends, one step after the other, and where those of a step begin."""
+    sizes = np.array([len(ranks) for ranks, _ in table.groups], dtype=np.int64)
+    count = np.where(is_send, 1, 0)
+    grouped = np.flatnonzero(is_send & (table.group >= 0))
+    count[grouped] = sizes[table.group[grouped]] if len(sizes) else 0
+    ptr = pointers(count)
+    peer = np.repeat(table.sends_to, count)
+    for n in grouped.tolist():
+        peer[ptr[n] : ptr[n + 1]] = table.groups[int(table.group[n])][0]
+    return peer, ptr
 
 
-def _first_of_messages(program: RuntimeProgram) -> list[bool]:
+def _first_of_messages(table: StepArrays, moves: Bool) -> Bool:
     """Return the steps that begin a message: all, except those that continue one by the word of the file."""
-    last: dict[tuple[int, int], tuple[int, bool]] = {}
-    result = []
-    for operation in program.operations:
-        key, kind = (operation.rank, operation.block), (operation.message, operation.sends_to >= 0)
-        result.append(operation.message < 0 or last.get(key) != kind)
-        if operation.assigns:
-            last[key] = kind
+    order = np.argsort(table.thread, kind="stable")
+    position = np.arange(len(order))
+    moving = np.where(moves[order], position, -1)
+    previous = np.concatenate(([-1], np.maximum.accumulate(moving)[:-1])) if len(order) else moving
+    begins = np.searchsorted(table.thread[order], table.thread[order])
+    has = previous >= begins
+    other = order[np.maximum(previous, 0)]
+    sends = table.sends_to >= 0
+    same = has & (table.message[other] == table.message[order]) & (sends[other] == sends[order])
+    result = np.empty(len(order), dtype=np.bool_)
+    result[order] = (table.message[order] < 0) | ~same
     return result
 
 
-def _edges(program: RuntimeProgram) -> Iterator[tuple[int, int, bool]]:
-    """Yield (step, step that waits for it, whether through a connection)."""
-    operations = program.operations
-    place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
-    puts: dict[Hashable, list[int]] = {}
-    takes: dict[Hashable, list[int]] = {}
-    for n, operation in enumerate(operations):
-        if operation.index:
-            yield place[operation.rank, operation.block, operation.index - 1], n, False
-        for block, index in operation.after:
-            yield place[operation.rank, block, index], n, False
-        for key in operation.pushes:
-            puts.setdefault(key, []).append(n)
-        for key in operation.pops:
-            takes.setdefault(key, []).append(n)
-    for key, putting in puts.items():
-        taking = takes.get(key, [])
-        for put, take in zip(putting, taking, strict=False):
-            yield put, take, True
-        if program.depth is not None:
-            for take, put in zip(taking, putting[program.depth :], strict=False):
-                yield take, put, False
+def _route_arrays(network: SimulatedNetwork, routes: list[SimulatedRoute]) -> "SimulatedRoutes":
+    """Return routes as arrays; limits come after the links."""
+    from flowccl.export.proof.event_kernels import SimulatedRoutes
+
+    limit_ptr, limit = network.topology.link_limits
+    hops = [hop for route in routes for hop in route.hops]
+    link, offset, segment = zip(*hops, strict=True) if hops else ((), (), ())
+    return SimulatedRoutes(
+        pointers([len(route.hops) for route in routes]),
+        _ints(link),
+        _ints(offset),
+        _ints(segment),
+        pointers([len(route.segment_GBps) for route in routes]),
+        np.array([rate for route in routes for rate in route.segment_GBps], dtype=np.float64),
+        _ints(route.link_overhead_ps for route in routes),
+        np.array([route.is_proxied for route in routes], dtype=np.bool_),
+        np.array([route.is_limited for route in routes], dtype=np.bool_),
+        limit_ptr.astype(np.int64),
+        limit.astype(np.int64) + len(network.topology.links),
+        np.concatenate((network.topology.link_GBps, network.topology.limit_GBps)).astype(np.float64),
+    )
+
+
+def _ints(values: Iterable[int]) -> I64:
+    return np.array(list(values), dtype=np.int64)

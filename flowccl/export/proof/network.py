@@ -1,11 +1,10 @@
-"""The machine of an event simulation: routes between GPUs with their costs, and links that are shared by rate."""
+"""The machine of an event simulation: routes between GPUs with their costs."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flowccl.errors import InputError
-from flowccl.export.proof.program import Operation
 from flowccl.runtimes.costs import FREE
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
@@ -17,7 +16,6 @@ from flowccl.units import busy_ps
 
 _LOCAL = {"copy": "copy", "re": "reduce", "upkt": "read packets", "repkt": "read packets"}
 """The names under which profiles have the costs of MSCCL++'s operations on one GPU."""
-_TOLERANCE = 1 + 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,7 @@ class SimulatedRoute:
     link_overhead_ps: int
     signal_ps: int
     is_proxied: bool
+    is_limited: bool = True  # by the limits of its links
 
     @property
     def GBps(self) -> float:
@@ -46,32 +45,6 @@ class SimulatedRoute:
         return [busy_ps(size_bytes, min(rate, rate_GBps)) for rate in self.segment_GBps]
 
 
-@dataclass(slots=True)
-class Resource:
-    """A link or limit: its bandwidth, and the uses of it that are not over, as (from, until, GB/s)."""
-
-    GBps: float
-    uses: list[tuple[int, int, float]]
-
-    def left_GBps(self, begin: int, end: int, now: int) -> float:
-        """Return the bandwidth that is left during some time."""
-        if not self.uses:
-            return self.GBps
-        self.uses = [use for use in self.uses if use[1] > now]
-        over = [use for use in self.uses if use[0] < end and use[1] > begin]
-        if not over:
-            return self.GBps
-        total = sum(rate for _, _, rate in over)
-        if len(over) > 1 and total > self.GBps / 2:
-            points = [begin, *(use[0] for use in over if use[0] > begin)]
-            total = max(sum(rate for b, e, rate in over if b <= at < e) for at in points)
-        return self.GBps - total
-
-    def next_end(self, begin: int, end: int) -> int:
-        """Return when the first of the uses during some time is over."""
-        return min((use[1] for use in self.uses if use[0] < end and use[1] > begin), default=end)
-
-
 class SimulatedNetwork:
     """The routes of a machine with the costs of a runtime, and its links."""
 
@@ -79,10 +52,6 @@ class SimulatedNetwork:
         self.topology, self.profile = topology, profile
         self.costs = FREE if profile is None else profile.costs
         self.routes = _routes(topology, profile)
-        self.links = [Resource(rate, []) for rate in topology.link_GBps.tolist()]
-        self.limits = [Resource(rate, []) for rate in topology.limit_GBps.tolist()]
-        pointer, limits = topology.link_limits
-        self.limits_of = [limits[pointer[k] : pointer[k + 1]].tolist() for k in range(len(topology.links))]
         self.best: dict[tuple[int, int, int, bool | None], list[SimulatedRoute]] = {}
         self.by_links: dict[tuple[int, ...], list[SimulatedRoute]] = {(): []}
 
@@ -126,11 +95,11 @@ class SimulatedNetwork:
         ends = (src, dst) if (src, dst) in self.routes else (dst, src)
         return self.between(*ends, is_proxied=is_proxied)[0]
 
-    def local_ps(self, operation: Operation, chunk_bytes: int, *, first: bool) -> int:
+    def local_ps(self, name: str, size_bytes: int, *, first: bool) -> int:
         """Return the time of an operation on one GPU; only the `first` operation of a message has the fixed part."""
-        cost = self.costs.operation(_LOCAL.get(operation.name, ""))
+        cost = self.costs.operation(_LOCAL.get(name, ""))
         cost = cost if first else replace(cost, overhead_us=0.0)
-        return cost.time_ps(len(operation.assigns) * chunk_bytes)
+        return cost.time_ps(size_bytes)
 
     def threadblock_GBps(self, *, packets: bool) -> float:
         """Return the rate at which one threadblock puts bytes on a link; packets are twice their data."""

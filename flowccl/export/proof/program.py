@@ -4,7 +4,7 @@ Readers make programs, and the interpreter proves them. Programs are independent
 """
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 Cell = tuple[int, str, int]
@@ -96,7 +96,7 @@ class RuntimeProgram:
     modes: tuple[bool, ...]
     chunks: int
     counts: list[tuple[int, int, int]]
-    operations: list[Operation]
+    operations: Sequence[Operation]
     depth: int | None
     root: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -104,6 +104,11 @@ class RuntimeProgram:
     max_bytes: int = 0
     packets: bool = False
     made_for_bytes: int = 0
+
+    @property
+    def has_dependencies(self) -> bool:
+        """Whether steps wait for others by name; only files with FIFOs or nodes have such steps."""
+        return not hasattr(self.operations, "table") and any(operation.after for operation in self.operations)
 
     @property
     def most_threadblocks(self) -> int:

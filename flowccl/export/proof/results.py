@@ -1,11 +1,15 @@
 """Definition of every collective: the initial and final contents of the buffers, as contributions with multiplicity."""
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowccl.errors import InputError
-from flowccl.export.proof.program import Cell, RuntimeProgram
+from flowccl.export.proof.program import RuntimeProgram
+from flowccl.export.proof.steps import StepArrays, codes_of, parts_of
+
+I64 = NDArray[np.int64]
 
 Value = tuple[tuple[int, int, int], ...]
 """A reduction: sorted (rank, chunk of that rank's input, multiplicity)."""
@@ -53,52 +57,97 @@ class CollectiveDefinition:
             whole[1] = 0
         return whole[0], whole[1]
 
-    def canonical(self, cell: Cell) -> Cell:
-        """Return the canonical cell of a memory: in place, the smaller buffer is the rank's block of the larger one."""
-        rank, buffer, index = cell
-        if not self.inplace or buffer in ("s", "p"):
-            return cell
-        have = self.sizes(rank)
-        larger = 1 if have[1] > have[0] else 0
-        if buffer == "io"[larger]:
-            return cell
-        same = have[0] == have[1] or not have[1 - larger]
-        return rank, "io"[larger], index if same else rank * self.block + index
+    def canonical(self, code: I64) -> I64:
+        """Return the canonical codes of cells: in place, the smaller buffer is the rank's block of the larger one."""
+        if not self.inplace:
+            return code
+        rank, buffer, index = parts_of(np.maximum(code, 0))
+        have = np.array([self.sizes(r) for r in range(self.program.num_gpus)], dtype=np.int64)[rank]
+        larger = (have[:, 1] > have[:, 0]).astype(np.int64)
+        smaller = have[np.arange(len(code)), 1 - larger]
+        offset = np.where((have[:, 0] == have[:, 1]) | (smaller == 0), 0, rank * self.block)
+        moves = (code >= 0) & (buffer < 2) & (buffer != larger)
+        return np.where(moves, codes_of(rank, larger, index + offset), code)
 
-    def initial(self) -> Iterator[tuple[Cell, Value]]:
-        """Yield the cells of the inputs and their values at the start."""
-        for rank in range(self.program.num_gpus):
-            for index in range(self.sizes(rank)[0]):
-                yield self.canonical((rank, "i", index)), ((rank, index, 1),)
+    def numbered(self, table: StepArrays) -> "NumberedCells":
+        """Return all cells of a program and of the collective."""
+        target, source = self.canonical(table.target), self.canonical(table.source)
+        code = np.concatenate((target[target >= 0], source[source >= 0], self.initial().code, self.final().code))
+        code = np.unique(code)
+        target, source = (np.where(c >= 0, np.searchsorted(code, c), c) for c in (target, source))
+        return NumberedCells(code, target, source)
 
-    def final(self) -> Iterator[tuple[Cell, str, Value]]:
-        """Yield the cells of the outputs, their descriptions, and the values that they must have at the end."""
-        name, ranks, block = self.program.collective, range(self.program.num_gpus), self.block
-        for rank in ranks:
-            for index in range(self.sizes(rank)[1]):
-                owner, piece = divmod(index, block) if block else (0, index)
-                value: Value = {
-                    "allgather": ((owner, piece, 1),),
-                    "gather": ((owner, piece, 1),),
-                    "alltoall": ((owner, rank * block + piece, 1),),
-                    "broadcast": ((self.program.root, index, 1),),
-                    "scatter": ((self.program.root, rank * block + index, 1),),
-                    "allreduce": tuple((s, index, 1) for s in ranks),
-                    "reduce": tuple((s, index, 1) for s in ranks),
-                    "reduce_scatter": tuple((s, rank * block + index, 1) for s in ranks),
-                }[name]
-                yield self.canonical((rank, "o", index)), f"gpu {rank}, output chunk {index}", value
+    def initial(self) -> "InitialCells":
+        """Return the cells of the inputs and their contents at the start."""
+        count = np.array([self.sizes(rank)[0] for rank in range(self.program.num_gpus)], dtype=np.int64)
+        rank, index = _members(count)
+        return InitialCells(self.canonical(codes_of(rank, 0, index)), rank, index)
+
+    def final(self) -> "FinalCells":
+        """Return the cells of the outputs and what they must contain at the end."""
+        count = np.array([self.sizes(rank)[1] for rank in range(self.program.num_gpus)], dtype=np.int64)
+        owner, index = _members(count)
+        source, piece = np.divmod(index, self.block) if self.block else (np.zeros_like(index), index)
+        root, all_ranks = np.full_like(owner, self.program.root), np.full_like(owner, -1)
+        rank, chunk = {
+            "allgather": (source, piece),
+            "gather": (source, piece),
+            "alltoall": (source, owner * self.block + piece),
+            "broadcast": (root, index),
+            "scatter": (root, owner * self.block + index),
+            "allreduce": (all_ranks, index),
+            "reduce": (all_ranks, index),
+            "reduce_scatter": (all_ranks, owner * self.block + index),
+        }[self.program.collective]
+        return FinalCells(self.canonical(codes_of(owner, 1, index)), owner, index, rank, chunk)
+
+    def wanted(self, final: "FinalCells", k: int) -> Value:
+        """Return what one of the cells of the outputs must contain."""
+        rank = int(final.rank[k])
+        ranks = range(self.program.num_gpus) if rank < 0 else (rank,)
+        return tuple((rank, int(final.piece[k]), 1) for rank in ranks)
 
 
-def add(values: list[Value]) -> Value:
-    """Return the reduction of some values."""
-    if len(values) == 1:
-        return values[0]
-    total: Counter[tuple[int, int]] = Counter()
-    for value in values:
-        for rank, index, times in value:
-            total[rank, index] += times
-    return tuple((rank, index, times) for (rank, index), times in sorted(total.items()))
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberedCells:
+    """The cells of a program, numbered in the order of their codes; `target` and `source` are those of its steps."""
+
+    code: I64
+    target: I64
+    source: I64
+
+    def number(self, code: I64) -> I64:
+        """Return the numbers of cells."""
+        return np.searchsorted(self.code, code)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InitialCells:
+    """Cells that contain a chunk of the input of a rank at the start."""
+
+    code: I64
+    rank: I64
+    piece: I64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinalCells:
+    """Cells that must contain the chunk `piece` of the input of a rank at the end, or its sum over all ranks (-1).
+
+    They are the chunks `index` of the outputs of the ranks `owner`.
+    """
+
+    code: I64
+    owner: I64
+    index: I64
+    rank: I64
+    piece: I64
+
+
+def _members(count: I64) -> tuple[I64, I64]:
+    """Return (list, place in it) of the members of lists of some lengths."""
+    owner = np.repeat(np.arange(len(count), dtype=np.int64), count)
+    return owner, np.arange(len(owner), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
 
 
 def difference(found: Value | None, wanted: Value) -> str:
