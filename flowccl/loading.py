@@ -3,7 +3,15 @@
 import time
 from collections.abc import Callable
 
-from flowccl.compilation import compile_in_background, in_background, is_ready, units_of, warm_up
+from flowccl.compilation import (
+    PROGRAMS,
+    compile_in_background,
+    compile_programs,
+    in_background,
+    is_ready,
+    units_of,
+    warm_up,
+)
 from flowccl.methods.registry import load_method
 from flowccl.search.budget import Budget
 from flowccl.search.context import Method
@@ -16,10 +24,11 @@ class MethodLoader:
 
     Where the run must be `repeatable`, everything is compiled first, before the time limit starts. Else the methods
     that are ready start at once; if none is, the one that takes least to compile is compiled and starts. The loops of
-    all others are compiled by a process in the background, and `more` returns their methods when that is done.
+    all others are compiled by a process in the background, and `more` returns their methods when that is done. With
+    `programs`, so are the loops that prove and time programs.
     """
 
-    def __init__(self, names: list[str], *, repeatable: bool) -> None:
+    def __init__(self, names: list[str], *, repeatable: bool, programs: bool = False) -> None:
         ready = [name for name in names if is_ready(name)]
         self.all_first = repeatable or not in_background()
         if self.all_first:
@@ -28,6 +37,7 @@ class MethodLoader:
             fewest = min(len(units_of([name])) for name in names)
             ready = [name for name in names if len(units_of([name])) == fewest]
         self.ready, self.waiting = ready, [name for name in names if name not in ready]
+        self.programs = programs
         self.notes: dict[str, object] = {}
         self.polled_s = 0.0
 
@@ -39,9 +49,12 @@ class MethodLoader:
         warm_up(self.ready)
         if missing:
             self.notes["compile_s"] = round(time.monotonic() - began, 1)
-        if self.waiting:
-            units = compile_in_background(units_of(self.waiting))
-            self.notes["compiling_in_background"] = units
+        if self.all_first and self.programs:
+            compile_programs()
+        if others := [*units_of(self.waiting), *([PROGRAMS] if self.programs and not self.all_first else [])]:
+            units = compile_in_background(others)
+            if self.waiting:
+                self.notes["compiling_in_background"] = units
         on_phase("searching")
         return {name: load_method(name) for name in self.ready}
 

@@ -112,7 +112,8 @@ def synthesize(
     fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
     planned = searched if target.is_ideal else planning_problem(problem, target)
     names = _names(method, searched) if target.is_ideal else _names_for(method, problem, target)
-    loader = MethodLoader(names, repeatable=steps is not None)
+    programs = target.limits is not None and target.limits.one_sided
+    loader = MethodLoader(names, repeatable=steps is not None, programs=programs)
     carrier: Carrier | None = None
     more: Callable[[], dict[str, Method]] = loader.more
     methods = loader.first(on_phase)

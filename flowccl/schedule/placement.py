@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 BUFFER_BITS = 40
 """A place is `buffer << BUFFER_BITS | index`, counted in chunks; buffers are input, output, scratch, packets."""
 INPUT, OUTPUT, SCRATCH, PACKETS = range(4)
-_KEPT = ("allgather", "alltoall", "broadcast", "gather", "scatter")  # whose ranks copy their own data to their output
+_KEPT = ("allgather", "broadcast")  # whose ranks copy the data that they send to its place in their own output
 
 
 @dataclass(frozen=True, eq=False)

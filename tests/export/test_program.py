@@ -20,7 +20,7 @@ from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.verify import verify
-from tests.export.cases import random_machine
+from tests.export.cases import random_machine, random_schedule
 from tests.export.timed import execution, timed
 
 COLLECTIVES = ("allgather", "alltoall", "allreduce", "reduce_scatter", "broadcast")
@@ -190,3 +190,8 @@ def test_a_program_that_does_not_fit_into_memory_is_refused_before_it_is_lowered
     monkeypatch.setenv("FLOWCCL_MEMORY", "100MB")
     with pytest.raises(InputError, match=r"has about \d+ operations, which take about .* of memory .*--chunks"):
         lower_program(schedule)
+
+
+def test_chunks_for_several_gpus_are_not_packed_in_the_output_of_their_sender() -> None:
+    """In an alltoall with several chunks per block, the output of a GPU has no place for what it sends to others."""
+    assert program_for(random_schedule(2008)[0]).findings == ()
