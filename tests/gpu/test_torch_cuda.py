@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from flowccl.run.mscclpp.mps import shared_gpu
+from flowccl.run.mscclpp.runtime import find_provider
 from tests.gpu.markers import needs_gpu
 from tests.gpu.plans import GpuCase
 
 RANKS = 4
-
-
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
 
 
 def run(tmp_path: Path, given: Path) -> Any:
     """Run the program on all ranks with a schedule or a plan, and return what it found."""
+    find_provider()  # the first use builds MSCCL++, which must not count as waiting of the ranks
     program = [sys.executable, "-m", "tests.gpu.torch_program"]
     with shared_gpu() as added:
         environment = os.environ | {"MSCCLPP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"} | added
@@ -34,6 +34,7 @@ def run(tmp_path: Path, given: Path) -> Any:
         finally:
             for process in started:
                 process.kill()
+                process.wait()  # one that is left would fail the next test
     assert codes == [0] * RANKS
     found = json.loads((tmp_path / "result.json").read_text())
     print(found)
