@@ -1,10 +1,15 @@
 """Alltoalls with split sizes in a job that knows nothing about flowccl: `python -m tests.torch.alltoall_program CALLS`.
 
-Every rank checks every element itself. Then ranks disagree about a type and about a size, which must end with an error
-on all of them, and a last call must be right again.
+Every rank checks every element itself, and compares the bytes that it sent in each stage to each rank with the plan of
+the call; rank 0 prints what the exchange of sizes and the planning took. Then ranks disagree about a type and about a
+size, which must end with an error on all of them, and a last call must be right again. With the word `killed` instead
+of CALLS, a rank ends by SIGKILL, and the others print what they then get.
 """
 
+import os
+import signal
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -46,6 +51,20 @@ def exchange(call: int) -> int:
     return int((output != wanted).sum()) + int((total != size).sum())
 
 
+def miscounted(call: int) -> bool:
+    """Whether the bytes that this rank sent in the last call, by stage and receiver, are not those of its plan."""
+    planned = dist.group.WORLD.alltoallv.planned
+    table, seen = planned.plan.table, planned.statistics
+    counted: dict[tuple[int, int], int] = {}
+    for stage, source, peer, size in zip(table.stage, table.source, table.destination, table.bytes, strict=True):
+        if source == dist.get_rank():
+            counted[int(stage), int(peer)] = counted.get((int(stage), int(peer)), 0) + int(size)
+    if dist.get_rank() == 0:
+        times = f"exchange of sizes {seen.exchange_us:.0f} us, planning {seen.plan_us:.0f} us"
+        print(f"call {call}: {times}, of {seen.total_us:.0f} us; {sum(counted.values())} bytes sent", flush=True)
+    return counted != seen.sent
+
+
 def lists() -> int:
     """`all_to_all` with one tensor per rank, of different sizes; return the wrong elements."""
     me, size = dist.get_rank(), dist.get_world_size()
@@ -67,9 +86,28 @@ def refused(other_type: bool) -> str:
     return "nothing"
 
 
+def killed() -> None:
+    """Rank 2 ends by SIGKILL; every other one prints what its next calls say, and after how long."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    exchange(0)
+    if dist.get_rank() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    try:
+        for call in range(1, 1000):
+            exchange(call)
+    except RuntimeError as error:
+        seconds, line = time.monotonic() - begun, str(error).strip().splitlines()[0]
+        print(f"rank {dist.get_rank()} ended after {seconds:.0f} s: {line}", flush=True)
+        os._exit(3)
+
+
 def main(calls: int) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    wrong = sum(exchange(call) for call in range(calls)) + lists()
+    wrong = 0
+    for call in range(calls):
+        wrong += exchange(call) + miscounted(call)
+    wrong += lists()
     said = [refused(True), refused(False)]
     wrong += exchange(0)
     print(f"rank {dist.get_rank()}: wrong {wrong}; {said[0]}; {said[1]}", flush=True)
@@ -78,4 +116,7 @@ def main(calls: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(int(sys.argv[1]))
+    if sys.argv[1] == "killed":
+        killed()
+    else:
+        main(int(sys.argv[1]))

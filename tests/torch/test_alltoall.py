@@ -18,6 +18,7 @@ from tests.torch.processes import launch
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
 RANKS = 8
+CALLS = 200
 
 
 def test_machines_that_the_planner_does_not_know_are_left_to_the_library() -> None:
@@ -94,18 +95,36 @@ def test_calls_with_split_sizes_lists_and_errors_go_through_the_group(group: Any
         group.alltoall_base(output, given, [1, 2], [2, 1], options)
 
 
+def variables(folder: Path) -> dict[str, str]:
+    """What a job is given, with a catalog that serves the alltoalls of two hosts."""
+    plans = small_catalog(folder / "plans", "rail:2x4", collectives=("allreduce",))
+    return {"FLOWCCL_CATALOG": str(plans), "FLOWCCL_MACHINE": "any", "FLOWCCL_LOG": "info"}
+
+
 @pytest.mark.slow
 @needs_torch
 def test_changing_split_sizes_are_right_on_eight_ranks_and_disagreement_is_an_error(tmp_path: Path) -> None:
-    plans = small_catalog(tmp_path / "plans", "rail:2x4", collectives=("allreduce",))
-    given = {"FLOWCCL_CATALOG": str(plans), "FLOWCCL_MACHINE": "any", "FLOWCCL_LOG": "info"}
-    ended = launch(["-m", "tests.torch.alltoall_program", "40"], RANKS, **given)
+    ended = launch(["-m", "tests.torch.alltoall_program", str(CALLS)], RANKS, **variables(tmp_path))
     assert ended.codes == [0] * RANKS
+    overhead = re.findall(r"^call \d+: exchange of sizes \d+ us, planning \d+ us.*$", ended.text, re.MULTILINE)
+    print("\n".join(overhead))
+    assert len(overhead) == CALLS
     said = re.findall(r"^rank \d: wrong (\d+); (.*); (.*)$", ended.text, re.MULTILINE)
     assert len(said) == RANKS
     for wrong, other_type, other_size in said:
         assert wrong == "0"
         assert "rank 1 and rank 0 differ in the type of the data" in other_type
         assert re.search(r"rank 1 sends 8 bytes to rank 0, which expects 4$", other_size)
-    assert re.search(r"alltoallv +8 +cpu +plan of the call +44 ", ended.text)
+    assert re.search(rf"alltoallv +8 +cpu +plan of the call +{CALLS + 4} ", ended.text)
     assert not re.search(r"alltoall\S* +8 +cpu +library", ended.text)
+
+
+@pytest.mark.slow
+@needs_torch
+def test_a_killed_rank_ends_the_others_with_a_clear_line(tmp_path: Path) -> None:
+    ended = launch(["-m", "tests.torch.alltoall_program", "killed"], RANKS, **variables(tmp_path))
+    assert ended.codes == [-9 if rank == 2 else 3 for rank in range(RANKS)]
+    lines = re.findall(r"^rank (\d) ended after (\d+) s: flowccl: rank \1: .* failed: .+$", ended.text, re.MULTILINE)
+    print("\n".join(line for line in ended.text.splitlines() if " ended after " in line))
+    assert sorted(rank for rank, _ in lines) == [str(rank) for rank in range(RANKS) if rank != 2]
+    assert all(int(seconds) <= 25 for _, seconds in lines)
