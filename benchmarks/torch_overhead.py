@@ -76,7 +76,8 @@ def measure(group: Any, carrier: Nowhere, collective: str, size: int, other_work
     times = []
     for number in range(CALLS + 20):
         carrier.first = 0.0
-        other.add_(1)
+        if other_work:
+            other.add_(1)
         begun = perf_counter()
         call()
         if number >= 20:
