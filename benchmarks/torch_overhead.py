@@ -2,9 +2,9 @@
 
 One process calls a group of 8 ranks whose messages go nowhere, so only flowccl's code and torch's front end run. The
 time is measured from the call of the group's method, where flowccl takes over, to the first message that is sent, with
-the plan in the cache. No data is copied in between. Calls with much data still take longer, since the sums of the call
-before have put other data into the processor's caches; so do small calls after other work on as much data, which are
-measured, too.
+the plan in the cache. Nothing is copied in between. Calls with much data still take longer, probably since the sums of
+the call before have put other data into the processor's caches: small calls after other work on as much data, which are
+measured for comparison, take longer, too.
 `python -m pytest -s tests/gpu/test_torch_job.py -k soon` prints the times on a GPU.
 """
 
