@@ -70,6 +70,7 @@ def read(path: Path) -> Calls:
             table.skipped[f"{DAMAGED} entry"] += 1
     if not isinstance(entries, list):
         table.skipped["there is no list of entries"] += 1
+    table.host_starts = True  # a thread looks now and then whether a call began: that time is no better
     note_gaps(table)
     return table.done()
 
@@ -156,13 +157,12 @@ def _add(table: CallsBuilder, entry: dict[str, Any], groups: dict[str, Group], r
     if took_ms is None and entry.get("duration_ms") is not None:
         table.skipped[f"{DAMAGED} entry: the time cannot be read"] += 1
         return
-    start = entry.get("time_discovered_started_ns") or entry.get("time_created_ns")
     sizes = max(in_bytes, 0), max(out_bytes, 0)
     table.add(
         collective,
         0 if collective == "barrier" else buffer_bytes(collective, *sizes, max(group.size, 1)),
         table.group(group),
-        start_ns=whole(start),
+        start_ns=whole(entry.get("time_created_ns")),
         duration_ns=-1 if took_ms is None or took_ms < 0 else round(took_ms * 1e6),
         rank=rank,
         sequence=-1 if collective == "send" else whole(entry.get("collective_seq_id")),
