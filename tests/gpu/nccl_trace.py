@@ -133,10 +133,10 @@ def launch(folder: Path, world: int, timeout_s: int = 120) -> str:
     return failed[0] or "a rank failed" if failed else ""
 
 
-def of_two(folder: Path) -> Path:
+def of_two(folder: Path, formats: Iterable[str] = FORMATS) -> Path:
     """Copies of the logs of one rank, in which the group has a second rank."""
     copies = folder / "as_two_ranks"
-    for name in FORMATS:
+    for name in formats:
         (copies / name).mkdir(parents=True, exist_ok=True)
         for path in (folder / name).iterdir():
             data = path.read_bytes()
