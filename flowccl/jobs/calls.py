@@ -27,6 +27,7 @@ _COLUMNS = {
     "dtype": np.int8,
     "source": np.int16,
 }
+_START = list(_COLUMNS).index("start_ns")  # the duration stands behind the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class LogSource:
     rows: int
     skipped: dict[str, int]
     notes: tuple[str, ...] = ()
+    host_starts: bool = False
+    """Whether starts are the times at which the host issued the calls: they order calls, but data move later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,12 @@ class Calls:
         """The collective of each row by name."""
         return [COLLECTIVES[code] for code in self.collective.tolist()]
 
+    def moving_since_ns(self) -> NDArray[np.int64]:
+        """When each row began on its GPU; -1 where the log has only the time at which the host issued the call."""
+        of_host = np.array([source.host_starts for source in self.sources] + [False], dtype=np.bool_)
+        found: NDArray[np.int64] = np.where(of_host[self.source], UNKNOWN, self.start_ns)
+        return found
+
     def take(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Calls":
         """The table with some of its rows."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
@@ -100,6 +109,7 @@ class CallsBuilder:
         self.path, self.format = path, format
         self.skipped: Counter[str] = Counter()
         self.notes: list[str] = []
+        self.host_starts = False
         self.steps_ns: list[int] = []
         self._rows = array("q")  # one row behind the other: a million calls are 88 MB
         self._groups: dict[Group, int] = {}
@@ -150,6 +160,27 @@ class CallsBuilder:
             0,
         )
         self._rows.extend(row * repeat)
+
+    def reach(self, row: int, start_ns: int, end_ns: int) -> None:
+        """Let the time of a row reach from an earlier start or to a later end."""
+        first = row * len(_COLUMNS) + _START
+        begin = min(self._rows[first], start_ns)
+        end = max(self._rows[first] + self._rows[first + 1], end_ns)
+        self._rows[first], self._rows[first + 1] = begin, end - begin
+
+    def add_rows(self, other: "CallsBuilder", rows: Iterable[int]) -> None:
+        """Add rows of another table of the same file."""
+        width, names = len(_COLUMNS), list(_COLUMNS)
+        new = {
+            names.index("group"): [self.group(group) for group in other._groups],
+            names.index("splits"): [self._splits.setdefault(one, len(self._splits)) for one in other._splits],
+            names.index("dtype"): [self._dtypes.setdefault(one, min(len(self._dtypes), 127)) for one in other._dtypes],
+        }
+        for at in rows:
+            row = other._rows[at * width : (at + 1) * width]
+            for column, numbers in new.items():
+                row[column] = numbers[row[column]] if row[column] >= 0 else UNKNOWN
+            self._rows.extend(row)
 
     def add_many(
         self,
@@ -210,7 +241,7 @@ class CallsBuilder:
         columns["rank"][columns["rank"] < 0] = rank
         known = {} if groups is None else groups
         named = tuple(known.get(group.name, group) if group.ranks is None else group for group in self._groups)
-        source = LogSource(self.path, self.format, len(matrix), dict(self.skipped), tuple(self.notes))
+        source = LogSource(self.path, self.format, len(matrix), dict(self.skipped), tuple(self.notes), self.host_starts)
         return Calls(
             **columns,
             groups=named,

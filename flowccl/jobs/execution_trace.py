@@ -11,7 +11,7 @@ from typing import Any
 from flowccl.jobs.calls import Calls, CallsBuilder, Group
 from flowccl.jobs.names import buffer_bytes, bytes_of_type, collective_of
 from flowccl.jobs.text import DAMAGED, JsonArray
-from flowccl.jobs.torch_names import NO_CALLS, Groups, groups_of
+from flowccl.jobs.torch_names import NO_CALLS, Groups, alltoall_of, groups_of
 from flowccl.jobs.values import elements, integers, proportional, whole
 
 FORMAT = "execution trace"
@@ -107,7 +107,7 @@ def _add_recorded(table: CallsBuilder, node: dict[str, Any], groups: Groups, ran
         return
     in_bytes, out_bytes = (max(count, 0) * element for count in counts)
     sent = proportional(in_bytes, integers(facts.get("in_split_size")) or ())
-    collective = "alltoallv" if collective == "alltoall" and len(sent) == group.size else collective
+    collective = alltoall_of(collective, sent, facts.get("in_split_size"), group.size)
     _put(table, collective, in_bytes, out_bytes, group, rank, sent, str(facts.get("dtype", "")))
 
 

@@ -5,7 +5,6 @@ A pickle is read by an unpickler that accepts plain containers, text and numbers
 
 import pickle
 import re
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,8 +20,15 @@ _MAX_BYTES = 2_000_000_000
 _RANK = re.compile(r"(\d+)\D*$")
 
 
-class _PlainData:
-    """Of an unpickler: dictionaries, lists, tuples, text and numbers; every class and function is refused."""
+class PlainUnpickler(pickle._Unpickler):
+    """Unpickles dictionaries, lists, tuples, text and numbers; every class and function is refused.
+
+    It is the one in Python: what it has read before a damage can be looked at, and a damaged number cannot make it
+    reserve gigabytes, as the one in C does for the memo.
+    """
+
+    metastack: list[list[Any]]
+    stack: list[Any]
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
         """Refuse."""
@@ -31,17 +37,6 @@ class _PlainData:
     def persistent_load(self, pid: Any) -> NoReturn:
         """Refuse."""
         raise pickle.UnpicklingError("a reference to outside data is not plain data")
-
-
-class PlainUnpickler(_PlainData, pickle.Unpickler):
-    """Unpickles plain data only."""
-
-
-class _KeepingUnpickler(_PlainData, pickle._Unpickler):
-    """The same in Python: slower, but what it has read before a damage can be looked at."""
-
-    metastack: list[list[Any]]
-    stack: list[Any]
 
     def read_so_far(self) -> list[Any]:
         """Return what was read before a damage: the values that are not yet part of another one."""
@@ -70,6 +65,7 @@ def read(path: Path) -> Calls:
             table.skipped[f"{DAMAGED} entry"] += 1
     if not isinstance(entries, list):
         table.skipped["there is no list of entries"] += 1
+    table.host_starts = True  # a thread looks now and then whether a call began: that time is no better
     note_gaps(table)
     return table.done()
 
@@ -83,23 +79,20 @@ def _json(path: Path, table: CallsBuilder) -> dict[str, Any]:
 
 def _pickle(path: Path, table: CallsBuilder) -> dict[str, Any]:
     """A pickled dump; of a damaged one, what stands before the damage."""
-    data = whole_file(path, _MAX_BYTES, table.skipped)
+    unpickler = PlainUnpickler(BytesIO(whole_file(path, _MAX_BYTES, table.skipped)))
     try:
-        value = PlainUnpickler(BytesIO(data)).load()
+        value = unpickler.load()
     except Exception as error:  # whatever a damaged pickle does to its stack
         if "plain data" in str(error):
             raise FileError(f"{path}: the pickle was refused: {error}") from None
-        return _recovered(path, table, data)
+        return _recovered(path, table, unpickler)
     if not isinstance(value, dict):
         raise FileError(f"{path}: holds a {type(value).__name__}, not the dictionary of a dump")
     return value
 
 
-def _recovered(path: Path, table: CallsBuilder, data: bytes) -> dict[str, Any]:
+def _recovered(path: Path, table: CallsBuilder, unpickler: PlainUnpickler) -> dict[str, Any]:
     """What a damaged pickle had before its damage: whole entries, and the groups."""
-    unpickler = _KeepingUnpickler(BytesIO(data))
-    with suppress(Exception):
-        unpickler.load()
     table.skipped["the pickle breaks off or is damaged: what follows is lost"] += 1
     dump: dict[str, Any] = {"entries": []}
     todo = unpickler.read_so_far()
@@ -156,13 +149,12 @@ def _add(table: CallsBuilder, entry: dict[str, Any], groups: dict[str, Group], r
     if took_ms is None and entry.get("duration_ms") is not None:
         table.skipped[f"{DAMAGED} entry: the time cannot be read"] += 1
         return
-    start = entry.get("time_discovered_started_ns") or entry.get("time_created_ns")
     sizes = max(in_bytes, 0), max(out_bytes, 0)
     table.add(
         collective,
         0 if collective == "barrier" else buffer_bytes(collective, *sizes, max(group.size, 1)),
         table.group(group),
-        start_ns=whole(start),
+        start_ns=whole(entry.get("time_created_ns")),
         duration_ns=-1 if took_ms is None or took_ms < 0 else round(took_ms * 1e6),
         rank=rank,
         sequence=-1 if collective == "send" else whole(entry.get("collective_seq_id")),

@@ -64,9 +64,10 @@ def matched(calls: Calls) -> MatchedCalls:
     call, count, unmatched = _call_of_rows(calls)
     order = np.argsort(call, kind="stable")
     first = order[np.searchsorted(call[order], np.arange(count))]
-    known = (calls.start_ns >= 0) & (calls.duration_ns >= 0)
-    zero = int(calls.start_ns[known].min()) if known.any() else 0
-    start = np.where(known, calls.start_ns - zero, np.nan).astype(np.float64)
+    began = calls.moving_since_ns()
+    known = (began >= 0) & (calls.duration_ns >= 0)
+    zero = int(began[known].min()) if known.any() else 0
+    start = np.where(known, began - zero, np.nan).astype(np.float64)
     duration = np.where(calls.duration_ns >= 0, calls.duration_ns, np.nan).astype(np.float64)
     clocks = aligned(calls, call, start + duration)
     own = start - _offset_of(calls, clocks)

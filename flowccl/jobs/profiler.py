@@ -1,8 +1,9 @@
 """PyTorch profiler traces (Chrome JSON): kernels of NCCL, `record_param_comms`, and the events of gloo.
 
-With NCCL, kernels carry the arguments of their call; where a trace has no GPU activity, `record_param_comms` has them
-without the time on the GPU. Gloo's own events have a duration, and the operations of c10d have the sizes and splits:
-both are matched in order. Gloo needs `record_shapes=True`.
+With NCCL, kernels carry the arguments of their call. A call without a kernel of its own (no GPU activity in the trace,
+a copy instead of a kernel, several calls that NCCL runs as one) has only `record_param_comms`, without a time on the
+GPU. Gloo's own events have a duration, and the operations of c10d have the sizes and splits: both are matched in order.
+Gloo needs `record_shapes=True`.
 """
 
 from collections import Counter, defaultdict, deque
@@ -16,9 +17,11 @@ from flowccl.jobs.names import buffer_bytes, bytes_of_type, collective_of
 from flowccl.jobs.text import DAMAGED, JsonArray
 from flowccl.jobs.torch_names import Groups, add_param_comms, groups_of
 from flowccl.jobs.values import elements, integers, nanoseconds, proportional, whole
+from flowccl.wording import counted
 
 FORMAT = "profiler"
 _STEP = "ProfilerStep#"
+_ID = "External id"  # a kernel has that of the operation that launched it
 _OTHER_PHASES = frozenset("BEiICbnesTtfPNODMVvcR(),apSF")  # kinds of events of the format; calls are of kind X
 # Bytes of an element of a list of tensors: PyTorch does not write its type, but gloo's event does once it is matched.
 _ASSUMED_BYTES = 4
@@ -66,6 +69,8 @@ class _TraceCalls:
     def __init__(self, path: Path) -> None:
         self.kernels, self.params = CallsBuilder(str(path), FORMAT), CallsBuilder(str(path), FORMAT)
         self.skipped = Counter[str]()
+        self.row_of: dict[int, int] = {}  # the kernel of each call, by the id that both have
+        self.param_ids: list[int] = []
         self.operations: list[_Operation] = []
         self.runs: list[_Run] = []
         self.steps: list[int] = []
@@ -78,7 +83,7 @@ class _TraceCalls:
         if not isinstance(name, str) or phase not in ("X", None):
             self.skipped[f"{DAMAGED}: an event without a name or with an unknown phase"] += 1
             return
-        if name == "record_param_comms" or (name.startswith("nccl") and event.get("cat") == "kernel"):
+        if name == "record_param_comms" or (event.get("cat") == "kernel" and _is_nccl(event, name)):
             self._nccl(event, name, groups, rank)
         elif name.startswith("gloo:"):
             self._gloo(event, name)
@@ -93,17 +98,23 @@ class _TraceCalls:
             self.skipped[f"{DAMAGED}: an event of NCCL without arguments or time"] += 1
         elif name == "record_param_comms":
             add_param_comms(self.params, facts, groups, rank if rank >= 0 else whole(facts.get("Rank")), start, -1)
+            if len(self.params) > len(self.param_ids):
+                self.param_ids.append(whole(facts.get(_ID)))
         elif "Collective name" in facts:
             self._kernel(event, facts, groups, rank, start)
         else:
             self.skipped["a kernel of NCCL without the parameters of its call"] += 1
 
     def _kernel(self, event: dict[str, Any], facts: dict[str, Any], groups: Groups, rank: int, start: int) -> None:
-        duration = nanoseconds(event.get("dur"))
+        duration, key, row = nanoseconds(event.get("dur")), whole(facts.get(_ID)), len(self.kernels)
         if duration < 0:
             self.skipped[f"{DAMAGED}: an event of NCCL without a duration"] += 1
+        elif key in self.row_of:  # a further kernel of the same call
+            self.kernels.reach(self.row_of[key], start, start + duration)
         else:
             add_param_comms(self.kernels, facts, groups, rank, start, duration)
+            if key > 0 and len(self.kernels) > row:
+                self.row_of[key] = row
 
     def _gloo(self, event: dict[str, Any], name: str) -> None:
         collective = collective_of(name)
@@ -158,7 +169,10 @@ def read(path: Path) -> Calls:
         trace.see(event, groups, rank)
     groups, rank, world = _facts(array.rest)
     table = trace.kernels if len(trace.kernels) or not len(trace.params) else trace.params
-    if table is trace.params:
+    if len(trace.kernels):
+        _add_without_kernel(table, trace)
+        table.skipped |= trace.params.skipped  # the same calls: the larger count of each reason
+    elif table is trace.params:
         table.notes.append("no GPU activity in the trace: the calls have no time; profile with ProfilerActivity.CUDA")
     elif not len(table):
         _add_gloo(table, trace, groups, rank, world)
@@ -166,6 +180,21 @@ def read(path: Path) -> Calls:
     table.steps_ns = [at for at in trace.steps if at >= 0]
     base = max(whole(array.rest.get("baseTimeNanoseconds"), 0), 0)
     return table.done(base_ns=base, rank=rank, groups=groups)
+
+
+def _is_nccl(event: dict[str, Any], name: str) -> bool:
+    """Whether a kernel is one of NCCL: by its name, or because the profiler gave it the parameters of a call."""
+    facts = event.get("args")
+    return name.startswith("nccl") or (isinstance(facts, dict) and "Collective name" in facts)
+
+
+def _add_without_kernel(table: CallsBuilder, trace: _TraceCalls) -> None:
+    """Add the calls of the host that have no kernel, if the ids of this trace tell which have one."""
+    alone = [row for row, key in enumerate(trace.param_ids) if key not in trace.row_of]
+    if not alone or len(alone) == len(trace.param_ids):
+        return
+    table.add_rows(trace.params, alone)
+    table.notes.append(f"{counted(len(alone), 'call has', 'calls have')} no kernel in the trace, and so no time")
 
 
 def _facts(rest: dict[str, Any]) -> tuple[Groups, int, int]:

@@ -116,7 +116,8 @@ def per_rank_ns(calls: Calls, busy: Exposure, ranks: int) -> float:
 
 def exposure(calls: Calls) -> Exposure:
     """Return the time that calls take without counting overlapping ones twice."""
-    with_time = (calls.start_ns >= 0) & (calls.duration_ns >= 0) & (calls.rank >= 0)
+    began = calls.moving_since_ns()
+    with_time = (began >= 0) & (calls.duration_ns >= 0) & (calls.rank >= 0)
     alone = np.where(calls.duration_ns >= 0, calls.duration_ns, np.nan).astype(np.float64)
     ranks = np.unique(calls.rank[calls.duration_ns >= 0])
     overlapping = 0
@@ -127,7 +128,7 @@ def exposure(calls: Calls) -> Exposure:
         rows = order[begin:end]
         rows = rows[with_time[rows]]
         if len(rows) > 1:
-            share, several = _shared(calls.start_ns[rows], calls.duration_ns[rows])
+            share, several = _shared(began[rows], calls.duration_ns[rows])
             alone[rows] = share
             overlapping += several
     return Exposure(alone, overlapping)

@@ -61,8 +61,7 @@ def add_param_comms(
     elif collective in ("broadcast", "reduce", "gather", "scatter"):
         root = _member(group, whole(facts.get("Root rank", facts.get("Root"))))
     sent = proportional(in_bytes, integers(facts.get("In split size")) or ())
-    if collective == "alltoall" and len(sent) == group.size:
-        collective = "alltoallv"
+    collective = alltoall_of(collective, sent, facts.get("In split size"), group.size)
     table.add(
         collective,
         0 if collective == "barrier" else buffer_bytes(collective, in_bytes, out_bytes, group.size),
@@ -75,6 +74,15 @@ def add_param_comms(
         splits=sent if collective == "alltoallv" and len(sent) == group.size else (),
         dtype=dtype,
     )
+
+
+def alltoall_of(collective: str, sent: tuple[int, ...], splits: Any, ranks: int) -> str:
+    """Whether an alltoall is even: PyTorch records one without splits as `all_to_allv` too, with empty splits."""
+    if collective not in ("alltoall", "alltoallv"):
+        return collective
+    if len(sent) == ranks:
+        return "alltoallv"
+    return "alltoall" if integers(splits) == () else collective
 
 
 def _group(facts: dict[str, Any], groups: Groups) -> Group | None:

@@ -14,6 +14,7 @@ from flowccl.units import format_us
 from flowccl.version import VERSION
 
 _MOST_CALLS = 20_000  # calls of the timeline
+_EARLY = 0.01  # of a step: the timeline begins so much before it, because not all steps are equally long
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head>
 <meta charset="utf-8">
@@ -133,7 +134,7 @@ def _timeline(audit: Audit) -> tuple[list[list[float]], str]:
         return [], "The logs have no starts, so there is no timeline."
     first, last = float(found.start_ns[with_time].min()), float(found.end_ns[with_time].max())
     step = audit.steps.step_ns or last - first
-    begin = first + step * int(max((last - first) / step - 1, 0) // 2)
+    begin = first + step * int(max((last - first) / step - 1, 0) // 2) - _EARLY * step
     row_of = np.full(len(found), -1, dtype=np.int64)
     for number, row in enumerate(audit.rows):
         row_of[row.kind.calls] = number

@@ -1,8 +1,10 @@
-"""A small log of each format: simulated ones, and others written as their tools document them."""
+"""A small log of each format: simulated ones, others written as their tools document them, and real ones of NCCL."""
 
 import gzip
+import shutil
 from pathlib import Path
 
+from tests.gpu.nccl_trace import of_two
 from tests.jobs.simulated import (
     Simulated,
     write_clog,
@@ -12,6 +14,7 @@ from tests.jobs.simulated import (
     write_profiler,
 )
 
+NCCL_JOB = Path(__file__).parents[1] / "data" / "nccl_job"
 CALLS = [
     Simulated(name, size, (0, 1, 2, 3), 1_000_000 + 100_000 * at, 20_000 + at, (0, 10, 20, 30))
     for at, (name, size) in enumerate(
@@ -95,6 +98,17 @@ def _execution_trace(folder: Path) -> Path:
     return path
 
 
+def _real(name: str):
+    """A real file of PyTorch and NCCL, with a second rank in its group."""
+
+    def write(folder: Path) -> Path:
+        shutil.copytree(NCCL_JOB / name, folder / "real" / name)
+        of_two(folder / "real", (name,))
+        return next((folder / "real" / "as_two_ranks" / name).iterdir())
+
+    return write
+
+
 SAMPLES = {
     "profiler": _only(write_profiler, "trace*"),
     "profiler, gzip": _gzip,
@@ -106,6 +120,10 @@ SAMPLES = {
     "csv": _only(write_csv, "*.csv"),
     "nccl-tests": _text("all_reduce.txt", NCCL_TESTS),
     "NCCL log": _text("nccl.log", NCCL_LOG),
+    "profiler, real": _real("profiler"),
+    "flight recorder, real": _real("flight_recorder"),
+    "execution trace, real": _real("execution_trace"),
+    "NCCL log, real": _real("nccl_log"),
 }
 
 

@@ -120,6 +120,10 @@ def write_profiler(calls: Sequence[Simulated], folder: Path, ranks: int, offsets
 
 
 def write_flight_recorder(calls: Sequence[Simulated], folder: Path, ranks: int, as_json: bool = False) -> None:
+    """One dump per rank. As in real ones, durations are those of the GPU, but starts are not.
+
+    The host issues calls early, each rank with another lead, and finds out late that they have started.
+    """
     names = group_names(calls)
     for rank in range(ranks):
         config = {name: {"name": name, "desc": "", "ranks": str(list(group))} for group, name in names.items()}
@@ -138,8 +142,8 @@ def write_flight_recorder(calls: Sequence[Simulated], folder: Path, ranks: int, 
                     "collective_seq_id": sequence[name],
                     "p2p_seq_id": 0,
                     "profiling_name": f"nccl:{TORCH[call.collective]}",
-                    "time_created_ns": BASE_NS + call.start_ns - early,
-                    "time_discovered_started_ns": None,
+                    "time_created_ns": BASE_NS + call.start_ns - 1_000_000 - rank * 7919 % 1000 * 1000,
+                    "time_discovered_started_ns": BASE_NS + (call.start_ns // 10**8 + 1) * 10**8 + rank * 10**6,
                     "duration_ms": (call.duration_ns + early) / 1e6,
                     "input_sizes": [[given]],
                     "input_dtypes": ["Float"],
