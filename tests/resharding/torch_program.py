@@ -126,7 +126,7 @@ def check_strided():
     if has_one_rule(pair):
         check_tensors(4, pair, uneven)
         return
-    with pytest.raises(InputError, match="rank 0: tensor w: this PyTorch .* has two rules to divide the 10 elements of"):
+    with pytest.raises(InputError, match=r"rank 0: tensor w: .* has two rules to divide the 10 elements"):
         check_tensors(4, pair, uneven)
 
 
