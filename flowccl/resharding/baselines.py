@@ -9,6 +9,8 @@ Every message is divided into pieces, so that ranks that pass data on do so whil
 tensor follows its collection, and overlaps with the collection of other tensors.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -34,16 +36,47 @@ Edge = tuple[int, int]
 def baseline_us(topology: Topology, found: Traffic) -> dict[str, float | None]:
     """Return the completion time of each baseline in microseconds; None where a path is missing."""
     classes = [found.classes[number] for number in found.moved]
-    owners = found.source.ranks
-    collected, sent = _collected(found, owners)
-    gathered, copied = _collected(found, owners[:1])
-    times_ps = {
-        "direct": _finish_ps(topology, classes, "direct"),
-        "ring": _finish_ps(topology, classes, "ring"),
-        "broadcast": _in_turn_ps(topology, collected, sent, -(-len(found.target.tensors) // len(owners))),
-        "gather-broadcast": _sum_ps(_finish_ps(topology, gathered, "direct"), _finish_ps(topology, copied, "tree")),
-    }
+    times_ps = {shape: _finish_ps(topology, classes, shape) for shape in ("direct", "ring")}
+    times_ps |= Broadcasts(topology, found).times_ps
     return {name: ps_to_us(ps) if ps < NEVER else None for name, ps in times_ps.items()}
+
+
+@dataclass(frozen=True)
+class Broadcasts:
+    """The two baselines that move whole tensors; their times are computed when they are needed."""
+
+    topology: Topology
+    found: Traffic
+
+    @cached_property
+    def times_ps(self) -> dict[str, int]:
+        """The completion time of each."""
+        owners = self.found.source.ranks
+        collected, sent = _collected(self.found, owners)
+        gathered, copied = _collected(self.found, owners[:1])
+        tensors = -(-len(self.found.target.tensors) // len(owners))
+        gathered_ps = _finish_ps(self.topology, gathered, "direct")
+        return {
+            "broadcast": _in_turn_ps(self.topology, collected, sent, tensors),
+            "gather-broadcast": _sum_ps(gathered_ps, _finish_ps(self.topology, copied, "tree")),
+        }
+
+    @cached_property
+    def least_ps(self) -> float:
+        """A time before which none of them ends, from the links into the targets alone."""
+        into = np.bincount(self.topology.link_dst, self.topology.link_peak_GBps, len(self.topology.nodes))
+        times = []
+        for owners in (self.found.source.ranks, self.found.source.ranks[:1]):
+            amount = _owned(self.found, owners)
+            total = sum(amount.values())
+            times.append(
+                max((total - amount.get(rank, 0)) * 1000 / max(into[rank], 1e-9) for rank in self.found.target.ranks)
+            )
+        return float(min(times))
+
+    def are_before(self, finish_ps: int) -> bool:
+        """Whether one of them ends before this time."""
+        return finish_ps > self.least_ps and finish_ps > min(self.times_ps.values())
 
 
 def _in_turn_ps(topology: Topology, collected: list[TrafficClass], sent: list[TrafficClass], tensors: int) -> int:
@@ -105,17 +138,28 @@ def round_counts(classes: list[TrafficClass]) -> list[int]:
 
 def _collected(found: Traffic, owners: tuple[int, ...]) -> tuple[list[TrafficClass], list[TrafficClass]]:
     """Each tensor whole on one of the owners, in turn: what moves until then, and what is broadcast afterwards."""
-    tensors, names = [], found.target.by_name
-    amount = dict.fromkeys(owners, 0)
-    for number, tensor in enumerate(one for one in found.source.tensors if one.name in names):
+    tensors = []
+    for number, tensor in enumerate(_wanted(found)):
         owner = owners[number % len(owners)]
-        amount[owner] += tensor.bytes
         mesh, placement = Mesh((1,), (owner,)), (Placement(),)
         tensors.append(TensorLayout(tensor.name, tensor.shape, tensor.element_bytes, tensor.dtype, mesh, placement))
     moved = traffic(found.source, Layout(tuple(tensors)), partial=True)
     targets = found.target.ranks
-    sent = [TrafficClass((owner,), targets, size) for owner, size in amount.items() if size]
+    sent = [TrafficClass((owner,), targets, size) for owner, size in _owned(found, owners).items() if size]
     return [moved.classes[number] for number in moved.moved], [one for one in sent if one.missing]
+
+
+def _wanted(found: Traffic) -> list[TensorLayout]:
+    """The source tensors that the target layout has."""
+    return [one for one in found.source.tensors if one.name in found.target.by_name]
+
+
+def _owned(found: Traffic, owners: tuple[int, ...]) -> dict[int, int]:
+    """The bytes of the tensors that each owner broadcasts, in turn."""
+    amount = dict.fromkeys(owners, 0)
+    for number, tensor in enumerate(_wanted(found)):
+        amount[owners[number % len(owners)]] += tensor.bytes
+    return amount
 
 
 def _edges(source: int, targets: tuple[int, ...], shape: str) -> list[Edge]:

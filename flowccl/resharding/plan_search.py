@@ -10,7 +10,7 @@ import numpy as np
 
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import DemandError, InvalidScheduleError
-from flowccl.resharding.baselines import baseline_round, round_counts
+from flowccl.resharding.baselines import Broadcasts, baseline_round, round_counts
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan
 from flowccl.resharding.routing import PieceTrees, RoundTrees, SourceSets, repeated, route_round
@@ -65,6 +65,7 @@ class PlanSearch:
     classes: list[TrafficClass]
     sets: SourceSets
     bound: Bound
+    broadcasts: Broadcasts
     params: ReshardParams
     random: np.random.Generator
     should_stop: Callable[[], bool]
@@ -82,8 +83,10 @@ class PlanSearch:
 
     @property
     def is_good(self) -> bool:
-        """Whether the gap is reached."""
-        return self.best is not None and self.best.schedule.finish_ps <= self.bound.ps * (1 + self.gap)
+        """Whether the gap is reached, and no baseline that moves whole tensors is earlier."""
+        if self.best is None or self.best.schedule.finish_ps > self.bound.ps * (1 + self.gap):
+            return False
+        return not self.broadcasts.are_before(self.best.schedule.finish_ps)
 
     @cached_property
     def largest(self) -> int:

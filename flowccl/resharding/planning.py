@@ -11,6 +11,7 @@ import numpy as np
 
 from flowccl.adapters.trunks import on_trunks
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
+from flowccl.resharding.baselines import Broadcasts
 from flowccl.resharding.bound import reshard_bound
 from flowccl.resharding.for_runtime import collective_for, plan_for_runtime
 from flowccl.resharding.layout import Layout
@@ -131,6 +132,7 @@ def reshard(
         classes,
         sets,
         bound,
+        Broadcasts(topology, found),
         params or ReshardParams(),
         np.random.default_rng(seed),
         should_stop,

@@ -19,6 +19,7 @@ from flowccl.resharding.reference import local_shape
 from flowccl.resharding.running import Exchange, RankRun
 from flowccl.resharding.steps import StepTable, step_table
 from flowccl.run.torch_run import import_torch
+from flowccl.torch.strided import check_strided
 from flowccl.wording import counted
 
 State = Mapping[str, Any]
@@ -120,6 +121,7 @@ def _row(torch: Any, name: str, tensor: Any, group: Any) -> tuple[Any, ...]:
         ranks = [torch.distributed.get_group_rank(group, rank) for rank in ranks]
     shape = tuple(tensor.device_mesh.mesh.shape)
     placements = tuple(_placement(name, one, tensor.ndim) for one in tensor.placements)
+    check_strided(name, tensor)
     return (*facts, (shape, tuple(ranks)), placements)
 
 

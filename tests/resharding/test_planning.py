@@ -40,6 +40,7 @@ LARGE = {
     "64 to 64": (cases.many_to_many, None, 0.05),
     "64 to 64, lost NIC": (cases.many_to_many, "gpu67 <-> rail3", 0.08),
     "64 to one engine of 64": (lambda: cases.many_to_many(replicas=False), None, 0.05),
+    "64 to one engine of 64, lost NIC": (lambda: cases.many_to_many(replicas=False), "gpu67 <-> rail3", 0.08),
 }
 
 
@@ -52,7 +53,27 @@ def check_case(make, lost, most):
     assert 0 <= result.gap <= most
     for name, us in baseline_us(topology, result.plan.traffic).items():
         assert result.finish_us <= us, name
+    check_nics(result)
     return result
+
+
+def check_nics(result):
+    """Every NIC into or out of a host that needs nearly all the time of the bound is busy most of the time."""
+    topology, use = result.result.schedule.topology, result.result.metrics.link_use
+    found = result.plan.traffic
+    classes, counted = [found.classes[number] for number in found.moved], 0
+    for host in {node.host for node in topology.nodes if node.host}:
+        inside = np.array([node.host == host for node in topology.nodes])
+        for mine in (inside, ~inside):  # into the host, and out of it
+            links = np.flatnonzero(mine[topology.link_dst] & ~mine[topology.link_src])
+            crossing = [
+                one.bytes for one in classes if mine[list(one.missing)].any() and not mine[list(one.sources)].any()
+            ]
+            if not len(links) or sum(crossing) / topology.link_GBps[links].sum() * 1e-3 < 0.95 * result.result.bound.us:
+                continue
+            counted += len(links)
+            assert min(use[k] for k in links.tolist()) > 0.8, host
+    assert counted or len({node.host for node in topology.nodes if node.kind == "gpu"}) == 1
 
 
 @pytest.mark.parametrize("name", ["one to 15, lost NIC"])
@@ -66,6 +87,7 @@ def test_all_cases_are_close_to_the_bound_and_before_the_baselines(name):
     check_case(*LARGE[name])
 
 
+@pytest.mark.slow
 def test_every_nic_of_the_bound_is_used():
     """The bound counts all NICs out of the trainers' host, and all into the two engines."""
     result = check_case(cases.trainers_to_replicas, None, 0.05)
@@ -119,15 +141,16 @@ def test_stages_fit_into_the_bucket_and_cost_little():
     assert staged.result.schedule.finish_us < staged.finish_us <= 1.10 * staged.result.schedule.finish_us
 
 
-def test_ten_thousand_tensors_plan_like_ten():
-    mesh, engines = Mesh((8,), tuple(range(8))), Mesh((2, 8), tuple(range(8, 24)))
+@pytest.mark.parametrize("tensors", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_many_tensors_plan_like_ten(tensors):
+    mesh, engines = Mesh((4,), tuple(range(4))), Mesh((2, 4), tuple(range(8, 16)))
     few, many = [], []
-    for rows, count in ((few, 10), (many, 10_000)):
+    for rows, count in ((few, 10), (many, tensors)):
         for side, placements in ((mesh, (Placement(0),)), (engines, (Placement(), Placement(1)))):
             shape = (1000, 10_000 // (count // 10) * 8)
             rows.append(Layout(cases.tensors("w", count, shape, side, placements)))
-    plans = [reshard(machine("dgx_h100:3"), *pair, gap=0.05) for pair in (few, many)]
-    assert len(plans[0].plan.traffic.classes) == len(plans[1].plan.traffic.classes) == 64
+    plans = [reshard(machine("dgx_h100:2"), *pair, gap=0.05) for pair in (few, many)]
+    assert len(plans[0].plan.traffic.classes) == len(plans[1].plan.traffic.classes) == 16
     assert plans[1].gap <= 0.05
 
 
