@@ -74,7 +74,26 @@ class Engine:
             work_from_ps=work_from[of],
             rate_GBps=np.where(rate < self._full_GBps, rate, 0.0)[of],
         )
-        return found if _keeps_reductions(self.schedule, found) else None
+        if not _keeps_reductions(self.schedule, found):
+            return None
+        return found if self.execution is None else self._packed(found, messages.pack_ps)
+
+    def _packed(self, found: Schedule, expected_ps: I64) -> Schedule | None:
+        """The schedule with what there is to pack in its own order, which may be less than what was expected.
+
+        Messages with less to pack start later, so that they leave as planned. None where there is more to pack.
+        """
+        assert found.costs is not None
+        needed_ps = found.costs.pack_ps[self._first]
+        less = expected_ps - needed_ps
+        if not less.any():
+            return found
+        if less.min() < 0:
+            return None
+        idle = (less > 0) & (needed_ps == 0)
+        issuer = np.where(idle[self._of], -1, found.issuer).astype(np.int32)
+        made = replace(found, start_ps=found.start_ps + less[self._of], issuer=issuer)
+        return made if made.costs is not None and np.array_equal(made.costs.pack_ps, found.costs.pack_ps) else None
 
     @cached_property
     def tail_ps(self) -> I64:
