@@ -137,7 +137,7 @@ def test_an_invalid_lean_schedule_is_passed_over():
 
 
 def test_by_default_no_chunk_is_below_four_kilobytes():
-    result = synthesize(machine("ndv2:2"), "allgather", 256_000, time_limit_s=5)
+    result = synthesize(machine("ndv2:2"), "allgather", 256_000, steps=60)
     assert result.schedule.demand.chunk_bytes.min() >= 4000
 
 
