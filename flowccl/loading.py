@@ -12,6 +12,7 @@ from flowccl.compilation import (
     units_of,
     warm_up,
 )
+from flowccl.compile_cache import is_compiled, lock
 from flowccl.methods.registry import load_method
 from flowccl.search.budget import Budget
 from flowccl.search.context import Method
@@ -51,12 +52,19 @@ class MethodLoader:
             self.notes["compile_s"] = round(time.monotonic() - began, 1)
         if self.all_first and self.programs:
             compile_programs()
-        if others := [*units_of(self.waiting), *([PROGRAMS] if self.programs and not self.all_first else [])]:
+        if others := [*([PROGRAMS] if self.programs and not self.all_first else []), *units_of(self.waiting)]:
             units = compile_in_background(others)
             if self.waiting:
                 self.notes["compiling_in_background"] = units
         on_phase("searching")
         return {name: load_method(name) for name in self.ready}
+
+    def wait_for_programs(self, on_phase: Callable[[str], None]) -> None:
+        """Wait for the loops of programs, where a process in the background compiles them."""
+        if self.programs and not self.all_first and not is_compiled(PROGRAMS):
+            on_phase("compiling, once: programs")
+            with lock(PROGRAMS, wait=True):
+                return
 
     def wait(self, budget: Budget) -> dict[str, Method]:
         """The next methods whose loops become compiled; none where no more will, or when the time is over."""

@@ -150,6 +150,7 @@ def synthesize(
     best = leanest(found, best, later)
     lowered = None
     if not target.is_ideal:
+        loader.wait_for_programs(on_phase)
         best, lowered = _with_program([best, *sorted(found, key=lambda one: one.finish_ps)], target, task.sms)
     metrics = measure(best)
     context.notes |= {"stopped": search.stopped, "methods": search.methods_tried()}
