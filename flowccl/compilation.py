@@ -8,7 +8,7 @@ in the background.
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,14 @@ def warm_up(names: Iterable[str]) -> None:
 def compile_programs() -> None:
     """Compile or load the loops that prove and time programs of MSCCL++; call it before a time limit starts."""
     compile_now(PROGRAMS)
+
+
+def wait_for_programs(on_phase: Callable[[str], None]) -> None:
+    """Wait while a process in the background compiles the loops of programs; `on_phase` is told so."""
+    if not is_compiled(PROGRAMS):
+        on_phase(f"compiling, once: {PROGRAMS}")
+        with lock(PROGRAMS, wait=True):
+            return
 
 
 def main(units: Sequence[str]) -> int:

@@ -10,9 +10,9 @@ from flowccl.compilation import (
     in_background,
     is_ready,
     units_of,
+    wait_for_programs,
     warm_up,
 )
-from flowccl.compile_cache import is_compiled, lock
 from flowccl.methods.registry import load_method
 from flowccl.search.budget import Budget
 from flowccl.search.context import Method
@@ -61,10 +61,8 @@ class MethodLoader:
 
     def wait_for_programs(self, on_phase: Callable[[str], None]) -> None:
         """Wait for the loops of programs, where a process in the background compiles them."""
-        if self.programs and not self.all_first and not is_compiled(PROGRAMS):
-            on_phase("compiling, once: programs")
-            with lock(PROGRAMS, wait=True):
-                return
+        if self.programs and not self.all_first:
+            wait_for_programs(on_phase)
 
     def wait(self, budget: Budget) -> dict[str, Method]:
         """The next methods whose loops become compiled; none where no more will, or when the time is over."""
