@@ -33,9 +33,9 @@ def aggregation(problem: Problem, context: SearchContext) -> Iterator[Schedule |
         if len(hosts) > 1:
             variants += [_DESTINATIONS, *(1 << k for k in range(max(map(len, hosts)).bit_length()))]
         for relays in variants:
+            yield _Plan(problem, near, hosts, relays).schedule()
             if context.budget.over():
                 return
-            yield _Plan(problem, near, hosts, relays).schedule()
 
 
 def collecting_groups(problem: Problem, near: Neighbours) -> list[list[list[int]]]:
