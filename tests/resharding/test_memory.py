@@ -12,7 +12,6 @@ from tests.resharding import cases
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
 BUCKET = 256_000_000
-OWN = 0.02 * BUCKET  # bytes of buffers that a process has for itself, whatever the plan is
 ROWS, COLUMNS = (((4,), range(4), (cases.shard(dim),)) for dim in (0, 1))
 
 
@@ -35,4 +34,4 @@ def test_runs_in_buckets_of_256_MB_use_the_memory_that_is_printed(name):
         )
     assert [row.wrong for row in rows] == [0] * 4
     for row in rows:
-        assert row.memory_bytes == pytest.approx(table.memory_bytes(row.rank), rel=0.10, abs=OWN)
+        assert row.memory_bytes == pytest.approx(table.memory_bytes(row.rank), rel=0.10)

@@ -48,7 +48,7 @@ class Engine:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
 
         By default, messages keep the order of the schedule. A message waits where other messages leave it less than
-        `least` of the rate that it could have. None where the groups cannot sending the messages, where reductions wait
+        `least` of the rate that it could have. None where the groups cannot send the messages, where reductions wait
         for each other, or where a message would start after `give_up_ps`.
         """
         from flowccl.schedule.generation.engine_kernels import Capacity, run_engine

@@ -176,7 +176,7 @@ def _reserve(table: _Reservations, resource: int, since: int, until: int, rate: 
 def _best_group(state: _EngineState, capacity: Capacity, node: int, by: int, operations: int, peer: int) -> int:
     """The group of a node that is free at a time, with space for operations; of those, the one that waits least.
 
-    A group that already sends to the peer comes before others. -1: none is free; -2: none has has_space.
+    A group that already sends to the peer comes before others. -1: none is free; -2: none has space.
     """
     best, best_free, best_known, has_space = -1, -1, False, False
     for group in range(capacity.groups):
