@@ -107,14 +107,6 @@ class Machine:
         assert ports is not None
         return ports[0][a], *(ports[1][end] for end in ends)
 
-    def links_back(self, a: int, ends: tuple[int, ...]) -> tuple[int, ...]:
-        """The links in the other direction: from one other GPU, or from several through the switch of the host."""
-        if len(ends) == 1:
-            return self.routes[ends[0], a]
-        ports = self.ports(self.place[a][0])
-        assert ports is not None
-        return *(ports[0][end] for end in ends), ports[1][a]
-
 
 Tree = Callable[[Machine, int, int], Iterator[Hop]]  # machine, owner, piece
 
@@ -178,7 +170,7 @@ def two_level(machine: Machine, owner: int, piece: int) -> Iterator[Hop]:
 
 
 def two_level_nvls(machine: Machine, owner: int, piece: int) -> Iterator[Hop]:
-    """The same, with the switch of a host that copies a block to all its GPUs (and reduces, backwards)."""
+    """The same, with the switch of a host that copies a block to all its GPUs."""
     host, position = machine.place[owner]
     for h in _others_first(machine, host):
         ranks = machine.hosts[h]
@@ -275,6 +267,8 @@ def _rows(machine: Machine, name: str, demand: Demand) -> list[Row]:
         return []
     if name == "two-level NVLS" and all(machine.ports(h) is None for h in range(len(machine.hosts))):
         return []
+    if name == "two-level NVLS" and demand.reduces and len(machine.hosts) == 1:
+        return _in_the_switch(machine, demand)
     return _along_trees(machine, TREES[name], demand)
 
 
@@ -295,23 +289,29 @@ def _along_paths(machine: Machine, path: Callable[[Machine, int, int], list[int]
 
 
 def _along_trees(machine: Machine, tree: Tree, demand: Demand) -> list[Row]:
-    """Blocks go down the trees of their owners; reductions go up first. Block r belongs to rank r."""
-    rows: list[Row] = []
+    """Blocks go down the trees of their owners; reductions go up first, on trees of the machine with reversed links."""
     reduces, copies = demand.collective != "allgather", demand.collective != "reduce_scatter"
-    edges: dict[tuple[int, int], list[Hop]] = {}
+    back = Machine(machine.topology.reversed, machine.size_bytes)
+    plain = two_level if tree is two_level_nvls else tree  # no runtime has reductions inside a switch for one GPU only
+    up = _hops(back, plain, demand) if reduces else []
+    down = _hops(machine, tree, demand) if copies else []
+    if bool(up) != reduces or bool(down) != copies:
+        return []
+    last = max((stage for stage, _, _, _ in up), default=-1)
+    rows = [(last - stage, back.links(a, ends)[::-1], chunk, True) for stage, a, ends, chunk in up]
+    return rows + [(last + 1 + stage, machine.links(a, ends), chunk, False) for stage, a, ends, chunk in down]
+
+
+def _hops(machine: Machine, tree: Tree, demand: Demand) -> list[tuple[int, int, tuple[int, ...], int]]:
+    """The hops of all chunks, with the chunk; [] where a GPU is not reached. Block r belongs to rank r."""
+    result = []
     for owner in range(machine.topology.num_gpus):
         for piece in range(demand.pieces):
-            edges[owner, piece] = _whole_tree(machine, owner, list(tree(machine, owner, piece)))
-            if not edges[owner, piece] and machine.topology.num_gpus > 1:
+            hops = _whole_tree(machine, owner, list(tree(machine, owner, piece)))
+            if not hops:
                 return []
-    last = max(stage for hops in edges.values() for stage, _, _ in hops)
-    for (owner, piece), hops in edges.items():
-        chunk = owner * demand.pieces + piece
-        if reduces:
-            rows += [(last - stage, machine.links_back(a, ends), chunk, True) for stage, a, ends in hops]
-        if copies:
-            rows += [(last + 1 + stage, machine.links(a, ends), chunk, False) for stage, a, ends in hops]
-    return rows
+            result += [(stage, a, ends, owner * demand.pieces + piece) for stage, a, ends in hops]
+    return result
 
 
 def _whole_tree(machine: Machine, owner: int, hops: list[Hop]) -> list[Hop]:
@@ -331,6 +331,19 @@ def _whole_tree(machine: Machine, owner: int, hops: list[Hop]) -> list[Hop]:
                 depth[v] = max(stage * scale, depth[u] + 1)
                 result.append((depth[v], u, (v,)))
     return result
+
+
+def _in_the_switch(machine: Machine, demand: Demand) -> list[Row]:
+    """The switch of the only host loads what all GPUs have, reduces it, and stores it to all (allreduce only)."""
+    ports = machine.ports(0)
+    if ports is None or demand.collective != "allreduce":
+        return []
+    rows: list[Row] = []
+    for chunk in range(len(demand)):
+        owner = chunk // demand.pieces
+        ranks = [owner, *(rank for rank in machine.hosts[0] if rank != owner)]
+        rows.append((0, (*(ports[0][rank] for rank in ranks), *(ports[1][rank] for rank in ranks)), chunk, False))
+    return rows
 
 
 def _one_shot(machine: Machine, demand: Demand) -> list[Row]:

@@ -79,8 +79,9 @@ def synthesize(
     The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
     counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which. Of
     all schedules within `lean` of the best one, that with the fewest transfers is returned, but none outside `gap`
-    where the best one is within it. No chunk is smaller than `min_chunk_bytes` (4,000 by default), unless the block
-    itself is. `lean=0, gap=0, min_chunk_bytes=1` gives the best that can be found, however small its chunks.
+    where the best one is within it. No chunk is smaller than `min_chunk_bytes`, unless the block itself is (by default
+    4,000, and 16 for a runtime, whose messages have their costs in the timing). `lean=0, gap=0, min_chunk_bytes=1`
+    gives the best that can be found, however small its chunks.
 
     `runtime` is the runtime that is to run the schedule: a name such as "mscclpp", or a profile. Its message costs are
     then part of the timing, its limits are constraints, chunks are multiples of 16 bytes (the size is raised where no
@@ -128,8 +129,10 @@ def synthesize(
     if loader.all_first:
         context.budget.started = time.monotonic()
     bounds = BoundSearch(_bounded(topology, target, problem), context, gap, largest_group(topology, target))
-    useful = partial(_useful_chunks, problem=planned, gap=gap if method != "auto" else None, context=context)
-    least, most = _least_chunk(min_chunk_bytes, first), min(params.max_deliveries, fitting)
+    overlap = 2 if first.reduces and not target.is_ideal else 1  # a GPU sends one chunk while it reduces the other
+    wanted = gap if method != "auto" else None
+    useful = partial(_useful_chunks, problem=planned, gap=wanted, context=context, least=overlap)
+    least, most = _least_chunk(min_chunk_bytes, first, target), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
     search = PortfolioSearch(searched.topology, counts, methods, context, workers, cache(useful), params, more, carrier)
     best, trace, interrupted = _searched(search, bounds, loader, on_progress)
@@ -316,11 +319,14 @@ def _verified(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def _least_chunk(min_chunk_bytes: int | None, demand: Demand) -> int:
-    """The least chunk in bytes; one that was asked for must not be larger than the smallest block."""
+def _least_chunk(min_chunk_bytes: int | None, demand: Demand, target: RuntimeProfile) -> int:
+    """The least chunk in bytes; one that was asked for must not be larger than the smallest block.
+
+    By default, what hides the costs of messages that the model does not have; where it has them, any aligned chunk.
+    """
     smallest = int(demand.chunk_bytes.min())
     if min_chunk_bytes is None:
-        return MIN_CHUNK_BYTES
+        return MIN_CHUNK_BYTES if target.is_ideal else ALIGNMENT_BYTES
     if min_chunk_bytes < 1:
         raise InputError(f"the least chunk must have at least 1 byte, got {min_chunk_bytes}")
     if min_chunk_bytes > smallest:
@@ -328,12 +334,12 @@ def _least_chunk(min_chunk_bytes: int | None, demand: Demand) -> int:
     return min_chunk_bytes
 
 
-def _useful_chunks(name: str, problem: Problem, gap: float | None, context: SearchContext) -> int:
-    """The number of chunks with which a method is good, or with which it alone reaches a gap; 1 where it cannot say."""
+def _useful_chunks(name: str, problem: Problem, gap: float | None, context: SearchContext, least: int) -> int:
+    """The number of chunks with which a method is good, or with which it alone reaches a gap; `least` if not known."""
     info = info_of(name)
     if gap is not None and info.chunks_for_gap is not None:
         return info.chunks_for_gap(problem, gap, context)
-    return 1 if info.useful_chunks is None else info.useful_chunks(problem)
+    return least if info.useful_chunks is None else max(least, info.useful_chunks(problem))
 
 
 def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[str, object]:

@@ -92,6 +92,7 @@ def place_chunks(
     has = {np.int64(-1): np.int64(0)}
     for key in source_key:
         has[key] = np.int64(-1)
+    copied = {np.int64(-1): np.int64(0)}  # own chunks that an earlier message has copied to the output
     wanted = {np.int64(-1): np.int64(0)}
     for key in wanted_key:
         wanted[key] = np.int64(0)  # arrivals that are still to come
@@ -142,10 +143,13 @@ def place_chunks(
                     sent[e] = _OUTPUT + out_place[chunk[e]]
                 else:
                     sent[e] = first + e - low
+                key = src[m] * chunks + chunk[e]
                 if at == FREE:
                     place[version[e]] = sent[e]
-                elif at != sent[e]:
+                elif at != sent[e] and not (in_output and key in copied):
                     packed[e] = at
+                if in_output and not is_adjacent:
+                    copied[key] = np.int64(0)
             continue
         if kind[m] >= _STORE:  # the same place on all GPUs: the output, if all of them keep the data
             top = np.int64(0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME
+from flowccl.demand.collectives import collective as make_demand
 from flowccl.errors import InputError
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.lowering.size import program_size
@@ -195,3 +196,29 @@ def test_a_program_that_does_not_fit_into_memory_is_refused_before_it_is_lowered
 def test_chunks_for_several_gpus_are_not_packed_in_the_output_of_their_sender() -> None:
     """In an alltoall with several chunks per block, the output of a GPU has no place for what it sends to others."""
     assert program_for(random_schedule(2008)[0]).findings == ()
+
+
+def test_a_chunk_that_two_nic_messages_send_from_the_output_is_copied_there_once() -> None:
+    """GPU 0 sends its own chunk beside that of GPU 1 to two hosts; the second copy raced with the NIC's first read."""
+    hosts = ("a", "a", "b", "c")
+    nodes = (*(Node(name=f"gpu{n}", host=host) for n, host in enumerate(hosts)), Node(name="net", kind="switch"))
+    pairs = [(0, 1), (1, 0), *((n, 4) for n in range(4)), *((4, n) for n in range(4))]
+    links = tuple(Link(src=a, dst=b, bandwidth_GBps=25 if 4 in (a, b) else 400, latency_us=0.7) for a, b in pairs)
+    topology = Topology("two hosts to send to", nodes, links)
+    of = {pair: number for number, pair in enumerate(pairs)}
+    sends = [(1, 1, 0), (0, 0, 1), (0, 0, 2), (1, 0, 2), (0, 0, 3), (1, 0, 3)]
+    sends += [(2, 2, 0), (2, 2, 3), (2, 0, 1), (3, 3, 0), (3, 3, 2), (3, 0, 1)]
+    rows = [
+        (chunk, [of[a, b]] if (a, b) in of else [of[a, 4], of[4, b]], 100_000_000 * n, False)
+        for n, (chunk, a, b) in enumerate(sends)
+    ]
+    message = np.array([-1, -1, 0, 0, 1, 1, *[-1] * 6], dtype=np.int32)
+    draft = Schedule.from_transfers(topology, make_demand("allgather", 4, 1 << 16), rows)
+    start = draft.start_ps.copy()
+    start[[2, 4]] = start[[3, 5]]
+    made = Engine(replace(draft, message=message, start_ps=start), execution(8, posters=1)).run()
+    assert made is not None
+    program = lower_program(made)
+    assert program.findings == ()
+    copies = [op for block in json.loads(program.data)["gpus"][0]["threadblocks"] for op in block["ops"]]
+    assert len([op for op in copies if op["name"] == "copy"]) == 1

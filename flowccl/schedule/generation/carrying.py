@@ -16,7 +16,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
-_EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for smaller ones
+_EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
 _LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
@@ -28,7 +28,7 @@ class _Variant:
     width: int = 1
     protocol: str = "Simple"
     longest_first: bool = False
-    least: float = 1.0
+    least: float = 0.5
     paced: bool = False
 
 
@@ -56,11 +56,9 @@ class Carrier:
         variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
         search = _VariantSearch(self, schedule, variant)
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
-        if len(schedule) <= _EXPLORED and is_near:
+        if key not in self.known or (len(schedule) <= _EXPLORED and is_near):
             for protocol in protocols:
                 search.improve(protocol, self._widths(schedule))
-        elif search.best is None:
-            search.improve(protocols[0], self._widths(schedule))
         if search.best is None:
             return None
         self.known[key] = self.known[kind, 0] = search.variant
@@ -134,7 +132,11 @@ class Carrier:
         return [width for width in widths if width <= self.sms]
 
     def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
-        """The schedule with messages collected, as long as that makes it earlier."""
+        """The schedule with messages collected: all of a stage, or in pairs as long as that makes it earlier."""
+        if len(best) <= _EXPLORED:
+            for by_piece in (True, False):
+                found = self.run(best, variant, best, staged_messages(best, by_piece))
+                best = best if found is None or found.finish_ps >= best.finish_ps else found
         while (message := merged_messages(best)) is not None:
             found = self.run(best, variant, best, message)
             if found is None or found.finish_ps >= best.finish_ps:
@@ -156,13 +158,12 @@ class _VariantSearch:
         self.best = self.carrier.run(self.schedule, self.variant)
 
     def improve(self, protocol: str, widths: list[int]) -> None:
-        """Try other widths with a protocol, then another order, then other rates."""
-        if protocol != self.variant.protocol:
-            self._try(replace(self.variant, protocol=protocol))
+        """Try all widths with a protocol, in both orders, then other rates."""
         for width in widths:
-            if width != self.variant.width:
-                self._try(replace(self.variant, protocol=protocol, width=width))
-        self._try(replace(self.variant, longest_first=not self.variant.longest_first))
+            for longest_first in (False, True):
+                variant = replace(self.variant, protocol=protocol, width=width, longest_first=longest_first)
+                if variant != self.variant:
+                    self._try(variant)
         for least in _LEAST:
             if least != self.variant.least:
                 self._try(replace(self.variant, least=least))
@@ -249,6 +250,38 @@ def planned_again(schedule: Schedule) -> Schedule | None:
         return None
     machine = with_costs_in_links(schedule.topology, schedule.execution.profile)
     return Engine(schedule, None, machine).run()
+
+
+def staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
+    """Return message numbers with which everything of a stage that takes the same route is one message.
+
+    The stage of a transfer is the most transfers that must come before it, one after the other. `by_piece`: the first
+    pieces of all blocks are one message, the second ones another.
+    """
+    piece = schedule.chunk % schedule.demand.pieces if by_piece else np.zeros_like(schedule.chunk)
+    stage = _stages(schedule)
+    order = np.lexsort((np.arange(len(stage)), piece, stage, schedule.reduce, schedule.route))
+    columns = np.stack([schedule.route, schedule.reduce, stage, piece])[:, order]
+    starts = np.append(True, np.any(columns[:, 1:] != columns[:, :-1], axis=0))
+    message = np.empty(len(stage), dtype=np.int32)
+    message[order] = order[starts][np.cumsum(starts) - 1]
+    return message
+
+
+def _stages(schedule: Schedule) -> NDArray[np.int64]:
+    """The stage of each transfer; transfers of one message have the same."""
+    from flowccl.schedule.generation.precedence import feeding
+
+    root, end = feeding(schedule)
+    leader, timing = schedule.leader, schedule.timing
+    before, after = leader[timing.end_transfer[end]], leader[timing.root_transfer[root]]
+    stage = np.zeros(len(schedule), dtype=np.int64)
+    while True:
+        later = stage.copy()
+        np.maximum.at(later, after, stage[before] + 1)
+        if np.array_equal(later, stage):
+            return stage[leader]
+        stage = later
 
 
 def merged_messages(schedule: Schedule) -> NDArray[np.int32] | None:

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.runtimes.execution import Execution
-from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, ISSUE_OPERATIONS, RECEIVE_OPERATIONS, USABLE_OPERATIONS
+from flowccl.runtimes.limits import (
+    AGAIN_OPERATIONS,
+    CHANNELS_PER_BLOCK,
+    FIRST_OPERATIONS,
+    ISSUE_OPERATIONS,
+    RECEIVE_OPERATIONS,
+    USABLE_OPERATIONS,
+)
 from flowccl.schedule.generation.precedence import data_pairs, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
@@ -23,9 +30,11 @@ if TYPE_CHECKING:
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
 Waits = tuple[I64, I64, I64, NDArray[np.bool_]]
 _NEVER = int(np.iinfo(np.int64).max)
-_OPERATIONS = (USABLE_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS)
+_PACKED_AGAIN = 3  # times that messages are scheduled anew because another order has more to pack
+_OPERATIONS = (USABLE_OPERATIONS, RECEIVE_OPERATIONS, AGAIN_OPERATIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +62,7 @@ class Engine:
         """
         from flowccl.schedule.generation.engine_kernels import Capacity, run_engine
 
-        topology, first, of = self._target.topology, self._first, self._of
+        topology, first = self._target.topology, self._first
         order = (self.schedule.start_ps if key is None else key)[first]
         rank = np.empty(len(first), dtype=np.int64)
         rank[np.lexsort((first, self.schedule.start_ps[first], order))] = np.arange(len(first))
@@ -63,9 +72,22 @@ class Engine:
         else:
             capacity = Capacity(bandwidth, self.execution.groups, *_OPERATIONS, CHANNELS_PER_BLOCK, len(topology.nodes))
         messages = self._messages._replace(rank=rank)
-        done, start, rate, issuer, receiver, work_from = run_engine(messages, capacity, float(least), int(give_up_ps))
+        for _ in range(_PACKED_AGAIN):
+            found = self._with_times(run_engine(messages, capacity, float(least), int(give_up_ps)))
+            if found is None or found.costs is None:
+                return found
+            needed_ps = found.costs.pack_ps[first]
+            if not np.any(needed_ps > messages.pack_ps):
+                return self._packed(found, messages.pack_ps - needed_ps)
+            messages = messages._replace(pack_ps=np.maximum(needed_ps, messages.pack_ps))
+        return None
+
+    def _with_times(self, times: tuple[bool, I64, F64, I32, I32, I64]) -> Schedule | None:
+        """The schedule with times that the engine found; None where it found none."""
+        done, start, rate, issuer, receiver, work_from = times
         if not done:
             return None
+        of = self._of
         found = replace(
             self._target,
             start_ps=start[of],
@@ -74,30 +96,27 @@ class Engine:
             work_from_ps=work_from[of],
             rate_GBps=np.where(rate < self._full_GBps, rate, 0.0)[of],
         )
-        if not _keeps_reductions(self.schedule, found):
-            return None
-        return found if self.execution is None else self._packed(found, messages.pack_ps)
+        return found if _keeps_reductions(self.schedule, found) else None
 
-    def _packed(self, found: Schedule, expected_ps: I64) -> Schedule | None:
+    def _packed(self, found: Schedule, less_ps: I64) -> Schedule | None:
         """The schedule with what there is to pack in its own order, which may be less than what was expected.
 
-        Messages with less to pack start later, so that they leave as planned. None where there is more to pack.
+        Messages with less to pack start later, so that they leave as planned. None where that changes what to pack.
         """
         assert found.costs is not None
-        needed_ps = found.costs.pack_ps[self._first]
-        less = expected_ps - needed_ps
-        if not less.any():
+        if not less_ps.any():
             return found
-        if less.min() < 0:
-            return None
-        idle = (less > 0) & (needed_ps == 0)
+        idle = (less_ps > 0) & (found.costs.pack_ps[self._first] == 0)
         issuer = np.where(idle[self._of], -1, found.issuer).astype(np.int32)
-        made = replace(found, start_ps=found.start_ps + less[self._of], issuer=issuer)
+        made = replace(found, start_ps=found.start_ps + less_ps[self._of], issuer=issuer)
         return made if made.costs is not None and np.array_equal(made.costs.pack_ps, found.costs.pack_ps) else None
 
     @cached_property
     def tail_ps(self) -> I64:
-        """For every transfer, the time from its start to the end of its last successor, on free links."""
+        """For every transfer, the time from its start to the end of its last successor, on free links.
+
+        What is reduced into the same chunk of a GPU is worked on one after the other, in the order of the schedule.
+        """
         from flowccl.schedule.generation.generation_kernels import longest_tails
 
         messages, takes = self._messages, self._takes_ps
@@ -105,9 +124,30 @@ class Engine:
         flow = np.where(messages.rigid, 0, np.ceil(messages.wire_bytes * 1000.0 / messages.rate_GBps))
         gone = messages.pack_ps + messages.overhead_ps + flow.astype(np.int64) + messages.work_ps
         lag = np.where(messages.from_end, gone[before], 0) + messages.after_ps
-        last_first = np.argsort(self.schedule.start_ps[self._first], kind="stable")[::-1].copy()
-        tails: I64 = longest_tails(last_first, messages.after_ptr, messages.after, lag, takes)[self._of]
+        first, then = self._reduced_in_turn
+        before, after = np.append(before, first), np.append(messages.after, then)
+        lag = np.append(lag, gone[first] - gone[then] + messages.work_ps[then])
+        order = np.argsort(before, kind="stable")
+        ptr = np.searchsorted(before[order], np.arange(len(self._first) + 1))
+        tails: I64 = longest_tails(self._in_time[::-1].copy(), ptr, after[order], lag[order], takes)[self._of]
         return tails
+
+    @property
+    def _in_time(self) -> I64:
+        """The messages in the order of the schedule."""
+        return np.argsort(self.schedule.start_ps[self._first], kind="stable")
+
+    @property
+    def _reduced_in_turn(self) -> tuple[I64, I64]:
+        """Pairs of messages that are reduced into the same chunk of a GPU, each with the next one in the schedule."""
+        messages, turn = self._messages, np.empty(len(self._first), dtype=np.int64)
+        turn[self._in_time] = np.arange(len(turn))
+        row = np.repeat(np.arange(len(turn)), np.diff(messages.into_ptr))
+        worked = messages.work_ps[row] > 0
+        row, into = row[worked], messages.into[worked]
+        order = np.lexsort((turn[row], into))
+        same = np.diff(into[order]) == 0
+        return row[order][:-1][same], row[order][1:][same]
 
     @cached_property
     def _target(self) -> Schedule:
@@ -177,14 +217,17 @@ class Engine:
         before, after, row, from_end = starts
         into_ptr, into = _accumulators(schedule, of, end)
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
+        pack = none if costs is None else costs.pack_ps[first]
+        forwards = np.isin(np.arange(count), after[from_end]) | (pack > 0)
         return MessageArrays(
             rank=none,
             soonest_ps=soonest,
             wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],
             rate_GBps=self._planned_GBps if self.paced else self._full_GBps,
             rigid=_rigid_routes(schedule)[route],
+            operations=np.where(forwards, ISSUE_OPERATIONS, FIRST_OPERATIONS),
             sending_ps=sending[first] - lead,
-            pack_ps=none if costs is None else costs.pack_ps[first],
+            pack_ps=pack,
             overhead_ps=none if costs is None else costs.overhead_ps[first],
             work_ps=work,
             arrive_ps=last,

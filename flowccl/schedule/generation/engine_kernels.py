@@ -46,6 +46,7 @@ class MessageArrays(NamedTuple):
     wire_bytes: I64
     rate_GBps: F64
     rigid: Bool
+    operations: I64  # of the group that issues it
     sending_ps: I64  # of rigid messages: how long the issuer is busy with the bytes
     pack_ps: I64
     overhead_ps: I64
@@ -76,8 +77,8 @@ class Capacity(NamedTuple):
     bandwidth_GBps: F64
     groups: int
     operations: int  # that a group can hold; 0: no limit
-    send_operations: int
     receive_operations: int
+    again_operations: int  # the same, where the group reduced into the same chunk last
     peers: int  # that a group can send to; 0: no limit
     nodes: int
 
@@ -96,6 +97,8 @@ class _EngineState(NamedTuple):
     group_free: I64
     group_operations: I64
     group_peers: I64
+    accumulator_free: I64
+    accumulator_group: I64  # that reduced into a chunk last; -1: none
     sends_to: Bool  # (group, node)
     proxy_free: I64
     start: I64
@@ -287,11 +290,11 @@ def _try(
     leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
     if capacity.groups and (not messages.proxied[i] or messages.pack_ps[i]):
         peer = -1 if messages.proxied[i] else target
-        issuer = _best_group(state, capacity, source, now, capacity.send_operations, peer)
+        issuer = _best_group(state, capacity, source, now, messages.operations[i], peer)
         if issuer == -2:
             return -2, 0
         if issuer < 0:
-            return links + source, max(_earliest_group(state, capacity, source, capacity.send_operations), now + 1)
+            return links + source, max(_earliest_group(state, capacity, source, messages.operations[i]), now + 1)
     if messages.proxied[i] and state.proxy_free[source] > now + messages.pack_ps[i]:
         return links + capacity.nodes + source, state.proxy_free[source] - messages.pack_ps[i]
     rate, blocker, again = _fitting_rate(messages, capacity, table, i, leave, least)
@@ -311,7 +314,7 @@ def _try(
     if issuer >= 0:
         place = source * capacity.groups + issuer
         state.group_free[place] = now + messages.pack_ps[i] if messages.proxied[i] else leave + flow
-        state.group_operations[place] += capacity.send_operations
+        state.group_operations[place] += messages.operations[i]
         if not messages.proxied[i] and not state.sends_to[place, target]:
             state.sends_to[place, target] = True
             state.group_peers[place] += 1
@@ -319,27 +322,32 @@ def _try(
 
 
 @inner
-def _try_work(
-    messages: MessageArrays, capacity: Capacity, state: _EngineState, accumulator_free: I64, i: int, now: int
-) -> tuple[int, int]:
+def _try_work(messages: MessageArrays, capacity: Capacity, state: _EngineState, i: int, now: int) -> tuple[int, int]:
     """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0)."""
-    target, group, free = messages.target[i], -1, now
+    target, group, free, last = messages.target[i], -1, now, -1
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
-        free = max(free, accumulator_free[messages.into[k]])
+        free = max(free, state.accumulator_free[messages.into[k]])
+        last = state.accumulator_group[messages.into[k]]
     if free > now:
         return 0, free
     end = now + messages.work_ps[i]
     if capacity.groups:
-        group = _best_group(state, capacity, target, now, capacity.receive_operations, -1)
+        place = target * capacity.groups + last
+        operations = capacity.again_operations
+        if last >= 0 and state.group_free[place] <= now:
+            group = last if state.group_operations[place] + operations <= capacity.operations else -1
+        if group < 0:
+            operations = capacity.receive_operations
+            group = _best_group(state, capacity, target, now, operations, -1)
         if group == -2:
             return -2, 0
         if group < 0:
-            return 0, max(_earliest_group(state, capacity, target, capacity.receive_operations), now + 1)
+            return 0, max(_earliest_group(state, capacity, target, operations), now + 1)
         place = target * capacity.groups + group
         state.group_free[place] = end
-        state.group_operations[place] += capacity.receive_operations
+        state.group_operations[place] += operations
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
-        accumulator_free[messages.into[k]] = end
+        state.accumulator_free[messages.into[k]], state.accumulator_group[messages.into[k]] = end, group
     state.receiver[i], state.work_from[i] = group, now
     return -1, end
 
@@ -437,12 +445,17 @@ def _without_top(child: I64, sibling: I64, rank: I64, top: int) -> int:
 
 
 @maker
-def _new_state(count: int, capacity: Capacity) -> _EngineState:
+def _new_state(messages: MessageArrays, capacity: Capacity) -> _EngineState:
+    count, accumulators = len(messages.rank), 0
+    for k in range(len(messages.into)):
+        accumulators = max(accumulators, messages.into[k] + 1)
     places = max(capacity.nodes * capacity.groups, 1)
     return _EngineState(
         np.zeros(places, dtype=np.int64),
         np.zeros(places, dtype=np.int64),
         np.zeros(places, dtype=np.int64),
+        np.zeros(accumulators, dtype=np.int64),
+        np.full(accumulators, -1, dtype=np.int64),
         np.zeros((places, capacity.nodes), dtype=np.bool_),
         np.zeros(capacity.nodes, dtype=np.int64),
         np.zeros(count, dtype=np.int64),
@@ -493,7 +506,7 @@ def run_engine(
     `give_up_ps`.
     """
     count, links = len(messages.rank), len(capacity.bandwidth_GBps)
-    state = _new_state(count, capacity)
+    state = _new_state(messages, capacity)
     resources = links + 2 * capacity.nodes
     hops = len(messages.hop_resource)
     table = _Reservations(
@@ -507,10 +520,6 @@ def run_engine(
     )
     waiting, rates = _nothing_waits(resources, count), _least_rates(messages, capacity, least)
     missing = np.zeros(count, dtype=np.int64)
-    accumulators = 0
-    for k in range(len(messages.into)):
-        accumulators = max(accumulators, messages.into[k] + 1)
-    accumulator_free = np.zeros(accumulators, dtype=np.int64)
     for k in range(len(messages.after)):
         missing[messages.after[k]] += 1
     for k in range(len(messages.work_after)):
@@ -541,7 +550,7 @@ def run_engine(
                 if state.work_from[i] > now:
                     put(queue, state.work_from[i], code)
                     continue
-                blocked, end = _try_work(messages, capacity, state, accumulator_free, i, now)
+                blocked, end = _try_work(messages, capacity, state, i, now)
                 if blocked == -2:
                     return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
                 if lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
