@@ -474,7 +474,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="one-shot",
-        load="flowccl.methods.greedy:greedy",
+        load="flowccl.methods.one_shot:contributions_to_all",
         summary="allreduce of tiny sizes: every destination receives all contributions and reduces them itself",
         reductions="one-shot",
         supports=_ALL,

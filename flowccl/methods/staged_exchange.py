@@ -35,7 +35,10 @@ Cost = dict[tuple[int, int], float]  # time of a chunk from one node to a neighb
 
 
 def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """All plans for one order of the ranks, then for other orders, in steps of equal work; only for allreduce."""
+    """All plans for one order of the ranks, then the better ones for other orders; only for allreduce.
+
+    Every plan for the first order is yielded: on a runtime, another one may be the best.
+    """
     topology, demand = problem.topology, problem.demand
     ranks = problem.allreduce_ranks
     if ranks is None:
@@ -59,8 +62,10 @@ def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedu
         for sizes, turns in ((factors, turns) for factors in products for turns in sorted({1, len(factors)})):
             plans = [_rotated(order, sizes, first) for first in range(turns)]
             schedule = _placed(placement, cost, [list(_groups(*plan)) for plan in plans])
+            if turn == 0 and schedule is not None:
+                yield schedule
             if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
-                better, best_ps = schedule, schedule.finish_ps
+                better, best_ps = None if turn == 0 else schedule, schedule.finish_ps
             examined += turns * len(ranks) * sum(sizes)
             if examined > _STEP_SENDS:
                 yield better

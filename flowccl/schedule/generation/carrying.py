@@ -30,6 +30,7 @@ class _Variant:
     longest_first: bool = False
     least: float = 0.5
     paced: bool = False
+    collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
 
 @dataclass
@@ -56,9 +57,12 @@ class Carrier:
         variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
         search = _VariantSearch(self, schedule, variant)
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
-        if key not in self.known or (len(schedule) <= _EXPLORED and is_near):
-            for protocol in protocols:
-                search.improve(protocol, self._widths(schedule))
+        is_small = len(schedule) <= _EXPLORED
+        if key not in self.known or (is_small and is_near):
+            first = key not in self.known and is_small
+            for collected in self._collections(schedule) if first else (variant.collected,):
+                for protocol in protocols:
+                    search.improve(protocol, self._widths(schedule), collected)
         if search.best is None:
             return None
         self.known[key] = self.known[kind, 0] = search.variant
@@ -78,6 +82,8 @@ class Carrier:
             execution = self.execution(schedule, variant.width, variant.protocol)
         except InputError:
             return None
+        if message is None and variant.collected:
+            message = staged_messages(schedule, variant.collected == "piece")
         engine = Engine(schedule, execution, self.topology, message, variant.paced and len(schedule.rate_GBps) > 0)
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
@@ -116,6 +122,13 @@ class Carrier:
         aligned = not np.any(schedule.demand.chunk_bytes % ALIGNMENT_BYTES)
         return known and pairs and aligned and not self._posters(schedule)
 
+    def _collections(self, schedule: Schedule) -> list[str]:
+        """What may be collected in messages: nothing, and what leaves fewer messages."""
+        counts = {"": len(set(schedule.leader.tolist()))}
+        for name in ("piece", "stage"):
+            counts[name] = len(set(staged_messages(schedule, name == "piece").tolist()))
+        return list({count: name for name, count in reversed(counts.items())}.values())[::-1]
+
     def _widths(self, schedule: Schedule) -> list[int]:
         """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU."""
         rates = [self.profile.costs.operation(name).GBps for name in ("put", "reduce")]
@@ -132,11 +145,7 @@ class Carrier:
         return [width for width in widths if width <= self.sms]
 
     def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
-        """The schedule with messages collected: all of a stage, or in pairs as long as that makes it earlier."""
-        if len(best) <= _EXPLORED:
-            for by_piece in (True, False):
-                found = self.run(best, variant, best, staged_messages(best, by_piece))
-                best = best if found is None or found.finish_ps >= best.finish_ps else found
+        """The schedule with more messages collected, in pairs, as long as that makes it earlier."""
         while (message := merged_messages(best)) is not None:
             found = self.run(best, variant, best, message)
             if found is None or found.finish_ps >= best.finish_ps:
@@ -157,11 +166,13 @@ class _VariantSearch:
     def __post_init__(self) -> None:
         self.best = self.carrier.run(self.schedule, self.variant)
 
-    def improve(self, protocol: str, widths: list[int]) -> None:
+    def improve(self, protocol: str, widths: list[int], collected: str) -> None:
         """Try all widths with a protocol, in both orders, then other rates."""
         for width in widths:
             for longest_first in (False, True):
-                variant = replace(self.variant, protocol=protocol, width=width, longest_first=longest_first)
+                variant = replace(
+                    self.variant, protocol=protocol, width=width, longest_first=longest_first, collected=collected
+                )
                 if variant != self.variant:
                     self._try(variant)
         for least in _LEAST:
@@ -258,6 +269,14 @@ def staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
     The stage of a transfer is the most transfers that must come before it, one after the other. `by_piece`: the first
     pieces of all blocks are one message, the second ones another.
     """
+    key = "messages by piece" if by_piece else "messages by stage"
+    if key not in schedule.cache:
+        schedule.cache[key] = _staged_messages(schedule, by_piece)
+    found: NDArray[np.int32] = schedule.cache[key]
+    return found
+
+
+def _staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
     piece = schedule.chunk % schedule.demand.pieces if by_piece else np.zeros_like(schedule.chunk)
     stage = _stages(schedule)
     order = np.lexsort((np.arange(len(stage)), piece, stage, schedule.reduce, schedule.route))
