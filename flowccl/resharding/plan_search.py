@@ -220,5 +220,4 @@ class PlanSearch:
     def _staged_ps(self, one: FoundSchedule, plan: ReshardPlan) -> int:
         if plan.slices == 1:
             return one.schedule.finish_ps
-        found = staged_ps(self.topology, self.sets, self.classes, one.round_trees, plan.stages)
-        return max(one.schedule.finish_ps, found)
+        return staged_ps(self.topology, self.sets, self.classes, one.round_trees, plan.stages)

@@ -36,7 +36,7 @@ class ReshardResult:
     """A plan, and the result of its synthesis: schedule, lower bound, metrics.
 
     `staging_bytes` is the memory for messages and relayed data on the rank with most of it. `finish_ps` is the
-    completion time; in stages (`bucket_bytes`) it is later than that of the schedule.
+    completion time; in stages (`bucket_bytes`) it is that of the stages, mostly later than that of the schedule.
     """
 
     plan: ReshardPlan

@@ -73,11 +73,14 @@ class StepTable:
 
     @cached_property
     def slots(self) -> tuple[I64, I64]:
-        """For each rank, the most relayed slices that it keeps at once, and the bytes of the largest one."""
+        """For each rank, the most relayed slices that it keeps at once, and the bytes of the largest one.
+
+        A slice leaves its place after it is last sent, before the slices that arrived in the same step are kept.
+        """
         ranks, width, slices = self.plan.ranks, self.steps + self.plan.slices + 2, self.plan.slices
         rank, chunk, came, last = self._kept
         change = np.zeros((ranks, width), dtype=np.int64)  # of the change from one step to the next
-        for at, by in ((came, 1), (came + slices, -1), (last + 1, -1), (last + 1 + slices, 1)):
+        for at, by in ((came, 1), (came + slices, -1), (last, -1), (last + slices, 1)):
             np.add.at(change, (rank, at), by)
         kept = np.cumsum(np.cumsum(change, axis=1), axis=1)
         largest = np.zeros(ranks, dtype=np.int64)

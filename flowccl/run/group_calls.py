@@ -9,11 +9,12 @@ from typing import Any
 from flowccl.run.call_log import CALLS, CallCount
 from flowccl.run.group_works import CallThread, done
 from flowccl.run.mscclpp.tensors import PlanGroup, SizedPlan
-from flowccl.run.rank_program import MOST_MESSAGES, MessageCarrier
+from flowccl.run.rank_program import MOST_MESSAGES, MessageCarrier, RankProgram
 from flowccl.run.torch_run import Runner, import_torch, runner_of
 from flowccl.schedule.schedule import Schedule
 
 _CALLS_IN_FLIGHT = 1 << 10  # calls of a group after which tags are used again
+_MOST_READY = 64  # remembered kinds of calls with their programs
 _MOST_SERVICES = 4096  # remembered kinds of calls
 _TYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
 _AVERAGED = ("bfloat16", "float32", "float64")  # float16 could overflow before the division
@@ -90,6 +91,16 @@ class PlannedCall:
     begun: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A kind of call on the CPU that ran before: its program for this rank and size, its carrier, and its count."""
+
+    program: RankProgram
+    carrier: MessageCarrier
+    row: CallCount
+    size: int
+
+
 class GroupCalls:
     """Runs the calls of a group."""
 
@@ -98,6 +109,7 @@ class GroupCalls:
         self.parts, self.inner = parts, parts.inner
         self.my_rank, self.my_size = int(parts.inner.rank()), int(parts.inner.size())
         self.services: dict[tuple[str, int, Any, str, int], _Service] = {}
+        self.ready: dict[tuple[str, int, Any], _Ready] = {}
         self.calls = 0
         self.scheduled: Counter[str] = Counter()
         self.fallen_back: Counter[str] = Counter()
@@ -168,6 +180,49 @@ class GroupCalls:
             return None
         return False if op == self.sum else True if op == self.average else None
 
+    # -- calls that are ready -----------------------------------------------------------------------------------------
+
+    def run_ready(self, collective: str, whole: Any, given: Any, output: Any, opts: Any) -> Any:
+        """Run a call like one before, with few steps before its first message; None: it must be planned.
+
+        That is a sum on flat tensors on the CPU, for which the program waits, while no other call is in flight.
+        """
+        found = self.ready.get((collective, whole.numel(), whole.dtype))
+        if found is None or self.thread.pending or self.failed is not None or getattr(opts, "asyncOp", True):
+            return None
+        if not _is_plain(given) or (collective in _REDUCING and getattr(opts, "reduceOp", None) != self.sum):
+            return None
+        program = found.program
+        if given is not output and not (_is_plain(output) and _fits(program, given, output)):
+            return None
+        row = found.row
+        begun = row.begin(found.size)
+        self.calls += 1
+        self.scheduled[collective] += 1
+        tag = self.calls % _CALLS_IN_FLIGHT * MOST_MESSAGES
+        try:
+            program.run(given, output, found.carrier, tag, output.new_empty)
+        except RuntimeError as error:
+            raise self._failure(row, error) from error
+        row.end(begun)
+        return done([output])
+
+    def _remember_ready(self, job: PlannedCall) -> None:
+        """Keep what a call on the CPU has prepared for the next ones like it."""
+        service, whole = job.service, job.given
+        if service.runner is None or service.carrier is None or not whole.is_cpu or not self.parts.fixed:
+            return
+        if self.parts.finished is None and (program := service.runner.prepared.get((self.my_rank, job.count))):
+            if len(self.ready) >= _MOST_READY:
+                self.ready.clear()
+            key = (job.row.collective, job.count, whole.dtype)
+            self.ready[key] = _Ready(program, service.carrier, job.row, service.size)
+
+    def _failure(self, row: CallCount, error: BaseException) -> RuntimeError:
+        """The error of a call; all later calls of the group raise it, too."""
+        self.failed = failed = RuntimeError(f"flowccl: rank {self.my_rank}: {row.words} failed: {error}")
+        return failed
+
     # -- execution ----------------------------------------------------------------------------------------------------
 
     def run_planned(
@@ -201,6 +256,8 @@ class GroupCalls:
         if self.thread.pending or (self._may_go_on(opts) and found[0].given.is_cpu):
             return self.thread.submit(self._call, (found, after), result)
         self._call(found, after)
+        if after is None and len(found) == 1:
+            self._remember_ready(found[0])
         return done(result)
 
     def run_function(
@@ -218,8 +275,7 @@ class GroupCalls:
                 with self.torch.no_grad():
                     run(number)
             except RuntimeError as error:
-                self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {row.words} failed: {error}")
-                raise self.failed from error
+                raise self._failure(row, error) from error
             finally:
                 row.end(begun)
 
@@ -242,8 +298,7 @@ class GroupCalls:
                 with mode:
                     self._run_all(jobs, after)
         except RuntimeError as error:
-            self.failed = RuntimeError(f"flowccl: rank {self.my_rank}: {jobs[0].row.words} failed: {error}")
-            raise self.failed from error
+            raise self._failure(jobs[0].row, error) from error
 
     def _run_all(self, jobs: Sequence[PlannedCall], after: Callable[[], None] | None) -> None:
         for job in jobs:
@@ -298,6 +353,23 @@ class GroupCalls:
             except RuntimeError:  # some works of gloo have no future
                 row.end(begun)
         return work
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a tensor is flat, on the CPU, and needs no mode of autograd."""
+    return bool(
+        tensor.is_cpu
+        and tensor.dim() == 1
+        and not tensor.is_sparse
+        and tensor.is_contiguous()
+        and not tensor.requires_grad
+        and not tensor.is_inference()
+    )
+
+
+def _fits(program: RankProgram, given: Any, output: Any) -> bool:
+    """Whether two tensors have one type, and the sizes of a program."""
+    return given.dtype == output.dtype and (given.numel(), output.numel()) == program.sizes
 
 
 def _first_tensor(value: Any) -> Any:

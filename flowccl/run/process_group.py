@@ -32,6 +32,9 @@ class GroupMethods(GroupCalls):
     def allreduce(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Reduce the tensors of all ranks to their sum, on all ranks."""
         tensor, opts = _only(tensors), _options(args, named)
+        work = self.run_ready("allreduce", tensor, tensor, tensor, opts)
+        if work is not None:
+            return work
         job = self.planned("allreduce", tensor, tensor, tensor, opts)
         return self.run_planned([job], [tensor], opts, "allreduce", (tensors, *args), named)
 
@@ -44,11 +47,17 @@ class GroupMethods(GroupCalls):
 
     def _gather_into(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
         opts = _options(args, named)
+        work = self.run_ready("allgather", output, tensor, output, opts)
+        if work is not None:
+            return work
         job = self.planned("allgather", output, tensor, output, opts)
         return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
 
     def _scatter_from(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
         opts = _options(args, named)
+        work = self.run_ready("reduce_scatter", tensor, tensor, output, opts)
+        if work is not None:
+            return work
         job = self.planned("reduce_scatter", tensor, tensor, output, opts)
         return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
 

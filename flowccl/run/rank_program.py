@@ -12,6 +12,7 @@ from flowccl.errors import InputError, ScheduleError
 from flowccl.run.element_layout import ElementLayout
 from flowccl.run.program import Arrival, MessageProgram
 
+_NEXT = (1,)  # the stride of flat tensors; `as_strided` takes less time than a slice
 MOST_MESSAGES = 1 << 20
 """Messages of a program; their numbers are the low bits of tags."""
 
@@ -80,14 +81,14 @@ class _RankLevel:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RankProgram:
-    """The levels of a rank on numbered slots: `taken[slot]` is the part of the input that it has at first.
+    """The levels of a rank on numbered slots: `taken[slot]` is the (start, length) of the input that it has at first.
 
     `kept` are (start in the input, start in the output, length) of parts that stay on the rank. `sizes` are the
     elements of the input and of the output; 0: the rank has none.
     """
 
     slots: int
-    taken: dict[int, slice]
+    taken: dict[int, tuple[int, int]]
     levels: tuple[_RankLevel, ...]
     placed: tuple[_Place, ...]
     kept: tuple[tuple[int, int, int], ...]
@@ -98,6 +99,7 @@ class RankProgram:
     ) -> None:
         """Run on flat tensors, which may overlap. No tensor is changed after it was sent; the output comes last."""
         values: list[Any] = [None] * self.slots
+        first = given.storage_offset()
         for level in self.levels:
             carrier.begin()
             for step in level.steps:
@@ -105,7 +107,8 @@ class RankProgram:
                     slot = step.slot
                     value = values[slot]
                     if value is None:
-                        value = values[slot] = given[self.taken[slot]]
+                        start, count = self.taken[slot]
+                        value = values[slot] = given.as_strided((count,), _NEXT, first + start)
                     carrier.post_send(value, step.peer, first_tag + step.tag)
                 elif type(step) is _Combine:
                     self._combine(step, values, given)
@@ -116,8 +119,10 @@ class RankProgram:
         self._finish(given, output, values)
 
     def _value(self, slot: int, values: list[Any], given: Any) -> Any:
-        value = values[slot]
-        return given[self.taken[slot]] if value is None else value
+        if (value := values[slot]) is not None:
+            return value
+        start, count = self.taken[slot]
+        return given[start : start + count]
 
     def _combine(self, step: _Combine, values: list[Any], given: Any) -> None:
         total = self._value(step.parts[0], values, given)
@@ -145,7 +150,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
         return slots.setdefault((kind, a, b), len(slots))
 
     taken = {
-        slot("node", *key): slice(int(place.start), int(place.stop))
+        slot("node", *key): (int(place.start), int(place.stop) - int(place.start))
         for key, place in layout.taken.items()
         if key[0] == rank and layout.chunk_count[key[1]]
     }

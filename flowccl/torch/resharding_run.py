@@ -22,7 +22,11 @@ _WARM_UP = 1024
 
 @dataclass(frozen=True, slots=True)
 class RankOutcome:
-    """What one rank reports: bytes of its targets, wrong ones, seconds, memory beside its tensors."""
+    """What one rank reports: bytes of its targets, wrong ones, seconds, memory beside its tensors.
+
+    Pages of program files are not counted: the system maps the code of PyTorch when it first runs, a few megabytes
+    once in the life of a process, and all processes share them.
+    """
 
     rank: int
     bytes: int
@@ -69,9 +73,10 @@ def _run_one(rank: int, ranks: int, folder: str) -> None:
         want = {name: torch.from_numpy(~found) for name, found in right.items()}
         dist.all_reduce(torch.ones(_WARM_UP))  # connects the ranks before time and memory are measured
         _reset_peak()
-        before, began = _memory_bytes("VmRSS"), time.monotonic()
+        before, files, began = _memory_bytes("VmRSS"), _memory_bytes("RssFile"), time.monotonic()
         run_rank(plan, have, want)
-        seconds, used = time.monotonic() - began, _memory_bytes("VmHWM") - before
+        seconds, code = time.monotonic() - began, _memory_bytes("RssFile") - files  # code that ran for the first time
+        used = _memory_bytes("VmHWM") - before - max(code, 0)
         wrong = sum(int((want[name].numpy() != found).sum()) for name, found in right.items())
         outcome = RankOutcome(rank, sum(found.size for found in right.values()), wrong, seconds, max(used, 0))
         write_json(Path(folder) / f"rank-{rank}.json", asdict(outcome))
@@ -96,7 +101,7 @@ def _reset_peak() -> None:
 
 
 def _memory_bytes(field: str) -> int:
-    """Memory of this process: VmRSS now, VmHWM at its peak; 0 where the system does not say."""
+    """Memory of this process: VmRSS now, RssFile of files, VmHWM at its peak; 0 where unknown."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -18,7 +18,10 @@ ROWS, COLUMNS = (((4,), range(4), (cases.shard(dim),)) for dim in (0, 1))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["full:4", "ring:4"])  # direct messages; messages that ranks relay
 def test_runs_in_buckets_of_256_MB_use_the_memory_that_is_printed(name):
-    """1.2 GB of tensors: without stages, a rank would need 450 MB or more."""
+    """1.2 GB of tensors: without stages, a rank would need 450 MB or more.
+
+    The peak counts all memory of the process but pages of program files, which are mapped when code first runs.
+    """
     from flowccl.torch.resharding_run import run_on_gloo
 
     source, target = cases.layouts(24, (5000, 5000), ROWS, COLUMNS)

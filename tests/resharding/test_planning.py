@@ -19,8 +19,9 @@ from flowccl.resharding.layout_files import save_layout
 from flowccl.resharding.plan import check_plan
 from flowccl.resharding.planning import reshard
 from flowccl.resharding.routing import source_sets
-from flowccl.resharding.running import check_on_numpy
+from flowccl.resharding.running import RankRun, check_on_numpy
 from flowccl.resharding.staging import staging_bytes
+from flowccl.resharding.steps import step_table
 from flowccl.resharding.traffic import TrafficClass
 from flowccl.topology.faults import with_faults
 from tests.resharding import cases
@@ -139,6 +140,23 @@ def test_stages_fit_into_the_bucket_and_cost_little():
     staged = reshard(topology, source, target, gap=0.05, bucket_bytes=32 * 10**6)
     assert staged.staging_bytes == staging_bytes(staged.plan) <= 32 * 10**6
     assert staged.result.schedule.finish_us < staged.finish_us <= 1.10 * staged.result.schedule.finish_us
+
+
+def test_relayed_slices_fill_the_memory_that_is_planned_for_them(monkeypatch):
+    """On a ring ranks relay; the memory has a place for as many slices as are kept at once, and no more."""
+    left: dict[int, int] = {}
+
+    def unpack(run, step, buffers, original=RankRun.unpack):
+        original(run, step, buffers)
+        left[run.rank] = min(left.get(run.rank, len(run.free)), len(run.free))
+
+    monkeypatch.setattr(RankRun, "unpack", unpack)
+    sides = (((4,), range(4), (cases.shard(dim),)) for dim in (0, 1))
+    source, target = cases.layouts(2, (400, 400), *sides)
+    plan = replace(reshard(machine("ring:4"), source, target).plan, slices=6)
+    assert check_on_numpy(plan)[0] == 0
+    assert left == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert min(step_table(plan).slots[0]) > 0
 
 
 @pytest.mark.parametrize("tensors", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])

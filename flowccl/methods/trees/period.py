@@ -25,12 +25,12 @@ _EXACT = 1 + 1e-9  # relative to the busiest link: no plan is shorter
 _NEVER = int(np.iinfo(np.int64).max)
 
 
-def plan_period(jobs: Jobs, which: I64, steps: I64, seed: int) -> tuple[int, I64]:
-    """Return the shortest period found for these jobs, and their starts in it.
+def plan_period(jobs: Jobs, which: I64, size: I64, steps: I64, seed: int) -> tuple[int, I64]:
+    """Return the shortest period found for these jobs with these sizes in bytes, and their starts in it.
 
     Jobs with few `steps` from the root go first if that costs nothing: then others need not wait for the next period.
     """
-    alone = _without_data(jobs, which)
+    alone = _without_data(jobs, which, size)
     uses = _link_uses(alone)
     component = _components(uses, len(jobs.topology.links))
     start, period_ps = np.zeros(len(which), dtype=np.int64), 1
@@ -55,14 +55,14 @@ class _LinkUses(NamedTuple):
     end: I64
 
 
-def _without_data(jobs: Jobs, which: I64) -> Jobs:
-    """Some jobs, without precedence between them, all of the largest size."""
+def _without_data(jobs: Jobs, which: I64, size: I64) -> Jobs:
+    """Some jobs with these sizes, without precedence between them."""
     shop = jobs.shop
     waits = np.bincount(shop.job_route[which], minlength=len(shop.hop_ptr) - 1)
     alone = shop._replace(
         queue_ptr=np.concatenate(([0], np.cumsum(waits))).astype(np.int64),
         job_route=shop.job_route[which],
-        job_bytes=np.full(len(which), shop.job_bytes.max()),
+        job_bytes=size,
         child_ptr=np.zeros(len(which) + 1, dtype=np.int64),
         child=np.zeros(0, dtype=np.int64),
         feeding_hop=np.full(len(which), -1, dtype=np.int64),
@@ -119,7 +119,7 @@ def _ranked(values: NDArray[np.number]) -> I64:
 
 def _list_scheduled(jobs: Jobs, mine: I64, uses: _LinkUses, steps: I64, seed: int) -> I64:
     """Starts by the list scheduler: the shortest period of a few runs."""
-    some = _without_data(jobs, mine)
+    some = _without_data(jobs, mine, jobs.shop.job_bytes[mine])
     work, random = link_work_ps(some), np.random.default_rng(seed)
     best, least = np.zeros(len(mine), dtype=np.int64), _NEVER
     for _ in range(_RUNS):
