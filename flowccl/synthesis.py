@@ -23,14 +23,14 @@ from flowccl.demand.collectives import collective as named_collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.loading import MethodLoader
-from flowccl.lowered import Lowered, lower_for
+from flowccl.lowered import Lowered, LoweringTime, lower_for
 from flowccl.memory import MemoryWatch, check_memory, most_deliveries
 from flowccl.methods.registry import REGISTRY, info_of, load_method, on_the_machine
 from flowccl.problem import Problem
 from flowccl.result import Progress, Result
 from flowccl.runtimes.limits import check_collective
 from flowccl.runtimes.machine import largest_group, least_costs, sms_of, used_by
-from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile, runtime_profile
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES, WARP_BYTES, RuntimeProfile, runtime_profile
 from flowccl.schedule.generation.carrying import Carrier
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
@@ -80,7 +80,7 @@ def synthesize(
     counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which. Of
     all schedules within `lean` of the best one, that with the fewest transfers is returned, but none outside `gap`
     where the best one is within it. No chunk is smaller than `min_chunk_bytes`, unless the block itself is (by default
-    4,000, and 16 for a runtime, whose messages have their costs in the timing). `lean=0, gap=0, min_chunk_bytes=1`
+    4,000, and 512 for a runtime, whose messages have their costs in the timing). `lean=0, gap=0, min_chunk_bytes=1`
     gives the best that can be found, however small its chunks.
 
     `runtime` is the runtime that is to run the schedule: a name such as "mscclpp", or a profile. Its message costs are
@@ -107,8 +107,8 @@ def synthesize(
     lanes = split_trunks(problem.topology) if target.is_ideal else None  # methods plan one transfer at a time on a link
     searched = problem if lanes is None else Problem(lanes.topology, first)
     watch, params = MemoryWatch(), AutoParams()
-    search_s = limit_s
-    budget = Budget(search_s, steps, should_stop=lambda: should_stop() or watch())
+    lowering = LoweringTime()
+    budget = Budget(limit_s, steps, should_stop=lambda: should_stop() or watch(), kept_s=lowering)
     context = SearchContext(budget, seed=seed, options=task.options)
     fitting = params.max_deliveries if steps is not None else most_deliveries(problem.topology, first)
     planned = searched if target.is_ideal else planning_problem(problem, target)
@@ -135,7 +135,7 @@ def synthesize(
     least, most = _least_chunk(min_chunk_bytes, first, target), min(params.max_deliveries, fitting)
     counts = ChunkCounts(task.demand_of, least, most, for_runtime=not target.is_ideal)
     search = PortfolioSearch(searched.topology, counts, methods, context, workers, cache(useful), params, more, carrier)
-    best, trace, interrupted = _searched(search, bounds, loader, on_progress)
+    best, trace, interrupted = _searched(search, bounds, loader, lowering, on_progress)
     interrupted = interrupted or should_stop()
     bound = bounds.result(None if interrupted else best)
     if target.is_ideal and not topology.has_overheads:
@@ -209,6 +209,7 @@ def _searched(
     search: PortfolioSearch,
     bounds: BoundSearch,
     loader: MethodLoader,
+    lowering: LoweringTime,
     on_progress: Callable[[Progress], None] | None,
 ) -> tuple[Schedule | None, list[Progress], bool]:
     """Run a search; return its best schedule, the trace of its improvements, and whether it was interrupted.
@@ -222,6 +223,7 @@ def _searched(
             for best in search.run():  # each verified
                 found_s = search.context.budget.elapsed_s
                 bounds.begin()
+                lowering.see(best)
                 trace.append(Progress(best.finish_us, bounds.bound.us if bounds.bound else None, best.method, found_s))
                 log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
                 if on_progress:
@@ -322,11 +324,11 @@ def _verified(schedule: Schedule) -> Schedule:
 def _least_chunk(min_chunk_bytes: int | None, demand: Demand, target: RuntimeProfile) -> int:
     """The least chunk in bytes; one that was asked for must not be larger than the smallest block.
 
-    By default, what hides the costs of messages that the model does not have; where it has them, any aligned chunk.
+    By default, what hides the costs of messages that the model does not have; where it has them, one access of a warp.
     """
     smallest = int(demand.chunk_bytes.min())
     if min_chunk_bytes is None:
-        return MIN_CHUNK_BYTES if target.is_ideal else ALIGNMENT_BYTES
+        return MIN_CHUNK_BYTES if target.is_ideal else WARP_BYTES
     if min_chunk_bytes < 1:
         raise InputError(f"the least chunk must have at least 1 byte, got {min_chunk_bytes}")
     if min_chunk_bytes > smallest:
@@ -360,14 +362,12 @@ def _names_for(method: str, problem: Problem, target: RuntimeProfile) -> list[st
     """The names of the methods behind a name, for a runtime: each is asked about the machine on which it plans."""
     if method != "auto":
         return _names(method, problem)
-    plain = portfolio(planning_problem(problem, target))
-    others = [
-        name
-        for kind in ("operations", "by_rate")
-        for name in portfolio(planning_problem(problem, target, **{kind: True}))
-        if getattr(info_of(name), kind)
-    ]
-    return [*plain, *(name for name in others if name not in plain)]
+    names = portfolio(planning_problem(problem, target))
+    for kind in ("operations", "by_rate"):
+        planned = planning_problem(problem, target, **{kind: True})
+        others = [info for info in REGISTRY.values() if getattr(info, kind) and info.name not in names]
+        names += [info.name for info in others if info.suits(planned)]
+    return names
 
 
 def _is_fluid(method: str) -> bool:

@@ -133,7 +133,7 @@ def _add_search(synth: Parser) -> None:
     group.add_argument(
         "--min-chunk",
         metavar="SIZE",
-        help="no chunk is smaller than this, unless its block is (default: 4KB; 16B with --for, "
+        help="no chunk is smaller than this, unless its block is (default: 4KB; 512B with --for, "
         "where messages have their costs; 1B for the mathematical optimum)",
     )
     group.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")

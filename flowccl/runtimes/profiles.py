@@ -15,6 +15,7 @@ from flowccl.units import parse_us
 FORMAT = "flowccl-runtime"
 VERSION = 1
 ALIGNMENT_BYTES = 16
+WARP_BYTES = 32 * ALIGNMENT_BYTES  # one access by each thread of a warp
 """Runtimes move data in vectors of 16 bytes, so chunks are multiples of it."""
 
 

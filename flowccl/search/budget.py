@@ -10,7 +10,8 @@ class Budget:
     """How long a search may run.
 
     `steps` bounds the number of counted steps; results then do not depend on the speed of the computer. `good_ps` is
-    the completion time at which to stop: the lower bound times (1 + gap). `should_stop` is polled often.
+    the completion time at which to stop: the lower bound times (1 + gap). `should_stop` is polled often. `kept_s` are
+    seconds of the time limit that what comes after the search will take; at most half of it is kept.
     """
 
     time_limit_s: float
@@ -18,6 +19,7 @@ class Budget:
     good_ps: float = 0.0
     should_stop: Callable[[], bool] = lambda: False
     started: float = field(default_factory=time.monotonic)
+    kept_s: Callable[[], float] = lambda: 0.0
 
     @property
     def elapsed_s(self) -> float:
@@ -26,8 +28,8 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds left."""
-        return self.time_limit_s - self.elapsed_s
+        """Seconds left for the search."""
+        return self.time_limit_s - min(self.kept_s(), self.time_limit_s / 2) - self.elapsed_s
 
     def part_s(self, part: float) -> float:
         """A part of the time limit in seconds; infinite where steps are counted."""

@@ -61,7 +61,7 @@ class Carrier:
         if key not in self.known or (is_small and is_near):
             first = key not in self.known and is_small
             for collected in self._collections(schedule) if first else (variant.collected,):
-                for protocol in protocols:
+                for protocol in protocols if is_small else (variant.protocol,):
                     search.improve(protocol, self._widths(schedule), collected)
         if search.best is None:
             return None
