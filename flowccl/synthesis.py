@@ -44,6 +44,7 @@ from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
+_MOST_LATE = 3  # programs that are later than their schedules before the best of them is taken
 _MOST_PROVED = 10_000  # transfers: programs of larger schedules are proved when they are exported
 MIN_CHUNK_BYTES = 4_000
 """Chunks below this size are mostly overhead on every runtime."""
@@ -266,19 +267,29 @@ def _bounded(topology: Topology, target: RuntimeProfile, problem: Problem) -> Pr
 
 
 def _with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None) -> tuple[Schedule, Lowered]:
-    """The first schedule that the runtime can run, and its program, which is proved."""
-    problem = ""
+    """The schedule with the earliest program that the runtime can run, and that program, which is proved.
+
+    A program is later than its schedule where threadblocks wait for each other; then others are tried, the best first.
+    """
+    problem, best, late = "", None, 0
     for schedule in found:
+        if best is not None and (schedule.finish_ps >= best[1].program_ps or late == _MOST_LATE):
+            break
         try:
             lowered = lower_for(schedule, target, sms)
         except InputError as error:
             log.debug("%s: no program: %s", schedule.method, error)
             problem = problem or str(error)
             continue
-        if lowered.program is None or len(schedule) > _MOST_PROVED or not lowered.program.findings:
-            return schedule, lowered
-        problem = problem or f"the program would be wrong: {lowered.program.findings[0]}"
-    raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
+        if lowered.program is not None and len(schedule) <= _MOST_PROVED and lowered.program.findings:
+            problem = problem or f"the program would be wrong: {lowered.program.findings[0]}"
+            continue
+        if best is None or lowered.program_ps < best[1].program_ps:
+            best = schedule, lowered
+        late += 1
+    if best is None:
+        raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
+    return best
 
 
 def _better_bound(bound: Bound, incumbents: Incumbents) -> Bound:
