@@ -1,16 +1,20 @@
 """The table of docs/reshard.md: plans between layouts against the lower bound and the baselines.
 
-python -m benchmarks reshard [SECONDS]
+`NICs` are the NICs of the source ranks that send and those of the target ranks that receive, of all that they have.
 """
 
-import sys
+import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from flowccl.resharding.baselines import baseline_us
 from flowccl.resharding.layout import Layout, Mesh, Placement
 from flowccl.resharding.planning import reshard
 from flowccl.resharding.traffic import traffic
+from flowccl.schedule.schedule import Schedule
 from flowccl.topology.faults import with_faults
 from tests.resharding import cases
 
@@ -24,9 +28,14 @@ ROWS = [
 ]
 
 
-def main(words: list[str]) -> int:
-    """Print one line per case, with and without a lost NIC; numbers after the seconds choose cases."""
-    seconds, chosen = float(words[0]) if words else 10.0, [int(word) for word in words[1:]]
+def main(arguments: Sequence[str]) -> int:
+    """Print one line per case, with and without a lost NIC."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks reshard", description=__doc__)
+    parser.add_argument("seconds", nargs="?", type=float, default=10.0, help="time limit of each search (default: 10)")
+    cases_help = "numbers of the cases; " + ", ".join(f"{n}: {row[0]}" for n, row in enumerate(ROWS))
+    parser.add_argument("cases", nargs="*", type=int, help=f"{cases_help}, {len(ROWS)}: 10,000 tensors (default: all)")
+    options = parser.parse_args(arguments)
+    seconds, chosen = options.seconds, options.cases
     topology, source, target = cases.stages_to_tensor_parallel(count=1, shape=(80, 80))
     reshard(topology, source, target)  # loads compiled code
     for number, (name, make, lost) in enumerate(ROWS):
@@ -44,6 +53,7 @@ def main(words: list[str]) -> int:
             print(
                 f"{name:<32}{fault or '-':<18}bound {found.result.bound.us / 1000:9.3f} ms  gap {found.gap:7.2%}  "
                 f"{found.result.synthesis_s:5.1f} s ({used_s:.1f} s CPU)  {len(found.result.schedule):6} transfers  "
+                f"NICs {_nics(found.result.schedule, source, target)}  "
                 f"256 MB: {staged.finish_us / found.finish_us - 1:6.2%} in {staged.plan.stages} stages  "
                 f"best baseline {best[0]} {(best[1] or 0) / found.finish_us:.3f}x",
                 flush=True,
@@ -52,6 +62,16 @@ def main(words: list[str]) -> int:
     if not chosen or len(ROWS) in chosen:
         _many_tensors(seconds)
     return 0
+
+
+def _nics(schedule: Schedule, source: Layout, target: Layout) -> str:
+    """Return how many NICs of the source ranks send, and how many of the target ranks receive, each of how many."""
+    topology = schedule.topology
+    is_nic = np.array([kind == "nic" for kind in topology.link_kinds])
+    used = np.isin(np.arange(len(topology.links)), schedule.timing.hop_link)
+    sends = is_nic & np.isin(topology.link_src, list(source.ranks))
+    receives = is_nic & np.isin(topology.link_dst, list(target.ranks))
+    return f"{(sends & used).sum()}/{sends.sum()} {(receives & used).sum()}/{receives.sum()}"
 
 
 def _many_tensors(seconds: float) -> None:
@@ -77,7 +97,3 @@ def _many_tensors(seconds: float) -> None:
         f"10,000 tensors, {source.bytes / 1e9:.0f} GB: demand {demand_s:.2f} s CPU, gap {found.gap:.2%}, "
         f"{found.result.synthesis_s:.1f} s ({used_s:.1f} s CPU), {found.result.peak_memory_MB:.0f} MB"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
