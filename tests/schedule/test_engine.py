@@ -14,7 +14,7 @@ from flowccl.problem import Problem
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
-from flowccl.schedule.generation.carrying import Carrier
+from flowccl.schedule.generation.carrying import Carrier, staged_messages
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -209,3 +209,26 @@ def test_a_message_with_less_to_pack_than_expected_leaves_as_planned():
     """A message needs no copy that it needed in the draft; its NIC was given two messages at once."""
     found = synthesize(machine("dgx_h100:4"), "allreduce", 8192, method="nvls", runtime="mscclpp", steps=1)
     assert verify(found.schedule) == []
+
+
+def test_tails_count_reductions_into_the_same_chunk_one_after_the_other():
+    """Three GPUs send a contribution to the fourth: the first has the work on all three before the end."""
+    machine = full(4, bandwidth_GBps=100, latency_us=0.7)
+    demand = Demand.from_chunks("custom", 4, [Chunk(bytes=3_300_000, sources=(0, 1, 2, 3), destinations=(0,))])
+    of = {(link.src, link.dst): number for number, link in enumerate(machine.links)}
+    draft = Schedule.from_transfers(machine, demand, [(0, [of[n, 0]], 100_000_000 * n, True) for n in (1, 2, 3)])
+    engine = Engine(draft, Execution(MSCCLPP, 16))
+    work = engine.run().costs.work_ps
+    assert work.min() > 0
+    assert np.diff(engine.tail_ps).tolist() == [-work[1], -work[2]]
+
+
+def test_a_stage_is_one_message_for_each_route():
+    """Both GPUs of a pair send two chunks on, which they got from a third: two stages, one message for each route."""
+    machine = full(3, bandwidth_GBps=100, latency_us=0.7)
+    demand = Demand.from_chunks("custom", 3, [Chunk(bytes=1600, sources=(0,), destinations=(2,))] * 4)
+    of = {(link.src, link.dst): number for number, link in enumerate(machine.links)}
+    rows = [(chunk, [of[0, 1]], 10_000_000 * chunk, False) for chunk in range(4)]
+    rows += [(chunk, [of[1, 2]], 10_000_000 * (chunk + 1), False) for chunk in range(3)] + [(3, [of[0, 2]], 0, False)]
+    message = staged_messages(Schedule.from_transfers(machine, demand, rows), by_piece=False)
+    assert message.tolist() == [0, 0, 0, 0, 4, 4, 4, 7]

@@ -1,0 +1,30 @@
+"""The budget of a search."""
+
+from flowccl.lowered import LoweringTime
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.budget import Budget
+from flowccl.synthesis import synthesize
+from flowccl.topology.machines import machine
+
+
+def test_what_comes_after_the_search_is_part_of_the_time_limit():
+    budget = Budget(10.0, kept_s=lambda: 2.0)
+    assert budget.has_time(7.9)
+    assert not budget.has_time(8.0)
+
+
+def test_at_least_half_of_the_time_limit_is_for_the_search():
+    budget = Budget(10.0, kept_s=lambda: 60.0)
+    assert budget.has_time(4.9)
+    assert not budget.has_time(5.0)
+
+
+def test_a_program_takes_time_for_every_message_and_threadblock():
+    lowering = LoweringTime()
+    plain: Schedule = synthesize(machine("ring:4"), "allgather", 1 << 20, steps=1).schedule
+    lowering.see(plain)
+    assert lowering() == 0  # it has no program
+    made = synthesize(machine("dgx_h100:1"), "allgather", 1 << 20, method="direct", runtime="mscclpp", steps=1).schedule
+    lowering.see(made)
+    messages = len(set(made.leader.tolist()))
+    assert lowering() == 1.2e-4 * messages * made.execution.width
