@@ -8,10 +8,10 @@ from flowccl.export.formats.mscclpp_program import CrowdedError, write_plan
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.balance import balanced
-from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.lowering.build import Builder
 from flowccl.export.lowering.moves import check_ranks
 from flowccl.export.lowering.size import check_size
+from flowccl.export.lowering.uneven import buffer_bytes, program_layout
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
 from flowccl.export.proof.program import Finding, RuntimeProgram
@@ -40,14 +40,14 @@ class Program:
     def parsed(self) -> RuntimeProgram:
         """The program as it was read back from the contents of its file."""
         program = parse_mscclpp(self.data, "the program for mscclpp")
-        program.root = layout_of(self.schedule.demand, 1, False).root
+        program.root = program_layout(self.schedule.demand, 1, False).root
         return program
 
     @cached_property
     def program_ps(self) -> int:
         """The time of the program, by an event simulation of its file."""
         schedule = self.schedule
-        return estimate_ps(self.parsed, schedule.topology, schedule.demand.size_bytes, schedule.runtime)
+        return estimate_ps(self.parsed, schedule.topology, buffer_bytes(schedule.demand), schedule.runtime)
 
     @property
     def program_us(self) -> float:
@@ -123,8 +123,8 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
     check_size(schedule, execution)
-    chunks = layout_of(schedule.demand, 1, inplace)
-    slots = layout_of(schedule.demand, execution.width, inplace)
+    chunks = program_layout(schedule.demand, 1, inplace)
+    slots = program_layout(schedule.demand, execution.width, inplace)
     with few_collections():
         builder = Builder(schedule, execution, chunks)
         try:
@@ -133,6 +133,6 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
         except CrowdedError:
             built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
             written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
-    slot_bytes = -(-schedule.demand.size_bytes // written.chunks)
+    slot_bytes = -(-buffer_bytes(schedule.demand) // written.chunks)
     scratch = written.scratch_chunks * slot_bytes * (2 if execution.packets else 1)
     return Program(schedule, written.data, inplace, written.threadblocks, written.operations, scratch, written.chunks)

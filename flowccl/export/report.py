@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowccl.export.lowering.moves import multicasts
+from flowccl.export.lowering.uneven import buffer_bytes
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.runtimes.limits import LIMITS
@@ -87,7 +88,7 @@ class ExportReport:
 
 def report_of(schedule: Schedule, program: RuntimeProgram, target: str, sms: int | None) -> ExportReport:
     """Return the report of the program that was exported from a schedule."""
-    size = schedule.demand.size_bytes
+    size = buffer_bytes(schedule.demand)
     profile = schedule.runtime or PROFILES[target]
     program_us = ps_to_us(estimate_ps(program, schedule.topology, size, profile))
     report = ExportReport(

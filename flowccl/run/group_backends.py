@@ -126,7 +126,7 @@ def plans_of_schedule(schedule: Schedule) -> list[SizedPlan]:
     from flowccl.export.exporting import ExportOptions, make
     from flowccl.run.mscclpp.run_plans import named_plan, root_of
 
-    if schedule.demand.collective not in MSCCLPP_LIMITS.collectives:
+    if schedule.demand.collective not in MSCCLPP_LIMITS.collectives or schedule.demand.collective == "alltoallv":
         return []
     folder = Path(tempfile.mkdtemp(prefix="flowccl-torch-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

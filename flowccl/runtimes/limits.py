@@ -79,6 +79,7 @@ MSCCLPP_LIMITS = RuntimeLimits(
     collectives={
         "allgather": "allgather",
         "alltoall": "alltoall",
+        "alltoallv": "alltoallv",
         "allreduce": "allreduce",
         "broadcast": "broadcast",
         "reduce_scatter": "reducescatter",

@@ -56,6 +56,8 @@ def positions(demand: "Demand") -> tuple[I64, I64]:
     times = max(len(demand) // demand.pieces // max(demand.num_gpus, 1), 1)  # more than 1 in a one-shot allreduce
     block = chunk // demand.pieces // times
     none = np.zeros(len(demand), dtype=np.int64)
+    if demand.collective == "alltoallv":  # chunks of different sizes: their places in the order of the buffers
+        return _place_in(source, target), _place_in(target, source)
     found = {
         "allgather": (none, source),
         "gather": (none, source),
@@ -69,6 +71,14 @@ def positions(demand: "Demand") -> tuple[I64, I64]:
     if found is None:
         return chunk, chunk
     return found[0] * demand.pieces + piece, found[1] * demand.pieces + piece
+
+
+def _place_in(owner: I64, other: I64) -> I64:
+    """The place of each chunk among those of its owner, sorted by the rank at the other end."""
+    order = np.lexsort((other, owner))
+    result = np.empty(len(owner), dtype=np.int64)
+    result[order] = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
+    return result
 
 
 def places_of(

@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.build import Built
 from flowccl.export.lowering.connections import Channels
 from flowccl.export.lowering.dependencies import add_semaphores, in_order
+from flowccl.export.lowering.uneven import UnevenLayout, buffer_bytes, slots_of
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, Excess
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
+from flowccl.schedule.placement import PACKETS, SCRATCH
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.neighbours import neighbours
 
@@ -54,7 +57,11 @@ def write_plan(
     blocks = 1 + max((action.block for action in built.actions), default=0)
     posting = execution.groups * execution.width
     hints = _hints(built, execution.width, _paths(schedule, built))
-    packets = [int(count) * execution.width for count in built.places.packets.tolist()]
+    slots = slots_of(layout, schedule, built.messages, built.places)
+    packets, plain = (
+        [slots.total(rank, buffer, int(count), execution.width) for rank, count in enumerate(counts.tolist())]
+        for buffer, counts in ((PACKETS, built.places.packets), (SCRATCH, built.places.scratch))
+    )
     ordered = in_order(built, gpus, blocks)
     entries = _entries(built.memory, built.port)
     by_rank: list[list[Action]] = [[] for _ in range(gpus)]
@@ -65,7 +72,7 @@ def write_plan(
         semaphores = add_semaphores(by_rank[rank], blocks, overwrites=layout.inplace)
         rows = []
         for number, actions in enumerate(ordered[rank]):
-            writer = ThreadblockWriter(hints, packets[rank])
+            writer = ThreadblockWriter(hints, slots, rank, packets[rank])
             kind = "port" if number >= posting else "memory"
             writer.begin(kind, *entries.get((kind, rank, number), ([], [])))
             writer.write(actions, kind)
@@ -74,10 +81,10 @@ def write_plan(
         found.append(_PlanGpu(rows, semaphores))
     _check_limits(found, execution.sms)
     scratch = [
-        used + -(-int(count) * execution.width // 2) if execution.packets else int(count) * execution.width
-        for used, count in zip(packets, built.places.scratch.tolist(), strict=False)
+        used + -(-count // 2) if execution.packets else count for used, count in zip(packets, plain, strict=True)
     ]
     if execution.packets and built.places.scratch.any():
+        _check_even(layout)
         min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, layout.chunks, min_bytes, max_bytes)
     switches = _switches(found)
     body = ",\n".join(_gpu(rank, gpu, built, layout, scratch[rank], switches) for rank, gpu in enumerate(found))
@@ -141,6 +148,11 @@ def _only_size(size: int, chunks: int, min_bytes: int, max_bytes: int) -> tuple[
     return size, size
 
 
+def _check_even(layout: BufferLayout) -> None:
+    if isinstance(layout, UnevenLayout):
+        raise InputError("mscclpp: this alltoallv keeps data in scratch, which packets do not allow; use --proto Simple")
+
+
 def _check_limits(gpus: list[_PlanGpu], sms: int) -> None:
     """Raise InputError if a threadblock exceeds a limit of the runtime."""
     for rank, gpu in enumerate(gpus):
@@ -170,7 +182,7 @@ def _plan(
 ) -> bytes:
     collective = MSCCLPP_LIMITS.collectives[schedule.demand.collective]
     identity = sha256(body.encode()).hexdigest()[:12]
-    head = {
+    head: dict[str, Any] = {
         "name": f"flowccl_{collective}_{schedule.demand.num_gpus}gpus_{min_bytes}_{max_bytes}_{identity}",
         "collective": collective,
         "protocol": execution.protocol,
@@ -181,8 +193,10 @@ def _plan(
         "num_threads_per_block": 1024,
         "min_message_size": min_bytes,
         "max_message_size": max_bytes or MOST_BYTES,
-        "size_bytes": schedule.demand.size_bytes,  # for which the hints of sends hold; the runtime ignores it
+        "size_bytes": buffer_bytes(schedule.demand),  # for which the hints of sends hold; the runtime ignores it
     }
+    if isinstance(layout, UnevenLayout):  # what each rank sends to each; the runtime ignores it, the proof does not
+        head["block_chunks"] = layout.blocks
     return f'{json.dumps(head)[:-1]}, "gpus": [\n{body}\n]}}\n'.encode()
 
 
@@ -213,7 +227,7 @@ def _gpu(
             for peer, buffer in table:
                 remote.setdefault((kind, peer, buffer), len(remote))
     rows = [{"rank": peer, "type": "ios"[buffer], "access_channel_types": [kind]} for kind, peer, buffer in remote]
-    counts = layout.whole_counts
+    counts = layout.counts(rank) if isinstance(layout, UnevenLayout) else layout.whole_counts
     head = {
         "id": rank,
         "input_chunks": counts[0],

@@ -7,7 +7,8 @@ operations that depend on it, and data from the signal that announces it.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowccl.export.lowering.actions import FLUSH, MASK, POST, SEND, SIGNAL, WAIT, Action, Range
+from flowccl.export.lowering.actions import FLUSH, POST, SEND, SIGNAL, WAIT, Action, Range
+from flowccl.export.lowering.uneven import Slots
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
 from flowccl.schedule.placement import BUFFER_BITS
 
@@ -47,6 +48,8 @@ class ThreadblockWriter:
     """
 
     hints: Sequence[str]
+    slots: Slots
+    rank: int
     packets: int = 0
     operations: list[str] = field(default_factory=list)
     tables: Tables = field(default_factory=Tables)
@@ -114,7 +117,7 @@ class ThreadblockWriter:
         for source, target, count, _ in action.ranges:
             self._before_work([(source, count)])
             place = self.tables.buffer("memory", action.peer, min(target >> BUFFER_BITS, 2))
-            to = f'{{"buffer_id":{place},"index":{target & MASK},"size":{count}}}'
+            to = self._there("buffer_id", place, action.peer, target, count)
             channel = f',"channel_ids":[{self.tables.channel("memory", action.channels[0])}]' if action.channels else ""
             self.operations.append(
                 f'{{"name":"{action.name}","src_buff":[{self._buffer(source, count)}],"dst_buff":[{to}]{channel},'
@@ -127,7 +130,7 @@ class ThreadblockWriter:
     def _post(self, action: Action) -> None:
         (source, target, count, _), hint = action.ranges[0], self.hints[action.message]
         place = self.tables.buffer("port", action.peer, target >> BUFFER_BITS)
-        to = f'{{"buffer_id":{place},"index":{target & MASK},"size":{count}}}'
+        to = self._there("buffer_id", place, action.peer, target, count)
         self.operations.append(
             f'{{"name":"{action.name}","src_buff":[{self._buffer(source, count)}],"dst_buff":[{to}],'
             f'"channel_ids":[{self.tables.channel("port", action.channels[0])}],"channel_type":"port"{hint}}}'
@@ -149,11 +152,11 @@ class ThreadblockWriter:
         for source, target, count, _ in action.ranges:
             self._before_work([(source, count), (target, count)])
             place = self.tables.switch(target >> BUFFER_BITS, action.group)
-            to = f'{{"switch_channel_id":{place},"index":{target & MASK},"size":{count}}}'
+            to = self._there("switch_channel_id", place, self.rank, target, count)
             out = self._buffer(source, count)
             if action.name == "glres":
                 loaded = self.tables.switch(source >> BUFFER_BITS, action.group)
-                out = f'{{"switch_channel_id":{loaded},"index":{source & MASK},"size":{count}}}'
+                out = self._there("switch_channel_id", loaded, self.rank, source, count)
             self.operations.append(
                 f'{{"name":"{action.name}","src_buff":[{out}],"dst_buff":[{to}],"channel_ids":[{place}],'
                 f'"channel_type":"switch"{hint}}}'
@@ -176,9 +179,14 @@ class ThreadblockWriter:
 
     def _buffer(self, slot: int, count: int) -> str:
         """Return some slots of a buffer; with packets, plain data in scratch comes after all packets."""
-        buffer, index = slot >> BUFFER_BITS, slot & MASK
+        buffer, (index, size) = slot >> BUFFER_BITS, self.slots.chunks_of(self.rank, slot, count)
         index += 2 * self.packets if buffer == 2 else 0
-        return f'{{"type":"{"ioss"[buffer]}","index":{index},"size":{count}}}'
+        return f'{{"type":"{"ioss"[buffer]}","index":{index},"size":{size}}}'
+
+    def _there(self, table: str, place: int, rank: int, slot: int, count: int) -> str:
+        """Return some slots of a buffer that a table of the threadblock names."""
+        index, size = self.slots.chunks_of(rank, slot, count)
+        return f'{{"{table}":{place},"index":{index},"size":{size}}}'
 
     def _all_channels(self, name: str, kind: str, channels: list[int], hint: str = "") -> None:
         if not channels:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class PlanError(Exception):
     """A part of the plan is missing or malformed."""
@@ -37,3 +40,13 @@ def number_of(value: Any, key: str, where: str, low: int = 0, high: int = 2**62)
     if not low <= found <= high:
         raise PlanError(f"{where}: {key} must be {low} to {high}, got {found}")
     return found
+
+
+def blocks_of(plan: Any, ranks: int) -> NDArray[np.int64]:
+    """Return the chunks that each rank sends to each other one, in a plan of an alltoallv."""
+    rows = field_of(plan, "block_chunks", list, "plan")
+    if len(rows) != ranks or any(type(row) is not list or len(row) != ranks for row in rows):
+        raise PlanError(f"plan: block_chunks must have {ranks} rows of {ranks} numbers")
+    for row in rows:
+        numbers_of({"block_chunks": row}, "block_chunks", "plan", 0, 2**31 - 1)
+    return np.array(rows, dtype=np.int64).reshape(ranks, ranks)

@@ -12,7 +12,7 @@ from typing import Any
 
 from flowccl.errors import FileError
 from flowccl.export.formats.plan_barriers import GROUPS, LOCAL, PUTS, Threads
-from flowccl.export.formats.plan_fields import PlanError, field_of, number_of, numbers_of
+from flowccl.export.formats.plan_fields import PlanError, blocks_of, field_of, number_of, numbers_of
 from flowccl.export.formats.plan_table import LazySteps, PlanTables, scanned
 from flowccl.export.formats.read_packets import PACKET_STEPS, connect_packets
 from flowccl.export.garbage import few_collections
@@ -127,6 +127,7 @@ class _PlanReader:
         self.program = RuntimeProgram(ours[collective], len(gpus), (inplace,), max(chunks, 1), counts, [], None)
         self.program.min_bytes = plan.get("min_message_size", 0)
         self.program.packets = protocol == "LL"
+        self.program.blocks = blocks_of(plan, len(gpus)) if ours[collective] == "alltoallv" else None
         self.program.made_for_bytes = number_of(plan, "size_bytes", "plan") if "size_bytes" in plan else 0
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:

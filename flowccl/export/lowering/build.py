@@ -27,7 +27,7 @@ from flowccl.export.lowering.connections import Channels, Waiters, usual_peers
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
 from flowccl.runtimes.posters import assign_posters
-from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, messages_of
+from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, Messages, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule
 
@@ -64,6 +64,7 @@ class Built:
     is_proxied: list[bool]
     rate_GBps: list[float]
     pairs: list[Pair]
+    messages: Messages
 
 
 class Builder:
@@ -135,6 +136,7 @@ class Builder:
             [kind == NIC for kind in self.kind],
             self._rates(),
             self.pairs,
+            self.messages,
         )
 
     def _in_buffers(self, place: I64, rank: I64) -> list[int]:

@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 Cell = tuple[int, str, int]
 """A chunk of memory: (rank, "i" | "o" | "s" | "p" for input, output, scratch, packets in scratch, index)."""
 
@@ -88,7 +91,8 @@ class RuntimeProgram:
     buffer, `counts` the numbers of (input, output, scratch) chunks of each rank. `depth` limits the tokens of each
     connection; None means no limit. With `packets`, scratch has twice the bytes: a chunk of it has room for the packets
     of a chunk, or for two plain chunks. `findings` are those of the reader. `made_for_bytes` is the size for which
-    the starts of sends hold that the file names; 0: it names none.
+    the starts of sends hold that the file names; 0: it names none. `blocks[s, d]` are the chunks that rank s sends to rank
+    d in an alltoallv.
     """
 
     collective: str
@@ -104,6 +108,7 @@ class RuntimeProgram:
     max_bytes: int = 0
     packets: bool = False
     made_for_bytes: int = 0
+    blocks: NDArray[np.int64] | None = None
 
     @property
     def has_dependencies(self) -> bool:

@@ -17,6 +17,7 @@ Value = tuple[tuple[int, int, int], ...]
 _PER_RANK = {  # whether the input and the output buffer have the blocks of all ranks (else one block)
     "allgather": (False, True),
     "alltoall": (True, True),
+    "alltoallv": (True, True),
     "allreduce": (True, True),
     "reduce_scatter": (True, False),
     "broadcast": (True, True),
@@ -24,6 +25,9 @@ _PER_RANK = {  # whether the input and the output buffer have the blocks of all 
     "gather": (False, True),
     "scatter": (True, False),
 }
+
+
+_NO_BLOCKS = ("allreduce", "broadcast", "reduce", "alltoallv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,17 @@ class CollectiveDefinition:
         program = self.program
         if program.collective not in _PER_RANK:
             raise InputError(f"collective {program.collective!r} has no definition to check")
-        if program.chunks % program.num_gpus and program.collective not in ("allreduce", "broadcast", "reduce"):
+        if (program.collective == "alltoallv") != (program.blocks is not None) or (self.inplace and self.is_uneven):
+            raise InputError("an alltoallv needs the chunks of all blocks, and does not run in place")
+        if program.chunks % program.num_gpus and program.collective not in _NO_BLOCKS:
             raise InputError(f"{program.chunks} chunks cannot be divided into equal blocks of {program.num_gpus} ranks")
         if not 0 <= program.root < program.num_gpus:
             raise InputError(f"root must be a rank, 0 to {program.num_gpus - 1}, got {program.root}")
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether blocks differ in size."""
+        return self.program.blocks is not None
 
     @property
     def block(self) -> int:
@@ -49,6 +60,8 @@ class CollectiveDefinition:
 
     def sizes(self, rank: int) -> tuple[int, int]:
         """Return the numbers of chunks of the rank's input and output buffer by definition; 0 if it has none."""
+        if self.program.blocks is not None:
+            return int(self.program.blocks[rank].sum()), int(self.program.blocks[:, rank].sum())
         whole = [self.program.chunks if all_ranks else self.block for all_ranks in _PER_RANK[self.program.collective]]
         is_root = rank == self.program.root
         if self.program.collective in ("broadcast", "scatter") and not is_root:
@@ -87,6 +100,9 @@ class CollectiveDefinition:
         """Return the cells of the outputs and what they must contain at the end."""
         count = np.array([self.sizes(rank)[1] for rank in range(self.program.num_gpus)], dtype=np.int64)
         owner, index = _members(count)
+        if self.program.blocks is not None:
+            source, chunk = _uneven(self.program.blocks)
+            return FinalCells(codes_of(owner, 1, index), owner, index, source, chunk)
         source, piece = np.divmod(index, self.block) if self.block else (np.zeros_like(index), index)
         root, all_ranks = np.full_like(owner, self.program.root), np.full_like(owner, -1)
         rank, chunk = {
@@ -148,6 +164,14 @@ def _members(count: I64) -> tuple[I64, I64]:
     """Return (list, place in it) of the members of lists of some lengths."""
     owner = np.repeat(np.arange(len(count), dtype=np.int64), count)
     return owner, np.arange(len(owner), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
+
+
+def _uneven(blocks: I64) -> tuple[I64, I64]:
+    """Return (rank, chunk of its input) of all cells of the outputs of an alltoallv, rank by rank."""
+    before = np.cumsum(blocks, axis=1) - blocks  # in the input of each rank
+    block, piece = _members(blocks.T.reshape(-1))
+    owner, source = np.divmod(block, len(blocks))
+    return source, before[source, owner] + piece
 
 
 def difference(found: Value | None, wanted: Value) -> str:
