@@ -68,6 +68,11 @@ class Commodities:
         return np.floor(_all_pairs(self.topology, self.topology.link_delay_ps.astype(np.float64)))
 
     @cached_property
+    def head_ps(self) -> NDArray[np.float64]:
+        """Least time from any node until its data can be on a link that leaves a node, rounded down."""
+        return heads_of(self.topology, self.latency_ps)
+
+    @cached_property
     def hops(self) -> NDArray[np.float64]:
         """Fewest links between any two nodes."""
         return np.floor(_all_pairs(self.topology, np.ones(len(self.topology.links))))
@@ -100,7 +105,7 @@ class Commodities:
         Before: from the nearest source on the near side to the link. After: the link and the path to the destination
         on the far side that is farthest from the cut.
         """
-        before = self.latency_ps[: self.topology.num_gpus, self.topology.link_src[links]]
+        before = self.head_ps[: self.topology.num_gpus, self.topology.link_src[links]]
         after = self.topology.link_delay_ps[links] + self.latency_ps[self.topology.link_dst[links]].T
         chosen = np.zeros(len(self.bytes), dtype=np.bool_)
         chosen[group] = True
@@ -163,14 +168,36 @@ def _group(demand: Demand, tail_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64
     return group_of, np.array(first_chunks, dtype=np.int64)
 
 
+def heads_of(topology: Topology, latency_ps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the least time from any node until its data can be on a link that leaves a node, rounded down.
+
+    The overhead of a message is no part of that where its data has not reached the next storing node yet: behind a
+    switch, a slower link may carry the data while the first link still has its overhead.
+    """
+    if not topology.has_overheads:
+        return latency_ps
+    src, dst, count = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64), len(topology.nodes)
+    stores, plain = topology.stores[src], topology.link_latency_ps.astype(np.float64)
+    last = np.where(stores, src, src + count)  # the last message of the way: from a storing node through switches
+    start, end = np.concatenate((src, last)), np.concatenate((dst, dst + count))
+    weight = np.concatenate((topology.link_delay_ps.astype(np.float64), plain))
+    table = np.floor(_distances(2 * count, start, end, weight)[:count, count:])
+    return np.where(topology.stores[None, :], latency_ps, table)
+
+
 def _all_pairs(topology: Topology, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _distances(len(topology.nodes), topology.link_src, topology.link_dst, weight)
+
+
+def _distances(
+    count: int, link_src: NDArray[Any], link_dst: NDArray[Any], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Shortest distances. Each link gets a small extra weight, which keeps links of weight 0; callers round it off."""
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import dijkstra
 
-    count = len(topology.nodes)
-    order = np.lexsort((weight, topology.link_dst, topology.link_src))
-    src, dst, value = topology.link_src[order], topology.link_dst[order], weight[order] + 2.0**-20
+    order = np.lexsort((weight, link_dst, link_src))
+    src, dst, value = link_src[order], link_dst[order], weight[order] + 2.0**-20
     least = np.ones(len(order), dtype=np.bool_)  # of parallel links, the shortest
     least[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     graph = csr_matrix((value[least], (src[least], dst[least])), (count, count))

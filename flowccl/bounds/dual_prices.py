@@ -71,7 +71,7 @@ def _away_ps(commodities: Commodities) -> NDArray[np.float64]:
     The first bytes on a link may be of another commodity than the last ones, so the two minima are separate.
     """
     topology, latency = commodities.topology, commodities.latency_ps
-    before = latency[commodities.source][:, topology.link_src] + commodities.ready_ps[:, None]
+    before = commodities.head_ps[commodities.source][:, topology.link_src] + commodities.ready_ps[:, None]
     behind = latency[topology.link_dst][:, commodities.destination].T + commodities.tail_ps[:, None]
     away = before.min(axis=0) + behind.min(axis=0) + topology.link_latency_ps
     return np.asarray(np.where(np.isfinite(before + behind).any(axis=0), away, np.inf), dtype=np.float64)

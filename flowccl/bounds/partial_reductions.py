@@ -32,7 +32,7 @@ def partial_reduction_bound_ps(commodities: Commodities, cut: Cut, group: NDArra
     rows = sum(len(ranks) for ranks, _ in [*sources, *ends])
     if rows * len(topology.nodes) * len(cut.links) > _MOST_ENTRIES:
         return 0.0
-    to_link = commodities.latency_ps[:, src]
+    to_link = commodities.head_ps[:, src]
     from_link = (topology.link_latency_ps[cut.links] + commodities.latency_ps[dst].T).astype(np.float64)
     heads = _variants(sources, commodities.latency_ps[:, reduces], to_link, to_link[reduces])
     tails = _variants(ends, commodities.latency_ps[copies].T, from_link, from_link[copies])

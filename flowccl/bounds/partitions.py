@@ -53,7 +53,7 @@ class Crossing(Cut):
         """The least latency of each crossing: from a storing node to the link, the link, on to a storing node."""
         src, dst = self.topology.link_src[self.links], self.topology.link_dst[self.links]
         stores = np.flatnonzero(self.topology.stores)
-        before = commodities.latency_ps[np.ix_(stores, src)]
+        before = commodities.head_ps[np.ix_(stores, src)]
         after = commodities.latency_ps[np.ix_(dst, stores)].T
         own = self.part[dst] if self.inward else self.part[src]
         inside = self.part[stores][:, None] == own[None, :]

@@ -226,7 +226,7 @@ class _Flow:
         topology, first = self.topology, source.first_links
         most = np.array([self._times(link) for link in first])
         most[topology.link_dst[first] == source.rank] = 0.0
-        away = self.commodities.latency_ps[source.rank, topology.link_src[first]]
+        away = self.commodities.head_ps[source.rank, topology.link_src[first]]
         return np.where((np.arange(self.epochs) + 1)[None, :] * self.step > away[:, None], most[:, None], 0.0)
 
     def capacity(self, within_ps: float) -> F64:
@@ -234,7 +234,7 @@ class _Flow:
         topology, latency, epoch = self.topology, self.commodities.latency_ps, np.arange(self.epochs)[None, :]
         orbit, first = np.unique(self.group.link_orbits, return_index=True)
         gpus = slice(0, topology.num_gpus)
-        opens = latency[gpus][:, topology.link_src[first]].min(axis=0)[:, None]
+        opens = self.commodities.head_ps[gpus][:, topology.link_src[first]].min(axis=0)[:, None]
         behind = topology.link_latency_ps[first] + latency[topology.link_dst[first], gpus].min(axis=1)
         begin = np.maximum(epoch * self.step, opens)
         end = np.minimum((epoch + 1) * self.step, (within_ps - behind)[:, None])

@@ -85,7 +85,7 @@ def planned_first(options: argparse.Namespace, topology: "Topology", size: int |
 
     from flowccl.demand.collectives import alltoallv
     from flowccl.demand.matrix import load_matrix
-    from flowccl.moe.blocks import Blocks
+    from flowccl.moe.blocks import Blocks, common_unit
     from flowccl.moe.lane_kernels import blocks_of
     from flowccl.moe.planner import Planner
     from flowccl.moe.search import improved, result_of
@@ -96,7 +96,7 @@ def planned_first(options: argparse.Namespace, topology: "Topology", size: int |
     matrix = np.zeros((topology.num_gpus, topology.num_gpus), dtype=np.int64)
     matrix[: len(rows), : len(rows)] = rows
     try:
-        planner = Planner(topology)
+        planner = Planner(topology, unit_bytes=common_unit(matrix - np.diag(np.diag(matrix))))
     except TopologyError:  # a machine without lanes between its hosts
         return None
     ptr, source, bytes_, to, _ = blocks_of(matrix, planner.layout.host_ptr, planner.layout.host_gpu)

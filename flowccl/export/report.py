@@ -23,7 +23,8 @@ _ELEMENT_BYTES = 4  # of float32: MSCCL's runtimes divide elements, not bytes
 class ExportReport:
     """The program of a schedule. Numbers of threadblocks, operations and scratch bytes are those of the largest GPU.
 
-    The program serves sizes that are multiples of `multiple_bytes`. `sms` is None where the GPU model is not known.
+    The program serves sizes that are multiples of `multiple_bytes`, or only its matrix (`one_matrix`). `sms` is None
+    where the GPU model is not known.
     """
 
     target: str
@@ -38,6 +39,7 @@ class ExportReport:
     multiple_bytes: int
     warnings: tuple[str, ...]
     packets: bool = False
+    one_matrix: bool = False
 
     @property
     def loss(self) -> float:
@@ -58,7 +60,9 @@ class ExportReport:
             f"threadblocks  {blocks}",
             f"operations    at most {self.operations} of {self.operations_limit} in a threadblock",
             f"scratch       {format_bytes(self.scratch_bytes)} per GPU at {format_bytes(self.size_bytes)}",
-            f"sizes         multiples of {self.multiple_bytes} B",
+            "sizes         this matrix only"
+            if self.one_matrix
+            else f"sizes         multiples of {self.multiple_bytes} B",
             *(
                 ["protocol      LL: packets with flags, twice the bytes on links and in scratch"]
                 if self.packets
@@ -101,9 +105,10 @@ def report_of(schedule: Schedule, program: RuntimeProgram, target: str, sms: int
         program.most_operations,
         LIMITS[target].steps,
         program.scratch_bytes(size),
-        multiple_bytes(target, program.chunks),
+        multiple_bytes(target, program.chunks) if program.blocks is None else size,
         (),
         program.packets,
+        program.blocks is not None,
     )
     return replace(report, warnings=tuple(_warnings(schedule, report)))
 

@@ -5,6 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST_UNIT = 4096
+
+
+def common_unit(matrix: NDArray[np.int64]) -> int:
+    """Return the unit in which the entries of a matrix are divided: a power of two from 16 to 4,096 bytes, or 1."""
+    unit = int(np.gcd(int(np.gcd.reduce(matrix, axis=None)), _MOST_UNIT))
+    return unit if unit >= 16 else 1
+
 
 @dataclass(frozen=True, eq=False)
 class Blocks:

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.bounds.commodities import heads_of
 from flowccl.bounds.lower_bound import Bound
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.layout import HostLayout
@@ -119,9 +120,10 @@ def _facts(layout: HostLayout) -> _Facts:
     rows, columns = np.array(list(best)).T
     graph = csr_matrix((np.array(list(best.values())), (rows, columns)), (count, count))
     away = np.floor(dijkstra(graph))
+    begin = heads_of(topology, away)
     host = [set(np.flatnonzero(layout.host_of == h).tolist()) for h in range(layout.hosts)]
-    out = [_links(topology, away, {gpu}, True) for gpu in range(gpus)]
-    into = [_links(topology, away, {gpu}, False) for gpu in range(gpus)]
+    out = [_links(topology, begin, away, {gpu}, True) for gpu in range(gpus)]
+    into = [_links(topology, begin, away, {gpu}, False) for gpu in range(gpus)]
     sets = _sets(layout, host)
     inside = np.array([[h in hosts for h in range(layout.hosts)] for _, hosts, _ in sets]).reshape(-1, layout.hosts)
     nodes = [members for _, _, members in sets]
@@ -129,8 +131,16 @@ def _facts(layout: HostLayout) -> _Facts:
         away[:gpus, :gpus],
         tuple(out),
         tuple(into),
-        _Cuts(tuple(f"out of {n}" for n, _, _ in sets), inside, tuple(_links(topology, away, m, True) for m in nodes)),
-        _Cuts(tuple(f"into {n}" for n, _, _ in sets), inside, tuple(_links(topology, away, m, False) for m in nodes)),
+        _Cuts(
+            tuple(f"out of {n}" for n, _, _ in sets),
+            inside,
+            tuple(_links(topology, begin, away, m, True) for m in nodes),
+        ),
+        _Cuts(
+            tuple(f"into {n}" for n, _, _ in sets),
+            inside,
+            tuple(_links(topology, begin, away, m, False) for m in nodes),
+        ),
     )
 
 
@@ -162,7 +172,7 @@ def _sets(layout: HostLayout, host: list[set[int]]) -> list[tuple[str, set[int],
     return result
 
 
-def _links(topology: Topology, away: Floats, inside: set[int], out: bool) -> tuple[Floats, Floats]:
+def _links(topology: Topology, begin: Floats, away: Floats, inside: set[int], out: bool) -> tuple[Floats, Floats]:
     """Rates of the links that leave, or enter, a set of nodes, and the least latency of a path over each of them."""
     member = np.zeros(len(topology.nodes), dtype=np.bool_)
     member[list(inside)] = True
@@ -172,7 +182,7 @@ def _links(topology: Topology, away: Floats, inside: set[int], out: bool) -> tup
     senders, receivers = gpus[member[gpus] == out], gpus[member[gpus] != out]
     if not len(cut) or not len(senders) or not len(receivers):
         return np.zeros(0), np.zeros(0)
-    head = away[np.ix_(senders, topology.link_src[cut])].min(axis=0)
+    head = begin[np.ix_(senders, topology.link_src[cut])].min(axis=0)
     tail = away[np.ix_(topology.link_dst[cut], receivers)].min(axis=1)
     least = head + topology.link_delay_ps[cut] + tail
     useful = np.isfinite(least)

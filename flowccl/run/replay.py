@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.collectives import ROOTED, collective
-from flowccl.errors import ScheduleError
+from flowccl.errors import InputError, ScheduleError
 from flowccl.export.proof.program import Cell, Finding, Operation, RuntimeProgram
 from flowccl.run.element_layout import make_layout
 from flowccl.run.values import Inputs, find_dtype, numpy_dtype
@@ -31,6 +31,8 @@ def replay(
 ) -> list[Finding]:
     """Return everything that is wrong after some calls with `per_chunk` elements per chunk, in all modes."""
     kind = find_dtype(dtype)
+    if program.blocks is not None:
+        raise InputError("numbers: blocks of an alltoallv differ in size, which is not supported; leave --numbers out")
     extra = (program.root,) if program.collective in ROOTED else ()
     demand = collective(program.collective, program.num_gpus, program.chunks * program.num_gpus, 1, *extra)
     inputs = Inputs(make_layout(demand, program.chunks * per_chunk), kind)

@@ -1,6 +1,7 @@
 """Lower bounds: known values with their witness, and no exhaustive search on a tiny machine beats them."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -223,3 +224,14 @@ def test_the_spine_counts_although_many_cuts_of_gpus_look_better():
     bound = lower_bound(hosts, collective("allreduce", 32, 1_000_000))
     assert bound.witness.startswith("1 MB must cross into gpu0 ... gpu15, 400 GB/s (1 link)")
     assert bound.us == pytest.approx(8.9125)
+
+
+def test_an_overhead_is_hidden_where_a_slower_link_follows():
+    """The message holds its first link for 2 + 20 us and the second one for 40 us, from the same time on."""
+    nodes = (*gpus(2), Node(name="switch", kind="switch"))
+    first, second = replace(link(0, 2, 50.0, 1.0), overhead_us=2.0), link(2, 1, 25.0, 1.0)
+    topology = Topology("slower behind", nodes, (first, second))
+    demand = collective("broadcast", 2, 1_000_000)
+    search = GreedySearch(topology, demand)
+    search.step()
+    assert lower_bound(topology, demand).us == search.best.finish_us == 42.0

@@ -150,7 +150,9 @@ def _only_size(size: int, chunks: int, min_bytes: int, max_bytes: int) -> tuple[
 
 def _check_even(layout: BufferLayout) -> None:
     if isinstance(layout, UnevenLayout):
-        raise InputError("mscclpp: this alltoallv keeps data in scratch, which packets do not allow; use --proto Simple")
+        raise InputError(
+            "mscclpp: this alltoallv keeps data in scratch, which packets do not allow; use --proto Simple"
+        )
 
 
 def _check_limits(gpus: list[_PlanGpu], sms: int) -> None:

@@ -24,7 +24,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class UnevenLayout(BufferLayout):
-    """The buffers of an alltoallv, counted in units of `unit_bytes`; entry [s][d] of `blocks` is the block s sends d."""
+    """The buffers of an alltoallv, counted in units of `unit_bytes`; rank s sends `blocks[s][d]` to d."""
 
     unit_bytes: int = ALIGNMENT_BYTES
     blocks: tuple[tuple[int, ...], ...] = ()

@@ -91,8 +91,8 @@ class RuntimeProgram:
     buffer, `counts` the numbers of (input, output, scratch) chunks of each rank. `depth` limits the tokens of each
     connection; None means no limit. With `packets`, scratch has twice the bytes: a chunk of it has room for the packets
     of a chunk, or for two plain chunks. `findings` are those of the reader. `made_for_bytes` is the size for which
-    the starts of sends hold that the file names; 0: it names none. `blocks[s, d]` are the chunks that rank s sends to rank
-    d in an alltoallv.
+    the starts of sends hold that the file names; 0: it names none. In an alltoallv, rank s sends `blocks[s, d]` chunks
+    to rank d.
     """
 
     collective: str
