@@ -87,7 +87,7 @@ def assign(
     The last two are the pairs that bring the segment to its sender and from its receiver; -1 if there are none, -2 for
     blocks with several destinations. First, each GPU keeps what it can send itself, the data for the GPU at the other
     end of its lane before all other data. The rest goes to lanes that still have space, to those that end at its
-    destination first.
+    destination first. A lane sends the data for the GPU at its own end last.
     """
     most = len(source) + len(lane_out)
     lane_of, block_of = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -113,7 +113,11 @@ def assign(
             for block in range(from_block[u], upto_block[u]):
                 if left[block] > 0 and space[lane] > 0 and _is_for(v, to_ptr, to, block):
                     count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
-            for block in range(from_block[u], upto_block[u]):
+            turn, many = from_block[u], upto_block[u] - from_block[u]
+            while turn < upto_block[u] and to[to_ptr[turn]] <= v:
+                turn += 1
+            for step in range(many):  # destinations behind the receiver first: lanes serve different ones at a time
+                block = turn + step if turn + step < upto_block[u] else turn + step - many
                 if space[lane] == 0:
                     break
                 if left[block] > 0:
@@ -133,19 +137,23 @@ def assign(
             ptr[lane_of[k] + 1] += 1
     for lane in range(len(lane_out)):
         ptr[lane + 1] += ptr[lane]
-    at, rows = ptr[:-1].copy(), np.empty((count, 5), dtype=np.int64)
+    at, back, rows = ptr[:-1].copy(), ptr[1:].copy(), np.empty((count, 5), dtype=np.int64)
     left[:] = 0  # from here on the bytes of each block that have a segment
     for k in range(count):
         lane, block = lane_of[k], block_of[k]
         s, v, d = source[block], lane_in[lane], to[to_ptr[block]]
-        row = at[lane]
+        if d == v and to_ptr[block + 1] - to_ptr[block] == 1:  # nothing is left to do when it has crossed: it comes last
+            back[lane] -= 1
+            row = back[lane]
+        else:
+            row = at[lane]
+            at[lane] += 1
         rows[row, 0], rows[row, 1], rows[row, 2] = block, left[block], amount_of[k]
         rows[row, 3] = slot[s] + place[lane_out[lane]] if s != lane_out[lane] else -1
         rows[row, 4] = slot[v] + place[d] if d != v else -1
         if to_ptr[block + 1] - to_ptr[block] > 1:
             rows[row, 4] = -2
         left[block] += amount_of[k]
-        at[lane] += 1
     return ptr, rows
 
 

@@ -56,6 +56,7 @@ class PlanParams:
 FINE = PlanParams()
 DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
 COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
+MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
 
@@ -120,7 +121,9 @@ class Planner:
         first = self._plan(blocks, total, collective, params or usual, previous)
         if params is not None:
             return first
-        others: list[PlanParams] = [COARSE] if self.topology.has_overheads else []
+        others: list[PlanParams] = []
+        if self.topology.has_overheads:
+            others += [COARSE, MEDIUM, replace(MEDIUM, pieces=2), replace(MEDIUM, pieces=1, lead=1 / 8)]
         if self.layout.has_trunks:
             others.append(replace(usual, in_turn=True))
         if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
