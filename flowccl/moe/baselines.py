@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.moe.crossing_kernels import decompose
-from flowccl.moe.planner import FINE, Order, Planner
+from flowccl.moe.planner import FINE, SIMPLE, Planner
 
 BASELINES = ("fast", "rails", "spread-out", "direct")
 
@@ -23,9 +23,7 @@ def baseline_us(name: str, planner: Planner, matrix: NDArray[np.int64]) -> float
     """Return the completion time of a baseline."""
     if name == "fast":
         return _fast_us(planner, matrix)
-    balance = name == "rails"
-    order: Order = "ranks" if name == "direct" else "shifted"
-    params = replace(FINE, balance=balance, order=order, residual=0.0)
+    params = dict(zip(BASELINES[1:], SIMPLE, strict=True))[name]
     return planner.plan(matrix, params=params).finish_us
 
 

@@ -142,7 +142,9 @@ def assign(
     for k in range(count):
         lane, block = lane_of[k], block_of[k]
         s, v, d = source[block], lane_in[lane], to[to_ptr[block]]
-        if d == v and to_ptr[block + 1] - to_ptr[block] == 1:  # nothing is left to do when it has crossed: it comes last
+        if (
+            d == v and to_ptr[block + 1] - to_ptr[block] == 1
+        ):  # nothing is left to do when it has crossed: it comes last
             back[lane] -= 1
             row = back[lane]
         else:

@@ -121,6 +121,18 @@ class Plan:
         return self.finish_ps / self.bound.ps - 1 if self.bound.ps else 0.0
 
     @cached_property
+    def relayed_bytes(self) -> Ints:
+        """The bytes of others that each GPU receives and passes on."""
+        chunks, end = self.chunks, self.layout.paths.dst[self.messages.pair]
+        entry = np.repeat(np.arange(len(chunks)), np.diff(chunks.entry_ptr))
+        passed = np.zeros(len(chunks), dtype=np.bool_)
+        passed[entry[chunks.entry_message >= 0]] = True
+        result = np.zeros(self.topology.num_gpus, dtype=np.int64)
+        for message, some in ((chunks.gather, chunks.gather >= 0), (chunks.cross, passed & (chunks.cross >= 0))):
+            np.add.at(result, end[message[some]], chunks.bytes[some])
+        return result
+
+    @cached_property
     def table(self) -> "PlanTable":
         """The transfers as plain columns, sorted by stage."""
         return _table(self)

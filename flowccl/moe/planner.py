@@ -1,6 +1,8 @@
 """The planner: from a byte matrix, or from blocks with several destinations, to a plan in milliseconds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,9 +12,10 @@ from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
 from flowccl.moe.lane_kernels import assign, blocks_of, crossings, cut, own_lanes, same_rails, whole_lanes
-from flowccl.moe.layout import HostLayout, layout_of
+from flowccl.moe.layout import layout_of
 from flowccl.moe.message_kernels import fan_outs, gathers, in_order, locals_of, place
 from flowccl.moe.plan import Chunks, Plan, PlanMessages
+from flowccl.moe.tables import tables_of
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
 from flowccl.topology.topology import Topology
@@ -59,6 +62,10 @@ COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
 MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
+RAILS = replace(FINE, order="shifted", residual=0.0)
+SPREAD_OUT = replace(RAILS, balance=False)
+DIRECT = replace(SPREAD_OUT, order="ranks")
+SIMPLE = (RAILS, SPREAD_OUT, DIRECT)
 
 
 class Planner:
@@ -68,16 +75,29 @@ class Planner:
     computer.
     """
 
-    def __init__(self, topology: Topology, *, runtime: str | RuntimeProfile = "ideal", unit_bytes: int = 1) -> None:
-        """Prepare plans for a machine; chunks are multiples of `unit_bytes` where the entries of the matrix are."""
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        runtime: str | RuntimeProfile = "ideal",
+        unit_bytes: int = 1,
+        buffer_bytes: int | None = None,
+    ) -> None:
+        """Prepare plans for a machine; chunks are multiples of `unit_bytes` where the entries of the matrix are.
+
+        `buffer_bytes` limits the data of others that a GPU passes on in one call, all of it together.
+        """
         if unit_bytes < 1:
             raise InputError(f"unit_bytes must be at least 1, got {unit_bytes}")
+        if buffer_bytes is not None and buffer_bytes < 0:
+            raise InputError(f"buffer_bytes must not be negative, got {buffer_bytes}")
+        self.buffer_bytes = buffer_bytes
         profile = runtime_profile(runtime) if isinstance(runtime, str) else runtime
         self.runtime = None if profile.is_ideal else profile
         self.topology = on_runtime(topology, profile)
         self.unit_bytes = unit_bytes
         self.layout = layout_of(self.topology)
-        self._tables = _tables(self.layout)
+        self._tables = tables_of(self.layout)
 
     def plan(self, matrix: NDArray[Any], *, params: PlanParams | None = None, previous: Plan | None = None) -> Plan:
         """Return a plan of an alltoallv: rank s sends `matrix[s, d]` bytes to rank d; the diagonal does not move.
@@ -123,16 +143,35 @@ class Planner:
             return first
         others: list[PlanParams] = []
         if self.topology.has_overheads:
-            others += [COARSE, MEDIUM, replace(MEDIUM, pieces=2), replace(MEDIUM, pieces=1, lead=1 / 8)]
+            others += [COARSE, MEDIUM, replace(MEDIUM, pieces=2), replace(MEDIUM, pieces=1, lead=1 / 8), *SIMPLE]
         if self.layout.has_trunks:
             others.append(replace(usual, in_turn=True))
         if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
             others += [replace(FINE, order="shifted"), FINE, replace(usual, lead=1 / 2)]
         if first.finish_ps < _SMALL * self._tables.latency_ps:
             alone = replace(FINE, balance=False)
-            others += [WHOLE, OWN, COARSE, alone, replace(alone, order="ranks", residual=0.0)]
+            others += [WHOLE, OWN, COARSE, alone, DIRECT]
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
-        return min(plans, key=lambda plan: plan.finish_ps)
+        return min(
+            self._fitting(plans, partial(self._plan, blocks, total, collective)), key=lambda plan: plan.finish_ps
+        )
+
+    def _fitting(self, plans: list[Plan], make: Callable[[PlanParams, None], Plan]) -> list[Plan]:
+        """The plans whose relayed data fits in the buffers; those without balancing are tried if none does."""
+        limit = self.buffer_bytes
+        if limit is None:
+            return plans
+        fitting = [plan for plan in plans if plan.relayed_bytes.max() <= limit]
+        fitting = fitting or [
+            plan for plan in (make(OWN, None), make(DIRECT, None)) if plan.relayed_bytes.max() <= limit
+        ]
+        if not fitting:
+            least = min(plans, key=lambda plan: int(plan.relayed_bytes.max())).relayed_bytes
+            name = self.topology.nodes[int(least.argmax())].name
+            raise DemandError(
+                f"alltoallv: {name} would have to pass on {least.max()} bytes of others, and its buffer has {limit}"
+            )
+        return fitting
 
     def _plan(self, blocks: Blocks, total: Ints, collective: str, params: PlanParams, previous: Plan | None) -> Plan:
         """The plan with some parameters; `total` are the bytes between every two hosts."""
@@ -317,67 +356,3 @@ class _Local(NamedTuple):
     pair: Ints32
     bytes: Ints
     part: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """What is the same for all plans of a machine."""
-
-    lane_out: Ints
-    lane_in: Ints
-    lane_ps: Floats
-    lane_key: Ints
-    lane_at: Ints
-    inside: Ints
-    server_ptr: Ints
-    pair_GBps: Floats
-    most: int
-    no_stages: Ints
-    latency_ps: float
-    numbers: Ints
-    over_trunk: NDArray[np.bool_]
-    trunk_lane: Ints
-    trunk_use: Ints
-    trunk_places: Ints
-
-    slowest_ps: float
-
-    def upto(self, count: int) -> Ints:
-        """The numbers from 0 to `count`."""
-        return self.numbers[: count + 1]
-
-
-def _tables(layout: HostLayout) -> _Tables:
-    paths, hosts = layout.paths, layout.hosts
-    lane_key = np.repeat(np.arange(hosts * hosts), np.diff(layout.lane_ptr))
-    lane_at = np.full((layout.rails, hosts * hosts), -1, dtype=np.int64)
-    lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
-    rate = np.zeros(len(paths.src))
-    has = np.flatnonzero(np.diff(paths.path_ptr))
-    trunks = np.flatnonzero(paths.servers > 1)
-    route = paths.path_route[paths.path_ptr[layout.lane_pair]]
-    uses = [paths.use_resource[paths.use_ptr[r] : paths.use_ptr[r + 1]] for r in route.tolist()]
-    shared = [(lane, int(np.searchsorted(trunks, k))) for lane, row in enumerate(uses) for k in row if k in trunks]
-    lane, use = np.array(shared, dtype=np.int64).reshape(-1, 2).T
-    over = np.zeros(hosts * hosts, dtype=np.bool_)
-    over[lane_key[lane]] = True
-    rate[has] = paths.route_GBps[paths.path_route[paths.path_ptr[has]]]
-    return _Tables(
-        paths.src[layout.lane_pair],
-        paths.dst[layout.lane_pair],
-        1000.0 / rate[layout.lane_pair],
-        lane_key,
-        lane_at,
-        np.arange(hosts) * (hosts + 1),
-        np.concatenate(([0], np.cumsum(paths.servers))).astype(np.int64),
-        rate,
-        int(np.diff(layout.host_ptr).max()),
-        np.zeros((0, hosts), dtype=np.int64),
-        float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),
-        np.arange(layout.topology.num_gpus**2 + 1),
-        over.reshape(hosts, hosts),
-        lane,
-        use,
-        paths.servers[trunks],
-        1000.0 / float(paths.route_GBps.min(initial=np.inf)),
-    )

@@ -176,3 +176,22 @@ def test_demand_is_that_of_alltoallv() -> None:
     demand = Planner(machine("dgx_h100:2")).plan(data).demand
     assert demand.collective == "alltoallv"
     assert demand.chunk_bytes.sum() == alltoallv(data).chunk_bytes.sum()
+
+
+def test_relayed_data_fits_in_the_buffers() -> None:
+    """Of two hosts with rails, GPU 1 relays what GPU 0 cannot send itself; without space for that, GPU 0 sends all."""
+    sizes = np.zeros((4, 4), dtype=np.int64)
+    sizes[0, 2] = 1_000_000
+    free = Planner(machine("rail:2x2")).plan(sizes)
+    assert free.relayed_bytes.tolist() == [0, 500_000, 0, 500_000]
+    held = Planner(machine("rail:2x2"), buffer_bytes=100_000).plan(sizes)
+    assert held.relayed_bytes.max() == 0
+    assert held.finish_us > free.finish_us
+    assert verify(held.schedule()) == []
+    sizes[0, 3] = 1_000_000  # crosses over rail 0 or rail 1, and is passed on at one of its ends
+    with pytest.raises(
+        DemandError, match=r"gpu\d would have to pass on \d+ bytes of others, and its buffer has 100000"
+    ):
+        Planner(machine("rail:2x2"), buffer_bytes=100_000).plan(sizes)
+    with pytest.raises(InputError, match="buffer_bytes must not be negative, got -1"):
+        Planner(machine("rail:2x2"), buffer_bytes=-1)

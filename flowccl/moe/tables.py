@@ -1,0 +1,76 @@
+"""Tables of the planner: what is the same for all plans of a machine."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.moe.layout import HostLayout
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannerTables:
+    """What is the same for all plans of a machine."""
+
+    lane_out: Ints
+    lane_in: Ints
+    lane_ps: Floats
+    lane_key: Ints
+    lane_at: Ints
+    inside: Ints
+    server_ptr: Ints
+    pair_GBps: Floats
+    most: int
+    no_stages: Ints
+    latency_ps: float
+    numbers: Ints
+    over_trunk: NDArray[np.bool_]
+    trunk_lane: Ints
+    trunk_use: Ints
+    trunk_places: Ints
+
+    slowest_ps: float
+
+    def upto(self, count: int) -> Ints:
+        """The numbers from 0 to `count`."""
+        return self.numbers[: count + 1]
+
+
+def tables_of(layout: HostLayout) -> PlannerTables:
+    """Return the tables of a machine."""
+    paths, hosts = layout.paths, layout.hosts
+    lane_key = np.repeat(np.arange(hosts * hosts), np.diff(layout.lane_ptr))
+    lane_at = np.full((layout.rails, hosts * hosts), -1, dtype=np.int64)
+    lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
+    rate = np.zeros(len(paths.src))
+    has = np.flatnonzero(np.diff(paths.path_ptr))
+    trunks = np.flatnonzero(paths.servers > 1)
+    route = paths.path_route[paths.path_ptr[layout.lane_pair]]
+    uses = [paths.use_resource[paths.use_ptr[r] : paths.use_ptr[r + 1]] for r in route.tolist()]
+    shared = [(lane, int(np.searchsorted(trunks, k))) for lane, row in enumerate(uses) for k in row if k in trunks]
+    lane, use = np.array(shared, dtype=np.int64).reshape(-1, 2).T
+    over = np.zeros(hosts * hosts, dtype=np.bool_)
+    over[lane_key[lane]] = True
+    rate[has] = paths.route_GBps[paths.path_route[paths.path_ptr[has]]]
+    return PlannerTables(
+        paths.src[layout.lane_pair],
+        paths.dst[layout.lane_pair],
+        1000.0 / rate[layout.lane_pair],
+        lane_key,
+        lane_at,
+        np.arange(hosts) * (hosts + 1),
+        np.concatenate(([0], np.cumsum(paths.servers))).astype(np.int64),
+        rate,
+        int(np.diff(layout.host_ptr).max()),
+        np.zeros((0, hosts), dtype=np.int64),
+        float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),
+        np.arange(layout.topology.num_gpus**2 + 1),
+        over.reshape(hosts, hosts),
+        lane,
+        use,
+        paths.servers[trunks],
+        1000.0 / float(paths.route_GBps.min(initial=np.inf)),
+    )
