@@ -99,7 +99,7 @@ def planned_first(options: argparse.Namespace, topology: "Topology", size: int |
         planner = Planner(topology, unit_bytes=common_unit(matrix - np.diag(np.diag(matrix))))
     except TopologyError:  # a machine without lanes between its hosts
         return None
-    ptr, source, bytes_, to, _ = blocks_of(matrix, planner.layout.host_ptr, planner.layout.host_gpu)
+    ptr, source, bytes_, to, _ = blocks_of(planner.checked(matrix), planner.layout.host_ptr, planner.layout.host_gpu)
     blocks = Blocks(ptr, source, bytes_, np.arange(len(to) + 1), to)
     progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
     progress.phase("planning")

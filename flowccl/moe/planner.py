@@ -24,8 +24,8 @@ Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-MAX_BYTES = 2**50
-"""The most bytes of a matrix: times in picoseconds stay far below 2^63."""
+MAX_ENTRY_BYTES = 2**39
+"""The most bytes of an entry, more than a GPU has memory: with it, times in picoseconds stay far below 2^63."""
 _FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few that they are divided more often
 _GOOD = 0.02  # with few hosts, a plan with a larger gap is compared with others
 _SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
@@ -104,7 +104,7 @@ class Planner:
 
         `previous` is the plan of a similar matrix: its stages are where the new ones start from.
         """
-        checked = self._checked(matrix)
+        checked = self.checked(matrix)
         ptr, source, size, to, total = blocks_of(checked, self.layout.host_ptr, self.layout.host_gpu)
         blocks = Blocks(ptr, source, size, self._tables.upto(len(to)), to)
         return self._best(blocks, total, "alltoallv", params, previous)
@@ -116,7 +116,8 @@ class Planner:
         before = np.concatenate(([0], np.cumsum(blocks.bytes))).astype(np.int64)
         return self._best(blocks, before[blocks.ptr[1:]] - before[blocks.ptr[:-1]], collective, params, previous)
 
-    def _checked(self, matrix: NDArray[Any]) -> Ints:
+    def checked(self, matrix: NDArray[Any]) -> Ints:
+        """Return a byte matrix as whole numbers; raise DemandError where it cannot be one of this machine."""
         gpus = self.topology.num_gpus
         if matrix.shape != (gpus, gpus):
             raise DemandError(f"alltoallv: the byte matrix must be {gpus} x {gpus}, got shape {matrix.shape}")
@@ -127,7 +128,7 @@ class Planner:
         if matrix.size and matrix.min() < 0:
             s, d = np.argwhere(matrix < 0)[0]
             raise DemandError(f"alltoallv: entry [{s}][{d}] must be >= 0, got {matrix[s, d]}")
-        if matrix.size and int(matrix.max()) * gpus > MAX_BYTES:
+        if matrix.size and int(matrix.max()) > MAX_ENTRY_BYTES:
             s, d = np.argwhere(matrix == matrix.max())[0]
             raise DemandError(f"alltoallv: entry [{s}][{d}] is too large, got {matrix[s, d]}")
         return np.ascontiguousarray(matrix, dtype=np.int64)

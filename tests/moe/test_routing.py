@@ -114,7 +114,7 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_negative_and_huge_counts_in_a_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.csv"
-    for entry, words in (("-5", "must not be negative"), ("nan", "cannot read 'nan'")):
+    for entry, words in (("-5", "must not be negative"), ("nan", "cannot read 'nan'"), ("1TB", "is too large")):
         path.write_text("\n".join(["0," + entry, "1,0"]))
         assert main(["synth", "rail:2x1", "alltoallv", "--matrix", str(path)]) == 2
         assert words in capsys.readouterr().err
