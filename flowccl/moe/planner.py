@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 MAX_ENTRY_BYTES = 2**39
 """The most bytes of an entry, more than a GPU has memory: with it, times in picoseconds stay far below 2^63."""
 _FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few that they are divided more often
-_GOOD = 0.02  # with few hosts, a plan with a larger gap is compared with others
+_GOOD = 0.01  # with few hosts, a plan with a larger gap is compared with others
 _SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
 
 
@@ -148,7 +148,9 @@ class Planner:
         if self.layout.has_trunks:
             others.append(replace(usual, in_turn=True))
         if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
-            others += [replace(FINE, order="shifted"), FINE, replace(usual, lead=1 / 2)]
+            others += [RAILS, FINE, replace(usual, lead=1 / 2)]
+        elif not self.layout.is_even:
+            others.append(RAILS)
         if first.finish_ps < _SMALL * self._tables.latency_ps:
             alone = replace(FINE, balance=False)
             others += [WHOLE, OWN, COARSE, alone, DIRECT]
