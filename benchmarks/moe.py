@@ -42,7 +42,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-verify", action="store_true", help="do not verify the plans")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     parser.add_argument("--plot", metavar="FILE", help="draw the gaps")
+    parser.add_argument("--picture", metavar="FILE", help="only draw one step: hosts as rows, NICs as lanes")
     options = parser.parse_args(arguments)
+    if options.picture:
+        _picture(options.picture)
+        return 0
     rows: list[dict[str, Any]] = []
     for gpus in map(int, filter(None, options.gpus.split(","))):
         rows.append(_timed(gpus, options.fast))
@@ -160,6 +164,35 @@ def _summary(name: str, rows: list[dict[str, Any]]) -> None:
         f"({worst['workload']})  {others}{valid}",
         flush=True,
     )
+
+
+def _picture(path: str) -> None:
+    """Draw what the NICs of four hosts send in one step, coloured by the receiving host."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    plan = Planner(machine("dgx_h100:4")).plan(matrix("zipf 0.8", Shape(32)))
+    messages, paths, host = plan.messages, plan.layout.paths, plan.layout.host_of
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots(4, 1, sharex=True)
+    for k in range(int(messages.first[1]), int(messages.first[2])):
+        pair = messages.pair[k]
+        source, target = int(paths.src[pair]), int(host[paths.dst[pair]])
+        begin, length = messages.start_ps[k] / 1e6, messages.bytes[k] / 50e3
+        axes[host[source]].broken_barh(
+            [(begin, length)], (source % 8 - 0.4, 0.8), color=f"C{target}", edgecolor="white", linewidth=0.4
+        )
+    for number, one in enumerate(axes):
+        one.set(ylabel=f"host {number}", yticks=range(8), ylim=(7.6, -0.6))
+        one.set_yticklabels([f"NIC {nic}" for nic in range(8)], fontsize=6)
+        one.axvline(plan.lower_bound_us, color="black", linestyle="--", linewidth=0.8)
+    axes[-1].set_xlabel(
+        f"us; the lower bound (dashed) is {plan.lower_bound_us:.1f}, the plan ends at {plan.finish_us:.1f}"
+    )
+    figure.legend(
+        handles=[Patch(color=f"C{h}", label=f"to host {h}") for h in range(4)], ncols=4, loc="outside upper center"
+    )
+    figure.savefig(path, dpi=110)
 
 
 def _plot(rows: list[dict[str, Any]], path: str) -> None:
