@@ -18,6 +18,7 @@ from flowccl.topology.topology import Topology
 
 _EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
+_WORTH = 0.01  # of the completion time: what the costs of collected messages of a GPU must add up to
 _LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
 
@@ -53,19 +54,22 @@ class Carrier:
         """Return the schedule as the runtime carries it out, in the best variant found; None where it cannot."""
         kind = schedule.method.partition(",")[0]
         key, protocols = (kind, len(schedule.demand)), self._protocols(schedule)
-        variant = self.known.get(key, self.known.get((kind, 0), _Variant(protocol=protocols[0])))
+        usual = self.known.get(("", 0), _Variant(protocol=protocols[0]))  # of the best schedule of any kind
+        variant = self.known.get(key, self.known.get((kind, 0), usual))
         variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
         search = _VariantSearch(self, schedule, variant)
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
         is_small = len(schedule) <= _EXPLORED
         if key not in self.known or (is_small and is_near):
             first = key not in self.known and is_small
-            for collected in self._collections(schedule) if first else (variant.collected,):
+            for collected in self._collections(schedule, search.best) if first else (variant.collected,):
                 for protocol in protocols if is_small else (variant.protocol,):
-                    search.improve(protocol, self._widths(schedule), collected)
+                    search.improve(protocol, self._widths(schedule, None if collected else variant), collected)
         if search.best is None:
             return None
         self.known[key] = self.known[kind, 0] = search.variant
+        if search.best.finish_ps <= min(self.best_ps.values(), default=search.best.finish_ps):
+            self.known["", 0] = search.variant
         found = self._collected(search.best, search.variant) if is_near else search.best
         self.best_ps[key] = min(self.best_ps.get(key, found.finish_ps), found.finish_ps)
         return found
@@ -122,15 +126,23 @@ class Carrier:
         aligned = not np.any(schedule.demand.chunk_bytes % ALIGNMENT_BYTES)
         return known and pairs and aligned and not self._posters(schedule)
 
-    def _collections(self, schedule: Schedule) -> list[str]:
-        """What may be collected in messages: nothing, and what leaves fewer messages."""
+    def _collections(self, schedule: Schedule, found: Schedule | None) -> list[str]:
+        """What may be collected in messages: nothing, and what saves enough messages to matter for a schedule."""
         counts = {"": len(set(schedule.leader.tolist()))}
         for name in ("piece", "stage"):
             counts[name] = len(set(staged_messages(schedule, name == "piece").tolist()))
-        return list({count: name for name, count in reversed(counts.items())}.values())[::-1]
+        names = list({count: name for name, count in reversed(counts.items())}.values())[::-1]
+        if found is None or found.costs is None:
+            return names
+        each_ps = float(np.mean(found.costs.overhead_ps + found.costs.signal_ps))
+        saved = {name: (counts[""] - counts[name]) / self.topology.num_gpus * each_ps for name in names}
+        return [name for name in names if not name or saved[name] > _WORTH * found.finish_ps]
 
-    def _widths(self, schedule: Schedule) -> list[int]:
-        """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU."""
+    def _widths(self, schedule: Schedule, near: _Variant | None) -> list[int]:
+        """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU.
+
+        Those `near` a known variant only, where there is one.
+        """
         rates = [self.profile.costs.operation(name).GBps for name in ("put", "reduce")]
         slowest = min(rates) if schedule.demand.reduces else rates[0]
         if not slowest:
@@ -142,7 +154,10 @@ class Carrier:
         widths = [1]
         while widths[-1] * slowest < fastest and not unit % (2 * widths[-1] * ALIGNMENT_BYTES):
             widths.append(2 * widths[-1])
-        return [width for width in widths if width <= self.sms]
+        wide = [width for width in widths if width <= self.sms]
+        if near is None or not self.known:
+            return wide
+        return [width for width in wide if near.width <= 2 * width <= 4 * near.width] or wide
 
     def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
         """The schedule with more messages collected, in pairs, as long as that makes it earlier."""
