@@ -75,7 +75,7 @@ def test_a_program_never_has_more_threadblocks_than_sms(sms):
         (
             "dgx1 gather --size 1MB --for mscclpp",
             "flowccl: error: mscclpp does not support gather; "
-            "it supports allgather, alltoall, allreduce, broadcast, reduce_scatter",
+            "it supports allgather, alltoall, alltoallv, allreduce, broadcast, reduce_scatter",
         ),
         (
             "ring:4 allgather --size 1MB --for mscclpp",
