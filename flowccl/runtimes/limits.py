@@ -104,11 +104,11 @@ CHANNELS_PER_OPERATION = 8  # of an MSCCL++ operation
 ISSUE_OPERATIONS = 6
 """Operations of a message in a threadblock of its issuer: acquire or wait, barrier, put, signal, release."""
 FIRST_OPERATIONS = 4
-"""The same where the data is the GPU's own from the beginning: put, barrier, signal."""
+"""The same where the data is the GPU's own from the beginning: put, barrier, signal; one more for waits of others."""
 RECEIVE_OPERATIONS = 6
 """Operations of a message in a threadblock of its receiver: wait, acquire, barrier, reduce, barrier, release."""
 AGAIN_OPERATIONS = 5
-"""The same where the threadblock reduced into the same chunk before: wait, barrier, reduce, barrier."""
+"""The same where the threadblock reduced into the same chunk before: wait, barrier, reduce, barrier; one for others."""
 USABLE_OPERATIONS = 58  # of the 64 operations of a threadblock; the others begin and end a call
 
 
