@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-run test-simgrid test-gpu test-gpu-all test-browser check format docs clean
+.PHONY: demo test compiled test-slow test-all test-run test-simgrid test-gpu test-gpu-all test-browser check format docs clean
 
 # From a machine to a file that MSCCL++ loads, each step with its own command.
 demo: $(READY)
@@ -15,12 +15,22 @@ demo: $(READY)
 	$(BIN)/flowccl check-export out/allgather-plan.json --to mscclpp
 	$(BIN)/flowccl run out/allgather.json --on numpy
 	$(BIN)/flowccl plot out/allgather.json --out out/allgather.png
+	$(BIN)/flowccl compare out/allgather.json --out out/allgather-beside-nccl.png
 
-test: check
-	$(BIN)/python -m pytest -n 2 -q -m "not slow"
+test: $(READY)
+	@$(MAKE) --no-print-directory -j 2 check compiled
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not slow" --durations 10
 
-test-slow: $(READY)
-	$(BIN)/python -m pytest -q -m slow
+# Compiles all loops once, so that test processes only load them.
+compiled: $(READY)
+	$(BIN)/python -m flowccl.compilation
+
+# The slow tests that fit into 40 minutes, the shortest first; `make test-all` runs all tests.
+test-slow: $(READY) compiled
+	$(BIN)/python -m pytest -n 2 -q -m slow --minutes 40 --durations 20
+
+test-all: check compiled
+	$(BIN)/python -m pytest -n 2 -q
 
 # Tests with real processes over gloo and MPI. Installs torch, mpi4py and an mpiexec first, which takes a minute.
 test-run: $(READY)

@@ -8,6 +8,7 @@ NAMES = {
     "runtime": "schedules for MSCCL++ in its clock, compared with textbook algorithms and their programs",
     "unseen": "gaps and relations on clusters drawn from seeds",
     "quality": "gaps of auto on real and random machines, compared with published results and baselines",
+    "ablation": "what leaving a method out of auto costs",
     "speed": "seconds to the first schedule and to gaps of 10, 5, 2 and 1 %",
     "scale": "first schedules on meshes with random bandwidths, 64 to 1,024 GPUs",
     "teccl-tables": "tables 3, 7 and 8 and the DGX2 results of TE-CCL, compared with milp, lp and astar",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import environment, geometric_mean_gap
-from flowccl.compare import BASELINES, HALVES, halves_us
+from flowccl.analysis.compare import BASELINES, HALVES, halves_us
 from flowccl.errors import FlowcclError
 from flowccl.synthesis import synthesize
 from flowccl.topology.faults import with_faults

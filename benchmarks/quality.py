@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import geometric_mean_gap, store
+from flowccl.analysis.compare import Comparison, compare
 from flowccl.auto.refine import SUFFIX
-from flowccl.compare import Comparison, compare
 from flowccl.methods.registry import REGISTRY
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology

@@ -15,13 +15,13 @@ from typing import Any
 
 from benchmarks.report import store
 from flowccl.errors import FlowcclError
-from flowccl.published import published_us
+from flowccl.papers.published import published_us
+from flowccl.papers.taccl.sketch import Sketch
+from flowccl.papers.taccl.sketch_files import load_sketch
 from flowccl.result import Result
 from flowccl.synthesis import synthesize
 from flowccl.topology.importers import ImportOptions, import_machine
 from flowccl.topology.machines import machine
-from flowccl.topology.sketch import Sketch
-from flowccl.topology.sketch_files import load_sketch
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
 

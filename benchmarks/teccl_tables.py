@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.report import store
 from flowccl.errors import FlowcclError
-from flowccl.published import table
+from flowccl.papers.published import table
 from flowccl.result import Result
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine

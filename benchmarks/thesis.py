@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.dantzig_wolfe import dantzig_wolfe
 from benchmarks.report import store
-from flowccl.methods.fluid import fluid_optimum, gpu_traffic
-from flowccl.methods.fluid.decomposed import dantzig_wolfe
-from flowccl.published import table
+from flowccl.papers.fluid import fluid_optimum, gpu_traffic
+from flowccl.papers.published import table
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.permutations import symmetry
 from flowccl.topology.topology import Topology

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.report import environment
 from benchmarks.unseen_machines import Drawn, draw
+from benchmarks.unseen_named import NAMED
 from flowccl.errors import FlowcclError, InputError
 from flowccl.synthesis import synthesize
 from flowccl.units import format_bytes, parse_bytes
@@ -36,7 +37,7 @@ _KEPT = ("finish_us", "lower_bound_us", "gap", "method", "chunks", "transfers", 
 def main(arguments: Sequence[str]) -> int:
     """Run the rows that are missing, print them, the table and the broken relations; exit code 0."""
     options = _options(arguments)
-    machines = [draw(seed) for seed in _seeds(options.seeds)]
+    machines = [one.drawn() for one in NAMED] if options.named else [draw(seed) for seed in _seeds(options.seeds)]
     print(_counts(machines))
     rows = _run(machines, options)
     print("\n" + table(rows))
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks unseen", description=__doc__)
     parser.add_argument("--seeds", default="0:12", metavar="A:B", help="seeds from A to before B (default: 0:12)")
+    parser.add_argument("--named", action="store_true", help="instead of drawn machines, those of unseen_named.py")
     parser.add_argument("--time-limit", type=float, default=5.0, help="seconds for each row (default: 5)")
     parser.add_argument("--quick", action="store_true", help="1 second for each row")
     parser.add_argument("--collectives", help="only these, separated by commas")
@@ -97,7 +99,7 @@ def _run(machines: Sequence[Drawn], options: argparse.Namespace) -> list[dict[st
     _load()
     rows = []
     for one in machines:
-        for collective, size in ROWS:
+        for collective, size in NAMED[one.seed - 1].rows if options.named else ROWS:
             if options.collectives and collective not in options.collectives.split(","):
                 continue
             key = (one.seed, collective, parse_bytes(size))

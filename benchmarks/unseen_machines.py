@@ -69,7 +69,7 @@ def _with_two_faults(topology: Topology, random: Random) -> tuple[Topology, tupl
 
 
 @dataclass
-class _Cluster:
+class Cluster:
     """A cluster that is being built from hosts and switches."""
 
     gpus: list[Node] = field(default_factory=list)
@@ -80,11 +80,16 @@ class _Cluster:
     def host(self, gpus: int, model: str, GBps: float, latency_us: float = 0.7) -> list[str]:
         """Add a host of GPUs on one NVSwitch; return their names."""
         name = f"host{len({node.host for node in self.gpus})}"
-        new = [Node(name=f"gpu{len(self.gpus) + i}", host=name, model=model) for i in range(gpus)]
-        self.gpus += new
+        new = self.plain_gpus(name, gpus, model)
         if gpus > 1:
             self.switches.append(Node(name=f"nvswitch-{name}", kind="switch", host=name))
-            self.links += [(node.name, f"nvswitch-{name}", GBps, latency_us) for node in new]
+            self.links += [(one, f"nvswitch-{name}", GBps, latency_us) for one in new]
+        return new
+
+    def plain_gpus(self, host: str, gpus: int, model: str) -> list[str]:
+        """Add GPUs of a host, without links; return their names."""
+        new = [Node(name=f"gpu{len(self.gpus) + i}", host=host, model=model) for i in range(gpus)]
+        self.gpus += new
         return [node.name for node in new]
 
     def switch(self, name: str, host: str = "") -> str:
@@ -128,7 +133,7 @@ def _rails(random: Random) -> tuple[Topology, int]:
     """Every GPU has a NIC on the rail switch of its place in the host."""
     hosts, gpus = _hosts(random, (4, 8), (2, 3, 4, 6, 8))
     model, GBps, nic = random.choice(_NVLINK)
-    cluster, latency_us = _Cluster(), random.choice((1.0, 1.3, 2.5))
+    cluster, latency_us = Cluster(), random.choice((1.0, 1.3, 2.5))
     rails = [cluster.switch(f"rail{i}") for i in range(gpus)]
     for _ in range(hosts):
         for name, rail in zip(cluster.host(gpus, model, GBps), rails, strict=True):
@@ -142,7 +147,7 @@ def _leaf_and_spine(random: Random) -> tuple[Topology, int]:
     model, GBps, nic = random.choice(_NVLINK)
     per_leaf, spines, over = random.choice((2, 2, 3)), random.choice((1, 2)), random.choice((1.0, 2.0, 4.0))
     shared = random.random() < 0.4
-    cluster, latency_us = _Cluster(), random.choice((1.0, 1.8))
+    cluster, latency_us = Cluster(), random.choice((1.0, 1.8))
     tops = [cluster.switch(f"spine{i}") for i in range(spines)]
     for first in range(0, hosts, per_leaf):
         leaf = cluster.switch(f"leaf{first // per_leaf}")
@@ -154,7 +159,7 @@ def _leaf_and_spine(random: Random) -> tuple[Topology, int]:
     return cluster.build(), 1
 
 
-def _nics(cluster: _Cluster, names: list[str], leaf: str, nic: float, latency_us: float, *, shared: bool) -> float:
+def _nics(cluster: Cluster, names: list[str], leaf: str, nic: float, latency_us: float, *, shared: bool) -> float:
     """Connect the GPUs of a host with a leaf; where NICs are shared, two GPUs have one. Return the total bandwidth."""
     for name in names:
         cluster.connect(name, leaf, nic, latency_us)
@@ -173,7 +178,7 @@ def _fat_tree(random: Random) -> tuple[Topology, int]:
     if gpus == 1:
         return plain, 1
     model, inside, _ = random.choice(_NVLINK)
-    cluster = _Cluster()
+    cluster = Cluster()
     for node in plain.nodes[plain.num_gpus :]:
         cluster.switch(node.name)
     ports = {}
@@ -193,12 +198,11 @@ def _pcie_hosts(random: Random) -> tuple[Topology, int]:
     hosts, gpus = _hosts(random, (4, 8), (2, 3, 4))
     pcie, nic = random.choice((12.0, 24.0, 50.0)), random.choice((3.0, 12.5, 25.0))
     nics, latency_us = random.choice((1, 2)), random.choice((1.5, 2.5))
-    cluster = _Cluster()
+    cluster = Cluster()
     network = cluster.switch("network")
     for host in range(hosts):
         label = f"host{host}"
-        names = [f"gpu{len(cluster.gpus) + i}" for i in range(gpus)]
-        cluster.gpus += [Node(name=name, host=label, model="A100") for name in names]
+        names = cluster.plain_gpus(label, gpus, "A100")
         bridge = cluster.switch(f"bridge{host}", label)
         half = gpus // 2
         for side in range(2):
@@ -231,7 +235,7 @@ def _mixed_hosts(random: Random) -> tuple[Topology, int]:
     counts = [random.choice((1, 2, 3)), random.choice((1, 2, 3))]
     while not _LEAST <= counts[0] * sizes[0] + counts[1] * sizes[1] <= _MOST:
         counts[random.randrange(2)] += 1
-    cluster, on_rails, latency_us = _Cluster(), random.random() < 0.5, random.choice((1.0, 1.8))
+    cluster, on_rails, latency_us = Cluster(), random.random() < 0.5, random.choice((1.0, 1.8))
     network = [cluster.switch(f"rail{i}") for i in range(max(sizes))] if on_rails else [cluster.switch("network")]
     for (model, GBps, nic), gpus, count in zip((new, old), sizes, counts, strict=True):
         for _ in range(count):
@@ -245,7 +249,7 @@ def _racks(random: Random) -> tuple[Topology, int]:
     racks, gpus = _hosts(random, (8, 12, 16, 18), (2, 3, 4))
     fewer = random.choice((0, 0, 2, 4))
     GBps, nic = random.choice((450.0, 900.0)), random.choice((25.0, 50.0, 100.0))
-    cluster = _Cluster()
+    cluster = Cluster()
     spine = cluster.switch("spine")
     for rack in range(racks):
         names = cluster.host(gpus - (fewer if rack == 0 else 0), "B200", GBps, 1.0)

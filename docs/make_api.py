@@ -13,7 +13,7 @@ import flowccl
 
 PAGE = Path(__file__).with_name("api.md")
 SECTIONS = {  # heading: module: names
-    "Synthesis": {"flowccl": "synthesize Result Progress"},
+    "Synthesis": {"flowccl": "synthesize SearchOptions Result Progress"},
     "Machines": {"flowccl": "machine read_machine with_faults load_topology save_topology Topology Node Link Limit"},
     "Demands": {"flowccl": "collective load_demand Demand Chunk"},
     "Weights between layouts": {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flowccl.schedule.schedule import Schedule
     from flowccl.schedule.transform import concatenate, left_shift, prune, reverse
     from flowccl.synthesis import synthesize
+    from flowccl.synthesis.options import SearchOptions
     from flowccl.topology.faults import with_faults
     from flowccl.topology.files import load_topology, read_machine, save_topology
     from flowccl.topology.machines import machine
@@ -55,6 +56,7 @@ _MODULES = {
     "schedule.schedule": "Schedule",
     "schedule.transform": "concatenate left_shift prune reverse",
     "synthesis": "synthesize",
+    "synthesis.options": "SearchOptions",
     "topology.faults": "with_faults",
     "topology.files": "load_topology read_machine save_topology",
     "topology.machines": "machine",
@@ -79,6 +81,7 @@ __all__ = [
     "ReshardResult",
     "Result",
     "Schedule",
+    "SearchOptions",
     "Topology",
     "Violation",
     "collective",

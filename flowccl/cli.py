@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.DEBUG if options.verbose else logging.ERROR, format="%(message)s")
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except FlowcclError as error:
         print_error(str(error))
         return next(code for kind, code in _EXIT if isinstance(error, kind))
@@ -46,10 +48,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("flowccl: interrupted before a schedule was found", file=sys.stderr)
         return 3
     except BrokenPipeError:  # the reader of standard output has exited, as in `flowccl machines | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:  # a full disk behind standard output, or behind a file that a library writes
+        print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror or error}")
+        _discard_output()
+        return 2
     finally:
         StopSignal.restore()
+
+
+def _discard_output() -> None:
+    """Send what is left in the buffer of standard output nowhere, so that the interpreter does not fail as it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,18 +1,18 @@
-"""Compiled loops: load them, compile them in the foreground, or in a process of its own in the background.
+"""Compiled loops: load them; those that are missing are compiled first, by one process per processor.
 
-`python -m flowccl.compilation UNIT...` compiles units, each the loops that some methods share. The machine code lands
-in the cache on disk, from which every process loads it. Where FLOWCCL_COMPILE=foreground is set, nothing is compiled
-in the background.
+`python -m flowccl.compilation [UNIT...]` compiles units, each the loops that some methods share; without names it
+compiles everything. The machine code lands in the cache on disk, from which every process loads it.
 """
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from flowccl.compile_cache import folder, is_compiled, lock, record_compiled
+from flowccl.compile_cache import folder, is_compiled, record_compiled
 from flowccl.methods.registry import REGISTRY, load_method
 
 if TYPE_CHECKING:
@@ -22,34 +22,40 @@ if TYPE_CHECKING:
 
 PROGRAMS = "programs"
 """The unit of the loops that read, time and prove programs of MSCCL++; no method runs them."""
+_HELPER = "FLOWCCL_COMPILES_FOR_ANOTHER"  # set in processes that help another one
 
 
-def units_of(names: Iterable[str]) -> list[str]:
-    """The units of compiled loops that these methods run, each once."""
-    return list(dict.fromkeys(unit for name in names for unit in REGISTRY[name].loops))
+def units_of(names: Iterable[str], *, programs: bool = False) -> list[str]:
+    """The units of compiled loops that these methods run, and that of programs if wanted; each once."""
+    units = [unit for name in names for unit in REGISTRY[name].loops]
+    return list(dict.fromkeys([*units, *([PROGRAMS] if programs else [])]))
 
 
-def is_ready(name: str) -> bool:
-    """Whether all compiled loops of a method are in the cache."""
-    return all(map(is_compiled, REGISTRY[name].loops))
+def all_units() -> list[str]:
+    """The units of all methods, and that of programs."""
+    return units_of(REGISTRY, programs=True)
 
 
-def in_background() -> bool:
-    """Whether loops may be compiled in the background."""
-    return os.environ.get("FLOWCCL_COMPILE") != "foreground" and folder() is not None
+def load_loops(units: Sequence[str], on_phase: Callable[[str], None] = lambda text: None) -> float:
+    """Load the compiled loops of some units; a new installation compiles them first. Return the seconds that it took.
 
-
-def compile_in_background(units: Iterable[str]) -> list[str]:
-    """Start a process of low priority that compiles the units that are not in the cache; return these.
-
-    The process goes on after this one has ended, so that the next one finds the loops compiled.
+    Where several are missing, other processes compile the last ones while this one compiles the first ones. No loop is
+    compiled twice, since each has a lock.
     """
     missing = [unit for unit in units if not is_compiled(unit)]
-    if missing:
-        command = [sys.executable, "-m", "flowccl.compilation", *missing]
-        nowhere = subprocess.DEVNULL
-        subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    return missing
+    began = time.monotonic()
+    on_phase(f"compiling, once per installation: {', '.join(missing)}" if missing else "loading")
+    helpers = _helpers(missing)
+    for unit in [*missing, *(unit for unit in units if unit not in missing)]:
+        compile_now(unit)
+    for helper in helpers:
+        helper.wait()
+    return time.monotonic() - began if missing else 0.0
+
+
+def warm_up(names: Iterable[str]) -> None:
+    """Load the compiled loops of these methods; a new installation compiles them first."""
+    load_loops(units_of(names))
 
 
 def compile_now(unit: str) -> None:
@@ -61,37 +67,30 @@ def compile_now(unit: str) -> None:
         record_compiled(unit, loaded_files())
 
 
-def warm_up(names: Iterable[str]) -> None:
-    """Load the compiled loops of these methods; a new installation compiles them first."""
-    for unit in units_of(names):
-        compile_now(unit)
-
-
-def compile_programs() -> None:
-    """Compile or load the loops that prove and time programs of MSCCL++; call it before a time limit starts."""
-    compile_now(PROGRAMS)
-
-
-def wait_for_programs(on_phase: Callable[[str], None]) -> None:
-    """Wait while a process in the background compiles the loops of programs; `on_phase` is told so."""
-    if not is_compiled(PROGRAMS):
-        on_phase(f"compiling, once: {PROGRAMS}")
-        with lock(PROGRAMS, wait=True):
-            return
-
-
 def main(units: Sequence[str]) -> int:
-    """Compile units one after the other; skip those that are compiled, or that another process compiles now."""
-    if hasattr(os, "nice"):
-        os.nice(10)
-    for unit in units:
-        with lock(unit, wait=False) as is_mine:
-            if not is_mine:
-                continue
-            with lock("compiler", wait=True):  # one process at a time, since each occupies a processor
-                if not is_compiled(unit):
-                    compile_now(unit)
+    """Compile units that are not in the cache; all of them if none is named."""
+    load_loops(units or all_units())
     return 0
+
+
+def _helpers(missing: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+    """Processes that compile the missing units, each in another order; none where one processor or unit is left."""
+    if _HELPER in os.environ or folder() is None:
+        return []
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(processors, len(missing))
+    orders = [[*missing[n:], *missing[:n]] for n in (len(missing) * part // count for part in range(1, count))]
+    nowhere = subprocess.DEVNULL
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "flowccl.compilation", *order],
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            env=os.environ | {_HELPER: "1"},
+        )
+        for order in orders
+    ]
 
 
 def _run_small(unit: str) -> None:

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from glob import escape as glob_escape
 from hashlib import sha256
@@ -23,7 +24,7 @@ from numba.core.caching import (
 )
 from numpy.typing import NDArray
 
-from flowccl.compile_cache import user_folder
+from flowccl.compile_cache import lock, user_folder
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ Bool = NDArray[np.bool_]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+_ENTRY: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}  # no other library calls it
 _PART: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # Python does not call it
 _INNER: dict[str, Any] = {"_nrt": False, **_PART}
 _ENTRY_POINTS: list[Any] = []
@@ -46,7 +48,7 @@ def compiled(function: _Function) -> _Function:
     numba alone only looks at the function's own file. A change in a module that it imports, compiled into the entry
     point, would go unnoticed; here the stamp of the cache is a digest of the module and of all that it imports.
     """
-    result: Any = njit(nogil=True)(function)
+    result: Any = njit(**_ENTRY)(function)
     if hasattr(result, "_cache"):  # not where NUMBA_DISABLE_JIT is set
         try:
             result._cache = _Cache(function)
@@ -77,9 +79,29 @@ class _CacheImplementation(CompileResultCacheImpl):  # type: ignore[misc]
 class _Cache(FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImplementation
 
+    """Holds a lock while a function is compiled: another process that needs the function waits and loads it."""
+
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, _digest(function.__module__))
+        self._lock_name = f"{function.__module__}.{function.__qualname__}"
+        self._locked = ExitStack()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for a signature, or None; the caller then compiles it and calls `save_overload`."""
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            self._locked.close()  # of a compilation that failed
+            self._locked.enter_context(lock(self._lock_name, wait=True))
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                self._locked.close()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write what was compiled, and let other processes go on."""
+        super().save_overload(sig, data)
+        self._locked.close()
 
 
 class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]

@@ -104,21 +104,28 @@ def make_folder(path: Path) -> Path:
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write a file atomically: write a temporary file in the same folder, then rename it."""
+    """Write a file atomically: write a temporary file in the same folder, then rename it.
+
+    The path must be free or name a regular file, which is replaced; a link is followed. Devices and pipes are refused,
+    since renaming a file to /dev/null would replace the device itself.
+    """
     path = Path(path)
     if path.suffix == ".gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)
     try:
         if path.is_dir():
             raise FileError(f"{path}: is a folder, not a file")
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path}: is a device or a pipe; give the name of a file")
+        target = path.resolve()
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(temporary, 0o666 & ~mask)
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
             raise

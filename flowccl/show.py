@@ -12,12 +12,12 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.faults import Fault, apply_faults
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps, format_us
-from flowccl.wording import counted, percent
+from flowccl.wording import counted, later_than, percent
 
 if TYPE_CHECKING:
-    from flowccl.compact import CompactResult
-    from flowccl.tenants import TenantsResult
-    from flowccl.trade_off import TradeOffPoint
+    from flowccl.synthesis.compact import CompactResult
+    from flowccl.synthesis.tenants import TenantsResult
+    from flowccl.synthesis.trade_off import TradeOffPoint
 
 
 _MOST_LISTED = 8
@@ -253,20 +253,16 @@ def _runtime_rows(result: Result) -> list[tuple[str, str]]:
     if result.lowered is None:
         return []
     program, loss = result.lowered, result.loss or 0.0
-    later = f"{percent(loss)} later than the schedule" if loss > 0 else "as early as the schedule"
+    later = later_than(loss, "the schedule")
     blocks = f"{counted(program.threadblocks, 'threadblock')} per GPU, {format_bytes(program.scratch_bytes)} of scratch"
     return [(f"on {program.runtime}", f"{format_us(program.program_us)}, {later}; {blocks}")]
 
 
 def _compile_rows(result: Result) -> list[tuple[str, str]]:
     """What was compiled in this run, which happens once per installation."""
-    rows = []
-    if "compile_s" in result.details:
-        rows.append(("compiling", f"{result.details['compile_s']} s, once per installation"))
-    units = result.details.get("compiling_in_background")
-    if isinstance(units, list) and units:
-        rows.append(("background", f"compiling {', '.join(units)}; the next run will use them"))
-    return rows
+    if "compile_s" not in result.details:
+        return []
+    return [("compiling", f"{result.details['compile_s']} s before the search, once per installation")]
 
 
 def describe_gap(gap: float, optimal: bool) -> str:

@@ -17,6 +17,13 @@ def listed(names: Iterable[str]) -> str:
     return shown if len(every) <= _MOST_LISTED else f"{shown}, ... ({len(every)} in total)"
 
 
+def later_than(fraction: float, what: str) -> str:
+    """0.05 -> "5.00 % later than ..."; a negative fraction is earlier, and what rounds to zero "as early as ..."."""
+    if round(100 * fraction, 2) == 0:
+        return f"as early as {what}"
+    return f"{percent(abs(fraction))} {'later' if fraction > 0 else 'earlier'} than {what}"
+
+
 def percent(fraction: float) -> str:
     """0.0009 -> "0.09 %"; what rounds to zero has no sign."""
     return f"{round(100 * fraction, 2) + 0.0:.2f} %"

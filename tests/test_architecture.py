@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flowccl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-BASE = {"errors", "units", "version", "files", "wording"}
+BASE = {"arrays", "errors", "units", "version", "files", "wording", "by_name"}
 DEMAND = BASE | {"topology", "demand"}
 SCHEDULE = DEMAND | {"schedule"}
 CHECKS = SCHEDULE | {"bounds", "verifier"}
@@ -27,6 +27,8 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "errors": set(),
     "version": set(),
     "wording": set(),
+    "by_name": set(),
+    "arrays": set(),
     "portable": set(),
     "compile_cache": set(),
     "compiled": {"compile_cache"},
@@ -43,33 +45,29 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "search": SCHEDULE | {"bounds", "problem"},
     "adapters": SCHEDULE | {"portable", "problem", "runtimes", "search"},
     "methods": CHECKS | {"problem", "search", "adapters", "solver", "portable", "compiled"},
+    "papers": METHODS | {"compiled", "solver"},
     "memory": DEMAND,
     "export": SCHEDULE | {"compiled", "memory", "runtimes"},
     "compilation": METHODS | {"compile_cache", "compiled", "export"},
-    "loading": METHODS | {"compilation"},
     "auto": METHODS | {"runtimes"},
     "lowered": SCHEDULE | {"export", "runtimes"},
-    "choice": CHECKS | {"lowered", "runtimes"},
     "result": CHECKS | {"lowered"},
-    "synthesis": METHODS | {"memory", "adapters", "auto", "choice", "loading", "lowered", "result", "runtimes"},
+    "synthesis": METHODS | {"memory", "adapters", "auto", "compilation", "lowered", "result", "runtimes"},
     "resharding": METHODS | {"adapters", "result", "runtimes", "synthesis"},
     "moe": CHECKS | {"compiled", "result", "runtimes"},
-    "compact": METHODS | {"compilation"},
-    "tenants": CHECKS | {"result", "synthesis"},
-    "published": BASE,
-    "compare": BASE | {"topology", "demand", "published", "synthesis", "result"},
-    "advise": METHODS,
+    "analysis": METHODS | {"papers", "result", "synthesis"},
     "explain": CHECKS,
     "catalog": METHODS | {"adapters", "export", "lowered", "runtimes", "result", "synthesis"},
+    "faults": METHODS | {"adapters", "catalog", "export", "lowered", "result", "runtimes", "synthesis"},
+    "adaptive": METHODS | {"catalog", "lowered"},
     "jobs": METHODS | {"catalog", "runtimes", "lowered", "result", "synthesis"},
     "run": SCHEDULE | {"export", "runtimes"},
-    "torch": SCHEDULE | {"catalog", "moe", "resharding", "run"},
+    "torch": SCHEDULE | {"adaptive", "catalog", "moe", "resharding", "run"},
     "profile": SCHEDULE | {"export", "run", "runtimes"},
     "plot": SCHEDULE,
     "notebook": SCHEDULE | {"result", "plot"},
     "report": CHECKS | {"catalog", "explain", "jobs", "lowered", "plot", "runtimes"},
-    "trade_off": CHECKS | {"lowered", "result"},
-    "show": CHECKS | {"result", "compact", "tenants", "trade_off"},
+    "show": CHECKS | {"result", "synthesis"},
 }
 COMMAND_LINE = {"__init__", "__main__", "cli", "commands"}  # these may import every layer
 LOADED_BY_METHODS = ("schedule/generation/job_shop.py",)  # early packages do not import these modules

@@ -418,6 +418,34 @@ def test_an_out_file_that_cannot_be_written_stays_as_it_was(capsys, monkeypatch,
     assert Path("ag.json").read_text(encoding="utf-8") == "as it was"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", [(*SYNTH, "--method", "ring"), ("machines",), ("show", "ring:4")])
+def test_output_to_a_full_disk_ends_in_one_line(words):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "flowccl", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "flowccl: error: the output cannot be written: No space left on device\n"
+
+
+def test_a_device_is_not_replaced_by_a_file(capsys, here):
+    """A named pipe stands for a device, which only root may replace."""
+    assert main([*SYNTH, "--method", "ring", "--out", "ag.json"]) == 0
+    os.mkfifo("pipe")
+    capsys.readouterr()
+    code, out, err = run(capsys, "export", "ag.json", "--to", "msccl", "--out", "pipe")
+    assert (code, out, err) == (2, "", "flowccl: error: pipe: is a device or a pipe; give the name of a file\n")
+    assert (here / "pipe").is_fifo()
+
+
+def test_a_link_to_a_file_stays_a_link(capsys, here):
+    write("real.json", "old")
+    Path("link.json").symlink_to("real.json")
+    assert run(capsys, *SYNTH, "--method", "ring", "--out", "link.json")[0] == 0
+    assert Path("link.json").is_symlink()
+    assert run(capsys, "verify", "real.json")[0] == 0
+
+
 def huge_file(name: str) -> None:
     """A sparse file of 2.1 GB."""
     write(name, '{"format": "flowccl-schedule"' if name.startswith("schedule") else "{")
@@ -429,24 +457,20 @@ def bounded() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
 
 
-def test_a_machine_file_of_2_GB_is_refused_at_once():
+def test_a_machine_file_of_2_GB_is_refused_unread():
     huge_file("machine.json")
-    began = time.monotonic()
     for command in (("show", "machine.json"), ("synth", "machine.json", "allgather", "--size", "1MB")):
         done = process(*command, preexec_fn=bounded)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "flowccl: error: machine.json: larger than 256 MB, the size limit\n"
-    assert time.monotonic() - began < 30
 
 
-def test_a_schedule_file_of_2_GB_is_refused_at_once():
+def test_a_schedule_file_of_2_GB_is_refused_unread():
     huge_file("schedule.json")
-    began = time.monotonic()
     for command in (("verify", "schedule.json"), ("show", "schedule.json")):
         done = process(*command, preexec_fn=bounded)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == "flowccl: error: schedule.json: larger than 2 GB, the size limit\n"
-    assert time.monotonic() - began < 30
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
@@ -590,18 +614,24 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
 
 
 def best_of_five(*command: str) -> float:
+    """The least CPU time of five runs, which other processes hardly change."""
     times = []
     for _ in range(5):
-        began = time.perf_counter()
+        before = children_s()
         subprocess.run([sys.executable, *command], capture_output=True, timeout=120, check=True)
-        times.append(time.perf_counter() - began)
+        times.append(children_s() - before)
     return min(times)
 
 
+def children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_it_starts_fast():
-    """0.3 s and 0.5 s are promised; here a loaded machine is allowed many times that."""
-    assert best_of_five("-c", "import flowccl") < 3
-    assert best_of_five("-m", "flowccl", "--help") < 3
+    """0.3 s and 0.5 s are promised; slow processors are allowed three times that."""
+    assert best_of_five("-c", "import flowccl") < 0.9
+    assert best_of_five("-m", "flowccl", "--help") < 1.5
 
 
 def test_help_teaches(capsys):
@@ -613,3 +643,6 @@ def test_help_teaches(capsys):
     assert code == 0
     for option in ("--size", "--chunks", "--method", "--time-limit", "--seed", "--out", "--json"):
         assert option in out
+    methods = {line.split()[0]: line for line in out.partition("methods:")[2].splitlines() if line.strip()}
+    assert methods["auto"].startswith("  auto       the default: a portfolio of ")
+    assert methods["papers"].startswith("  papers     methods of published papers: milp, lp")

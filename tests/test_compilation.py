@@ -1,17 +1,15 @@
-"""The cache of compiled loops, and compiling in the background."""
+"""The cache of compiled loops, and compiling by several processes."""
 
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import flowccl
-from flowccl import compilation, compile_cache, loading
-from flowccl.topology.machines import machine
+from flowccl import compilation, compile_cache
 
 LOOP = "from flowccl.compiled import compiled\n\n@compiled\ndef loop(x):\n    return x + {}\n"
 CALL = (
@@ -118,23 +116,39 @@ def test_one_process_at_a_time_holds_a_lock(empty_cache: Path):
         assert again
 
 
-def test_what_another_process_compiles_is_skipped(empty_cache: Path, monkeypatch: pytest.MonkeyPatch):
-    asked: list[str] = []
-    monkeypatch.setattr(compilation, "compile_now", asked.append)
-    monkeypatch.setattr(os, "nice", lambda more: more)
-    compile_cache.record_compiled("trees", [])
-    with compile_cache.lock("greedy", wait=False):
-        assert compilation.main(["greedy", "reroute", "trees"]) == 0
-    assert asked == ["reroute"]
+def test_only_what_is_missing_is_compiled_and_other_processes_help(empty_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    helped: list[list[str]] = []
+    loaded: list[str] = []
+    phases: list[str] = []
 
+    class Helper:
+        def __init__(self, command: list[str], **_: object) -> None:
+            helped.append(command[1:])
 
-def test_only_what_is_missing_is_compiled_in_the_background(empty_cache: Path, monkeypatch: pytest.MonkeyPatch):
-    started: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command[1:]))
+        def wait(self) -> None:
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", Helper)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    monkeypatch.setattr(compilation, "compile_now", loaded.append)
     compile_cache.record_compiled("greedy", [])
-    assert compilation.compile_in_background(["greedy", "reroute"]) == ["reroute"]
-    assert compilation.compile_in_background(["greedy"]) == []
-    assert started == [["-m", "flowccl.compilation", "reroute"]]
+    assert compilation.load_loops(["greedy", "reroute", "trees"], phases.append) > 0
+    assert loaded == ["reroute", "trees", "greedy"]
+    assert helped == [["-m", "flowccl.compilation", "trees", "reroute"]]
+    assert phases == ["compiling, once per installation: reroute, trees"]
+    assert compilation.load_loops(["greedy"], phases.append) == 0.0
+    assert len(helped) == 1
+    assert phases[1:] == ["loading"]
+
+
+def test_two_processes_do_not_compile_the_same_function(tmp_path: Path):
+    """Both need it at once; the one that has to wait loads what the other one compiled."""
+    (tmp_path / "flowccl_loop.py").write_text(LOOP.format(1))
+    command = [sys.executable, "-c", CALL, str(tmp_path)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    found = [process.communicate(timeout=120)[0].split() for process in both]
+    assert [answer[0] for answer in found] == ["41", "41"]
+    assert sorted(int(answer[1]) for answer in found) == [0, 1]  # loaded from the cache
 
 
 def test_two_signatures_never_share_a_file(tmp_path: Path):
@@ -147,23 +161,3 @@ def test_two_signatures_never_share_a_file(tmp_path: Path):
     run = subprocess.run([sys.executable, "-c", floats, str(tmp_path)], capture_output=True, text=True, check=True)
     assert run.stdout.split()[0] == "41.0"
     assert len(list((tmp_path / "__pycache__").glob("*.nbc"))) == 2
-
-
-def test_a_search_that_ends_early_goes_on_with_methods_that_are_compiled_meanwhile(monkeypatch: pytest.MonkeyPatch):
-    began = time.monotonic()
-    monkeypatch.setattr(loading, "in_background", lambda: True)
-    monkeypatch.setattr(loading, "is_ready", lambda name: name == "direct" or time.monotonic() > began + 2)
-    monkeypatch.setattr(loading, "compile_in_background", list)
-    result = flowccl.synthesize(machine("dgx1"), "allgather", 1_000_000, time_limit_s=8.0)
-    assert result.trace[0].method == "direct"
-    assert result.trace[-1].elapsed_s > 2
-    assert result.gap < 0.05
-
-
-def test_nothing_is_waited_for_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loading, "in_background", lambda: True)
-    monkeypatch.setattr(loading, "is_ready", lambda name: name == "direct")
-    monkeypatch.setattr(loading, "compile_in_background", list)
-    result = flowccl.synthesize(machine("dgx1"), "allgather", 1_000_000, time_limit_s=1.5)
-    assert result.schedule.method == "direct"
-    assert result.synthesis_s < 10

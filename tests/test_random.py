@@ -1,6 +1,7 @@
-"""2,000 random machines and demands: limits, changing bandwidth, memories, store-and-forward switches, buffers.
+"""Random machines and demands: limits, changing bandwidth, memories, store-and-forward switches, buffers.
 
-Every schedule verifies, no floor is above it, retime makes nothing later, and JSON gives it back as it was.
+Each method gets `max_examples` of them, the same in every run. Every schedule verifies, no lower bound is above its
+completion time, `left_shift` makes nothing later, and JSON returns the schedule unchanged.
 """
 
 import json
@@ -9,7 +10,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from flowccl.bounds.lower_bound import lower_bound
@@ -30,7 +31,7 @@ EACH = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 @st.composite
 def problems(draw: st.DrawFn, min_gpus: int = 2, max_gpus: int = 5) -> tuple[Topology, Demand]:
-    """A machine, with buffer limits now and then, and a demand, with sums now and then."""
+    """A machine, with buffer limits now and then, and a demand, with reductions now and then."""
     buffers = draw(st.integers(0, 7)) == 0
     topology = draw(topologies(min_gpus=min_gpus, max_gpus=max_gpus, max_switches=2, buffers=buffers))
     return topology, draw(demands(topology.num_gpus, reductions=draw(st.booleans()), max_chunks=2))
@@ -62,7 +63,7 @@ def check_baseline(method: str, problem: tuple[Topology, Demand]) -> None:
     except DemandError as error:
         if not has_buffers(problem[0]) or "buffer limit" not in str(error):
             raise
-        return
+        reject()  # the method needs a larger buffer on this machine
     check(schedule, problem)
 
 
@@ -70,7 +71,7 @@ def check_baseline(method: str, problem: tuple[Topology, Demand]) -> None:
 @given(problems())
 def test_greedy_on_random_machines(problem):
     found = [schedule for schedule in islice(steps("greedy", problem), 2) if schedule is not None]
-    if not found:  # a buffer may be too small, and a memory cannot add
+    if not found:  # a buffer may be too small, and a memory cannot reduce
         assert has_buffers(problem[0]) or (problem[1].reduces and any(n.kind == "memory" for n in problem[0].nodes))
     for schedule in found:
         check(schedule, problem)

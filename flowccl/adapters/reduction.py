@@ -29,12 +29,12 @@ _BISECTIONS, _GRID = 60, 1 << 20
 Halves = tuple[tuple[Demand, NDArray[np.int64]], tuple[Demand, NDArray[np.int64]]]
 
 
-def with_reductions(method: Method, *, by_bandwidth: bool = False, replans: bool = True) -> Method:
+def with_reductions(method: Method, *, replans: bool = True) -> Method:
     """The method, extended to reductions: allreduce is the concatenation of a reduction and a distribution.
 
-    In an allreduce, each block is reduced at its owner. The owners are all ranks in turn, or, `by_bandwidth`, ranks
-    with more bandwidth own more blocks; on machines of direct links, see `owners_on_direct_links`. If it `replans`, one
-    half may be planned again for the bandwidth that the other half leaves.
+    In an allreduce, each block is reduced at its owner. The owners are all ranks in turn; on machines of direct links,
+    see `owners_on_direct_links`. If it `replans`, one half may be planned again for the bandwidth that the other half
+    leaves.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -44,9 +44,7 @@ def with_reductions(method: Method, *, by_bandwidth: bool = False, replans: bool
         if demand.is_unicast:
             return _reduced(method, problem, context)
         halves = demand.halves
-        if by_bandwidth:
-            halves = demand.halves_at(owners_by_bandwidth(problem))
-        elif demand.ready_ps is not None:
+        if demand.ready_ps is not None:
             halves = demand.halves_at(owners_on_time(demand))
         elif (owners := owners_on_direct_links(problem)) is not None:
             halves = demand.halves_at(owners)
@@ -74,20 +72,6 @@ def _reduced(method: Method, problem: Problem, context: SearchContext) -> Iterat
             continue
         found = reverse(schedule, demand, reduce=True)
         yield replace(found, topology=topology, routes=found.routes if kept is None else found.routes.renamed(kept))
-
-
-def owners_by_bandwidth(problem: Problem) -> NDArray[np.int32]:
-    """An owner for every chunk among its destinations; a rank owns bytes in proportion to its bandwidth."""
-    demand = problem.demand
-    bandwidth = np.maximum(problem.duplex_GBps, 1e-9)
-    owned = np.zeros(len(bandwidth))
-    owner = np.empty(len(demand), dtype=np.int32)
-    for chunk in range(len(demand)):
-        wants = demand.destinations(chunk)
-        size = float(demand.chunk_bytes[chunk])
-        owner[chunk] = wants[np.argmin((owned[wants] + size) / bandwidth[wants])]
-        owned[owner[chunk]] += size
-    return owner
 
 
 def owners_on_direct_links(problem: Problem) -> NDArray[np.int32] | None:

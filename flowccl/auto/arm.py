@@ -41,7 +41,7 @@ class Arm:
     work_s: float = 0.0
     seconds: float = 0.0  # measured, of the last step
     total_s: float = 0.0  # measured, of all steps
-    first_s: float = 0.0  # measured, of the first step: of the processor, since other arms run beside it
+    first_s: float = 0.0  # measured, of the step that found the first schedule, on the processor
     taken: int = 0
     idle_s: float = 0.0  # work since the last improvement
     reward: float = 0.0  # relative improvement within the last `memory_s` of work

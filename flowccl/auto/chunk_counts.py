@@ -14,9 +14,9 @@ from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 class ChunkCounts:
     """The demand for each allowed chunk count.
 
-    A count is allowed where every chunk has at least `min_chunk_bytes` (or is its whole block), and where it is a power
-    of two or divides the blocks into multiples of 16 bytes. Alignment is not asked for where chunks below 16 bytes are
-    or blocks are not aligned; where a runtime is to load the schedule (`for_runtime`), it is asked for always.
+    A count above one is allowed if every chunk has at least `min_chunk_bytes` and all chunks are multiples of 16 bytes.
+    Without a runtime (`for_runtime`), other chunks are allowed too if the count is a power of two, if the blocks
+    themselves are not multiples of 16 bytes, or if `min_chunk_bytes` is below 16.
     """
 
     demand_of: Callable[[int], Demand]

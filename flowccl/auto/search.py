@@ -17,6 +17,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.refine import refined
 from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, TimeLimit
 from flowccl.errors import DemandError
+from flowccl.methods.registry import REGISTRY
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
@@ -26,7 +27,7 @@ from flowccl.verifier.verify import verify
 log = logging.getLogger(__name__)
 
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
-_OTHERS = 0.6  # part of the time that is left for other methods, while the first one takes its useful chunk counts
+_FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -34,8 +35,8 @@ _SAFETY = 1.5  # a first step begins only where this many times its expected sec
 class PortfolioSearch:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
-    `useful_chunks` is the second chunk count of a method. `joining` returns further methods as they become ready.
-    `carry` carries out a schedule on a runtime. A single method raises its errors; one of several is dropped instead.
+    `useful_chunks` is the second chunk count of a method. `carry` carries out a schedule on a runtime. A single method
+    raises its errors; one of several is dropped instead.
     """
 
     topology: Topology
@@ -45,7 +46,6 @@ class PortfolioSearch:
     workers: int = 2
     useful_chunks: Callable[[str], int] = lambda name: 1
     params: AutoParams = field(default_factory=AutoParams)
-    joining: Callable[[], dict[str, Method]] = dict
     carry: Callable[[Schedule], Schedule | None] | None = None
     arms: list[Arm] = field(default_factory=list)
     best_ps: float = inf
@@ -64,7 +64,7 @@ class PortfolioSearch:
         pool = ThreadPoolExecutor(self.workers)
         try:
             while turns := self._within_steps(self._round() or self._left_over()):
-                turns.sort(key=lambda turn: (not self._goes_first(turn[0].name), turn[0].next_work_s * turn[1]))
+                turns.sort(key=self._order_of)
                 futures = {pool.submit(self._advance, arm, steps): arm for arm, steps in turns}
                 for arm, found in self._results(futures):
                     if found.finish_ps < self.best_ps and self._is_valid(arm, found):
@@ -89,19 +89,19 @@ class PortfolioSearch:
         """A row for each method: its chunk counts, steps, seconds and best completion time."""
         rows = list[dict[str, object]]()
         for name in dict.fromkeys(arm.name for arm in self.arms):
-            mine = self._arms_of(name)
-            best_ps = min(arm.best_ps for arm in mine)
+            tried = self._arms_of(name)
+            best_ps = min(arm.best_ps for arm in tried)
             rows.append(
                 {
                     "method": name,
-                    "chunks": [arm.count for arm in mine],
-                    "steps": sum(arm.taken for arm in mine),
-                    "seconds": round(sum(arm.total_s for arm in mine), 3),
+                    "chunks": [arm.count for arm in tried],
+                    "steps": sum(arm.taken for arm in tried),
+                    "seconds": round(sum(arm.total_s for arm in tried), 3),
                     "best_us": None if best_ps == inf else best_ps / 1e6,
                     "ended": "an error"
                     if name in self.dropped
                     else ""
-                    if any(not arm.over for arm in mine)
+                    if any(not arm.over for arm in tried)
                     else "done",
                 }
             )
@@ -117,15 +117,17 @@ class PortfolioSearch:
 
     def _round(self) -> list[tuple[Arm, int]]:
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
-        self.methods |= self.joining()
         names = [name for name in self.methods if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
-            return [(self._open(names[0], 1), 1)]  # alone, so that there is an answer early
+            quick = [name for name in names if name not in REGISTRY or not REGISTRY[name].by_rate]  # solve no programs
+            alone = (quick or names)[0]
+            return [(self._open(alone, 1), 1)]  # alone, so that there is an answer early
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
-            early = useful and self.context.budget.has_time(_OTHERS * self.context.budget.time_limit_s)
-            others = [(name, 1) for name in missing if not early or traits_of(name).begins_early]
-            return [(self._open(name, count), 1) for name, count in [*useful, *others]]
+            early = useful and self.context.budget.has_time(_FOR_OTHER_METHODS * self.context.budget.time_limit_s)
+            first = [name for name in missing if traits_of(name).begins_early]  # before more chunks of others
+            opened = [*([] if first else useful), *((name, 1) for name in first or ([] if early else missing))]
+            return [(self._open(name, count), 1) for name, count in opened]
         young = [arm for arm in self._running() if arm.count == 1 and arm.taken < self.params.first_steps]
         hopeful = [arm for arm in young if arm.best is None or arm.best_ps < 2 * self.best_ps]
         if turns := [(arm, 1) for arm in hopeful if not arm.traits.slow_second_step]:
@@ -186,8 +188,8 @@ class PortfolioSearch:
 
     def _next_counts(self, name: str) -> list[int]:
         """Chunk counts that may improve on the best: the next one of the method, or those where others are best."""
-        mine = self._arms_of(name)
-        if not mine:
+        tried = self._arms_of(name)
+        if not tried:
             return [1]  # its one step takes long, so it waits until the others have worked
         if traits_of(name).continues_others and len(self.methods) > 1:
             leaders = sorted((arm for arm in self.arms if arm.best is not None), key=lambda arm: arm.best_ps)
@@ -195,55 +197,72 @@ class PortfolioSearch:
                 return []
             few = min(arm.count for arm in leaders if arm.best_ps <= 1.01 * leaders[0].best_ps)
             wanted = [few, leaders[0].count]
-            if leaders[0] is mine[-1]:  # it leads, so it raises the count itself
+            if leaders[0] is tried[-1]:  # it leads, so it raises the count itself
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
-            return [count for count in dict.fromkeys(wanted) if count not in {arm.count for arm in mine}]
-        more = self._may_gain(mine) and self._above(mine, mine[-1].count)
-        return self._useful_counts(name) or ([self._next_count(name, mine)] if more else [])
+            return [count for count in dict.fromkeys(wanted) if count not in {arm.count for arm in tried}]
+        more = self._may_gain(tried) and self._above(tried, tried[-1].count)
+        return self._useful_counts(name) or ([self._next_count(name, tried)] if more else [])
 
     def _useful_counts(self, name: str) -> list[int]:
-        """The chunk count with which a method is said to be good, or what there is time for; the next if it leads."""
-        mine = self._arms_of(name)
-        if not mine or not mine[-1].taken or not (len(mine) == 1 or self._may_gain(mine)):
+        """The next chunk counts on the way to the useful one of a method, as far as time allows.
+
+        A method that leads the search also tries the count after its highest one.
+        """
+        tried = self._arms_of(name)
+        if not tried or not tried[-1].taken or not (len(tried) == 1 or self._may_gain(tried)):
             return []
-        least, leads = mine[-1].count, mine[-1].traits.begins_early and mine[-1].best_ps <= self.best_ps
-        most = max(self.useful_chunks(name), self._above(mine, least) if leads else 0)
-        highest = (most.bit_length() - 1) // (2 if len(mine) == 1 else 1)  # first half of the way, to see what is best
-        counts = [*(1 << k for k in range(highest, 0, -1)), self._above(mine, least)]
-        found = [n for n in counts if least < n <= most and self.counts.demand(n) and self._fits(mine[-1], n)][:1]
-        skipped = len(mine) > 1 and mine[-2].count < least // 2 and self._fits(mine[-1], least // 2)
+        least, leads = tried[-1].count, tried[-1].traits.begins_early and tried[-1].best_ps <= self.best_ps
+        most = max(self.useful_chunks(name), self._above(tried, least) if leads else 0)
+        half = len(tried) == 1 and not self._delivery_s(tried[-1])  # first half of the way, to see what is best
+        highest = (most.bit_length() - 1) // (2 if half else 1)
+        counts = [*(1 << k for k in range(highest, 0, -1)), self._above(tried, least)]
+        found = [n for n in counts if least < n <= most and self.counts.demand(n) and self._fits(tried[-1], n)][:1]
+        skipped = len(tried) > 1 and tried[-2].count < least // 2 and self._fits(tried[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
+        if delivery_s := self._delivery_s(below):
+            demand = self.counts.allowed(count)
+            seconds = delivery_s * (len(demand.destination_rank) + len(demand.source_rank))
+            return self.context.budget.has_time(_SAFETY * (below.first_s + seconds))
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
-        is_leap = count > 2 * below.count and not below.traits.one_schedule
+        is_leap = count > 2 * below.count and (below.traits.delivery_s or not below.traits.one_schedule)
         return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more))
 
-    def _next_count(self, name: str, mine: list[Arm]) -> int:
+    def _delivery_s(self, arm: Arm) -> float:
+        """Seconds for each delivery, where known: not on a runtime, where carrying out takes longer than planning."""
+        return 0.0 if self.carry is not None else arm.traits.delivery_s
+
+    def _next_count(self, name: str, tried: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
-        count = self._above(mine, mine[-1].count)
-        if len(mine) > 1 and mine[-1].best_ps < mine[-2].best_ps:
-            limit = limit_ps(mine[-2].count, mine[-2].best_ps, mine[-1].count, mine[-1].best_ps)
-            useful = mine[-1].count * (mine[-1].best_ps - limit) / max(self.params.close * limit, 1.0)
-            while (more := self._above(mine, count)) and more <= useful and self._is_due(name, more):
+        count = self._above(tried, tried[-1].count)
+        if len(tried) > 1 and tried[-1].best_ps < tried[-2].best_ps:
+            limit = limit_ps(
+                tried[-2].count,
+                tried[-2].best_ps,
+                tried[-1].count,
+                tried[-1].best_ps,
+            )
+            useful = tried[-1].count * (tried[-1].best_ps - limit) / max(self.params.close * limit, 1.0)
+            while (more := self._above(tried, count)) and more <= useful and self._is_due(name, more):
                 count = more
         return count
 
-    def _above(self, mine: list[Arm], count: int) -> int:
+    def _above(self, tried: list[Arm], count: int) -> int:
         """The allowed chunk count after this one; 0 where there is none."""
-        return self.counts.above(count, powers=mine[-1].traits.powers_of_two) or 0
+        return self.counts.above(count, powers=tried[-1].traits.powers_of_two) or 0
 
-    def _may_gain(self, mine: list[Arm]) -> bool:
+    def _may_gain(self, tried: list[Arm]) -> bool:
         """Whether more chunks may beat the incumbent, by the law of pipelines fitted to the method's arms."""
-        best, last = min(mine, key=lambda arm: arm.best_ps), mine[-1]
-        if len(mine) == 1:
+        best, last = min(tried, key=lambda arm: arm.best_ps), tried[-1]
+        if len(tried) == 1:
             return best.best_ps < 2 * self.best_ps  # twice the chunks may at most halve the time
         if best is not last:  # searches are noisy: compare with what others found with no more chunks
             peers_ps = min(arm.best_ps for arm in self.arms if arm.count <= last.count)
-            patient = not last.traits.one_schedule and len(mine) - mine.index(best) <= self.params.patience
-            return patient and (len(mine) == 2 or best.best_ps <= (1 + self.params.close) * peers_ps)
-        before = min(mine[:-1], key=lambda arm: arm.best_ps)
+            patient = not last.traits.one_schedule and len(tried) - tried.index(best) <= self.params.patience
+            return patient and (len(tried) == 2 or best.best_ps <= (1 + self.params.close) * peers_ps)
+        before = min(tried[:-1], key=lambda arm: arm.best_ps)
         limit = limit_ps(before.count, before.fitted_ps, last.count, last.fitted_ps)
         return limit < self.best_ps * (1 if last.traits.one_schedule else 1 + self.params.close)
 
@@ -251,12 +270,14 @@ class PortfolioSearch:
         """Whether enough work was done for a first step with this many chunks, and whether it fits into the time."""
         work_s = self._first_work_s(name, count)
         enough = self.params.due * work_s <= self.work_s or not self._running()
-        if not (mine := self._arms_of(name)):
+        if not (tried := self._arms_of(name)):
             return enough and self.context.budget.has_time(_SAFETY * work_s)
         known = count <= self.useful_chunks(name) or self.context.budget.steps is not None
         best_ps = min(arm.best_ps for arm in self.arms if arm.name != REFINE)  # refined ones may come from its own
-        near = mine[-1].best_ps <= (1 + self.params.close) * best_ps and mine[-1].traits.one_schedule  # all it can try
-        return (enough or known or near) and self._fits(mine[-1], count)
+        near = (
+            tried[-1].best_ps <= (1 + self.params.close) * best_ps and tried[-1].traits.one_schedule
+        )  # all it can try
+        return (enough or known or near) and self._fits(tried[-1], count)
 
     def _refinements(self) -> list[Arm]:
         """The most promising refinement of a schedule, where one is due."""
@@ -300,6 +321,11 @@ class PortfolioSearch:
         steps = steps or self.methods[name](problem, self.context)
         self.arms.append(Arm(name, count, problem.demand, steps, self.params.memory_s))
         return self.arms[-1]
+
+    def _order_of(self, turn: tuple[Arm, int]) -> tuple[bool, bool, float]:
+        """The order of turns within a round: what goes first, then what goes to its useful chunk count at once."""
+        arm, steps = turn
+        return not self._goes_first(arm.name), not self._delivery_s(arm), arm.next_work_s * steps
 
     def _goes_first(self, name: str) -> bool:
         """Whether a method goes before the searches, or is about as good as the best."""
@@ -348,7 +374,8 @@ class PortfolioSearch:
                 arm.over = True
             arm.seconds = self.context.budget.elapsed_s - began
             arm.total_s += arm.seconds
-            arm.first_s = arm.first_s or thread_time() - began_cpu_s
+            if arm.best is not None:  # steps before the first schedule prepare for all chunk counts
+                arm.first_s = arm.first_s or thread_time() - began_cpu_s
         if best is not None and best.demand.reduces:
             self.context.incumbents.report(best)
         return best

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 
@@ -143,7 +144,7 @@ def _rows(
     """Some rows of a ragged table."""
     count = np.diff(ptr)[which]
     start = np.repeat(ptr[:-1][which] - np.cumsum(count) + count, count)
-    return np.concatenate(([0], np.cumsum(count))).astype(np.int64), rank[start + np.arange(len(start))]
+    return pointers(count), rank[start + np.arange(len(start))]
 
 
 def _group(demand: Demand, tail_ps: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

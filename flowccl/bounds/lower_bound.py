@@ -77,9 +77,9 @@ def bounds(
         *_reduction_rate(demand, topology),
         _distance(commodities),
         _work(commodities),
-        *_cuts(commodities),
+        *_cuts(commodities, demand),
         *_dual_prices(commodities, should_stop),
-        *_partitions(commodities, group),
+        *_partitions(commodities, demand, group),
         *_two_hops(commodities),
     ]
 
@@ -150,7 +150,7 @@ def _work(commodities: Commodities) -> Bound:
     return Bound(whole_ps(total * 1000 / bandwidth), "work", words)
 
 
-def _cuts(commodities: Commodities) -> list[Bound]:
+def _cuts(commodities: Commodities, demand: Demand) -> list[Bound]:
     """Bounds of the cuts, those with most bytes per bandwidth first, until no further cut can be better."""
     cuts = list(cut_families(commodities.topology, commodities))
     crossing = [commodities.crossing(cut.far) for cut in cuts]
@@ -178,7 +178,7 @@ def _cuts(commodities: Commodities) -> list[Bound]:
             distinct.setdefault((bound.ps, rate, len(cuts[at].links)), at)
         alike = [at for _, at in result if at not in distinct.values()]
         chosen = [*distinct.values(), *alike][:_PARTIAL]
-        found += [_partial_reduction_cut(commodities, cuts[at], crossing[at]) for at in chosen]
+        found += [_partial_reduction_cut(commodities, demand, cuts[at], crossing[at]) for at in chosen]
     return found
 
 
@@ -225,25 +225,28 @@ def _dual_prices(commodities: Commodities, should_stop: Callable[[], bool]) -> l
     return [Bound(whole_ps(found.ps * (1 - 1e-9)), "dual prices", words)]
 
 
-def _partial_reduction_cut(commodities: Commodities, cut: Cut, group: NDArray[np.int64]) -> Bound:
+def _partial_reduction_cut(commodities: Commodities, demand: Demand, cut: Cut, group: NDArray[np.int64]) -> Bound:
     """The partial-reduction bound of one cut, see `partial_reductions`."""
     volume = float(commodities.bytes[group].sum())
+    first = ["the first bytes are partial reductions"] if demand.reduces else []
+    last = ["the last ones reach only some destinations"] if not demand.is_unicast else []
     words = (
         f"{format_bytes(volume)} must cross {cut.name}, {format_GBps(cut.GBps)}"
-        f" ({len(cut.links)} link{'s' if len(cut.links) > 1 else ''}): the first bytes are partial reductions,"
-        " the last ones reach only some destinations"
+        f" ({len(cut.links)} link{'s' if len(cut.links) > 1 else ''}): {', '.join([*first, *last])}"
     )
     return Bound(whole_ps(partial_reduction_bound_ps(commodities, cut, group)), "partial reductions", words)
 
 
-def _partitions(commodities: Commodities, group: int) -> list[Bound]:
+def _partitions(commodities: Commodities, demand: Demand, group: int) -> list[Bound]:
     """The best of the partition bounds, if there is any."""
     rows = [(whole_ps(value), crossing, volume) for value, crossing, volume in partition_bounds(commodities, group)]
     if not rows:
         return []
     ps, crossing, volume = max(rows, key=lambda row: row[0])
+    purpose = "to reduce and to distribute" if demand.reduces and not demand.is_unicast else ""
+    purpose = purpose or ("to reduce" if demand.reduces else "to distribute")
     words = (
-        f"{format_bytes(volume)} must cross {crossing.name}, to reduce and to distribute: {format_GBps(crossing.GBps)}"
+        f"{format_bytes(volume)} must cross {crossing.name}, {purpose}: {format_GBps(crossing.GBps)}"
         f" ({len(crossing.links)} link{'s' if len(crossing.links) > 1 else ''})"
     )
     return [Bound(ps, "partition", words)]

@@ -20,24 +20,39 @@ def two_hops_bound_ps(commodities: Commodities) -> tuple[float, int, float] | No
     if ranks is None:
         return None
     topology, count = commodities.topology, len(ranks)
-    stores = np.flatnonzero(topology.stores)
-    latency = commodities.latency_ps[np.ix_(stores, stores)]
-    hop_ps = float(np.where(np.eye(len(stores), dtype=np.bool_), np.inf, latency).min())
+    latency_ps = _two_hops_ps(commodities)
     nodes = len(topology.nodes)
     into = np.bincount(topology.link_dst, topology.link_peak_GBps, nodes)[ranks] / 1000  # bytes per ps
     out = np.bincount(topology.link_src, topology.link_peak_GBps, nodes)[ranks] / 1000
     size = float(commodities.bytes.sum())
 
     def is_enough(time_ps: float) -> bool:
-        passed_on = into * max(time_ps - 2 * hop_ps, 0.0)  # bytes that each GPU can receive after two hops
+        passed_on = into * max(time_ps - latency_ps, 0.0)  # bytes that each GPU can receive after two hops
         left = np.maximum(size - passed_on, 0.0).sum() * (count - 1)
         return bool(left <= time_ps * (into.sum() + out.sum()))
 
-    low, high = 0.0, 2 * hop_ps + size / float(into.min())
+    low, high = 0.0, latency_ps + size / float(into.min())
     for _ in range(_STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return low, int(2 * hop_ps), size
+    return low, int(latency_ps), size
+
+
+def _two_hops_ps(commodities: Commodities) -> float:
+    """The least time after which a link into a storing node carries data of a second hop, and that link's latency.
+
+    The first hop ends with the arrival of its message, overhead included. The overhead of the second one may be hidden
+    behind a slower link: it counts only where the link itself has it.
+    """
+    topology = commodities.topology
+    stores = np.flatnonzero(topology.stores)
+    itself = np.eye(len(stores), dtype=np.bool_)
+    first = np.where(itself, np.inf, commodities.latency_ps[np.ix_(stores, stores)]).min()
+    links = np.flatnonzero(topology.stores[topology.link_dst])
+    head = commodities.head_ps[np.ix_(stores, topology.link_src[links])]
+    back = stores[:, None] == topology.link_dst[links][None, :]
+    second = np.where(back, np.inf, head + topology.link_delay_ps[links][None, :]).min()
+    return float(first + second)
 
 
 def _allreduce_ranks(commodities: Commodities) -> NDArray[np.int32] | None:

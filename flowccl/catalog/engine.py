@@ -50,8 +50,19 @@ class TaskEngine:
             kind = "list" if self.name == "ray" else "generator_unordered"
             with parallel_config(backend=self._backend(opened), n_jobs=jobs):
                 run = Parallel(return_as=kind, batch_size=1)
-            for first in range(0, len(calls), size):
-                yield from run(calls[first : first + size])
+            try:
+                for first in range(0, len(calls), size):
+                    yield from run(calls[first : first + size])
+            except BaseException:  # Ctrl-C, or the caller wants no more: joblib alone would leave its processes behind
+                self._kill_workers()
+                raise
+
+    def _kill_workers(self) -> None:
+        """End the processes of the local engine, with their semaphores, which would otherwise be reported as leaked."""
+        if self.name == "local":
+            from joblib.externals.loky import get_reusable_executor
+
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
     def _backend(self, opened: ExitStack) -> str:
         """The name of joblib's backend, connected where it needs a connection."""

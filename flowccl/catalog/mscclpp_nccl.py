@@ -137,10 +137,12 @@ def _contents(folder: Path, catalog: Catalog, rule: Rule, file: NamedFile) -> tu
     plan = catalog.plan(rule.plan or "")
     value = parse_json(load_plan_file(folder, plan), plan.file)
     unit = lcm(plan.alignment_bytes, chunk_alignment(value))
-    low, high = max(rule.bytes.low, file.low), min(rule.bytes.high - 1, file.high)
+    low = max(rule.bytes.low, file.low, value["min_message_size"])  # a plan with packets may serve one size only
+    high = min(rule.bytes.high - 1, file.high, value["max_message_size"])
     low, high = -(-low // unit) * unit, high // unit * unit
     if low > high:
-        return None, f"{file.name}: not written: {plan.name} serves multiples of {unit:,} B"
+        sizes = f"{value['min_message_size']:,} to {value['max_message_size']:,} B, multiples of {unit:,} B"
+        return None, f"{file.name}: not written: {plan.name} serves {sizes}"
     value["min_message_size"], value["max_message_size"] = low, high
     value["name"] = file.name.removesuffix(".json")  # the executor's cache goes by the name, which must be unique
     place = "in" if rule.inplace else "out of"

@@ -85,7 +85,7 @@ def _nearest(rows: list[tuple[int, float]], size_bytes: int) -> tuple[int, float
 def _unaligned(plan: CatalogPlan, size_bytes: int) -> str:
     unit = plan.alignment_bytes
     following = -(-size_bytes // unit) * unit
-    return f"{plan.name} serves multiples of {unit:,} B, {size_bytes:,} B is none; the next one is {following:,} B"
+    return f"{plan.name} serves multiples of {unit:,} B, not {size_bytes:,} B; the next served size is {following:,} B"
 
 
 def _of_rule(catalog: Catalog, rule: Rule) -> Choice:

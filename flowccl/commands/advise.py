@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
 
 
 def _advise(options: argparse.Namespace) -> int:
-    from flowccl.advise import advise, describe
+    from flowccl.analysis.advise import advise, describe
     from flowccl.units import parse_bytes, parse_GBps
 
     if bool(options.link) != bool(options.bandwidths):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,13 +13,9 @@ from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    from flowccl.catalog.engine import TaskEngine
-    from flowccl.catalog.model import Catalog
     from flowccl.catalog.sweep import SweepProgress
-    from flowccl.topology.topology import Topology
 
 _DEFAULT_STEPS = 40
-_FAILURE_STEPS = 1  # of each quick method: what `replan` does
 
 
 def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
@@ -30,7 +27,8 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         description=(
             "Synthesize each collective at many sizes (each twice the one before), time every plan at neighbouring\n"
             "sizes, keep the few plans that win somewhere, and find by bisection where one takes over from the other.\n"
-            "Work is counted in steps, so equal inputs give equal files. A build that was stopped goes on where it was."
+            "Work is counted in steps, so equal inputs give equal files. A build that was stopped is\n"
+            "resumed by the same command."
         ),
         epilog=(
             "examples:\n"
@@ -79,11 +77,6 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         default="local",
         help="where the work is done: local (processes), dask=ADDRESS or ray; all give the same files (default: local)",
     )
-    build.add_argument(
-        "--failures",
-        choices=("links", "nics"),
-        help="also prepare plans for every failure of one link, or of one NIC; one of each symmetric kind is planned",
-    )
     build.add_argument("--jobs", metavar="N", type=positive, help="processes at a time (default: one per core)")
     build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     build.add_argument("--quiet", action="store_true", help="do not show the progress line")
@@ -113,6 +106,19 @@ class SweepLine(LiveLine):
 
 
 def _build(options: argparse.Namespace) -> int:
+    """Build, and say how to resume where Ctrl-C or a signal to end (SIGTERM) stops the build."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _built(options)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would interrupt the cleaning up
+        print(f"flowccl: stopped; run the same command again to resume ({options.out})", file=sys.stderr)
+        return 3
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _built(options: argparse.Namespace) -> int:
     from flowccl.catalog.build import BuildOptions, build_catalog
     from flowccl.catalog.engine import TaskEngine
     from flowccl.catalog.files import catalog_to_json
@@ -141,39 +147,12 @@ def _build(options: argparse.Namespace) -> int:
     progress = SweepLine(options.quiet or options.verbose)
     try:
         result = build_catalog(topology, folder, chosen, engine, progress.show, progress.phase)
-        if options.failures is not None:
-            _prepare(options, folder, result.catalog, topology, engine, progress)
-    except KeyboardInterrupt:
-        progress.clear()
-        print(f"flowccl: stopped; the same command goes on where it was ({folder})", file=sys.stderr)
-        return 3
     finally:
         progress.clear()
     for case, message in result.failed:
         print(f"flowccl: note: {case}: {message}", file=sys.stderr)
     print_text(json.dumps(catalog_to_json(result.catalog)) if options.json else describe_catalog(result.catalog))
     return 0
-
-
-def _prepare(
-    options: argparse.Namespace,
-    folder: Path,
-    catalog: "Catalog",
-    topology: "Topology",
-    engine: "TaskEngine",
-    progress: SweepLine,
-) -> None:
-    """Prepare plans for single failures; say which ones no plan can serve."""
-    from flowccl.catalog.failures import prepare_failures
-
-    def show(done: int, total: int) -> None:
-        progress.phase(f"failures: {done} of {total} plans")
-
-    failures = prepare_failures(folder, catalog, topology, options.failures, engine, _FAILURE_STEPS, show)
-    progress.clear()
-    for failure in failures:
-        if failure.refused:
-            print(f"flowccl: note: no plan for {failure.name}: {failure.refused}", file=sys.stderr)
 
 
 def _range(text: str) -> tuple[int, int]:

@@ -2,14 +2,26 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, StopSignal, add_faults, machine_with_faults, natural, seconds
+from flowccl.commands.parts import (
+    Commands,
+    StopSignal,
+    add_faults,
+    check_no_faults,
+    machine_with_faults,
+    natural,
+    schedule_file,
+    seconds,
+)
 from flowccl.commands.synth_reshard import NAME, add_reshard_options, check_no_reshard, compare_reshard
-from flowccl.commands.terminal import LiveLine
+from flowccl.commands.terminal import LiveLine, print_text
+from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    from flowccl.compare import Comparison
+    from flowccl.analysis.compare import Comparison
+    from flowccl.schedule.schedule import Schedule
 
 
 def add(commands: Commands) -> None:
@@ -17,22 +29,29 @@ def add(commands: Commands) -> None:
     compare = commands.add_parser(
         "compare",
         help="compare methods and published results over many sizes",
-        usage="flowccl compare MACHINE COLLECTIVE [options]",
+        usage="flowccl compare MACHINE COLLECTIVE [options]\n       flowccl compare SCHEDULE [--out PICTURE]",
         description=(
             "Synthesize a collective with several methods at many sizes, and print a table of completion times in us\n"
             "with the lower bound and, where there are some, published results. --out also plots algbw over size.\n"
+            "\nFor a schedule file: its predicted time beside those of NCCL's ring and tree and the lower bound,\n"
+            "all in the same model of the machine and the runtime; with --out also as a picture.\n\n"
             "reshard: the plan between two layouts beside broadcasts, direct messages and a ring."
         ),
         epilog=(
             "examples:\n"
             "  flowccl compare ndv2:2 allgather --sizes 1KB:1GB --time-limit 5 --out ndv2x2.png\n"
+            "  flowccl compare ag.json --out ag-beside-nccl.png\n"
             "  flowccl compare dgx1 allreduce --sizes 1MB,64MB --methods auto,ring,tree --json\n"
             "  flowccl compare dgx_h100:2 allreduce --sizes 1MB --slow 'gpu3 <-> rail3=100Gb/s'\n"
             "  flowccl compare dgx_h100:3 reshard --from trainer.json --to engine.json"
         ),
     )
-    compare.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a topology file")
-    compare.add_argument("collective", metavar="COLLECTIVE", help="allgather, alltoall, allreduce, ...")
+    compare.add_argument(
+        "machine", metavar="MACHINE|FILE", help="a name (see `flowccl machines`), a topology file or a schedule file"
+    )
+    compare.add_argument(
+        "collective", metavar="COLLECTIVE", nargs="?", help="allgather, alltoall, allreduce, ...; not with a schedule"
+    )
     compare.add_argument(
         "--sizes",
         metavar="SIZES",
@@ -44,10 +63,10 @@ def add(commands: Commands) -> None:
         metavar="LIST",
         default=None,
         help="methods, one column each; a dash marks a method that does not apply; reduce-scatter+allgather is the sum "
-        "of the two for allreduce (default: auto, the baselines, milp and lp)",
+        "of the two for allreduce (default: auto and the baselines)",
     )
     compare.add_argument(
-        "--time-limit", metavar="SECONDS", type=seconds, default=10.0, help="for each synthesis (default: 10)"
+        "--time-limit", metavar="SECONDS", type=seconds, default=3.0, help="for each synthesis (default: 3)"
     )
     compare.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
     compare.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")
@@ -59,7 +78,7 @@ def add(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from flowccl.compare import BASELINES, compare, header, line, parse_sizes
+    from flowccl.analysis.compare import BASELINES, compare, header, line, parse_sizes
     from flowccl.plot.comparison import plot_comparison
     from flowccl.plot.picture import check_suffix
     from flowccl.units import format_bytes
@@ -67,9 +86,13 @@ def _compare(options: argparse.Namespace) -> int:
     if options.collective == NAME:
         return compare_reshard(options)
     check_no_reshard(options)
+    if (schedule := schedule_file(options.machine)) is not None:
+        return _compare_schedule(options, schedule)
     topology = machine_with_faults(options.machine, options)
+    if options.collective is None:
+        raise InputError("compare needs MACHINE and COLLECTIVE, or a schedule file: flowccl compare ndv2:2 allgather")
     sizes = parse_sizes(options.sizes)
-    methods = options.methods.split(",") if options.methods else ["auto", *BASELINES, "milp", "lp"]
+    methods = options.methods.split(",") if options.methods else ["auto", *BASELINES]
     if options.out is not None:
         check_suffix(options.out)
     shown: list[str] = []
@@ -105,4 +128,32 @@ def _compare(options: argparse.Namespace) -> int:
         plot_comparison(title, [row.size_bytes for row in rows], algbw, options.out)
         if not options.json:
             print(f"plot written to {options.out}")
+    return 0
+
+
+def _compare_schedule(options: argparse.Namespace, schedule: "Schedule") -> int:
+    """Print the time of a schedule beside those of NCCL's ring and tree."""
+    from flowccl.analysis.compare import beside_baselines
+    from flowccl.plot.comparison import plot_beside_baselines
+    from flowccl.plot.picture import check_suffix
+    from flowccl.units import format_bytes
+
+    check_no_faults(options, "not with a schedule, which has its machine; use flowccl replan")
+    if options.collective is not None:
+        raise InputError("compare with a schedule file takes no COLLECTIVE; the schedule has one")
+    if options.out is not None:
+        check_suffix(options.out)
+    progress = LiveLine(options.quiet or options.verbose)
+    progress.phase("NCCL's ring and tree")
+    try:
+        found = beside_baselines(schedule, time_limit_s=options.time_limit, seed=options.seed)
+    finally:
+        progress.clear()
+    demand, runtime = schedule.demand, "" if schedule.runtime is None else f" for {schedule.runtime.name}"
+    title = f"{demand.collective} of {format_bytes(demand.size_bytes)} on {schedule.topology.name}{runtime}"
+    print(json.dumps(asdict(found)) if options.json else "\n".join([title, *found.lines()]))
+    if options.out is not None:
+        plot_beside_baselines(title, found.rows(), options.out)
+        if not options.json:
+            print_text(f"picture written to {options.out}")
     return 0

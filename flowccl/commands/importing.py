@@ -58,14 +58,14 @@ def _import(options: argparse.Namespace) -> int:
     from flowccl.topology.importers import ImportOptions, import_machine
 
     check_writable(Path(options.out))
-    told = ImportOptions(
+    chosen = ImportOptions(
         gpu=options.gpu,
         sketch=None if options.sketch is None else Path(options.sketch),
         scale=options.scale,
         pcie=options.pcie,
         overheads=options.overheads,
     )
-    imported = import_machine(options.file, options.kind, told, options.hosts, options.network)
+    imported = import_machine(options.file, options.kind, chosen, options.hosts, options.network)
     save_topology(imported.topology, options.out)
     print_text(describe_topology(imported.topology))
     print("\nassumptions:")

@@ -11,7 +11,7 @@ from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
-    from flowccl.catalog.replan import Replanned
+    from flowccl.faults.replan import Replanned
     from flowccl.schedule.schedule import Schedule
 
 
@@ -56,8 +56,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _replan(options: argparse.Namespace) -> int:
     from flowccl.catalog.files import load_catalog
-    from flowccl.catalog.replan import replan
-    from flowccl.catalog.replanned import save_replanned
+    from flowccl.faults.replan import replan
+    from flowccl.faults.replanned import save_replanned
     from flowccl.schedule.files import save_schedule
 
     given = Path(options.plans)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
     from flowccl.result import Result
     from flowccl.schedule.schedule import Schedule
+    from flowccl.synthesis.options import SearchOptions
+    from flowccl.synthesis.trade_off import TradeOffPoint
     from flowccl.topology.topology import Topology
-    from flowccl.trade_off import TradeOffPoint
 
 _LOADING = "loading compiled code (the first run compiles it)"
 _MOST_LOWERED = 10_000  # transfers, up to which `--json` says what runtimes make of a schedule: a millisecond for each
@@ -97,19 +98,7 @@ def _synth_one(
             topology,
             demand,
             size,
-            method=options.method,
-            chunks=options.chunks,
-            root=options.root,
-            time_limit_s=limit_s,
-            gap=options.gap,
-            lean=options.lean,
-            min_chunk_bytes=_min_chunk(options),
-            runtime=options.runtime,
-            sms=options.sms,
-            seed=options.seed,
-            steps=options.steps,
-            workers=options.workers,
-            options=given,
+            _search_options(options, limit_s, given),
             on_progress=progress.show,
             on_phase=progress.phase,
             should_stop=stop.asked,
@@ -151,7 +140,7 @@ def _trade_off(options: argparse.Namespace, result: "Result") -> "list[TradeOffP
         return []
     from flowccl.plot.trade_off import plot_trade_off
     from flowccl.runtimes.machine import known_sms
-    from flowccl.trade_off import trade_off
+    from flowccl.synthesis.trade_off import trade_off
 
     schedule = result.schedule
     front = trade_off(result, known_sms(schedule.topology, options.sms))
@@ -182,11 +171,15 @@ def _runtimes(schedule: "Schedule", sms: int | None) -> "dict[str, Any] | None":
     }
 
 
-def _min_chunk(options: argparse.Namespace) -> int | None:
-    """The least chunk in bytes that was asked for; None: the default."""
+def _search_options(options: argparse.Namespace, limit_s: float, given: dict[str, Any]) -> "SearchOptions":
+    """The options of the search; `given` are those of its method."""
+    from flowccl.synthesis.options import SearchOptions
     from flowccl.units import parse_bytes
 
-    return None if options.min_chunk is None else parse_bytes(options.min_chunk)
+    same = ("method", "chunks", "root", "gap", "lean", "runtime", "sms", "seed", "steps", "workers")
+    chosen = {name: getattr(options, name) for name in same}
+    least = None if options.min_chunk is None else parse_bytes(options.min_chunk)
+    return SearchOptions(**chosen, time_limit_s=limit_s, min_chunk_bytes=least, options=given)
 
 
 def _check_late(late: list[str], topology: "Topology") -> None:
@@ -231,7 +224,7 @@ def _for_taccl(
     options: argparse.Namespace, topology: "Topology", given: dict[str, Any], of_taccl: dict[str, Any]
 ) -> dict[str, Any]:
     """The options of taccl, which shares --solver and --threads with the methods on epochs."""
-    from flowccl.topology.sketch_files import load_sketch
+    from flowccl.papers.taccl.sketch_files import load_sketch
 
     other = [name for name in given if name not in ("solver", "threads")]
     if other:
@@ -243,16 +236,16 @@ def _for_taccl(
 
 def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
     """Whether to synthesize the compact form: if requested, or if the full schedule would be too large."""
-    from flowccl.compact import too_large
+    from flowccl.synthesis.compact import too_large
 
     plain = options.method in ("auto", "symmetric") and options.group is None and options.matrix is None
     return options.compact or (plain and not options.late and too_large(topology, options.collective))
 
 
 def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int | None) -> int:
-    from flowccl.compact import synthesize_compact
     from flowccl.schedule.files import save_compact
     from flowccl.show import describe_compact
+    from flowccl.synthesis.compact import synthesize_compact
 
     if size is None:
         raise InputError(f"{options.collective} needs a size, for example --size 1GB")
@@ -285,7 +278,7 @@ def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int 
 
 def _from_teccl(options: argparse.Namespace, given: dict[str, Any]) -> "tuple[Topology, Demand, dict[str, Any]]":
     """The machine, demand and options in a TE-CCL input file; options of the command line take precedence."""
-    from flowccl.methods.teccl.inputs import read_teccl_input
+    from flowccl.papers.teccl.inputs import read_teccl_input
 
     if options.machine is not None:
         raise InputError(f"{options.from_teccl} contains the machine and the collective; leave {options.machine} out")
@@ -304,7 +297,7 @@ def _synth_tenants(options: argparse.Namespace) -> int:
     from flowccl.demand.tenants import load_tenants
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_tenants
-    from flowccl.tenants import synthesize_tenants
+    from flowccl.synthesis.tenants import synthesize_tenants
 
     extra = [name for name in ("collective", "size", "group", "relay", "matrix") if getattr(options, name) is not None]
     if extra or options.late:

@@ -1,7 +1,8 @@
 """The options of `flowccl synth`, and its help text."""
 
 import argparse
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowccl.commands.parts import Commands, Parser, add_faults, fraction, natural, positive, seconds
@@ -30,11 +31,30 @@ exit codes:
 
 def _epilog() -> str:
     """Examples, the methods of the registry, and the exit codes; the registry is imported when help is asked for."""
+    return _EXAMPLES.format(methods="\n".join(["methods:", *_methods()]))
+
+
+def _methods() -> Iterator[str]:
+    """The names of all methods: those of `auto`, the baselines that `auto` leaves out, and those of papers."""
     from flowccl.methods.registry import REGISTRY
 
-    rows = {"auto": "portfolio of the methods below, with several chunk counts (default)"}
-    rows |= {name: info.summary for name, info in REGISTRY.items()}
-    return _EXAMPLES.format(methods="\n".join(["methods:", *(f"  {name:<19} {text}" for name, text in rows.items())]))
+    kinds: dict[str, list[str]] = {"auto": [], "baselines": [], "papers": []}
+    for name, info in REGISTRY.items():
+        kinds["auto" if info.in_auto else "baselines" if info.baseline else "papers"].append(name)
+    heads = {
+        "auto": "the default: a portfolio of ",
+        "baselines": "textbook algorithms outside auto: ",
+        "papers": "methods of published papers: ",
+    }
+    for kind, names in kinds.items():
+        yield textwrap.fill(
+            heads[kind] + ", ".join(names),
+            110,
+            initial_indent=f"  {kind:<11}",
+            subsequent_indent=" " * 13,
+            break_on_hyphens=False,
+        )
+    yield "  docs/methods has a page on each of them"
 
 
 def add_synth(commands: Commands) -> Parser:
@@ -45,8 +65,8 @@ def add_synth(commands: Commands) -> Parser:
         usage="flowccl synth MACHINE COLLECTIVE --size SIZE [options]",
         description=(
             "Synthesize a schedule for a collective on a machine, verify it, and print its completion time, a proved\n"
-            "lower bound and the gap between the two. The first run after an installation compiles one method (some\n"
-            "ten seconds) and the others in the background. Ctrl-C stops the search and keeps the best schedule so far."
+            "lower bound and the gap between the two. The first run after an installation compiles the methods, which\n"
+            "takes about a minute. Ctrl-C stops the search and keeps the best schedule so far."
         ),
     )
     synth.late_epilog = _epilog

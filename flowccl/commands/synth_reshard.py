@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flowccl.resharding.planning import ReshardResult
 
 NAME = "reshard"
-_OTHERS = {  # options of other collectives, with the values that they have where they are not given
+_OPTIONS_OF_COLLECTIVES = {  # options of other collectives, with the values that they have where they are not given
     "size": None,
     "chunks": None,
     "method": "auto",
@@ -64,7 +64,7 @@ def synth_reshard(options: argparse.Namespace) -> int:
     from flowccl.resharding.describe import describe_reshard
     from flowccl.resharding.plan_files import save_plan
 
-    for name, default in _OTHERS.items():
+    for name, default in _OPTIONS_OF_COLLECTIVES.items():
         if getattr(options, name) != default:
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag}: not an option of reshard; the layouts say what moves")

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.share import Share, check_tenant_chunks, outsiders
 from flowccl.errors import DemandError
 from flowccl.topology.topology import Topology
@@ -220,7 +221,7 @@ class Demand:
         chunk = np.repeat(blocks, wants, axis=0).reshape(-1)
         wanted = self.destination_rank.reshape(-1, self.pieces, wants).transpose(0, 2, 1).reshape(-1)
         count = np.diff(self.source_ptr)[chunk]
-        ptr = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
+        ptr = pointers(count)
         entry = np.repeat(self.source_ptr[:-1][chunk] - ptr[:-1], count) + np.arange(ptr[-1])
         return replace(
             self,
@@ -316,13 +317,13 @@ _COLUMNS = {
 
 
 def _pointer(groups: list[tuple[int, ...]]) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum([len(group) for group in groups]))).astype(np.int64)
+    return pointers([len(group) for group in groups])
 
 
 def _table(
     count: int, chunk: NDArray[np.integer], rank: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    return np.concatenate(([0], np.cumsum(np.bincount(chunk, minlength=count)))).astype(np.int64), rank
+    return pointers(np.bincount(chunk, minlength=count)), rank
 
 
 def _check(demand: Demand) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 
@@ -41,5 +42,5 @@ def _repeated(pointer: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64]
     """The pointer of a table whose rows are repeated `count` times in place, and the entries of the old one."""
     size = np.repeat(np.diff(pointer), count)
     first = np.repeat(pointer[:-1], count)
-    new = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+    new = pointers(size)
     return new, np.repeat(first - new[:-1], size) + np.arange(new[-1])

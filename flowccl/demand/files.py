@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.collectives import COLLECTIVES_BY_NAME, MAX_BYTES, ROOTED, alltoallv, collective, collective_name
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.demand.groups import in_group
@@ -63,7 +64,7 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
             head[key] = list(ranks)
     if demand.tenants:
         head["tenants"] = [_share_to_json(share) for share in demand.tenants]
-    root = _root_if_named(demand)
+    root = root_if_named(demand)
     if root is not None:
         return head | ({"root": root} if demand.collective in ROOTED else {})
     columns: dict[str, list[int]] = {"bytes": demand.chunk_bytes.tolist()}
@@ -80,7 +81,7 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
     return head | {"columns": columns}
 
 
-def _root_if_named(demand: Demand) -> int | None:
+def root_if_named(demand: Demand) -> int | None:
     """Return the root (0 if there is none) for which the named collective equals this demand, or None."""
     if demand.collective not in COLLECTIVES_BY_NAME:
         return None
@@ -265,7 +266,7 @@ def _grouped(columns: dict[str, Any], end: str, gpus: int, chunks: int) -> tuple
         raise DemandError(f"columns.{end}_count: has {len(counts)} entries, bytes has {chunks}")
     if counts.sum() != len(ranks):
         raise DemandError(f"columns.{end}_rank: has {len(ranks)} entries, must have {counts.sum()}")
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64), ranks
+    return pointers(counts), ranks
 
 
 _READERS = {"chunks": _from_chunks, "columns": _from_columns, "matrix_bytes": _from_matrix, "": _from_name}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flowccl.arrays import pointers
 from flowccl.demand.collectives import ROOTED, collective_name
 from flowccl.demand.demand import Demand
 from flowccl.demand.files import demand_from_json, load_demand
@@ -71,9 +72,8 @@ def combined_demand(tenants: Sequence[Tenant]) -> Demand:
     )
 
 
-def _concatenated(pointers: list[Any]) -> Any:
-    counts = np.concatenate([np.diff(pointer) for pointer in pointers])
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+def _concatenated(parts: list[Any]) -> Any:
+    return pointers(np.concatenate([np.diff(part) for part in parts]))
 
 
 def load_tenants(path: str | Path, num_gpus: int, chunks: int = 1) -> list[Tenant]:

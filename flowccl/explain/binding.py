@@ -11,7 +11,9 @@ from flowccl.schedule.schedule import Schedule
 I64 = NDArray[np.int64]
 
 KINDS = ("link", "data", "limit", "reduce rate", "buffer", "reduction order")
-"""The kinds of constraints between transfers. Where several bind at once, the first in this list is named."""
+"""The kinds of constraints between transfers. Where several bind at once, a limit is named, else the first of these."""
+
+_LIMIT = KINDS.index("limit")
 
 RELEASE = -1  # the data of the transfer is released at this time
 START = -2  # nothing comes before the transfer: it starts at time zero, or later without need
@@ -48,7 +50,9 @@ def _binding(schedule: Schedule) -> Binding:
     np.maximum.at(release, leader, release.copy())
 
     earliest = start[before] + lag
-    order = np.lexsort((before, kind, -earliest, after))  # of each transfer, the binding constraint comes first
+    order = np.lexsort(
+        (before, np.where(kind == _LIMIT, -1, kind), -earliest, after)
+    )  # of each transfer, the binding constraint comes first
     bound, first = np.unique(after[order], return_index=True)
     first = order[first]
     count = len(schedule)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowccl import by_name
 from flowccl.errors import FileError, InputError, InvalidScheduleError
 from flowccl.export.formats.chakra import chakra_traces
 from flowccl.export.formats.listings import prove_listing
@@ -17,7 +18,6 @@ from flowccl.export.formats.read_chakra import parse_chakra, read_chakra
 from flowccl.export.formats.read_mscclpp import parse_mscclpp, read_mscclpp
 from flowccl.export.formats.read_xml import parse_xml, read_xml
 from flowccl.export.formats.recognition import explain_mismatch
-from flowccl.export.formats.teccl import teccl_json
 from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.buffers import layout_of
 from flowccl.export.program import Program, program_for
@@ -85,6 +85,10 @@ def _plain(target: str, write: Callable[[Schedule], Any], schedule: Schedule, op
     return made if isinstance(made, list) else [_json(made, 1)]
 
 
+def _teccl(schedule: Schedule) -> Any:
+    return by_name.load("flowccl.papers.teccl.result_file:teccl_json")(schedule)
+
+
 def _json(value: Any, indent: int | None) -> bytes:
     return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
 
@@ -95,7 +99,7 @@ TARGETS: dict[str, Callable[[Schedule, ExportOptions], list[bytes]]] = {
     "rccl": partial(_xml, "rccl"),
     "mscclpp": _mscclpp,
     "chakra": partial(_plain, "chakra", chakra_traces),
-    "teccl": partial(_plain, "teccl", teccl_json),
+    "teccl": partial(_plain, "teccl", _teccl),
     "msccl-json": partial(_plain, "msccl-json", msccl_json),
 }
 """The writer of each target: it returns the contents of the file, or of one file per rank."""
@@ -166,7 +170,7 @@ def prove(
 ) -> tuple[list[bytes], RuntimeProgram | None]:
     """Return the proved contents, and the program that was read back; None if the format has no program.
 
-    `on_phase` is told in a few words what is being done.
+    `on_phase` receives a few words on what is being done.
     """
     if target == "perfetto":  # a trace for people, with nothing to prove
         return _plain(target, lambda shown: [schedule_trace(shown)], schedule, options), None

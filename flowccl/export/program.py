@@ -10,6 +10,7 @@ from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.balance import balanced
 from flowccl.export.lowering.build import Builder
 from flowccl.export.lowering.moves import check_ranks
+from flowccl.export.lowering.repeated import repetition_of
 from flowccl.export.lowering.size import check_size
 from flowccl.export.lowering.uneven import buffer_bytes, program_layout
 from flowccl.export.proof.estimate import estimate_ps
@@ -20,6 +21,7 @@ from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.generation.carrying import carried_out
 from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.loops import first_part
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
@@ -122,15 +124,19 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     crosses = schedule.costs is not None and bool(schedule.costs.is_proxied.any())
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
-    check_size(schedule, execution)
-    chunks = program_layout(schedule.demand, 1, inplace)
-    slots = program_layout(schedule.demand, execution.width, inplace)
+    part = first_part(schedule) if execution.loops > 1 else schedule
+    check_size(part, execution)
+    chunks = program_layout(part.demand, 1, inplace)
+    slots = program_layout(part.demand, execution.width, inplace)
     with few_collections():
-        builder = Builder(schedule, execution, chunks)
+        builder = Builder(part, execution, chunks)
         try:
             built = builder.build()
-            written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+            repetition = repetition_of(schedule, part, built) if execution.loops > 1 else None
+            written = write_plan(part, execution, slots, built, min_bytes, max_bytes, repetition)
         except CrowdedError:
+            if execution.loops > 1:
+                raise
             built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
             written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
     slot_bytes = -(-buffer_bytes(schedule.demand) // written.chunks)

@@ -12,7 +12,7 @@ from flowccl.runtimes.limits import LIMITS
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_us, ps_to_us
-from flowccl.wording import percent
+from flowccl.wording import later_than, percent
 
 WARN_ABOVE = 0.05
 """The loss above which `export` warns."""
@@ -56,7 +56,7 @@ class ExportReport:
         blocks = f"{self.threadblocks} per GPU" + ("" if self.sms is None else f", which has {self.sms} SMs")
         return [
             f"schedule      {format_us(self.finish_us)}",
-            f"program       {format_us(self.program_us)}, {percent(self.loss)} later by the estimate",
+            f"program       {format_us(self.program_us)}, estimated {later_than(self.loss, 'the schedule')}",
             f"threadblocks  {blocks}",
             f"operations    at most {self.operations} of {self.operations_limit} in a threadblock",
             f"scratch       {format_bytes(self.scratch_bytes)} per GPU at {format_bytes(self.size_bytes)}",

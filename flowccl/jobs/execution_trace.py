@@ -127,11 +127,11 @@ def _add_operation(table: CallsBuilder, node: dict[str, Any], groups: Groups, ra
     lists = [found for value in values if isinstance(value, list) and (found := integers(value))]
     sent = proportional(in_bytes, lists[-1]) if collective == "alltoall" and len(lists) >= 2 else ()
     small, large = sorted((in_bytes, out_bytes))
-    told = len(sent) or (large // small if collective in ("allgather", "reduce_scatter") and small else 0)
-    fitting = [group for group in groups.values() if group.size == told] if told else list(groups.values())
+    ranks = len(sent) or (large // small if collective in ("allgather", "reduce_scatter") and small else 0)
+    fitting = [group for group in groups.values() if group.size == ranks] if ranks else list(groups.values())
     if len(fitting) > 1:
         table.notes.append("the operations do not name their group: the first one of fitting size is taken")
-    group = fitting[0] if fitting else Group(told, None, "")
+    group = fitting[0] if fitting else Group(ranks, None, "")
     collective = "alltoallv" if collective == "alltoall" and len(sent) == group.size else collective
     _put(table, collective, in_bytes, out_bytes, group, rank, sent, dtype)
 

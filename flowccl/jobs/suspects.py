@@ -111,11 +111,11 @@ def _links(rows: Sequence[AuditRow], topology: Topology) -> list[tuple[str, int,
     hosts = [node.host for node in topology.nodes[: topology.num_gpus]]
     found = []
     for gpu in range(topology.num_gpus):
-        mine = (topology.link_src == gpu).nonzero()[0].tolist()
-        for kind in sorted({topology.link_kinds[link] for link in mine}):
+        outgoing = (topology.link_src == gpu).nonzero()[0].tolist()
+        for kind in sorted({topology.link_kinds[link] for link in outgoing}):
             outside = kind == "nic"
             uses = [gpu in row.gpus and _requires(row.gpus, gpu, hosts, outside) for row in rows]
-            ends = [topology.nodes[int(topology.link_dst[k])].name for k in mine if topology.link_kinds[k] == kind]
+            ends = [topology.nodes[int(topology.link_dst[k])].name for k in outgoing if topology.link_kinds[k] == kind]
             own = topology.nodes[gpu].name
             name = f"{'NIC' if outside else 'port'} of {own} ({own} <-> {ends[0]})"
             found.append((name, gpu, np.array(uses, dtype=np.bool_)))

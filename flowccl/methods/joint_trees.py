@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.demand.demand import Demand
 from flowccl.methods.reroute.steiner_kernels import RoutingGraph, rip_up_and_reroute
 from flowccl.portable import power_of_ten
@@ -31,7 +32,6 @@ _STEEPNESS = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # of th
 _RUNS_PER_TREES = 6
 _POSITION_WEIGHTS = (0.0, 0.25, 1.0)  # weights of the positions of chunks in the priority
 _SHAPES = ((0.3, True), (1.0, False), (0.0, True), (1.0, True), (0.3, False), (0.1, True))  # depth weight, central
-_NEVER = np.iinfo(np.int64).max
 
 
 def joint_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -52,7 +52,7 @@ class JointTreesSearch:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
-        self.best_ps: int = _NEVER
+        self.best_ps: int = NEVER
         self.scheduler: ListScheduler | None = None
         self.turn = 0
         self.idle = 0
@@ -116,7 +116,7 @@ class JointTreesSearch:
 
 
 def _scheduled(topology: Topology, demand: Demand, trees: ChunkTrees, random: np.random.Generator) -> Schedule:
-    found = jobs_of(topology, demand, trees).schedule(random, 0.0, _NEVER)
+    found = jobs_of(topology, demand, trees).schedule(random, 0.0, NEVER)
     assert found is not None  # without a cutoff there is always a schedule
     return found
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
-from importlib import import_module
 from typing import Literal
 
+from flowccl import by_name
 from flowccl.adapters.groups import with_groups
 from flowccl.adapters.improvements import only_improvements
 from flowccl.adapters.limits import with_limits, without_limits
@@ -28,7 +28,7 @@ from flowccl.topology.topology import Topology
 
 _DEFAULT = Traits()
 _EVERY = ("direct",)  # the loops that all methods run: left-shift, job shop
-Reduction = Literal["native", "halves", "weighted halves", "one-shot", "none"]
+Reduction = Literal["native", "halves", "one-shot", "none"]
 
 
 class Constraint(StrEnum):
@@ -47,8 +47,8 @@ class MethodInfo:
     load         "package.module:function", imported on first use; or the method itself
     summary      one line for --help
     reductions   how reductions are handled: by the method itself ("native"), as a distribution run backwards and an
-                 allreduce as two such halves ("halves"), the same with more blocks reduced where there is more
-                 bandwidth ("weighted halves"), by every destination for itself ("one-shot"), or not at all ("none")
+                 allreduce as two such halves ("halves"), by every destination for itself ("one-shot"), or not at all
+                 ("none")
     supports     constraints beyond the links themselves that it respects; for limits, an adapter stands in
     groups       it supports process groups
     late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
@@ -177,8 +177,8 @@ def _with_reductions(info: MethodInfo) -> Method:
     method = _imported(info)
     if info.reductions == "one-shot":
         return one_shot(method)
-    if info.reductions in ("halves", "weighted halves"):
-        return with_reductions(method, by_bandwidth=info.reductions == "weighted halves")
+    if info.reductions == "halves":
+        return with_reductions(method)
     return method
 
 
@@ -186,10 +186,10 @@ def _imported(info: MethodInfo) -> Method:
     """The method, imported when it first runs: numba takes half a second to load."""
     if not isinstance(info.load, str):
         return info.load
-    module, _, function = info.load.partition(":")
+    name = info.load
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-        method: Method = getattr(import_module(module), function)
+        method: Method = by_name.load(name)
         return method(problem, context)
 
     return run
@@ -209,6 +209,12 @@ def _useful_for_hierarchy(problem: Problem, *, halves: bool = False) -> int:
 
 def _useful_for_trees(problem: Problem) -> int:
     from flowccl.methods.rates.method import useful_chunks
+
+    return useful_chunks(problem)
+
+
+def _useful_for_paths(problem: Problem) -> int:
+    from flowccl.methods.rates.paths import useful_chunks
 
     return useful_chunks(problem)
 
@@ -283,6 +289,7 @@ _METHODS = (
         by_rate=True,
         loops=(*_EVERY, "packed-trees"),
         useful_chunks=_useful_for_trees,
+        traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-6),
         in_auto=suitability.suits_packed_trees,
     ),
     MethodInfo(
@@ -294,6 +301,8 @@ _METHODS = (
         trunks=True,
         by_rate=True,
         loops=(*_EVERY, "packed-trees"),
+        useful_chunks=_useful_for_paths,
+        traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-5),
         in_auto=suitability.suits_packed_paths,
     ),
     MethodInfo(
@@ -308,7 +317,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="taccl-quick",
-        load="flowccl.methods.taccl.stages:taccl_quick",
+        load="flowccl.papers.taccl.stages:taccl_quick",
         summary="TACCL's three stages without integer programs",
         reductions="native",
         supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
@@ -325,16 +334,6 @@ _METHODS = (
         in_auto=suitability.is_plain_search,
     ),
     MethodInfo(
-        name="phase-insertion",
-        load="flowccl.methods.phase_insertion:phase_insertion",
-        summary="allreduce: one phase is planned alone, the other is inserted into its idle times",
-        reductions="native",
-        allreduce=True,
-        loops=(*_EVERY, "lns"),
-        traits=Traits(improves_slowly=True),
-        in_auto=suitability.has_separate_phases,
-    ),
-    MethodInfo(
         name="trees",
         load="flowccl.methods.trees:trees",
         summary="spanning trees that reach the bottleneck-cut optimum",
@@ -349,7 +348,7 @@ _METHODS = (
         summary="large-neighbourhood search on the quotient by a symmetry group",
         loops=(*_EVERY, "lns"),
         traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
-        in_auto=suitability.has_free_symmetry,
+        in_auto=suitability.has_small_blocks,
     ),
     MethodInfo(
         name="lns",
@@ -484,17 +483,8 @@ _METHODS = (
         in_auto=suitability.suits_one_shot,
     ),
     MethodInfo(
-        name="greedy-weighted",
-        load="flowccl.methods.greedy:greedy",
-        summary="allreduce by greedy, with more blocks reduced where there is more bandwidth",
-        reductions="weighted halves",
-        supports=_ALL,
-        loops=(*_EVERY, "greedy"),
-        in_auto=suitability.is_uneven_allreduce_with_limits,
-    ),
-    MethodInfo(
         name="lp-quick",
-        load="flowccl.methods.teccl.lp:lp_quick",
+        load="flowccl.papers.teccl.lp:lp_quick",
         summary="lp from nothing within 2.5 seconds",
         reductions="none",
         supports=_ALL,
@@ -504,7 +494,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="milp",
-        load="flowccl.methods.teccl.milp:milp",
+        load="flowccl.papers.teccl.milp:milp",
         summary="TE-CCL's mixed-integer program on epochs, with copies",
         supports=_ALL,
         epochs=True,
@@ -512,7 +502,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="lp",
-        load="flowccl.methods.teccl.lp:lp",
+        load="flowccl.papers.teccl.lp:lp",
         summary="TE-CCL's linear program on epochs, for collectives without copies",
         supports=_ALL,
         epochs=True,
@@ -520,7 +510,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="astar",
-        load="flowccl.methods.teccl.astar:astar",
+        load="flowccl.papers.teccl.astar:astar",
         summary="TE-CCL's A* rounds on epochs",
         supports=_ALL,
         epochs=True,
@@ -528,7 +518,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="taccl",
-        load="flowccl.methods.taccl.stages:taccl",
+        load="flowccl.papers.taccl.stages:taccl",
         summary="TACCL: routing, ordering, contiguity, guided by a sketch",
         reductions="native",
         supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
@@ -538,7 +528,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="sccl",
-        load="flowccl.methods.sccl:sccl",
+        load="flowccl.papers.sccl:sccl",
         summary="SCCL: least steps and rounds, the Pareto front, infeasibility proved",
         reductions="native",
         supports=frozenset({Constraint.LIMITS}),
@@ -546,7 +536,7 @@ _METHODS = (
     ),
     MethodInfo(
         name="fluid",
-        load="flowccl.methods.fluid.method:fluid",
+        load="flowccl.papers.fluid.method:fluid",
         summary="whole chunks along the flow of the fluid optimum",
         supports=frozenset({Constraint.LIMITS}),
         fluid=True,

@@ -46,16 +46,8 @@ def suits_aggregation(problem: Problem) -> bool:
 
 
 def is_plain_search(problem: Problem) -> bool:
-    """Dedicated links only, and no demand whose reduced and copied chunks are different ones."""
-    return is_searchable(problem) and problem.is_plain and not has_separate_phases(problem)
-
-
-def has_separate_phases(problem: Problem) -> bool:
-    """The reduced chunks are not the copied ones, as in a reduce beside a broadcast, and latency matters."""
-    if not (problem.is_plain and problem.is_allreduce):
-        return False
-    reduced, copied = problem.demand.halves
-    return not len(np.intersect1d(reduced[1], copied[1])) and problem.bytes_over_latency < _SMALL_ALLREDUCE
+    """Dedicated links only."""
+    return is_searchable(problem) and problem.is_plain
 
 
 def has_large_blocks_for_all(problem: Problem) -> bool:
@@ -72,11 +64,6 @@ def has_large_blocks_for_all(problem: Problem) -> bool:
 def has_small_blocks(problem: Problem) -> bool:
     """Where trees are not tried, latency matters."""
     return is_plain_search(problem) and not has_large_blocks_for_all(problem)
-
-
-def has_free_symmetry(problem: Problem) -> bool:
-    """As `has_small_blocks`, on a machine with a symmetry that fixes no GPU and no link."""
-    return has_small_blocks(problem) and bool(problem.free_groups)
 
 
 def is_large_and_regular(problem: Problem) -> bool:
@@ -193,19 +180,6 @@ def has_reducing_switch(problem: Problem) -> bool:
     return _is_allreduce_on_links(problem) and problem.reducing_switch is not None
 
 
-def suits_in_network(problem: Problem) -> bool:
-    """A collective that switches of the hosts can reduce or multicast, without limits."""
-    from flowccl.methods.in_network import switched_hosts
-
-    return problem.is_plain and (problem.reducing_switch is not None or switched_hosts(problem) is not None)
-
-
-def is_uneven_allreduce_with_limits(problem: Problem) -> bool:
-    """An allreduce on links with limits or changes, where some GPU has more bandwidth than another."""
-    limited = problem.topology.has_limits_or_changes and not problem.topology.has_buffer_limits
-    return limited and problem.is_allreduce and problem.is_uneven
-
-
 def suits_time_expanded_lp(problem: Problem) -> bool:
     """A moderate number of chunks, each with one source and one destination."""
     unicast = not problem.is_reduction and problem.demand.is_unicast
@@ -213,6 +187,5 @@ def suits_time_expanded_lp(problem: Problem) -> bool:
 
 
 def _is_allreduce_on_links(problem: Problem) -> bool:
-    """An allreduce of the same ranks everywhere, without limits; on searchable problems with one kind of phases."""
-    plain = problem.is_plain and is_plain_search(problem)
-    return plain and problem.is_allreduce and problem.allreduce_ranks is not None
+    """An allreduce of the same ranks everywhere, without limits."""
+    return is_plain_search(problem) and problem.is_allreduce and problem.allreduce_ranks is not None

@@ -57,14 +57,14 @@ def own_lanes(block_ptr: I64, source: I32, size: I64, lane_ptr: I64, lane_out: I
     for pair in range(len(demand)):
         first, last = lane_ptr[pair], lane_ptr[pair + 1]
         for block in range(block_ptr[pair], block_ptr[pair + 1]):
-            mine, least = -1, -1
+            chosen, least = -1, -1
             for lane in range(first, last):
-                if lane_out[lane] == source[block] and (mine < 0 or result[lane] < result[mine]):
-                    mine = lane
+                if lane_out[lane] == source[block] and (chosen < 0 or result[lane] < result[chosen]):
+                    chosen = lane
                 if least < 0 or result[lane] < result[least]:
                     least = lane
             if first < last:
-                result[mine if mine >= 0 else least] += size[block]
+                result[chosen if chosen >= 0 else least] += size[block]
     return result
 
 
@@ -81,82 +81,99 @@ def assign(
     lane_bytes: I64,
     slot: I64,
     place: I64,
-) -> tuple[I64, I64]:
+    pairs: int,
+) -> tuple[I64, I64, I64, I64]:
     """Return the segments of the lanes: pointer per lane, and rows (block, offset, bytes, gather, fan-out).
 
     The last two are the pairs that bring the segment to its sender and from its receiver; -1 if there are none, -2 for
-    blocks with several destinations. First, each GPU keeps what it can send itself, the data for the GPU at the other
-    end of its lane before all other data. The rest goes to lanes that still have space, to those that end at its
-    destination first. A lane sends the data for the GPU at its own end last.
+    blocks with several destinations. Then come the bytes that each pair brings to senders, and from receivers.
+
+    First, each GPU keeps what it can send itself, the data for the GPU at the other end of its lane before all other
+    data. The rest goes to lanes that still have space, to those that end at its destination first. A lane sends the
+    data for the GPU at its own end last: nothing is left to do when it has crossed.
     """
-    most = len(source) + len(lane_out)
-    lane_of, block_of = np.empty(most, np.int32), np.empty(most, np.int32)
-    amount_of = np.empty(most, np.int64)
-    left, space = size.copy(), lane_bytes.copy()
-    ptr = np.zeros(len(lane_out) + 1, dtype=np.int64)
-    from_block, upto_block = np.zeros(len(slot), dtype=np.int64), np.zeros(len(slot), dtype=np.int64)
+    lanes, wide = len(lane_out), 0
+    for pair in range(len(block_ptr) - 1):
+        wide = max(wide, block_ptr[pair + 1] - block_ptr[pair] + lane_ptr[pair + 1] - lane_ptr[pair])
+    parts, left = np.empty((wide, 3), np.int64), np.empty(wide, np.int64)
+    space, ends, behind = lane_bytes.copy(), np.full(len(slot), -1, np.int64), np.empty(lanes, np.int64)
+    ptr, front, back = np.zeros(lanes + 1, np.int64), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+    rows = np.empty((len(source) + lanes, 5), np.int64)
+    gathered, fanned = np.zeros(pairs, np.int64), np.zeros(pairs, np.int64)
     count = 0
     for pair in range(len(block_ptr) - 1):
-        first, last = lane_ptr[pair], lane_ptr[pair + 1]
-        begin, end = block_ptr[pair], block_ptr[pair + 1]
-        if first == last or begin == end:
-            continue
+        first, last, begin, end = lane_ptr[pair], lane_ptr[pair + 1], block_ptr[pair], block_ptr[pair + 1]
+        many = 0
+        if first < last:
+            left[: end - begin] = size[begin:end]
+            many = _keep_own(first, last, begin, end, source, to_ptr, to, lane_out, lane_in, left, space, parts)
+            many = _to_ends(first, last, begin, end, to_ptr, to, lane_in, ends, behind, left, space, parts, many)
+            many = _anywhere(first, begin, end, left, space, parts, many)
+        for k in range(many):
+            back[parts[k, 0]] += 1
         for lane in range(first, last):
-            from_block[lane_out[lane]], upto_block[lane_out[lane]] = 0, 0
-        for block in range(begin, end):
-            if block == begin or source[block] != source[block - 1]:
-                from_block[source[block]] = block
-            upto_block[source[block]] = block + 1
-        before = count
-        for lane in range(first, last):
-            u, v = lane_out[lane], lane_in[lane]
-            for block in range(from_block[u], upto_block[u]):
-                if left[block] > 0 and space[lane] > 0 and _is_for(v, to_ptr, to, block):
-                    count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
-            turn, many = from_block[u], upto_block[u] - from_block[u]
-            while turn < upto_block[u] and to[to_ptr[turn]] <= v:
-                turn += 1
-            for step in range(many):  # destinations behind the receiver first: lanes serve different ones at a time
-                block = turn + step if turn + step < upto_block[u] else turn + step - many
-                if space[lane] == 0:
-                    break
-                if left[block] > 0:
-                    count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
-        lane = first
-        for block in range(begin, end):
-            if left[block] > 0:
-                for other in range(first, last):
-                    if left[block] > 0 and space[other] > 0 and _is_for(lane_in[other], to_ptr, to, block):
-                        count = _take(other, block, left, space, lane_of, block_of, amount_of, count)
-        for block in range(begin, end):
-            while left[block] > 0:
-                while space[lane] == 0:
-                    lane += 1
-                count = _take(lane, block, left, space, lane_of, block_of, amount_of, count)
-        for k in range(before, count):
-            ptr[lane_of[k] + 1] += 1
-    for lane in range(len(lane_out)):
-        ptr[lane + 1] += ptr[lane]
-    at, back, rows = ptr[:-1].copy(), ptr[1:].copy(), np.empty((count, 5), dtype=np.int64)
-    left[:] = 0  # from here on the bytes of each block that have a segment
-    for k in range(count):
-        lane, block = lane_of[k], block_of[k]
-        s, v, d = source[block], lane_in[lane], to[to_ptr[block]]
-        if (
-            d == v and to_ptr[block + 1] - to_ptr[block] == 1
-        ):  # nothing is left to do when it has crossed: it comes last
-            back[lane] -= 1
-            row = back[lane]
-        else:
-            row = at[lane]
-            at[lane] += 1
-        rows[row, 0], rows[row, 1], rows[row, 2] = block, left[block], amount_of[k]
-        rows[row, 3] = slot[s] + place[lane_out[lane]] if s != lane_out[lane] else -1
-        rows[row, 4] = slot[v] + place[d] if d != v else -1
-        if to_ptr[block + 1] - to_ptr[block] > 1:
-            rows[row, 4] = -2
-        left[block] += amount_of[k]
-    return ptr, rows
+            ptr[lane] = front[lane] = count
+            count += back[lane]
+            back[lane] = count
+        _write(
+            parts[:many], begin, left, front, back, source, to_ptr, to, lane_out, lane_in, slot, place, rows, gathered,
+            fanned,
+        )  # fmt: skip
+    ptr[lanes] = count
+    return ptr, rows[:count], gathered, fanned
+
+
+@inner
+def _take(lane: int, block: int, begin: int, left: I64, space: I64, parts: I64, many: int) -> int:
+    """Put as much of a block as possible on a lane."""
+    amount = min(left[block - begin], space[lane])
+    left[block - begin] -= amount
+    space[lane] -= amount
+    parts[many, 0], parts[many, 1], parts[many, 2] = lane, block, amount
+    return many + 1
+
+
+@inner
+def _keep_own(
+    first: int,
+    last: int,
+    begin: int,
+    end: int,
+    source: I32,
+    to_ptr: I64,
+    to: I32,
+    lane_out: I64,
+    lane_in: I64,
+    left: I64,
+    space: I64,
+    parts: I64,
+) -> int:
+    """Put blocks on the lanes that start at their sources, those for the GPU at the lane's end first.
+
+    Of the others, those for GPUs behind the receiver come first, so that lanes serve different ones at a time.
+    """
+    many, lower = 0, begin
+    for lane in range(first, last):
+        u, v = lane_out[lane], lane_in[lane]
+        if lower == end or source[lower] >= u:
+            lower = begin
+        while lower < end and source[lower] < u:
+            lower += 1
+        upper = turn = lower
+        while upper < end and source[upper] == u:
+            if to[to_ptr[upper]] <= v:
+                turn = upper + 1
+            if left[upper - begin] > 0 and space[lane] > 0 and _is_for(v, to_ptr, to, upper):
+                many = _take(lane, upper, begin, left, space, parts, many)
+            upper += 1
+        for step in range(upper - lower):
+            block = turn + step if turn + step < upper else turn + step - upper + lower
+            if space[lane] == 0:
+                break
+            if left[block - begin] > 0:
+                many = _take(lane, block, begin, left, space, parts, many)
+        lower = upper
+    return many
 
 
 @inner
@@ -168,13 +185,91 @@ def _is_for(gpu: int, to_ptr: I64, to: I32, block: int) -> bool:
 
 
 @inner
-def _take(lane: int, block: int, left: I64, space: I64, lane_of: I32, block_of: I32, amount_of: I64, count: int) -> int:
-    """Put as much of a block as possible on a lane."""
-    amount = min(left[block], space[lane])
-    left[block] -= amount
-    space[lane] -= amount
-    lane_of[count], block_of[count], amount_of[count] = lane, block, amount
-    return count + 1
+def _to_ends(
+    first: int,
+    last: int,
+    begin: int,
+    end: int,
+    to_ptr: I64,
+    to: I32,
+    lane_in: I64,
+    ends: I64,
+    behind: I64,
+    left: I64,
+    space: I64,
+    parts: I64,
+    many: int,
+) -> int:
+    """Put blocks on the lanes that end at one of their destinations; `ends` is -1 before and after."""
+    for lane in range(last - 1, first - 1, -1):
+        behind[lane] = ends[lane_in[lane]]
+        ends[lane_in[lane]] = lane
+    for block in range(begin, end):
+        if left[block - begin] > 0:
+            for k in range(to_ptr[block], to_ptr[block + 1]):
+                lane = ends[to[k]]
+                while lane >= 0:
+                    if left[block - begin] > 0 and space[lane] > 0:
+                        many = _take(lane, block, begin, left, space, parts, many)
+                    lane = behind[lane]
+    for lane in range(first, last):
+        ends[lane_in[lane]] = -1
+    return many
+
+
+@inner
+def _anywhere(first: int, begin: int, end: int, left: I64, space: I64, parts: I64, many: int) -> int:
+    """Put what is left on the lanes that have space."""
+    lane = first
+    for block in range(begin, end):
+        while left[block - begin] > 0:
+            while space[lane] == 0:
+                lane += 1
+            many = _take(lane, block, begin, left, space, parts, many)
+    return many
+
+
+@inner
+def _write(
+    parts: I64,
+    begin: int,
+    done: I64,
+    front: I64,
+    back: I64,
+    source: I32,
+    to_ptr: I64,
+    to: I32,
+    lane_out: I64,
+    lane_in: I64,
+    slot: I64,
+    place: I64,
+    rows: I64,
+    gathered: I64,
+    fanned: I64,
+) -> None:
+    """Write the segments between two hosts; those that end at their destination fill the rows of a lane from the back.
+
+    `done` are the bytes of each block that have a segment, zero at first.
+    """
+    for k in range(len(parts)):
+        lane, block, amount = parts[k, 0], parts[k, 1], parts[k, 2]
+        s, u, v, d = source[block], lane_out[lane], lane_in[lane], to[to_ptr[block]]
+        several = to_ptr[block + 1] - to_ptr[block] > 1
+        if d == v and not several:
+            back[lane] -= 1
+            row = back[lane]
+        else:
+            row = front[lane]
+            front[lane] += 1
+        gather, fan = slot[s] + place[u] if s != u else -1, slot[v] + place[d] if d != v else -1
+        rows[row, 0], rows[row, 1], rows[row, 2] = block, done[block - begin], amount
+        rows[row, 3], rows[row, 4] = gather, -2 if several else fan
+        done[block - begin] += amount
+        if gather >= 0:
+            gathered[gather] += amount
+        for j in range(to_ptr[block], to_ptr[block + 1]):
+            if to[j] != v:
+                fanned[slot[v] + place[to[j]]] += amount
 
 
 @compiled
@@ -229,97 +324,6 @@ def crossings(
                     sent[lane] = upto
                     count += 1
     return lane_of[:count], size[:count], begin[:count], done[:count]
-
-
-@compiled
-def cut(
-    segment_ptr: I64,
-    segments: I64,
-    nic_lane: I64,
-    nic_bytes: I64,
-    to_ptr: I64,
-    to: I32,
-    lane_in: I64,
-    slot: I64,
-    place: I64,
-    pairs: int,
-    first_message: int,
-    head: tuple[I32, I64, I64, I64, I32],
-) -> tuple[I64, I64, I64, I32, I64, I64, I32, I32, I64, I32, I64, I64]:
-    """Return the chunks of the messages between hosts: segments of blocks, cut where a message ends.
-
-    The result: for each message its first chunk, the first one that another GPU has, and the end of its chunks; for
-    each chunk its block, offset and bytes, the pair that brings it to its sender or -1, its message, and the pointer to
-    its destinations; for each of those the pair that brings it there or -1; and the bytes that each pair carries, to
-    senders and from receivers. `head` are chunks that come first: block, offset, bytes, pointer, messages.
-    """
-    at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, dtype=np.int64)
-    count, entry = len(head[0]), head[3][-1]
-    most = count + len(segments) + len(nic_lane)
-    entries = _entries(segments, to_ptr, len(nic_lane)) + entry
-    block_of, offset_of, size_of = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
-    gather, cross = np.empty(most, np.int32), np.empty(most, np.int32)
-    entry_ptr, entry_of = np.empty(most + 1, np.int64), np.empty(entries, np.int32)
-    block_of[:count], offset_of[:count], size_of[:count] = head[0], head[1], head[2]
-    entry_ptr[: count + 1], entry_of[:entry] = head[3], head[4]
-    gather[:count], cross[:count] = -1, -1
-    begin = np.zeros(len(nic_lane), np.int64)
-    own, end = begin.copy(), begin.copy()
-    gathered, fanned = np.zeros(pairs, dtype=np.int64), np.zeros(pairs, dtype=np.int64)
-    for message in range(len(nic_lane)):
-        lane = nic_lane[message]
-        segment, used = at[lane], done[lane]
-        need, begin[message], own[message] = nic_bytes[message], count, -1
-        while need > 0:
-            part, block, fan = min(need, segments[segment, 2] - used), segments[segment, 0], segments[segment, 4]
-            pair = segments[segment, 3]
-            block_of[count], offset_of[count], size_of[count] = block, segments[segment, 1] + used, part
-            gather[count], cross[count] = pair, message + first_message
-            if pair >= 0:
-                gathered[pair] += part
-                if own[message] < 0:
-                    own[message] = count
-            if fan > -2:
-                entry_of[entry] = fan
-                if fan >= 0:
-                    fanned[fan] += part
-                entry += 1
-            else:
-                v = lane_in[lane]
-                for other in range(to_ptr[block], to_ptr[block + 1]):
-                    entry_of[entry] = -1
-                    if to[other] != v:
-                        entry_of[entry] = slot[v] + place[to[other]]
-                        fanned[entry_of[entry]] += part
-                    entry += 1
-            count += 1
-            entry_ptr[count] = entry
-            need -= part
-            used += part
-            if used == segments[segment, 2]:
-                segment += 1
-                used = 0
-        at[lane], done[lane], end[message] = segment, used, count
-        if own[message] < 0:
-            own[message] = count
-    return (
-        begin, own, end, block_of[:count], offset_of[:count], size_of[:count], gather[:count], cross[:count],
-        entry_ptr[: count + 1], entry_of[:entry], gathered, fanned,
-    )  # fmt: skip
-
-
-@inner
-def _entries(segments: I64, to_ptr: I64, cuts: int) -> int:
-    """The most destinations of all chunks if segments are cut that often."""
-    count, widest = 0, 1
-    for k in range(len(segments)):
-        if segments[k, 4] == -2:
-            width = to_ptr[segments[k, 0] + 1] - to_ptr[segments[k, 0]]
-            count += width
-            widest = max(widest, width)
-        else:
-            count += 1
-    return count + widest * cuts
 
 
 @compiled

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.errors import TopologyError
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
@@ -264,7 +265,7 @@ def _paths(
     paths = Paths(
         np.array([a for a, _ in pairs], dtype=np.int64),
         np.array([b for _, b in pairs], dtype=np.int64),
-        np.concatenate(([0], np.cumsum([len(walk) for walk in walks]))).astype(np.int64),
+        pointers([len(walk) for walk in walks]),
         number.reshape(-1).astype(np.int64),
         rate[used],
         np.array([sum(int(topology.link_latency_ps[k]) for k in row) for row in links], dtype=np.int64),

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.demand import Demand
 from flowccl.moe.blocks import Blocks
@@ -143,7 +144,7 @@ class Plan:
         chunks, blocks = self.chunks, self.blocks
         block = chunks.block[self._order]
         count = np.diff(blocks.to_ptr)[block]
-        ptr = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
+        ptr = pointers(count)
         entry = np.repeat(blocks.to_ptr[:-1][block] - ptr[:-1], count) + np.arange(ptr[-1])
         demand = Demand(
             "alltoallv" if self.collective == "alltoallv" else "custom",

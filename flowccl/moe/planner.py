@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
+from flowccl.moe.chunk_kernels import cut
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
-from flowccl.moe.lane_kernels import assign, blocks_of, crossings, cut, own_lanes, same_rails, whole_lanes
+from flowccl.moe.lane_kernels import assign, blocks_of, crossings, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import layout_of
-from flowccl.moe.message_kernels import fan_outs, gathers, in_order, locals_of, place
+from flowccl.moe.message_kernels import in_order, locals_of, place
 from flowccl.moe.plan import Chunks, Plan, PlanMessages
 from flowccl.moe.tables import tables_of
 from flowccl.runtimes.machine import on_runtime
@@ -21,7 +22,6 @@ from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
 from flowccl.topology.topology import Topology
 
 Ints = NDArray[np.int64]
-Ints32 = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
 MAX_ENTRY_BYTES = 2**39
@@ -58,14 +58,14 @@ class PlanParams:
 
 FINE = PlanParams()
 DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
-COARSE = replace(FINE, residual=0.03, pieces=3, cuts=(1 / 4, 3 / 4))
 MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
+COARSE = replace(FINE, residual=0.03, pieces=1, cuts=(1 / 4, 3 / 4))
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
-RAILS = replace(FINE, order="shifted", residual=0.0)
+FAST = replace(FINE, residual=0.0)
+RAILS = replace(FAST, order="shifted")
 SPREAD_OUT = replace(RAILS, balance=False)
 DIRECT = replace(SPREAD_OUT, order="ranks")
-SIMPLE = (RAILS, SPREAD_OUT, DIRECT)
 
 
 class Planner:
@@ -136,28 +136,34 @@ class Planner:
     def _best(
         self, blocks: Blocks, total: Ints, collective: str, params: PlanParams | None, previous: Plan | None
     ) -> Plan:
-        """The best of the plans worth a try: one where data dominates, else plans with larger messages too."""
+        """The best of the plans worth a try."""
         total[self._tables.inside] = 0
         usual = DENSE if self.layout.hosts <= _FEW_HOSTS or self.layout.has_trunks else FINE
         first = self._plan(blocks, total, collective, params or usual, previous)
         if params is not None:
             return first
-        others: list[PlanParams] = []
-        if self.topology.has_overheads:
-            others += [COARSE, MEDIUM, replace(MEDIUM, pieces=2), replace(MEDIUM, pieces=1, lead=1 / 8), *SIMPLE]
-        if self.layout.has_trunks:
-            others.append(replace(usual, in_turn=True))
-        if self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
-            others += [RAILS, FINE, replace(usual, lead=1 / 2)]
-        elif not self.layout.is_even:
-            others.append(RAILS)
-        if first.finish_ps < _SMALL * self._tables.latency_ps:
-            alone = replace(FINE, balance=False)
-            others += [WHOLE, OWN, COARSE, alone, DIRECT]
+        others = self._others(usual, first)
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
         return min(
             self._fitting(plans, partial(self._plan, blocks, total, collective)), key=lambda plan: plan.finish_ps
         )
+
+    def _others(self, usual: PlanParams, first: Plan) -> list[PlanParams]:
+        """Other plans worth a try: none for large matrices on equal rails without message costs."""
+        others: list[PlanParams] = []
+        if self.topology.has_overheads:
+            whole = replace(FAST, pieces=1, cuts=())
+            others += [replace(FINE, lead=1 / 2), MEDIUM, COARSE, FAST, whole, RAILS, SPREAD_OUT, DIRECT]
+        elif self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
+            others += [replace(usual, lead=1 / 2), FAST, RAILS]
+        elif not self.layout.is_even:
+            others += [FAST, RAILS]
+        if self.layout.has_trunks:
+            costly = (MEDIUM,) if self.topology.has_overheads else ()
+            others += [replace(one, in_turn=True) for one in (usual, *costly)]
+        if first.finish_ps < _SMALL * self._tables.latency_ps:
+            others += [WHOLE, OWN, COARSE, replace(FINE, balance=False), DIRECT, replace(DIRECT, pieces=1, cuts=())]
+        return others
 
     def _fitting(self, plans: list[Plan], make: Callable[[PlanParams, None], Plan]) -> list[Plan]:
         """The plans whose relayed data fits in the buffers; those without balancing are tried if none does."""
@@ -179,45 +185,38 @@ class Planner:
     def _plan(self, blocks: Blocks, total: Ints, collective: str, params: PlanParams, previous: Plan | None) -> Plan:
         """The plan with some parameters; `total` are the bytes between every two hosts."""
         layout, tables, paths, unit = self.layout, self._tables, self.layout.paths, self.unit_bytes
-        pairs, pieces = len(paths.src), params.pieces
+        pieces = params.pieces
         lane_bytes = self._lane_bytes(blocks, total, params)
         segments = assign(
-            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to,
-            layout.lane_ptr, tables.lane_out, tables.lane_in, lane_bytes, paths.slot, paths.place,
+            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
+            tables.lane_in, lane_bytes, paths.slot, paths.place, len(tables.inside_GBps),
         )  # fmt: skip
-        rows, stages, length = self._rows(lane_bytes, params, previous)
+        rows, stages, length = self._rows(lane_bytes, total, params, previous)
         lane, size, start, end = crossings(*rows, tables.lane_at, lane_bytes, unit)
         horizon = length if length > 0 else float(blocks.bytes.sum()) * tables.slowest_ps
-        least = (tables.pair_GBps * (horizon / 1e3 / 1024)).astype(np.int64)
-        local = _Local(*locals_of(
+        least = (tables.inside_GBps * (horizon / 1e3 / 1024)).astype(np.int64)
+        local = locals_of(
             blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.hosts, paths.slot, paths.place,
-            pairs, least * 16, pieces, unit,
-        ))  # fmt: skip
-        begin, own, upto, block, offset, chunk_bytes, gather, cross, entry_ptr, entry, gathered, fanned = cut(
-            *segments, lane, size, blocks.to_ptr, blocks.to, tables.lane_in,
-            paths.slot, paths.place, pairs, len(local.pair), local[:5],
+            least * 16, pieces, unit, tables.most,
         )  # fmt: skip
-        count = len(local.pair) + len(lane)
-        gather_pair, gather_bytes, needed = gathers(own, upto, chunk_bytes, gather, gathered, pieces, least, count)
-        fan_pair, fan_bytes, last = fan_outs(
-            begin, upto, chunk_bytes, entry_ptr, entry, fanned, pieces, least, count + len(gather_pair)
-        )
-        around = paths.place[paths.dst[local.pair]] - paths.place[paths.src[local.pair]]
-        local_key = (local.part + (around % tables.most) / tables.most) * (horizon / pieces)
-        order = in_order(local_key, start, end, needed, last, params.lead * length, horizon)
-        sizes = (len(local.pair), len(lane), len(gather_pair), len(fan_pair))
-        first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        pair = np.concatenate((local.pair, layout.lane_pair[lane].astype(np.int32), gather_pair, fan_pair))
-        message_bytes = np.concatenate((local.bytes, size, gather_bytes, fan_bytes))
+        pair, local_bytes, turn = local[5:]
+        (own, upto), chunks, (gather_pair, gather_bytes, needed), (fan_pair, fan_bytes, last) = cut(
+            *segments, lane, size, blocks.to_ptr, blocks.to, tables.lane_in, paths.slot, paths.place, pieces, least,
+            local[:5], len(pair),
+        )  # fmt: skip
+        order = in_order(turn, horizon / pieces, start, end, needed, last, params.lead * length, horizon)
+        sizes = (0, len(pair), len(lane), len(gather_pair), len(fan_pair))
+        first = np.array(sizes, dtype=np.int64).cumsum()
+        pair = np.concatenate((pair, tables.lane_pair[lane], gather_pair, fan_pair))
+        message_bytes = np.concatenate((local_bytes, size, gather_bytes, fan_bytes))
         hop_ptr, hop_start, arrival = place(
-            order, first, pair, message_bytes, own, upto, gather, last, paths.dst, paths.path_ptr, paths.path_route,
+            order, first, pair, message_bytes, own, upto, chunks[3], last, paths.dst, paths.path_ptr, paths.path_route,
             paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps, paths.route_overhead_GBps,
             paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps, tables.server_ptr, paths.quick,
             self.topology.num_gpus,
         )  # fmt: skip
         messages = PlanMessages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
-        chunks = Chunks(block, offset, chunk_bytes, gather, cross, entry_ptr, entry)
-        return Plan(layout, collective, blocks, messages, chunks, stages, self.runtime)
+        return Plan(layout, collective, blocks, messages, Chunks(*chunks), stages, self.runtime)
 
     def _lane_bytes(self, blocks: Blocks, total: Ints, params: PlanParams) -> Ints:
         """The bytes of each lane."""
@@ -231,46 +230,47 @@ class Planner:
         return whole_lanes(share, total, layout.lane_ptr, self.unit_bytes)
 
     def _rows(
-        self, lane_bytes: Ints, params: PlanParams, previous: Plan | None
+        self, lane_bytes: Ints, total: Ints, params: PlanParams, previous: Plan | None
     ) -> tuple["_StageRows", tuple[Ints, ...], float]:
         """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
-        layout, tables, hosts = self.layout, self._tables, self.layout.hosts
-        load = np.zeros((layout.rails, hosts * hosts))
-        load[layout.lane_rail, tables.lane_key] = lane_bytes * tables.lane_ps
-        class_of = np.zeros(layout.rails, dtype=np.int64)
-        if params.in_turn and layout.has_trunks:
-            class_of = np.arange(layout.rails)
-        elif params.balance and layout.is_even:
-            load[0] = load.mean(axis=0)  # rails differ by rounding only
-        else:
-            class_of = same_rails(load)
-        chosen = np.unique(class_of)
+        layout, hosts = self.layout, self.layout.hosts
+        in_turn = params.in_turn and layout.has_trunks
+        load, class_of, rails = self._loads(lane_bytes, total, params.balance and not in_turn, in_turn)
         seeds = iter(() if previous is None else previous.stages)
-        cuts = np.array(params.cuts)
-        parts, kept = list[_Part](), list[Ints]()
-        trunk_ps = self._trunk_ps(lane_bytes) if params.in_turn and layout.has_trunks else 0.0
-        for rail in chosen.tolist():
-            for share, square in enumerate(self._fractions(load[rail].reshape(hosts, hosts), params)):
-                seed = next(seeds, tables.no_stages)
+        parts, kept, row_class = list[_Part](), list[Ints](), list[int]()
+        for number, rail in enumerate(rails):
+            for share, square in enumerate(self._fractions(load[number].reshape(hosts, hosts), in_turn)):
+                seed = next(seeds, self._tables.no_stages)
                 if params.order == "stages":
                     receiver, time, length = decompose(square, params.residual, seed, 2 * hosts * hosts + 8)
                 else:
                     receiver, time, length = _fixed_order(square, params.order)
                 kept.append(receiver)
                 parts.append(_Part(rail, share, square, receiver, time, length))
-        rows = _rows_of(parts, cuts, layout.rails, trunk_ps, bool(params.in_turn and layout.has_trunks))
-        to, share_of, start, end = (np.concatenate([row[k] for row in rows]) for k in range(4))
-        number = np.searchsorted(chosen, [part.rail for part in parts])
-        row_class = np.repeat(number, [len(row[0]) for row in rows])
-        members = (class_of[None, :] == chosen[:, None]).astype(np.int64)
+                row_class.append(number)
+        trunk_ps = self._trunk_ps(lane_bytes) if in_turn else 0.0
+        rows = _rows_of(parts, np.array(params.cuts), layout.rails, trunk_ps, in_turn)
+        to, share_of, start, end = map(np.concatenate, zip(*rows, strict=True))
         order = np.argsort(start, kind="stable")
-        return (
-            _StageRows(order, row_class, to, share_of, start, end, members), tuple(kept), float(end.max(initial=0.0))
-        )  # fmt: skip
+        members = (class_of == np.arange(len(rails))[:, None]).astype(np.int64)
+        classes = np.repeat(row_class, [len(row[0]) for row in rows])
+        stage_rows = _StageRows(order, classes, to, share_of, start, end, members)
+        return stage_rows, tuple(kept), float(end.max(initial=0.0))
 
-    def _fractions(self, load: Floats, params: PlanParams) -> list[Floats]:
+    def _loads(self, lane_bytes: Ints, total: Ints, balance: bool, separate: bool) -> tuple[Floats, Ints, list[int]]:
+        """The times of all pairs of hosts for each class of equally loaded rails, the classes, and a rail of each."""
+        layout, tables, cells = self.layout, self._tables, self.layout.hosts**2
+        if balance and layout.is_even:  # rails differ by rounding only
+            return np.multiply(total[None, :], tables.rail_ps, dtype=np.float64), tables.one_class, [0]
+        load = np.zeros((layout.rails, cells))
+        load[layout.lane_rail, tables.lane_key] = lane_bytes * tables.lane_ps
+        class_of = np.arange(layout.rails) if separate else same_rails(load)
+        rails, class_of = np.unique(class_of, return_inverse=True)
+        return load[rails], class_of, rails.tolist()
+
+    def _fractions(self, load: Floats, in_turn: bool) -> list[Floats]:
         """The loads that are decomposed: all, or those over trunks and the others."""
-        if not (params.in_turn and self.layout.has_trunks):
+        if not in_turn:
             return [load]
         over = self._tables.over_trunk
         return [np.where(over, load, 0.0), np.where(over, 0.0, load)]
@@ -280,14 +280,6 @@ class Planner:
         tables = self._tables
         busy = np.bincount(tables.trunk_use, (lane_bytes * tables.lane_ps)[tables.trunk_lane], len(tables.trunk_places))
         return float((busy / tables.trunk_places).max(initial=0.0))
-
-    def trunk_ps(self, host_pair: Ints, busy_ps: Floats) -> float:
-        """Return the time of the most loaded trunk if every lane of some host pairs is busy for some time."""
-        tables = self._tables
-        every = np.zeros(self.layout.hosts**2)
-        every[host_pair] = busy_ps
-        load = np.bincount(tables.trunk_use, every[tables.lane_key[tables.trunk_lane]], len(tables.trunk_places))
-        return float((load / tables.trunk_places).max(initial=0.0))
 
 
 def _fixed_order(load: Floats, order: Order) -> tuple[Ints, Floats, float]:
@@ -346,16 +338,3 @@ class _StageRows(NamedTuple):
     start: Floats
     end: Floats
     class_rails: Ints
-
-
-class _Local(NamedTuple):
-    """The outputs of `locals_of`."""
-
-    block: Ints32
-    offset: Ints
-    size: Ints
-    entry_ptr: Ints
-    entry: Ints32
-    pair: Ints32
-    bytes: Ints
-    part: Ints

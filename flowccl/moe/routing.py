@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.errors import DemandError, FileError, InputError
 from flowccl.files import read_json
 from flowccl.moe.blocks import Blocks
@@ -43,7 +44,7 @@ class ExpertPlacement:
     @cached_property
     def table(self) -> tuple[Ints, Ints]:
         """Pointer per expert, and the ranks."""
-        ptr = np.concatenate(([0], np.cumsum([len(ranks) for ranks in self.gpus]))).astype(np.int64)
+        ptr = pointers([len(ranks) for ranks in self.gpus])
         return ptr, np.array([rank for ranks in self.gpus for rank in ranks], dtype=np.int64)
 
     def check(self, num_gpus: int) -> None:
@@ -193,5 +194,5 @@ def _sorted_blocks(layout: HostLayout, source: Ints, host: Ints, mask: Ints, siz
     block, place = np.nonzero(is_set)
     to = layout.host_gpu[layout.host_ptr[host[block]] + place]
     ptr = np.searchsorted(pair, np.arange(layout.hosts**2 + 1)).astype(np.int64)
-    to_ptr = np.concatenate(([0], np.cumsum(is_set.sum(axis=1)))).astype(np.int64)
+    to_ptr = pointers(is_set.sum(axis=1))
     return Blocks(ptr, source.astype(np.int32), size.astype(np.int64), to_ptr, to.astype(np.int32))

@@ -22,7 +22,10 @@ class PlannerTables:
     lane_at: Ints
     inside: Ints
     server_ptr: Ints
-    pair_GBps: Floats
+    inside_GBps: Floats
+    lane_pair: NDArray[np.int32]
+    rail_ps: float
+    one_class: Ints
     most: int
     no_stages: Ints
     latency_ps: float
@@ -31,7 +34,6 @@ class PlannerTables:
     trunk_lane: Ints
     trunk_use: Ints
     trunk_places: Ints
-
     slowest_ps: float
 
     def upto(self, count: int) -> Ints:
@@ -63,7 +65,10 @@ def tables_of(layout: HostLayout) -> PlannerTables:
         lane_at,
         np.arange(hosts) * (hosts + 1),
         np.concatenate(([0], np.cumsum(paths.servers))).astype(np.int64),
-        rate,
+        rate[: len(paths.src) - len(lane_key)],
+        layout.lane_pair.astype(np.int32),
+        1000.0 / float(rate[layout.lane_pair].min(initial=np.inf)) / max(layout.rails, 1),
+        np.zeros(layout.rails, dtype=np.int64),
         int(np.diff(layout.host_ptr).max()),
         np.zeros((0, hosts), dtype=np.int64),
         float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),

@@ -3,8 +3,27 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flowccl.plot.picture import check_suffix, new_figure, save_figure
+from flowccl.plot.picture import INK, SOFT, check_suffix, new_figure, save_figure
 from flowccl.units import format_bytes
+
+
+def plot_beside_baselines(title: str, rows: Sequence[tuple[str, float]], path: str | Path) -> None:
+    """Draw a horizontal bar for the time of each row; the row "lower bound" is also drawn as a vertical line."""
+    check_suffix(path)
+    figure = new_figure(8.0, 0.6 * len(rows) + 1.2)
+    axes = figure.add_subplot()
+    names, times = zip(*rows, strict=True)
+    colours = [
+        "#999999" if name == "lower bound" else "#2a7ab0" if name.startswith("this") else "#c9b27c" for name in names
+    ]
+    bars = axes.barh(names, times, color=colours)
+    axes.bar_label(bars, labels=[f" {us:.4g} us" for us in times], color=INK)
+    axes.axvline(dict(rows)["lower bound"], color=SOFT, linestyle="--", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.2 * max(times))
+    axes.set_xlabel("predicted completion time [us]")
+    axes.set_title(title)
+    save_figure(figure, path)
 
 
 def plot_comparison(

@@ -35,8 +35,8 @@ def row_image(
     image = np.zeros((rows, columns, 4))
     edges = np.linspace(*span, columns + 1)
     for number in np.unique(row).tolist():
-        mine = row == number
-        part = _means(begin[mine], until[mine], colours[mine, :3], weight[mine], edges)
+        in_row = row == number
+        part = _means(begin[in_row], until[in_row], colours[in_row, :3], weight[in_row], edges)
         busy = part[:, 3]
         image[number, :, :3] = part[:, :3] / np.maximum(busy, 1e-12)[:, None]
         image[number, :, 3] = np.minimum(busy, 1.0)

@@ -132,11 +132,11 @@ def _outliers(times: _LinkTimes) -> list[str]:
     """Describe the times that are far from the median of their kind."""
     found = []
     for kind in np.unique(times.kind):
-        mine = times.kind == kind
-        seconds = times.seconds[mine]
+        of_kind = times.kind == kind
+        seconds = times.seconds[of_kind]
         medians = float(np.median(seconds))
         spread = max(_MAD * float(np.median(np.abs(seconds - medians))), 0.02 * medians)
         for far in seconds[np.abs(seconds - medians) > _FAR * spread].tolist():
-            size = format_bytes(float(times.size_bytes[mine][0]))
+            size = format_bytes(float(times.size_bytes[of_kind][0]))
             found.append(f"{link_name(times.link)}, {size}: {format_us(far * 1e6)}, usually {format_us(medians * 1e6)}")
     return found

@@ -68,8 +68,8 @@ def _record_round(part: Path, turn: dict[str, Any], planned: int, on_round: Call
 def _host_names(backend: Backend, ranks: int) -> list[str]:
     """Host name of each rank; the characters are exchanged as numbers through an allreduce."""
     letters = np.zeros((ranks, _NAME_BYTES))
-    mine = list(socket.gethostname().encode()[:_NAME_BYTES]) or [ord("?")]
-    letters[backend.process, : len(mine)] = mine
+    local = list(socket.gethostname().encode()[:_NAME_BYTES]) or [ord("?")]
+    letters[backend.process, : len(local)] = local
     rows = np.array(backend.allreduce(letters.ravel().tolist())).reshape(ranks, _NAME_BYTES)
     return [bytes(int(letter) for letter in row if letter).decode(errors="replace") for row in rows]
 
@@ -104,7 +104,7 @@ class _ProbeRunner:
             wall_s = time.perf_counter() - start
             cuts = np.cumsum([part.size for part in numbers])[:-1]
             seconds = [
-                part.reshape(mine.shape) for part, mine in zip(np.split(np.array(flat), cuts), numbers, strict=True)
+                part.reshape(local.shape) for part, local in zip(np.split(np.array(flat), cuts), numbers, strict=True)
             ]
             self.record(round_to_json(probes, seconds, wall_s))
             result += [MeasuredProbe(probe, part, wall_s) for probe, part in zip(probes, seconds, strict=True)]
@@ -120,14 +120,14 @@ class _ProbeRunner:
         receives = [
             (link[0], size) for link, size in zip(probe.links, probe.chunk_bytes, strict=True) if link[1] == rank
         ]
-        mine = [place for place, link in enumerate(probe.links) if link[0] == rank]
+        local = [place for place, link in enumerate(probe.links) if link[0] == rank]
         for repeat in range(-1, probe.repeats):
             self._synchronize(probe.ranks)
             start = time.perf_counter()
             for _ in range(1 if probe.at_once else probe.chunks):
                 self._send(sends, receives, probe.chunks if probe.at_once else 1)
             if repeat >= 0:
-                seconds[repeat, mine] = time.perf_counter() - start
+                seconds[repeat, local] = time.perf_counter() - start
         return seconds
 
     def _send(self, sends: list[tuple[int, int]], receives: list[tuple[int, int]], times: int) -> None:

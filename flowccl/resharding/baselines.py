@@ -16,10 +16,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.resharding.layout import Layout, Mesh, Placement, TensorLayout
 from flowccl.resharding.pieces import divided
 from flowccl.resharding.routing import RoundTrees, SourceSets, repeated, source_sets
-from flowccl.resharding.scheduling import NEVER, schedules
+from flowccl.resharding.scheduling import schedules
 from flowccl.resharding.traffic import Traffic, TrafficClass, traffic
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.topology.topology import Topology

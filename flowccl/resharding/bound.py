@@ -44,9 +44,9 @@ def _cut_bound(topology: Topology, classes: list[TrafficClass]) -> Bound:
     for name, members in sets:
         inside = np.zeros(len(topology.nodes), dtype=np.bool_)
         inside[members] = True
-        for words, mine in ((f"into {name}", inside), (f"out of {name}", ~inside)):
-            crossing = size[(want[:, mine[:gpus]].any(axis=1)) & ~have[:, mine[:gpus]].any(axis=1)].sum()
-            links = mine[topology.link_dst] & ~mine[topology.link_src]
+        for words, side in ((f"into {name}", inside), (f"out of {name}", ~inside)):
+            crossing = size[(want[:, side[:gpus]].any(axis=1)) & ~have[:, side[:gpus]].any(axis=1)].sum()
+            links = side[topology.link_dst] & ~side[topology.link_src]
             GBps = float(topology.link_peak_GBps[links].sum())
             if crossing == 0 or GBps == 0:
                 continue

@@ -138,14 +138,14 @@ def mesh_blocks(pairs: list[TensorPair]) -> Iterator[MeshBlock]:
         row = row.reshape(-1)
         per_block = max(_MOST_ENTRIES // _entries(first, second), 1)
         for start in range(0, len(rows), per_block):
-            mine = np.flatnonzero((row >= start) & (row < start + per_block))
+            tensors = np.flatnonzero((row >= start) & (row < start + per_block))
             part = rows[start : start + per_block]
             sides = (
                 mesh_side(part[:, :-1], first.mesh, first.placements),
                 mesh_side(part[:, :-1], second.mesh, second.placements),
             )
-            names = tuple(group[t][0].name for t in mine.tolist())
-            yield _mesh_block(names, row[mine] - start, part, *sides)
+            names = tuple(group[t][0].name for t in tensors.tolist())
+            yield _mesh_block(names, row[tensors] - start, part, *sides)
 
 
 def _entries(first: TensorLayout, second: TensorLayout) -> int:
@@ -262,8 +262,8 @@ def _from_mesh(tensor: TensorLayout) -> _RankRanges:
 
 def _spans(shards: DimensionShards, part: int) -> list[tuple[int, int]]:
     """The intervals of a part along one dimension, in the order of its memory."""
-    mine = np.flatnonzero(shards.part == part)
-    return [(int(shards.begin[0, q]), int(shards.end[0, q])) for q in mine if shards.end[0, q] > shards.begin[0, q]]
+    tensors = np.flatnonzero(shards.part == part)
+    return [(int(shards.begin[0, q]), int(shards.end[0, q])) for q in tensors if shards.end[0, q] > shards.begin[0, q]]
 
 
 def _rows(spans: list[list[tuple[int, int]]], shape: tuple[int, ...], unit: int) -> list[tuple[int, int, int]]:

@@ -88,8 +88,8 @@ def copy_own(found: Traffic, have: RankStreams, want: RankStreams) -> None:
     for cls, entries in want.entries.items():
         if want.rank not in found.classes[cls].sources:
             continue
-        for mine, other in zip(have.entries[cls], entries, strict=True):
-            (_, source), *_ = have._boxes(mine, 0, mine.bytes, 0)
+        for owned, other in zip(have.entries[cls], entries, strict=True):
+            (_, source), *_ = have._boxes(owned, 0, owned.bytes, 0)
             (_, target), *_ = want._boxes(other, 0, other.bytes, 0)
             target[...] = source.reshape(target.shape)
 

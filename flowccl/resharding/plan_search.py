@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flowccl.arrays import NEVER
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import DemandError, InvalidScheduleError
 from flowccl.resharding.baselines import Broadcasts, baseline_round, round_counts
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan
 from flowccl.resharding.routing import PieceTrees, RoundTrees, SourceSets, repeated, route_round
-from flowccl.resharding.scheduling import METHOD, NEVER, schedules
+from flowccl.resharding.scheduling import METHOD, schedules
 from flowccl.resharding.staging import MOST_SLICES, in_bucket, staged_ps
 from flowccl.resharding.traffic import Traffic, TrafficClass
 from flowccl.schedule.schedule import Schedule

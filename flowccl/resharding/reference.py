@@ -20,8 +20,8 @@ def local_indices(tensor: TensorLayout, rank: int) -> list[I64]:
     parts = np.unravel_index(side.part_of_rank[rank], [one.parts for one in side.dims]) if side.dims else ()
     result = []
     for shards, part in zip(side.dims, parts, strict=True):
-        mine = np.flatnonzero(shards.part == part)
-        spans = [np.arange(shards.begin[0, q], shards.end[0, q]) for q in mine]
+        shard_rows = np.flatnonzero(shards.part == part)
+        spans = [np.arange(shards.begin[0, q], shards.end[0, q]) for q in shard_rows]
         result.append(np.concatenate([*spans, np.zeros(0, dtype=np.int64)]))
     return result
 

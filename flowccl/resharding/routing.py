@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, InvalidScheduleError
 from flowccl.methods.reroute import balanced_trees
@@ -186,7 +187,7 @@ def _from_replicas(
     order = np.argsort(chunk, kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    ptr = np.concatenate(([0], np.cumsum(np.bincount(chunk, minlength=len(keys))))).astype(np.int64)
+    ptr = pointers(np.bincount(chunk, minlength=len(keys)))
     within = np.where(above < 0, -1, place[np.maximum(above, 0)] - ptr[chunk])[order]
     trees = ChunkTrees(ptr, real[order].astype(np.int32), within.astype(np.int32))
     of_chunk, source = np.divmod(keys, topology.num_gpus)
@@ -224,6 +225,6 @@ def _demand(
         pieces.bytes[piece],
         np.arange(len(piece) + 1),
         source.astype(np.int32),
-        np.concatenate(([0], np.cumsum(counts))),
+        pointers(counts),
         end[reached][order].astype(np.int32),
     )

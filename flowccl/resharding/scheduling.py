@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.methods.trees.along import link_work_ps
 from flowccl.methods.trees.pacing import in_balanced_order
 from flowccl.methods.trees.stagger import plan_stagger
@@ -16,7 +17,6 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
 I64 = NDArray[np.int64]
-NEVER = int(np.iinfo(np.int64).max)
 METHOD = "reshard"
 _NOISE = (0.0, 0.3)  # of the orders that are tried, in rounds
 

@@ -34,10 +34,10 @@ class DimensionShards:
         """Where each interval starts in the memory of its part."""
         result = np.zeros_like(self.begin)
         for part in range(self.parts):
-            mine = np.flatnonzero(self.part == part)
-            if len(mine) > 1:
-                length = (self.end - self.begin)[:, mine]
-                result[:, mine] = np.cumsum(length, axis=1) - length
+            same_part = np.flatnonzero(self.part == part)
+            if len(same_part) > 1:
+                length = (self.end - self.begin)[:, same_part]
+                result[:, same_part] = np.cumsum(length, axis=1) - length
         return result
 
     def sizes(self) -> I64:

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowccl.arrays import NEVER
 from flowccl.errors import InvalidScheduleError
 from flowccl.methods.trees.stagger import plan_stagger
 from flowccl.resharding.plan import ReshardPlan
 from flowccl.resharding.routing import RoundTrees, SourceSets, repeated
-from flowccl.resharding.scheduling import NEVER, templates, within_limits
+from flowccl.resharding.scheduling import templates, within_limits
 from flowccl.resharding.steps import step_table
 from flowccl.resharding.traffic import TrafficClass
 from flowccl.schedule.generation.job_shop import jobs_of

@@ -111,10 +111,12 @@ class StepTable:
 
     def of(self, rank: int) -> Iterator[RankStep]:
         """Yield the steps in which a rank sends or receives."""
-        mine = np.flatnonzero((self.src == rank) | (self.dst == rank))
-        mine = mine[np.lexsort((self.chunk[mine], self.dst[mine], self.src[mine]))]
-        first, slices = self.first[mine], self.plan.slices
-        rows = list(zip(self.src[mine].tolist(), self.dst[mine].tolist(), self.chunk[mine].tolist(), strict=True))
+        of_rank = np.flatnonzero((self.src == rank) | (self.dst == rank))
+        of_rank = of_rank[np.lexsort((self.chunk[of_rank], self.dst[of_rank], self.src[of_rank]))]
+        first, slices = self.first[of_rank], self.plan.slices
+        rows = list(
+            zip(self.src[of_rank].tolist(), self.dst[of_rank].tolist(), self.chunk[of_rank].tolist(), strict=True)
+        )
         for step in range(self.steps):
             active = np.flatnonzero((first <= step) & (step < first + slices))
             if len(active):
@@ -139,8 +141,8 @@ class StepTable:
     def relayed(self, rank: int) -> dict[int, int]:
         """The chunks that a rank relays, each with the step in which its slice 0 is last sent."""
         at, chunk, _, last = self._kept
-        mine = np.flatnonzero(at == rank)
-        return dict(zip(chunk[mine].tolist(), last[mine].tolist(), strict=True))
+        of_rank = np.flatnonzero(at == rank)
+        return dict(zip(chunk[of_rank].tolist(), last[of_rank].tolist(), strict=True))
 
 
 def step_table(plan: ReshardPlan) -> StepTable:

@@ -104,11 +104,11 @@ class Backend(Protocol):
 def run_cases(program: MessageProgram, options: RunOptions, backend: Backend) -> list[Row]:
     """Run all cases as one of the processes; return the rows, which are the same on every process."""
     rows = []
-    process, mine = backend.process, backend.process < program.schedule.demand.num_gpus
+    process, takes_part = backend.process, backend.process < program.schedule.demand.num_gpus
     for layout, dtype in options.cases(program.schedule):
         inputs = Inputs(layout, dtype)  # an additional process has none: it only acts as memories and relays
-        given = backend.array(inputs.of(process) if mine else [], dtype)
-        expected = backend.array(inputs.expected(process) if mine else [], dtype)
+        given = backend.array(inputs.of(process) if takes_part else [], dtype)
+        expected = backend.array(inputs.expected(process) if takes_part else [], dtype)
         timings = [
             _run_case(program, layout, _Arrays(backend, dtype, given, expected), options.iterations, inplace)
             for inplace in ((False, True) if options.inplace else (False,))
@@ -159,12 +159,12 @@ def _run_case(
     backend, process = arrays.backend, arrays.backend.process
     elapsed, wrong = [0.0] * (iterations + 1), 0
     pool = _ArrayPool(arrays.empty)
-    buffers, mine = (arrays.given, arrays.expected), process < len(layout.input_count)
-    if mine:
+    buffers, takes_part = (arrays.given, arrays.expected), process < len(layout.input_count)
+    if takes_part:
         buffers = _buffers(layout, process, arrays.given, inplace, arrays.empty)
     for call in range(iterations + 1):
         pool.restart()
-        if mine:
+        if takes_part:
             buffers[1][:] = 1
             buffers[0][:] = arrays.given
         backend.barrier()

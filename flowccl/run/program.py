@@ -122,7 +122,7 @@ def make_program(schedule: Schedule, processes: int | None = None) -> MessagePro
             last[node, chunk] = max(last.get((node, chunk), -1), *(message.level for message in came))
             arrival = Arrival(node, chunk, bool(schedule.reduce[i]), came)
             levels[process_of[node]].setdefault(last[node, chunk] + 1, Level()).steps.append(arrival)
-    ordered = [[mine[level] for level in sorted(mine)] for mine in levels]
+    ordered = [[by_level[level] for level in sorted(by_level)] for by_level in levels]
     return MessageProgram(schedule, count, ordered, messages, process_of)
 
 

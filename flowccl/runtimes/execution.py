@@ -12,7 +12,8 @@ class Execution:
 
     A GPU uses at most `sms` threadblocks. They form groups of `width`: a group carries one message at a time, each of
     its threadblocks an equal part of the bytes. Messages over a NIC are issued by the proxy thread of the GPU;
-    `posters` threadblocks hand them to it. With protocol "LL", messages inside a host travel as packets.
+    `posters` threadblocks hand them to it. With protocol "LL", messages inside a host travel as packets. A threadblock
+    repeats its operations `loops` times, each time with the next part of every chunk; then a group has one threadblock.
     """
 
     profile: RuntimeProfile
@@ -20,8 +21,11 @@ class Execution:
     width: int = 1
     posters: int = 0
     protocol: str = "Simple"
+    loops: int = 1
 
     def __post_init__(self) -> None:
+        if self.loops > 1 and (self.width > 1 or self.packets):
+            raise InputError("threadblocks that repeat their operations work alone, and do not send packets")
         if self.sms < 1 or self.width < 1 or self.posters < 0 or self.groups < 1:
             raise InputError(
                 f"{self.sms} threadblocks are too few for a group of {self.width} and {self.posters} that post to the "

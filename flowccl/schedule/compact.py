@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from flowccl.arrays import pointers
 from flowccl.demand.collectives import broadcast, collective, reduce, scatter
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
@@ -64,9 +65,7 @@ class CompactSchedule:
             group.moved_links(np.array(one.routes.links(r))[None, :], element[:, None]) for r in range(len(one.routes))
         ]
         size = np.concatenate([np.full(count, part.shape[1]) for part in parts])
-        routes = Routes(
-            np.concatenate(([0], np.cumsum(size))).astype(np.int64), np.concatenate([part.ravel() for part in parts])
-        )
+        routes = Routes(pointers(size), np.concatenate([part.ravel() for part in parts]))
         source = element.astype(np.int64)[:, None]
         chunk = source * pieces + one.chunk[None, :]
         if self.collective == "alltoall":

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.files import check_header, demand_from_json, demand_to_json, int_column, int_value
 from flowccl.errors import InputError, ScheduleError
 from flowccl.files import json_format, read_json, write_json
@@ -42,7 +43,7 @@ _KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "ru
 _COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
 _RUNTIME_COLUMNS = ("issuer", "receiver", "work_from_ps", "rate_GBps")
-_EXECUTION = {"sms": 1, "width": 1, "posters": 0}
+_EXECUTION = {"sms": 1, "width": 1, "posters": 0, "loops": 1}
 _MAX_PS = 2**60  # about 13 days; the total of a few such times still fits in 64 bits
 
 
@@ -167,7 +168,7 @@ def _routes(rows: Any, num_links: int) -> Routes:
         if not isinstance(row, list) or not row:
             got = "none" if isinstance(row, list) else show(row)
             raise ScheduleError(f"routes[{number}]: must be a list of one or more links, got {got}")
-    ptr = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+    ptr = pointers([len(row) for row in rows])
     flat = list(chain.from_iterable(rows))
     try:
         link = int_column(flat, "routes", 0, num_links - 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.schedule.transfers import Transfers
 
 I32 = NDArray[np.int32]
@@ -60,7 +61,7 @@ def messages_of(schedule: Transfers, is_proxied: NDArray[np.bool_]) -> Messages:
 
 
 def _pointers(size: I64) -> I64:
-    return np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+    return pointers(size)
 
 
 def _members(ptr: I64, which: I64, pointers: I64) -> I64:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.schedule.clock import MessageTimes
 from flowccl.topology.routes import RouteShape
 from flowccl.topology.topology import Topology
@@ -75,11 +76,11 @@ def replay(
     runtime, `rate_GBps` are these rates, 0 where it chose none.
     """
     hop_transfer, hop = spread(shape.routes.ptr, route)
-    hop_ptr = np.concatenate(([0], np.cumsum(np.diff(shape.routes.ptr)[route]))).astype(np.int64)
+    hop_ptr = pointers(np.diff(shape.routes.ptr)[route])
     segments = np.bincount(shape.segment_route, minlength=len(shape.routes))
-    segment_ptr = np.concatenate(([0], np.cumsum(segments))).astype(np.int64)
+    segment_ptr = pointers(segments)
     segment_transfer, segment = spread(segment_ptr, route)
-    first_segment = np.concatenate(([0], np.cumsum(segments[route]))).astype(np.int64)
+    first_segment = pointers(segments[route])
 
     link = shape.routes.link[hop]
     row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.generation.precedence import between_messages, deliveries, feeding, precedences, soonest_starts
@@ -66,7 +67,7 @@ def _only_ends(schedule: Schedule, useful: NDArray[np.bool_]) -> Schedule:
     whole, part = np.flatnonzero((kept == ends) & (kept > 0)), np.flatnonzero((kept < ends) & (kept > 0))
     if not len(part):
         return schedule if len(whole) == len(schedule) else _subset(schedule, whole)
-    first = np.concatenate(([0], np.cumsum(ends)))
+    first = pointers(ends)
     links: dict[int, list[int]] = {}
     for i in part.tolist():
         r = int(schedule.route[i])

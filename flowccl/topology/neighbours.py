@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.topology.routes import Routes, RouteShape, route_shape
 from flowccl.topology.topology import Link, Topology
 
@@ -37,7 +38,7 @@ class Neighbours:
         count = np.diff(self.pair_ptr)[keep]
         routes = np.repeat(self.pair_ptr[:-1][keep] - np.cumsum(count) + count, count) + np.arange(count.sum())
         lists = [self.routes.links(int(route)) for route in routes]
-        pair_ptr = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
+        pair_ptr = pointers(count)
         return Neighbours(self.topology, self.src[keep], self.end[keep], pair_ptr, Routes.from_lists(lists))
 
     @cached_property

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.topology.topology import Topology
 
 _MAX_CACHED = 200_000  # routes of one machine
@@ -36,7 +37,7 @@ class Routes:
     def from_lists(cls, routes: Iterable[Sequence[int]]) -> "Routes":
         """Return routes from one list of links per route."""
         routes = list(routes)
-        ptr = np.concatenate(([0], np.cumsum([len(route) for route in routes])))
+        ptr = pointers([len(route) for route in routes])
         return cls(ptr, np.array([link for route in routes for link in route], dtype=np.int32))
 
     def __len__(self) -> int:
@@ -71,7 +72,7 @@ class Routes:
     def only(self, which: NDArray[np.int32] | NDArray[np.int64]) -> "Routes":
         """Return the selected routes, in this order."""
         size = np.diff(self.ptr)[which]
-        ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+        ptr = pointers(size)
         return Routes(ptr, self.link[np.repeat(self.ptr[which] - ptr[:-1], size) + np.arange(ptr[-1])])
 
     def _hashes(self, seed: int) -> NDArray[np.uint64]:
@@ -158,7 +159,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     roots = [row.roots or ([(int(src[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
     ends = [row.ends or ([(int(dst[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
     segments = np.array([len(row.parent) for row in rows], dtype=np.int64)
-    base = np.concatenate(([0], np.cumsum(segments)))
+    base = pointers(segments)
     hop_segment = np.array([s for row in rows for s in row.segment], dtype=np.int64) + np.repeat(base[:-1], size)
     parent = np.array([p for row in rows for p in row.parent], dtype=np.int64)
     parent = np.where(parent < 0, -1, parent + np.repeat(base[:-1], segments))
@@ -170,10 +171,10 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         np.repeat(np.arange(count, dtype=np.int64), segments),
         parent,
         segment_GBps(topology, safe, hop_segment, int(base[-1]), topology.link_GBps, weight),
-        np.concatenate(([0], np.cumsum([len(r) for r in roots]))).astype(np.int64),
+        pointers([len(r) for r in roots]),
         np.array([node for r in roots for node, _ in r], dtype=np.int32),
         np.array([hop + at for r, at in zip(roots, heads, strict=True) for _, hop in r], dtype=np.int64),
-        np.concatenate(([0], np.cumsum([len(e) for e in ends]))).astype(np.int64),
+        pointers([len(e) for e in ends]),
         np.array([node for e in ends for node, _ in e], dtype=np.int32),
         np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
         {r: shape.problem for r, shape in shapes.items() if shape.problem},
@@ -196,7 +197,7 @@ def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
     offset = before - before[first][segment]
     offset = np.where(fan[segment] & (hop > first[segment]), latency[first][segment], offset)
     is_end = np.where(fan[segment], hop > first[segment], hop == last[segment])
-    end_ptr = np.concatenate(([0], np.cumsum(np.where(fan, size - 1, 1)))).astype(np.int64)
+    end_ptr = pointers(np.where(fan, size - 1, 1))
     return RouteShape(
         routes,
         offset,

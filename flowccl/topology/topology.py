@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.errors import TopologyError
 from flowccl.units import us_to_ps
 
@@ -215,7 +216,7 @@ class Topology:
     def link_changes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Bandwidth over time: (pointer per link, from_ps, GBps); the first entry of a link is at time zero."""
         sizes = [1 + len(link.changes) for link in self.links]
-        pointer = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        pointer = pointers(sizes)
         rows = [row for link in self.links for row in ((0.0, link.bandwidth_GBps), *link.changes)]
         since = np.array([us_to_ps(at) for at, _ in rows], dtype=np.int64)
         return pointer, since, np.array([bandwidth for _, bandwidth in rows], dtype=np.float64)
@@ -247,7 +248,7 @@ class Topology:
         for index, limit in enumerate(self.limits):
             for link in limit.links:
                 members[link].append(index)
-        pointer = np.concatenate(([0], np.cumsum([len(m) for m in members]))).astype(np.int64)
+        pointer = pointers([len(m) for m in members])
         return pointer, np.array([limit for m in members for limit in m], dtype=np.int32)
 
     @cached_property
@@ -326,7 +327,7 @@ class Topology:
 
 def _group(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     order = np.argsort(keys, kind="stable").astype(np.int32)
-    return np.concatenate(([0], np.cumsum(np.bincount(keys, minlength=count)))).astype(np.int64), order
+    return pointers(np.bincount(keys, minlength=count)), order
 
 
 def _fields_of(node: Node) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.topology.topology import Link, Topology
 
 _ROUNDING = 1e-9
@@ -45,7 +46,7 @@ def split_trunks(topology: Topology) -> Lanes | None:
     if not np.any(count > 1):
         return None
     link = np.repeat(np.arange(len(topology.links)), count)
-    first = np.concatenate(([0], np.cumsum(count)))
+    first = pointers(count)
     lanes = [replace(topology.links[k], bandwidth_GBps=topology.links[k].bandwidth_GBps / int(count[k])) for k in link]
     limits = [
         replace(limit, links=tuple(lane for k in limit.links for lane in range(first[k], first[k + 1])))

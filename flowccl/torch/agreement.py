@@ -19,11 +19,11 @@ _GOOD, _BAD = "plans ", "library "
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What all ranks do: use the plans if `value` is given, else the library. `mine`: this rank has decided."""
+    """What all ranks do: use the plans if `value` is given, else the library. `is_speaker`: this rank decided."""
 
     value: str | None
     reason: str
-    mine: bool
+    is_speaker: bool
 
 
 def agree(store: Any, rank: int, size: int, value: str, problem: str, patience_s: float = PATIENCE_S) -> Verdict:
@@ -42,10 +42,10 @@ def agree(store: Any, rank: int, size: int, value: str, problem: str, patience_s
     signed = f"{rank} {proposal}"
     said = bytes(store.compare_set(place, "", signed) if proposal else store.get(place)).decode()
     speaker, _, text = said.partition(" ")
-    mine = speaker == str(rank)
+    is_speaker = speaker == str(rank)
     if text.startswith(_GOOD):
-        return Verdict(text[len(_GOOD) :], "", mine)
-    return Verdict(None, text[len(_BAD) :], mine)
+        return Verdict(text[len(_GOOD) :], "", is_speaker)
+    return Verdict(None, text[len(_BAD) :], is_speaker)
 
 
 def new_keys(store: Any, rank: int) -> str:

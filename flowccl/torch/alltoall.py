@@ -47,7 +47,7 @@ class AllToAllMessages(Protocol):
     rank: int
     size: int
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather(self, local: Any) -> list[Any]:
         """Return the tensors of all ranks, which have equal sizes."""
 
     def send(self, tensor: Any, peer: int, tag: int) -> Any:
@@ -65,10 +65,10 @@ class DistributedMessages:
         self.rank: int = self._distributed.get_rank(group)
         self.size: int = self._distributed.get_world_size(group)
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather(self, local: Any) -> list[Any]:
         """Return the tensors of all ranks, which have equal sizes."""
-        parts = [mine.new_empty(mine.shape) for _ in range(self.size)]
-        self._distributed.all_gather(parts, mine, group=self._group)
+        parts = [local.new_empty(local.shape) for _ in range(self.size)]
+        self._distributed.all_gather(parts, local, group=self._group)
         return parts
 
     def send(self, tensor: Any, peer: int, tag: int) -> Any:
@@ -160,8 +160,8 @@ class PlannedAllToAll:
         torch = import_torch()
         state = f"{self._identity} {dtype} {'' if self.plan is None else _plan_hash(self.plan)}"
         mark = int.from_bytes(hashlib.sha256(state.encode()).digest()[:7], "big")
-        mine = torch.tensor([mark, *given.tolist(), *wanted.tolist()], dtype=torch.int64, device=device)
-        rows = torch.stack(self._messages.gather(mine)).cpu().numpy()
+        local = torch.tensor([mark, *given.tolist(), *wanted.tolist()], dtype=torch.int64, device=device)
+        rows = torch.stack(self._messages.gather(local)).cpu().numpy()
         other = np.flatnonzero(rows[:, 0] != rows[0, 0])
         if len(other):
             raise InputError(
@@ -186,10 +186,10 @@ class PlannedAllToAll:
         destination = plan.blocks.to.astype(np.int64)
         relayed: dict[tuple[int, int], Any] = {}
         sent: dict[tuple[int, int], int] = {}
-        mine = np.flatnonzero((table.source == me) | (table.destination == me))
-        stage_of = table.stage[mine]
+        local = np.flatnonzero((table.source == me) | (table.destination == me))
+        stage_of = table.stage[local]
         for stage in np.unique(stage_of).tolist():
-            rows = mine[stage_of == stage]
+            rows = local[stage_of == stage]
             works, arrivals = [], []
             for message in np.unique(table.message[rows]).tolist():
                 part = rows[table.message[rows] == message]

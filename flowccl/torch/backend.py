@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flowccl.catalog.adaptive_choice import AdaptiveChooser
-from flowccl.catalog.run_time import PlanChooser
+from flowccl.adaptive.choice import AdaptiveChooser
+from flowccl.adaptive.run_time import PlanChooser
 from flowccl.errors import InputError
 from flowccl.run.group_backends import (
     MAKERS,

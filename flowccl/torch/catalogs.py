@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flowccl.adaptive.run_time import CatalogVersion
 from flowccl.catalog.files import sha256_of
 from flowccl.catalog.model import Call
-from flowccl.catalog.run_time import CatalogVersion
 from flowccl.errors import InputError
 from flowccl.run.group_calls import Selected
 from flowccl.run.mscclpp.tensors import SizedPlan

@@ -24,10 +24,10 @@ class GroupMessages:
         self.backend, self.rank, self.size = backend, rank, size
         self.first_tag = 0
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather(self, local: Any) -> list[Any]:
         """Return the tensors of all ranks, which have equal sizes."""
-        parts = [mine.new_empty(mine.shape) for _ in range(self.size)]
-        self.backend.allgather([parts], [mine]).wait()
+        parts = [local.new_empty(local.shape) for _ in range(self.size)]
+        self.backend.allgather([parts], [local]).wait()
         return parts
 
     def send(self, tensor: Any, peer: int, tag: int) -> Any:

@@ -53,7 +53,7 @@ class TorchJob:
                 problem = str(error).splitlines()[0]
             verdict = agree(dist.PrefixStore("ready", place), group.rank(), group.size(), "ready", problem)
             if verdict.value is None:
-                if verdict.mine:
+                if verdict.is_speaker:
                     CALLS.note(f"a group of {group.size()} ranks uses the library: {verdict.reason}")
                 parts = GroupParts(group, partial(select, (), verdict.reason))
         elif not ranks:
@@ -72,7 +72,7 @@ class TorchJob:
         verdict = agree(store, rank, size, "planned", obstacle(topology))
         if verdict.value is not None:
             return GroupAllToAll(topology, carrier, rank, size)
-        if verdict.mine:
+        if verdict.is_speaker:
             CALLS.note(f"alltoalls with split sizes use the library: {verdict.reason}", logging.INFO)
         return None
 
@@ -90,7 +90,7 @@ class TorchJob:
         verdict = agree(store, int(group.rank()), self.world_ranks, value, problem)
         CALLS.speaks = group.rank() == 0
         if verdict.value is None:
-            if verdict.mine:
+            if verdict.is_speaker:
                 CALLS.note(f"no plans are used, the library serves all calls: {verdict.reason}")
             return
         self.catalogs, self.on_gpus = found, on_gpus

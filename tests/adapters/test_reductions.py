@@ -96,8 +96,7 @@ def test_every_contribution_once(data: st.DataObject) -> None:
     late = data.draw(st.dictionaries(st.integers(0, topology.num_gpus - 1), st.integers(0, 9_000_000), max_size=1))
     demand = with_late(demand, late)
     schedule = next(load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(1.0)))
-    if schedule is None:
-        return
+    assume(schedule is not None)
     assert verify(schedule) == []
     _assert_exact_sums(schedule, 60)
 
@@ -247,12 +246,11 @@ def test_in_network_needs_a_switch_that_reduces() -> None:
         )
 
 
-@pytest.mark.parametrize("method", ["greedy", "greedy-weighted"])
-def test_owners(method: str) -> None:
+def test_owners() -> None:
     topology = read_machine("mesh:3x3")
     demand = collective("allreduce", 9, 10**6, 2)
     schedule = next(
-        s for s in load_method(method)(Problem(topology, demand), SearchContext.with_limit(5.0)) if s is not None
+        s for s in load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(5.0)) if s is not None
     )
     assert verify(schedule) == []
     _assert_exact_sums(schedule, 90)

@@ -86,3 +86,11 @@ def test_no_schedule_beats_the_bound(data: st.DataObject) -> None:
     if schedule is not None:
         bound = lower_bound(topology, demand)
         assert schedule.finish_ps >= bound.ps, bound.witness
+
+
+@pytest.mark.parametrize("name", ["allgather", "alltoall", "broadcast"])
+def test_witnesses_speak_of_reductions_only_where_there_are_some(name: str) -> None:
+    for machine in ("ring:8", "dgx_a100:2"):
+        topology = read_machine(machine)
+        found = bounds(topology, collective(name, topology.num_gpus, GB))
+        assert not any("reduc" in bound.witness for bound in found)

@@ -1,5 +1,7 @@
 """The bound of an allreduce whose data is passed on: known values, and never above a schedule."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,21 @@ def test_three_gpus_by_hand() -> None:
     found = two_hops_bound_ps(Commodities.of(collective("allreduce", 3, 1_000_000), topology))
     assert found is not None
     assert found[0] == pytest.approx((6000 + 240) / 240 * 1e6)
+
+
+def test_the_overhead_of_the_second_hop_may_be_hidden() -> None:
+    """Links with an overhead of 3 us lead to a switch: a hop takes 5 us, then data enters after 2 us more."""
+    star = read_machine("star:4:bandwidth=10GB/s:latency=1us")
+    links = [replace(link, overhead_us=3.0) if star.stores[link.src] else link for link in star.links]
+    demand = collective("allreduce", 4, 1_000_000)
+    found = two_hops_bound_ps(Commodities.of(demand, replace(star, links=tuple(links))))
+    assert found is not None
+    assert found[1] == 7e6
+    full = read_machine("full:4:bandwidth=10GB/s:latency=1us")
+    links = [replace(link, overhead_us=3.0) for link in full.links]  # nothing can be slower behind the same link
+    found = two_hops_bound_ps(Commodities.of(demand, replace(full, links=tuple(links))))
+    assert found is not None
+    assert found[1] == 8e6
 
 
 @pytest.mark.parametrize("name", ["allgather", "reduce_scatter", "alltoall", "reduce"])

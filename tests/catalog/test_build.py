@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from flowccl.cli import main
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.export import check
 from flowccl.runtimes.profiles import PROFILES
-from tests.catalog.conftest import OPTIONS
+from tests.catalog.cases import OPTIONS
 
 SCHEMA = json.loads((Path(flowccl.__file__).parent / "catalog" / "catalog.schema.json").read_text())
 
@@ -264,6 +265,22 @@ def test_a_build_that_is_killed_goes_on_where_it_was(built, tmp_path):
     assert len(again) == 8
     assert {name: again[name] for name in kept} == kept
     assert files(folder) == files(built)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_build_that_is_stopped_says_how_to_resume_and_nothing_else(name, tmp_path):
+    folder = tmp_path / "plans"
+    words = ["catalog", "build", "ring:4", "--for", "ideal", "--steps", "20", "--jobs", "2", "--out", str(folder)]
+    command = [sys.executable, "-m", "flowccl", *words]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list((folder / CASES).glob("*.json")):
+        assert started.poll() is None
+        time.sleep(0.02)
+    started.send_signal(signal.Signals[name])
+    out, err = started.communicate(timeout=60)
+    assert (started.returncode, out) == (3, "")
+    assert err == f"flowccl: stopped; run the same command again to resume ({folder})\n"
 
 
 def test_a_dask_scheduler_that_cannot_be_reached(tmp_path):

@@ -55,10 +55,10 @@ def test_a_selection_takes_at_most_five_microseconds(built):
     asked = Call("allreduce", 128_000, 4, False)
     best = float("inf")
     for _ in range(20):  # the quickest of some rounds: other processes may run
-        begin = time.perf_counter()
+        begin = time.process_time()
         for _ in range(1000):
             selector.select(asked)
-        best = min(best, (time.perf_counter() - begin) / 1000)
+        best = min(best, (time.process_time() - begin) / 1000)
     assert best < 5e-6
 
 

@@ -1,6 +1,7 @@
 """The files that MSCCL++'s NCCL library reads by their names."""
 
 import json
+from math import lcm
 
 import pytest
 
@@ -55,6 +56,26 @@ def test_files_have_the_sizes_of_their_names_and_are_proved(built, tmp_path, for
     assert value["name"] == "allreduce_2nodes_1K_64K"
     assert main(["catalog", "check", str(out)]) == 0
     assert "CORRECT" in capsys.readouterr().out
+
+
+def test_a_plan_for_one_size_is_not_written_for_more(built, tmp_path, for_four, monkeypatch):
+    """Its packets could be taken for those of a call with another size."""
+    load, sizes = mscclpp_nccl.load_plan_file, []
+
+    def only(folder, plan):
+        value = json.loads(load(folder, plan))
+        unit = lcm(plan.alignment_bytes, chunk_alignment(value))
+        sizes.append((-(-for_four.low // unit) + 1) * unit)
+        return json.dumps(value | {"min_message_size": sizes[0], "max_message_size": sizes[0]}).encode()
+
+    monkeypatch.setattr(mscclpp_nccl, "load_plan_file", only)
+    done = write_named_files(built, load_catalog(built), tmp_path / "out")
+    value = json.loads(done.paths[0].read_text())
+    assert value["min_message_size"] == value["max_message_size"] == sizes[0]
+    monkeypatch.setattr(mscclpp_nccl, "FILES", (NamedFile(for_four.name, 4, 4, for_four.low, sizes[0] - 1),))
+    other = write_named_files(built, load_catalog(built), tmp_path / "other")
+    assert other.paths == ()
+    assert f"serves {sizes[0]:,} to {sizes[0]:,} B" in other.notes[0]
 
 
 def test_changed_files_are_found(built, tmp_path, for_four):

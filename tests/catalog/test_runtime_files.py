@@ -20,7 +20,7 @@ from flowccl.cli import main
 from flowccl.errors import InputError
 from flowccl.export import check
 from flowccl.runtimes.profiles import PROFILES
-from tests.catalog.conftest import OPTIONS
+from tests.catalog.cases import OPTIONS
 
 
 def loaded(path):

@@ -8,7 +8,7 @@ from flowccl.cli import main
 from flowccl.show import describe_gap, describe_result, describe_schedule, describe_topology
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
-from flowccl.wording import counted, listed, percent
+from flowccl.wording import counted, later_than, listed, percent
 
 COMMANDS = (
     "synth",
@@ -63,6 +63,12 @@ def test_the_gap_is_in_percent():
 def test_what_rounds_to_zero_has_no_sign():
     assert percent(-1e-9) == percent(0.0) == "0.00 %"
     assert percent(-0.01) == "-1.00 %"
+
+
+def test_a_loss_is_later_and_a_gain_is_earlier():
+    assert later_than(0.05, "the schedule") == "5.00 % later than the schedule"
+    assert later_than(-0.0925, "the schedule") == "9.25 % earlier than the schedule"
+    assert later_than(1e-9, "the schedule") == "as early as the schedule"
 
 
 def test_one_thing_is_singular(result):

@@ -67,7 +67,7 @@ from flowccl.commands.terminal import ProgressLine
 from flowccl.result import Progress
 line = ProgressLine(QUIET, 10.0)
 line.phase("compiling, once: greedy")
-time.sleep(0.3)
+time.sleep(1.5)
 line.show(Progress(44.0, 40.0, "lns", 2.0))
 time.sleep(0.3)
 line.clear()

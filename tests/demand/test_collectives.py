@@ -233,7 +233,7 @@ def test_busbw_factors_are_those_of_nccl_tests() -> None:
 
 
 def test_a_million_chunks_take_at_most_seconds() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(alltoall(1024, 2**30)) == 1024 * 1023
     assert len(allgather(1024, 2**30).destination_rank) == 1024 * 1023
-    assert time.perf_counter() - start < 15  # about 1 s on an idle machine
+    assert time.process_time() - start < 15  # about 1 s on an idle machine

@@ -19,7 +19,7 @@ from flowccl.problem import Problem
 from flowccl.schedule.files import load_schedule
 from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
-from flowccl.tenants import synthesize_tenants
+from flowccl.synthesis.tenants import synthesize_tenants
 from flowccl.topology.builders import line
 from flowccl.topology.files import read_machine
 from flowccl.verifier.verify import verify

@@ -383,3 +383,11 @@ def test_command_refuses_other_files(tmp_path, capsys) -> None:
     errors = capsys.readouterr().err.splitlines()
     assert "m.json" in errors[1]
     assert errors[2] == f"flowccl: error: {tmp_path / 'none.json'}: no such file"
+
+
+def test_a_limit_is_named_where_its_link_is_busy_too() -> None:
+    """A link of 20 GB/s under a limit of 10: a wider limit helps, a faster link does not."""
+    demand = send((10 * KB, 0, (1,)), (10 * KB, 0, (1,)), gpus=2)
+    bus = Limit(name="bus", links=(0,), bandwidth_GBps=10)
+    made = plan(gpus(2), [link(0, 1, GBps=20)], demand, [(0, [0], 0), (1, [0], 1)], [bus])
+    assert [step.cause for step in explain(made).path] == ["start", "limit"]

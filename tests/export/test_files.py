@@ -323,7 +323,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.splitlines() == [
         out,
         "  schedule      11.4 us",
-        "  program       19.1 us, 67.54 % later by the estimate",
+        "  program       19.1 us, estimated 67.54 % later than the schedule",
         "  threadblocks  9 per GPU, which has 80 SMs",
         "  operations    at most 3 of 256 in a threadblock",
         "  scratch       0 B per GPU at 1 MB",

@@ -12,9 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowccl.cli import main
+from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
 from flowccl.export import ExportOptions, export
+from flowccl.export.program import lower_program
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.runtimes.machine import used_by
+from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import load_schedule
+from flowccl.schedule.generation.carrying import repeated
+from flowccl.search.context import SearchContext
+from flowccl.topology.machines import machine as built_in
+from flowccl.units import parse_bytes
 
 MACHINES = ("dgx1", "dgx_h100:1:nvls=false", "hypercube:3", "rail:2x4")
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
@@ -99,8 +109,6 @@ def torch_catalog() -> Path:
     if not (folder / "catalog.json").exists():
         from flowccl.catalog.build import BuildOptions, build_catalog
         from flowccl.catalog.engine import TaskEngine
-        from flowccl.runtimes.profiles import PROFILES
-        from flowccl.topology.machines import machine
 
         options = BuildOptions(
             collectives=("allreduce", "allgather", "reduce_scatter"),
@@ -112,7 +120,7 @@ def torch_catalog() -> Path:
             sms=32,
             most=2,
         )
-        build_catalog(machine("full:4"), folder, options, TaskEngine(jobs=1))
+        build_catalog(built_in("full:4"), folder, options, TaskEngine(jobs=1))
     return folder
 
 
@@ -153,6 +161,44 @@ def packets() -> list[GpuCase]:
     for number, (machine, name, size) in enumerate(itertools.product(MACHINES[:3], COLLECTIVES, SMALL)):
         place = _place(machine, name, number + number // 2 + number // 10)
         cases.append(GpuCase(machine, name, size, place, TYPES[(number + number // 10) % 4]))
+    return cases
+
+
+@dataclass(frozen=True)
+class LoopedCase:
+    """A plan whose threadblocks repeat their operations, each time with the next of some parts of every chunk."""
+
+    machine: str
+    collective: str
+    size: str
+    place: str
+    dtype: str
+    loops: int
+    sms: int
+
+    def plan(self) -> Path:
+        """The plan; made first if it is missing."""
+        name = re.sub(r"[^a-z0-9]+", "-", f"{self.machine} {self.collective} {self.size} {self.loops}".lower())
+        path = FOLDER / f"looped-{name}-{self.place}.json"
+        if not path.exists():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            topology, profile = used_by(built_in(self.machine), PROFILES["mscclpp"]), PROFILES["mscclpp"]
+            demand = collective(self.collective, topology.num_gpus, parse_bytes(self.size))
+            method = "direct" if self.collective == "alltoall" else "greedy"
+            found = next(filter(None, load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0))))
+            schedule = repeated(found, profile, self.sms, self.loops)
+            assert schedule is not None, self
+            path.write_bytes(lower_program(schedule, inplace=self.place == "in").data)
+        return path
+
+
+def looped() -> list[LoopedCase]:
+    """Plans with loops, inside a host and between hosts, in every collective, both places and all types."""
+    cases = []
+    machines = (("full:4", 32), ("rail:2x2", 32), ("ring:4", 32))
+    for number, ((name, sms), what) in enumerate(itertools.product(machines, COLLECTIVES)):
+        size, loops = ("4MiB", "16MiB", "64MiB")[number % 3], (4, 16)[number % 2]
+        cases.append(LoopedCase(name, what, size, _place(name, what, number), TYPES[number % 4], loops, sms))
     return cases
 
 

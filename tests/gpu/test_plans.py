@@ -27,6 +27,7 @@ from tests.gpu.plans import (
     TYPES,
     GpuCase,
     covering,
+    looped,
     packets,
     possible_pairs,
 )
@@ -83,6 +84,22 @@ def test_every_element_of_the_covering_selection_is_right(selection: Callable[[]
     with_packets = sum(plan["protocol"] == "LL" for plan in plans)
     print(f"{len(plans)} plans: in {several} a threadblock serves several peers, {with_packets} have packets")
     assert several >= 40 if selection is covering else with_packets >= 20
+
+
+@needs_gpu
+def test_every_element_of_plans_with_loops_is_right() -> None:
+    cases = looped()
+    made = [PlanCase(str(case.plan()), parse_bytes(case.size), case.dtype, iterations=3, warmup=1) for case in cases]
+    rows = run_cases_of_plans(made, GpuOptions(one_gpu=True))
+    assert rows is not None
+    wrong = {}
+    for case, row in zip(cases, rows, strict=True):
+        timing = row.out_of_place or row.in_place
+        assert timing is not None
+        print(f"{case}: {timing.median_us:.1f} us, {timing.wrong} wrong")
+        if timing.wrong:
+            wrong[str(case)] = timing.wrong
+    assert wrong == {}
 
 
 def broken(tmp_path: Path, change: Callable[[Any], None]) -> PlanCase:

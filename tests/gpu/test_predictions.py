@@ -3,14 +3,14 @@
 import pytest
 
 from flowccl.export.formats.read_mscclpp import read_mscclpp
-from flowccl.profile.step_fit import PlanTime, agreement, fit_step_costs
 from flowccl.run.mscclpp import cuda
 from flowccl.run.mscclpp.cases import PlanCase
 from flowccl.run.mscclpp.plan_facts import read_plan
-from flowccl.run.mscclpp.predict import H200_COSTS, predict_call_us
 from flowccl.run.mscclpp.run_plans import GpuOptions, run_cases_of_plans
 from tests.gpu.markers import needs_gpu
 from tests.gpu.plans import study
+from tests.gpu.predict import H200_COSTS, predict_call_us
+from tests.gpu.step_fit import PlanTime, agreement, fit_step_costs
 
 SIZES = tuple(1 << power for power in (16, 19, 22, 25, 28))
 

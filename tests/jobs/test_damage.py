@@ -172,14 +172,14 @@ def _check(name, folder, count):
     for _ in range(count):
         broken = damaged(data, random)
         path.write_bytes(broken)
-        began = time.monotonic()
+        began = time.process_time()
         try:
             logs = read_logs([path])
         except InputError:
             refused += 1
             continue
         finally:
-            assert time.monotonic() - began < 5
+            assert time.process_time() - began < 5
         lost += len(logs.calls) < whole
         assert len(logs.calls) >= whole or said_in(logs) or could_be_whole(name, broken), broken
         assert len(logs.calls) <= 3 * whole

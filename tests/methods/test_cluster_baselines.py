@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from flowccl import machine, synthesize, with_faults
-from flowccl.compare import HALVES, compare, halves_us
+from flowccl.analysis.compare import HALVES, compare, halves_us
 from flowccl.methods.cluster_baselines import _rail_rings, hosts_of, two_trees
 from flowccl.topology.neighbours import neighbours
 

@@ -289,14 +289,15 @@ def test_uneven_groups_have_no_exchange_in_stages():
 def test_chains_inside_hosts_load_all_gpus_alike_where_few_of_them_send_to_the_other_host():
     """On two DGX-2, 8 of 16 GPUs send to the other host: as stars they would carry 45 blocks of 32 MiB, not 31.
 
-    In chains hardly any threadblocks compete for a link, so the program is about as fast as the schedule.
+    In chains hardly any threadblocks compete for a link, so the program is about as fast as the schedule. Messages cost
+    time in the clock of runtimes: the bound is 0.05 % above that of the bytes, the gap 11.4 %, the loss 1.03 %.
     """
     result = synthesize(
         machine("dgx2:2"), "reduce_scatter", 2**30, method="hierarchical", chunks=2, runtime="executor", steps=4
     )
     assert result.bound.us == pytest.approx(31 * 2**25 / 125e3, rel=1e-3)
     assert result.gap < 0.12
-    assert result.loss == pytest.approx(0, abs=0.02)
+    assert result.loss == pytest.approx(0, abs=0.015)
 
 
 @pytest.mark.parametrize(("without", "slow"), [([], ["gpu3 <-> rail3=100Gb/s"]), (["gpu3 <-> rail3"], [])])

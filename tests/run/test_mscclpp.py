@@ -410,6 +410,21 @@ def test_packets_are_not_captured(folder: Path, tmp_path: Path) -> None:
         tensors.PlanGroup._check_capture(group, simple, (simple.path, 4096), True)
 
 
+def test_smaller_calls_are_padded_to_the_only_size_of_a_plan(folder: Path) -> None:
+    facts = read_plan(folder / "out.json")
+    step = facts.step(DTYPES["float32"])
+    group = object.__new__(tensors.PlanGroup)
+    sizes = (1, step, 4 * step, 8 * step, 8 * step + 1)
+
+    def served(low: int, high: int) -> list[int]:
+        group.plans = [tensors.SizedPlan(dataclasses.replace(facts, min_bytes=low, max_bytes=high), high)]
+        return [size for size in sizes if group.find(facts.collective, size, "float32") is not None]
+
+    assert served(8 * step, 8 * step) == [1, step, 4 * step, 8 * step]
+    assert served(4 * step, 8 * step) == [4 * step, 8 * step]
+    assert [group._padded(group.plans[0].facts, size) for size in (1, step + 1)] == [step, 2 * step]
+
+
 def test_packets_need_the_same_plans_on_all_processes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from flowccl.export.formats.read_mscclpp import read_mscclpp
 from flowccl.export.proof.program import Operation, RuntimeProgram
-from flowccl.profile.step_fit import PlanTime, agreement, fit_step_costs
 from flowccl.profile.step_plans import StepProbe
-from flowccl.run.mscclpp.predict import H200_COSTS, StepCosts, predict_call_us
+from tests.gpu.predict import H200_COSTS, StepCosts, predict_call_us
+from tests.gpu.step_fit import PlanTime, agreement, fit_step_costs
 
 COSTS = StepCosts(start_us=10, move_us=1, token_us=2, barrier_us=0.5, block_GBps=50, gpu_GBps=200)
 

@@ -89,7 +89,7 @@ def agreed(calls: dict[int, tuple[str, str]], size: int, patience_s: float = 5.0
 def test_ranks_agree_on_equal_values() -> None:
     found = agreed(dict.fromkeys(range(4), ("hash", "")), 4)
     assert [(v.value, v.reason) for v in found] == [("hash", "")] * 4
-    assert [v.mine for v in found] == [True, False, False, False]
+    assert [v.is_speaker for v in found] == [True, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_ranks_agree_on_equal_values() -> None:
 def test_all_ranks_get_the_same_reason_and_one_of_them_says_it(calls: dict[int, tuple[str, str]], reason: str) -> None:
     found = agreed(calls, 3, patience_s=0.2)
     assert {(v.value, v.reason) for v in found} == {(None, reason)}
-    assert sum(v.mine for v in found) == 1
+    assert sum(v.is_speaker for v in found) == 1
 
 
 def test_a_group_that_is_made_again_has_new_keys() -> None:

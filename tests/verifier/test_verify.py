@@ -471,9 +471,9 @@ def test_256_gpus_are_verified_in_seconds(capsys):
     columns = {name: getattr(schedule, name) for name in ("chunk", "route", "start_ps", "reduce")}
     routes = Routes(schedule.routes.ptr, schedule.routes.link)
     fresh = Schedule(schedule.topology, schedule.demand, routes, **columns)  # without cached results
-    began = time.perf_counter()
+    began = time.process_time()
     violations = verify(fresh)
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     with capsys.disabled():
         print(f"\nverify of {len(fresh)} transfers: {took:.2f} s")
     assert violations == []

@@ -15,6 +15,7 @@ from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.build import Built
 from flowccl.export.lowering.connections import Channels
 from flowccl.export.lowering.dependencies import add_semaphores, in_order
+from flowccl.export.lowering.repeated import Repetition, divided, late_waits
 from flowccl.export.lowering.uneven import UnevenLayout, buffer_bytes, slots_of
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, Excess
@@ -50,9 +51,18 @@ class _PlanGpu:
 
 
 def write_plan(
-    schedule: Schedule, execution: Execution, layout: BufferLayout, built: Built, min_bytes: int, max_bytes: int
+    schedule: Schedule,
+    execution: Execution,
+    layout: BufferLayout,
+    built: Built,
+    min_bytes: int,
+    max_bytes: int,
+    repetition: Repetition | None = None,
 ) -> WrittenPlan:
-    """Return the plan; `layout` has the slots of the plan, of which each chunk has as many as a group is wide."""
+    """Return the plan; `layout` has the slots of the plan, of which each chunk has as many as a group is wide.
+
+    With a repetition, `built` has what threadblocks do with the first part of every chunk, and they repeat it.
+    """
     gpus = schedule.demand.num_gpus
     blocks = 1 + max((action.block for action in built.actions), default=0)
     posting = execution.groups * execution.width
@@ -67,18 +77,21 @@ def write_plan(
     by_rank: list[list[Action]] = [[] for _ in range(gpus)]
     for action in built.actions:
         by_rank[action.rank].append(action)
-    found = []
+    found, semaphores = [], [add_semaphores(actions, blocks, overwrites=layout.inplace) for actions in by_rank]
+    late = late_waits(built.pairs) if repetition else set()
     for rank in range(gpus):
-        semaphores = add_semaphores(by_rank[rank], blocks, overwrites=layout.inplace)
         rows = []
         for number, actions in enumerate(ordered[rank]):
             writer = ThreadblockWriter(hints, slots, rank, packets[rank])
-            kind = "port" if number >= posting else "memory"
+            kind = "port" if number >= posting and ("memory", rank, number) not in entries else "memory"
             writer.begin(kind, *entries.get((kind, rank, number), ([], [])))
-            writer.write(actions, kind)
+            if repetition is None:
+                writer.write(actions, kind)
+            else:
+                writer.write_repeated(divided(actions, late), kind, repetition.unit_bytes)
             if writer.operations:
                 rows.append(writer)
-        found.append(_PlanGpu(rows, semaphores))
+        found.append(_PlanGpu(rows, semaphores[rank]))
     _check_limits(found, execution.sms)
     scratch = [
         used + -(-count // 2) if execution.packets else count for used, count in zip(packets, plain, strict=True)
@@ -89,9 +102,9 @@ def write_plan(
     switches = _switches(found)
     body = ",\n".join(_gpu(rank, gpu, built, layout, scratch[rank], switches) for rank, gpu in enumerate(found))
     return WrittenPlan(
-        _plan(schedule, execution, layout, body, min_bytes, max_bytes),
+        _plan(schedule, execution, layout, body, min_bytes, max_bytes, repetition),
         max(len(gpu.blocks) for gpu in found),
-        max((len(block.operations) for gpu in found for block in gpu.blocks), default=0),
+        max((len(block.operations) + 2 * block.repeats for gpu in found for block in gpu.blocks), default=0),
         max(scratch[:gpus], default=0),
         layout.chunks,
     )
@@ -163,7 +176,8 @@ def _check_limits(gpus: list[_PlanGpu], sms: int) -> None:
             raise CrowdedError(f"mscclpp cannot run this schedule: {excess}; synthesize with --sms {len(gpu.blocks)}")
         for number, block in enumerate(gpu.blocks):
             tables, where = block.tables, f"gpu {rank}, threadblock {number}"
-            required = [Excess("operations per threadblock", len(block.operations), MSCCLPP_LIMITS.steps, where)]
+            count = len(block.operations) + 2 * block.repeats
+            required = [Excess("operations per threadblock", count, MSCCLPP_LIMITS.steps, where)]
             for kind in ("memory", "port"):
                 channels, buffers = len(tables.channels[kind]), len(tables.buffers[kind])
                 required.append(Excess(f"{kind} channels per threadblock", channels, CHANNELS_PER_BLOCK, where))
@@ -180,7 +194,13 @@ def _switches(gpus: list[_PlanGpu]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _plan(
-    schedule: Schedule, execution: Execution, layout: BufferLayout, body: str, min_bytes: int, max_bytes: int
+    schedule: Schedule,
+    execution: Execution,
+    layout: BufferLayout,
+    body: str,
+    min_bytes: int,
+    max_bytes: int,
+    repetition: Repetition | None,
 ) -> bytes:
     collective = MSCCLPP_LIMITS.collectives[schedule.demand.collective]
     identity = sha256(body.encode()).hexdigest()[:12]
@@ -195,8 +215,11 @@ def _plan(
         "num_threads_per_block": 1024,
         "min_message_size": min_bytes,
         "max_message_size": max_bytes or MOST_BYTES,
-        "size_bytes": buffer_bytes(schedule.demand),  # for which the hints of sends hold; the runtime ignores it
+        # for which the hints of sends hold; the runtime ignores it
+        "size_bytes": buffer_bytes(schedule.demand) * execution.loops,
     }
+    if repetition is not None:  # starts and rates of each message for each part; the runtime ignores them
+        head["parts"] = {"start_ps": repetition.start_ps, "GBps": repetition.GBps}
     if isinstance(layout, UnevenLayout):  # what each rank sends to each; the runtime ignores it, the proof does not
         head["block_chunks"] = layout.blocks
     return f'{json.dumps(head)[:-1]}, "gpus": [\n{body}\n]}}\n'.encode()
@@ -214,10 +237,10 @@ def _gpu(
     channels = []
     for one in (built.memory, built.port):
         used = {number for block in gpu.blocks for number in block.tables.channels[one.kind]}
-        mine = sorted(used, key=lambda number: one.ends[number])
-        place |= {(one.kind, number): k for k, number in enumerate(mine)}
-        peers = [b if a == rank else a for a, _, b, _ in (one.ends[number] for number in mine)]
-        if mine:
+        numbers_in_order = sorted(used, key=lambda number: one.ends[number])
+        place |= {(one.kind, number): k for k, number in enumerate(numbers_in_order)}
+        peers = [b if a == rank else a for a, _, b, _ in (one.ends[number] for number in numbers_in_order)]
+        if numbers_in_order:
             channels.append({"channel_type": one.kind, "connected_to": peers})
     own = [switch for switch in switches if rank in switch[1]]
     for buffer, ranks in own:

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flowccl.export.lowering.actions import FLUSH, POST, SEND, SIGNAL, WAIT, Action, Range
+from flowccl.export.lowering.repeated import BlockActions
 from flowccl.export.lowering.uneven import Slots
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
 from flowccl.schedule.placement import BUFFER_BITS
 
 _NOP = '{"name":"nop"}'
 _LEAVES = ',"leaves":true'
+REPEATED = '{"name":"pipeline","iter_context":{"unit_size":', ',"num_chunks":1},"ops":[\n', '\n],"end":true}'
+"""What comes before the unit of repeated operations, before the operations, and after them."""
 
 
 @dataclass(slots=True)
@@ -56,12 +59,30 @@ class ThreadblockWriter:
     has_waited: bool = False
     has_worked: bool = False
     touched: list[tuple[int, int]] = field(default_factory=list)
+    repeats: int = 0
 
     def begin(self, kind: str, announced: list[int], awaited: list[int]) -> None:
         """Tell the GPUs that will send that this one has entered the call, and wait for those that will receive."""
         self._all_channels("signal", kind, announced)
         self._all_channels("wait", kind, awaited)
         self.has_waited |= bool(awaited)
+
+    def write_repeated(self, actions: BlockActions, kind: str, unit_bytes: int) -> None:
+        """Write what is repeated for every part of `unit_bytes` of a chunk, and what comes after that."""
+        for repeated in (actions.repeated, actions.late):
+            if not repeated:
+                continue
+            before, self.operations = self.operations, []
+            self.has_waited = self.has_worked = True  # in the repetition before, if in no operation before it
+            self.write(repeated, kind)
+            begin, after, end = REPEATED
+            body = self.operations
+            body[0] = f"{begin}{unit_bytes}{after}{body[0]}"
+            body[-1] += end
+            self.operations = [*before, *body]
+            self.repeats += 1
+            self.has_waited = self.has_worked = True
+        self.write(actions.once, kind)
 
     def write(self, actions: list[Action], kind: str) -> None:
         """Write actions on channels of one kind; waits that follow each other become one operation."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from flowccl.export.formats.plan_loops import END, LOOP
 from flowccl.export.formats.read_packets import PACKET_STEPS
 from flowccl.export.proof.program import Cell, Operation
 
@@ -9,6 +10,7 @@ LOCAL = frozenset({"copy", "re"})
 PUTS = frozenset({"put", "pws", "pwsf"})
 GROUPS = frozenset({"glres", "gstore"})
 """Operations on one GPU, puts, and operations of a switch."""
+LOOPS = frozenset({LOOP, END})
 
 
 @dataclass(slots=True)
@@ -23,6 +25,10 @@ class Threads:
         """Say why the next operation needs a barrier before it; nothing where it has one or needs none."""
         if operation.name == "nop":
             self.waited = self.worked = False
+            self.touched.clear()
+            return ""
+        if operation.name in LOOPS:  # threads may still do what comes last in a loop
+            self.waited = self.worked = True
             self.touched.clear()
             return ""
         works = operation.name in LOCAL | GROUPS | PACKET_STEPS or (operation.name in PUTS and not is_port)

@@ -27,9 +27,11 @@ NAMES = [
     "ppkt",
     "upkt",
     "repkt",
+    "loop",
+    "loop_end",
 ]
 _NOP, _COPY, _RE, _PUT, _PWS, _PWSF, _SIGNAL, _RLXSIGNAL, _WAIT, _RLXWAIT = range(10)
-_ACQUIRE, _RELEASE, _FLUSH, _GLRES, _GSTORE, _PPKT, _UPKT, _REPKT = range(10, 18)
+_ACQUIRE, _RELEASE, _FLUSH, _GLRES, _GSTORE, _PPKT, _UPKT, _REPKT, _LOOP = range(10, 19)
 _MEMORY, _PORT = 0, 1
 _INDEX_BITS, _ZERO = 36, 1 << 34  # as in proof/steps.py
 _PACKETS, _SCRATCH = 2, 3  # places in "iops"
@@ -238,7 +240,7 @@ def steps_of_plan(
             while pops + 64 > len(pop):
                 pop = grown(pop)
             low, high = text.channels[n, 0], text.channels[n, 1]
-            moves = name in (_COPY, _RE) or (name >= _PUT and name <= _PWSF) or name >= _GLRES
+            moves = name in (_COPY, _RE) or (name >= _PUT and name <= _PWSF) or (name >= _GLRES and name < _LOOP)
             if moves:
                 if not _sizes_agree(text, n):
                     return wrong
@@ -304,7 +306,9 @@ def steps_of_plan(
                     if _channel(tables, b, _PORT, ids[k]) < 0:
                         return wrong
             works = moves and not (name >= _PUT and name <= _PWSF and kind == _PORT)
-            if name == _NOP:
+            if name >= _LOOP:  # threads may still do what comes last in a loop
+                waited, worked, touches = True, True, 0
+            elif name == _NOP:
                 waited, worked, touches = False, False, 0
             elif pops > columns.pop_ptr[n]:
                 if worked:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.export.proof.program import Operation, RuntimeProgram
-from flowccl.export.proof.steps import BUFFERS, StepArrays, owners, pointers
+from flowccl.export.proof.steps import BUFFERS, StepArrays, owners
 from flowccl.runtimes.limits import MSCCLPP_LIMITS
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """MSCCL++ execution plans (JSON, v0.8 and later) as a program.
 
 Supported are the operations that move data between two GPUs, on one or through a switch, and those that order them; of
-the packets, those that flowccl writes. Barriers and pipelines are not supported.
+the packets, those that flowccl writes. Pipelines become loops (plan_loops.py). Barriers are not supported.
 """
 
 from collections import Counter, defaultdict
@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowccl.errors import FileError
-from flowccl.export.formats.plan_barriers import GROUPS, LOCAL, PUTS, Threads
+from flowccl.export.formats.plan_barriers import GROUPS, LOCAL, LOOPS, PUTS, Threads
 from flowccl.export.formats.plan_fields import PlanError, blocks_of, field_of, number_of, numbers_of
+from flowccl.export.formats.plan_loops import without_pipelines
 from flowccl.export.formats.plan_table import LazySteps, PlanTables, scanned
 from flowccl.export.formats.read_packets import PACKET_STEPS, connect_packets
 from flowccl.export.garbage import few_collections
@@ -36,8 +40,14 @@ def parse_mscclpp(data: bytes, name: str) -> RuntimeProgram:
 
     Usual plans are read as arrays; the others operation by operation, which also finds what is wrong with them.
     """
+    try:
+        data, unit_bytes = without_pipelines(data, name)
+    except PlanError as error:
+        raise FileError(f"{name}: {error}") from None
     with few_collections():
-        return _parsed_as_arrays(data) or _parsed_by_operation(data, name)
+        program = _parsed_as_arrays(data) or _parsed_by_operation(data, name)
+    program.unit_bytes = unit_bytes
+    return program
 
 
 def _parsed_as_arrays(data: bytes) -> RuntimeProgram | None:
@@ -76,6 +86,23 @@ def _read_hints(op: Any, operation: Operation, where: str) -> None:
     if type(rate) not in (int, float) or not 0 <= rate < 1e9:
         raise PlanError(f"{where}: GBps must be a number of at least 0, got {str(rate)[:40]!r}")
     operation.GBps = float(rate)
+
+
+def _parts_of(plan: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the starts and the rates of each message for each part; only flowccl's own files have them."""
+    parts = plan.get("parts", {})
+    try:
+        start, rate = np.array(parts["start_ps"], dtype=np.int64), np.array(parts["GBps"], dtype=np.float64)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
+    if (
+        start.ndim != 2
+        or start.shape != rate.shape
+        or start.min(initial=0) < 0
+        or not np.all((rate >= 0) & (rate < 1e9))
+    ):
+        raise PlanError("plan: parts must have as many starts as rates for each message, of at least 0")
+    return start, rate
 
 
 @dataclass(slots=True)
@@ -128,6 +155,7 @@ class _PlanReader:
         self.program.min_bytes = plan.get("min_message_size", 0)
         self.program.packets = protocol == "LL"
         self.program.blocks = blocks_of(plan, len(gpus)) if ours[collective] == "alltoallv" else None
+        self.program.parts = _parts_of(plan)
         self.program.made_for_bytes = number_of(plan, "size_bytes", "plan") if "size_bytes" in plan else 0
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
@@ -263,7 +291,7 @@ class _PlanReader:
                 self._semaphore(op, operation, semaphores, place)
             elif name == "flush":
                 self._flush(op, operation, own["port"], place)
-            elif name != "nop":
+            elif name != "nop" and name not in LOOPS:
                 raise PlanError(f"{place}: operation {name[:40]!r} is not supported")
             problem = threads.problem(operation, is_port=op.get("channel_type") == "port")
             if problem:

@@ -26,7 +26,8 @@ class Action:
 
     `ranges` are the slots that it moves; those of a wait are slots that arrive. `channels` are those that it waits for
     or signals. `acquires` are semaphores that it takes before, and `releases` those that it gives after it. `name` is
-    the operation of the runtime.
+    the operation of the runtime. Where threadblocks repeat their operations, `once` says that this action is not among
+    those: it comes after all of them.
     """
 
     kind: int
@@ -42,6 +43,7 @@ class Action:
     acquires: list[int] = field(default_factory=list)
     releases: list[int] = field(default_factory=list)
     tie: int = 0
+    once: bool = False
 
     def slots_read(self) -> list[int]:
         """Return the slots of its GPU that it reads."""

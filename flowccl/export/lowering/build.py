@@ -26,7 +26,8 @@ from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.connections import Channels, Waiters, usual_peers
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
-from flowccl.runtimes.posters import assign_posters
+from flowccl.runtimes.posters import BlockTask, assign_posters, assign_tasks
+from flowccl.schedule.generation.loops import tasks_of
 from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, Messages, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
 from flowccl.schedule.schedule import Schedule
@@ -108,6 +109,7 @@ class Builder:
         self.memory, self.port = Channels("memory"), Channels("port")
         self.actions: list[Action] = []
         self.pairs: list[Pair] = []
+        self.waiter: dict[int, int] = {}  # threadblocks that wait for messages inside a host
         self._posters = self._poster_of()
 
     def build(self) -> Built:
@@ -185,10 +187,18 @@ class Builder:
     def _poster_of(self) -> dict[int, tuple[int, int]]:
         """Return the threadblocks that post and await each message over a NIC."""
         nic = [m for m, kind in enumerate(self.kind) if kind == NIC]
-        nic.sort(key=lambda m: (self.times.start[m], m))
-        rows = [(m, self.src[m], self.end[self.end_ptr[m]]) for m in nic]
         first = self.execution.groups * self.width
-        found = assign_posters(rows, self.execution.posters)
+        if self.execution.loops > 1:
+            assert self.schedule.costs is not None
+            tasks = assign_tasks(tasks_of(self.schedule, self.schedule.costs.is_proxied))
+            found = {m: (tasks[BlockTask.POST, m], tasks[BlockTask.AWAIT_NIC, m]) for m in nic}
+            self.waiter = {
+                m: first + k for (task, m), k in tasks.items() if task in (BlockTask.AWAIT, BlockTask.AWAIT_LATE)
+            }
+        else:
+            nic.sort(key=lambda m: (self.times.start[m], m))
+            rows = [(m, self.src[m], self.end[self.end_ptr[m]]) for m in nic]
+            found = assign_posters(rows, self.execution.posters)
         self.posters = 1 + max((number for pair in found.values() for number in pair), default=-1)
         return {m: (first + here, first + there) for m, (here, there) in found.items()}
 
@@ -246,6 +256,9 @@ class Builder:
         for m in sorted(inside, key=lambda m: (times.start[m], m)):
             dst, issuer = self.end[self.end_ptr[m]], self.issuer[m]
             time, group = users.get(m, (END - 2 if self.staged else END, -1))
+            if m in self.waiter:
+                result[m] = -1, time if time >= END - 2 else times.whole[m][0]
+                continue
             if self.receiver[m] >= 0:
                 time, wanted = times.whole[m][0], [self.receiver[m]]
             elif group >= 0:
@@ -260,6 +273,11 @@ class Builder:
             else:
                 wanted = []
             result[m] = group, _ = waiters.choose(self.src[m], issuer, dst, wanted), time
+            if self.execution.loops > 1 and wanted and group not in wanted:  # it would wait in vain in every repetition
+                raise InputError(
+                    f"mscclpp cannot run this schedule: a threadblock of gpu {dst} would need more than "
+                    f"{CHANNELS_PER_BLOCK} channels"
+                )
             load[dst, group] = load.get((dst, group), 0) + (1 if time >= END - 2 else 3)
         return result
 
@@ -285,7 +303,7 @@ class Builder:
             send = self._add(SEND, src, block, times.start[m], "ppkt" if self.packets else "put", m)
             send.ranges, send.peer = part_ranges(sent, arrives, none, self.width, part), dst
             if not self.packets:
-                other = group * self.width + part
+                other = self.waiter.get(m, group * self.width + part)
                 send.channels = (self.memory.send(src, block, dst, other),)
                 wait = self._add(WAIT, dst, other, time, "wait", m)
                 wait.ranges, wait.channels = send.ranges, send.channels
@@ -395,10 +413,13 @@ class Builder:
                 if any((rank, to + k) in written for k in range(count)):
                     continue
                 free = sorted(range(blocks), key=lambda block: (last[rank, block], block))[: min(count, blocks)]
+                if self.execution.loops > 1:  # those that repeat operations would copy after all of them
+                    free = [block for block in free if not last[rank, block]] or free
                 for k, block in enumerate(free):
                     low, high = k * count // len(free), (k + 1) * count // len(free)
                     copy = Action(WORK, rank, block, last[rank, block], "copy")
                     copy.ranges = [(first + low, to + low, high - low, -1)]
+                    copy.once = True
                     yield copy
 
     def _final_copies(self) -> None:
@@ -438,10 +459,10 @@ class Builder:
 
         for rank, found in sorted(peers.items()):
             for number in range(-(-len(found) // CHANNELS_PER_BLOCK)):
-                mine = [peer for peer in found if block(rank, peer) == number]
-                channel = {peer: self.memory.open(rank, number, peer, block(peer, rank)) for peer in mine}
-                tells = tuple(channel[peer] for peer in mine if (peer, rank) in pairs)
-                hears = tuple(channel[peer] for peer in mine if (rank, peer) in pairs)
+                peers_of_block = [peer for peer in found if block(rank, peer) == number]
+                channel = {peer: self.memory.open(rank, number, peer, block(peer, rank)) for peer in peers_of_block}
+                tells = tuple(channel[peer] for peer in peers_of_block if (peer, rank) in pairs)
+                hears = tuple(channel[peer] for peer in peers_of_block if (rank, peer) in pairs)
                 for kind, name, used in ((SIGNAL, "signal", tells), (WAIT, "wait", hears)):
                     if used:
                         self._add(kind, rank, number, END + (kind == WAIT), name).channels = used
@@ -453,4 +474,5 @@ class Builder:
             if action.kind == POST:
                 used[action.rank, action.block][action.channels[0]] = None
         for (rank, block), channels in used.items():
-            self._add(FLUSH, rank, block, END - 1, "flush").channels = tuple(channels)
+            flush = self._add(FLUSH, rank, block, END - 1, "flush")
+            flush.channels, flush.once = tuple(channels), True

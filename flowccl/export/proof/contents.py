@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.export.proof.precedence import Tokens, matched
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.export.proof.results import CollectiveDefinition, InitialCells, NumberedCells, Value, difference
-from flowccl.export.proof.steps import StepArrays, cell_of, owners, pointers
+from flowccl.export.proof.steps import StepArrays, cell_of, owners
 
 if TYPE_CHECKING:
     from flowccl.export.proof.value_kernels import Values

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.errors import InputError
+from flowccl.export.proof.loops import unrolled
 from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
 from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
 from flowccl.export.proof.program import RuntimeProgram
-from flowccl.export.proof.steps import Bool, StepArrays, distinct, pointers, table_of
+from flowccl.export.proof.steps import Bool, StepArrays, distinct, table_of
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
 
@@ -75,8 +77,9 @@ class _Simulation:
     def __init__(
         self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool
     ) -> None:
-        self.program, self.network, self.chunk_bytes, self.keeps_starts = program, network, chunk_bytes, keeps_starts
-        self.table = table = table_of(program)
+        self.program, self.network, self.keeps_starts = program, network, keeps_starts
+        self.table, self.chunk_bytes = unrolled(program, table_of(program), chunk_bytes)
+        table = self.table
         self.is_send = (table.size > 0) & ((table.sends_to >= 0) | (table.group >= 0))
         self.moves = np.diff(table.assign_ptr) > 0
         self.is_first = _first_of_messages(table, self.moves)
@@ -152,11 +155,11 @@ class _Simulation:
     def _local_times(self) -> I64:
         """Return the times of steps on one GPU; only the first step of a message has the fixed part."""
         table, count = self.table, np.diff(self.table.assign_ptr)
-        one, of = distinct(table.name, count, self.is_first)
-        columns = (column[one].tolist() for column in (table.name, count, self.is_first))
+        one, of = distinct(table.name, count * self.chunk_bytes, self.is_first)
+        columns = (column[one].tolist() for column in (table.name, count * self.chunk_bytes, self.is_first))
         times = [
-            self.network.local_ps(table.names[name], cells * self.chunk_bytes, first=first)
-            for name, cells, first in zip(*columns, strict=True)
+            self.network.local_ps(table.names[name], size, first=first)
+            for name, size, first in zip(*columns, strict=True)
         ]
         return np.array(times, dtype=np.int64)[of]
 

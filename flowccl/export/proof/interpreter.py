@@ -4,12 +4,14 @@ Proved for all interleavings: (1) every output chunk ends with exactly the right
 no input is changed; (2) any two steps that access the same chunk, one of them writing, are ordered by happens-before:
 program order, dependencies, and the n-th send of a connection before its n-th receive; (3) there is no cycle of waits
 with FIFOs of the connections' depth; (4) the limits of the target hold (checked by the readers); and calls may follow
-each other without a barrier (reentry.py).
+each other without a barrier (reentry.py). Programs with loops are proved as loops.py says.
 """
 
 import numpy as np
 
+from flowccl.arrays import pointers
 from flowccl.export.proof.contents import wrong_contents
+from flowccl.export.proof.loops import check_loops
 from flowccl.export.proof.precedence import (
     I64,
     PrecedenceGraph,
@@ -22,7 +24,7 @@ from flowccl.export.proof.precedence import (
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.export.proof.reentry import early_writes
 from flowccl.export.proof.results import CollectiveDefinition, NumberedCells
-from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, owners, parts_of, pointers, table_of
+from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, owners, parts_of, table_of
 
 MOST_FINDINGS = 20  # findings of one kind
 _COLUMN_BYTES = 200_000_000  # of vector clocks at a time
@@ -33,6 +35,7 @@ def interpret(program: RuntimeProgram) -> list[Finding]:
     findings = list(program.findings)
     table = table_of(program)
     _bounds(program, table, findings)
+    findings += check_loops(program, table)[:MOST_FINDINGS]
     waits = _resolve(program, table, findings)
     tokens = tokens_of(table)
     _unmatched(program, table, tokens, findings)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.export.proof.steps import StepArrays, owners, pointers
+from flowccl.arrays import pointers
+from flowccl.export.proof.steps import StepArrays, owners
 
 I64 = NDArray[np.int64]
 Edges = tuple[I64, I64]

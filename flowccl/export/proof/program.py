@@ -82,6 +82,9 @@ class Finding:
         return f"{self.kind}: {self.message}"
 
 
+_NO_PARTS = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
+
+
 @dataclass(slots=True)
 class RuntimeProgram:
     """The program in a file.
@@ -92,7 +95,8 @@ class RuntimeProgram:
     connection; None means no limit. With `packets`, scratch has twice the bytes: a chunk of it has room for the packets
     of a chunk, or for two plain chunks. `findings` are those of the reader. `made_for_bytes` is the size for which
     the starts of sends hold that the file names; 0: it names none. In an alltoallv, rank s sends `blocks[s, d]` chunks
-    to rank d.
+    to rank d. Loops move `unit_bytes` of every chunk at a time; `parts` are the starts and rates of each message for
+    each part that the file names.
     """
 
     collective: str
@@ -109,6 +113,8 @@ class RuntimeProgram:
     packets: bool = False
     made_for_bytes: int = 0
     blocks: NDArray[np.int64] | None = None
+    unit_bytes: int = 0
+    parts: tuple[NDArray[np.int64], NDArray[np.float64]] = _NO_PARTS
 
     @property
     def has_dependencies(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.export.proof.program import Cell, Operand, Operation, RuntimeProgram
 
 I64 = NDArray[np.int64]
@@ -41,13 +42,6 @@ def parts_of(code: I64) -> tuple[I64, I64, I64]:
 def cell_of(code: int) -> Cell:
     """Return the cell with a code."""
     return code >> (INDEX_BITS + 2), BUFFERS[(code >> INDEX_BITS) & 3], (code & _MASK) - _ZERO
-
-
-def pointers(count: I64 | Sequence[int]) -> I64:
-    """Return where each of some lists begins, one list after the other, given their lengths."""
-    result = np.zeros(len(count) + 1, dtype=np.int64)
-    np.cumsum(count, out=result[1:])
-    return result
 
 
 def owners(ptr: I64) -> I64:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowccl.arrays import NEVER, pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.greedy.inputs import GreedyDemand, GreedyNetwork, GreedyParams
@@ -24,7 +25,6 @@ from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes, segment_GBps
 from flowccl.topology.topology import Topology
 
-_NEVER = np.iinfo(np.int64).max
 _FEW_DELIVERIES = 20_000  # up to here, the first step runs once with the hinted parameters and once without
 _FIRST = (  # gain_weight, tail_weight, noise and patience of the first runs
     (1.0, 1.0, 0.0, np.inf),
@@ -65,7 +65,7 @@ class GreedySearch:
         )
         self.random = np.random.default_rng(self.seed)
         self.best: Schedule | None = None
-        first = [GreedyParams(self.seed, *params, _NEVER) for params in _FIRST]
+        first = [GreedyParams(self.seed, *params, NEVER) for params in _FIRST]
         self.best_params = self.hint if isinstance(self.hint, GreedyParams) else first[0]
         self.first = [self.best_params, *(params for params in first if params[1:5] != self.best_params[1:5])]
         self.steps = 0
@@ -73,7 +73,7 @@ class GreedySearch:
     @property
     def best_ps(self) -> int:
         """Completion time of the best schedule so far."""
-        return self.best.finish_ps if self.best is not None else _NEVER
+        return self.best.finish_ps if self.best is not None else NEVER
 
     def step(self) -> bool:
         """Run the list scheduler once; return whether the schedule is better than all before."""
@@ -96,7 +96,7 @@ class GreedySearch:
         if self.steps < len(self.first):
             return self.first[self.steps]._replace(seed=seed, cutoff_ps=cutoff)
         if self.best is None:
-            return GreedyParams(seed, 1.0, 1.0, 0.1, np.inf, _NEVER)
+            return GreedyParams(seed, 1.0, 1.0, 0.1, np.inf, NEVER)
         random = self.random
         if random.random() < 0.5:
             noise = float(np.clip(self.best_params.noise + 0.01, 0.01, 1.0) * exponential(float(random.normal(0, 0.5))))
@@ -130,7 +130,7 @@ def greedy(problem: Problem, context: SearchContext) -> Iterator[Schedule | None
 def _net(near: Neighbours, mean_bytes: float) -> GreedyNetwork:
     topology, shape = near.topology, near.shape
     segments = np.bincount(shape.segment_route, minlength=len(near.routes))
-    segment_ptr = np.concatenate(([0], np.cumsum(segments))).astype(np.int64)
+    segment_ptr = pointers(segments)
     route_of_hop = np.repeat(np.arange(len(near.routes)), np.diff(near.routes.ptr))
     limit_ptr, limit_of = topology.link_limits
     buffers = [-1 if node.buffer_bytes is None else node.buffer_bytes for node in topology.nodes]

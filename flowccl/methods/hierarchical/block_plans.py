@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.adapters.reversal import sorted_links
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.plans import HierarchicalPlanner, NoExchangeError
 from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
@@ -118,7 +119,7 @@ def first_chunks(demand: Demand) -> Demand:
     scale = _LARGEST_BYTES / float(demand.chunk_bytes.max())
     sources, destinations = (
         (
-            np.concatenate(([0], np.cumsum(np.diff(ptr)[first]))),
+            pointers(np.diff(ptr)[first]),
             np.concatenate([rank[ptr[c] : ptr[c + 1]] for c in first]),
         )
         for ptr, rank in (

@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.topology.hierarchy import FASTER
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
@@ -75,7 +76,7 @@ def _only_best(near: Neighbours) -> Neighbours:
         cost = near.route_cost_ps(size)
         keep &= cost <= near.pair_cost_ps(size)[pair] * (1 + 1e-9)
     keep |= np.bincount(pair, keep, len(near.src))[pair] == 0  # none is best for both
-    pair_ptr = np.concatenate(([0], np.cumsum(np.bincount(pair[keep], minlength=len(near.src))))).astype(np.int64)
+    pair_ptr = pointers(np.bincount(pair[keep], minlength=len(near.src)))
     return Neighbours(near.topology, near.src, near.end, pair_ptr, near.routes.only(np.flatnonzero(keep)))
 
 

@@ -78,7 +78,7 @@ class HierarchicalPlanner:
         """The plan of some chunks of every block."""
         with self.lock:
             while len(self.ends) <= pieces:
-                # There and back: else the same links would be ahead of others whenever a block has a choice.
+                # Every other round runs backwards, since blocks that choose first load the best links.
                 for block in self.order if len(self.ends) % 2 else self.order[::-1]:
                     self.into, self.rail, self.root = {}, -1, -1
                     self._plan_chunk(block)

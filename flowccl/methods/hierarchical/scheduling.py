@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
 from flowccl.schedule.schedule import Schedule
@@ -110,7 +111,7 @@ class PlanScheduler:
         self.hop_link, self.hop_from = timing.hop_link[hops], timing.hop_from_ps[hops]
         self.hop_to = timing.hop_to_ps[hops]
         self.takes, self.kind = takes, transfer_kinds(self.hop_ptr, self.hop_link, self.hop_from)
-        self.lane_ptr = np.concatenate(([0], np.cumsum(lane_counts(topology)))).astype(np.int64)
+        self.lane_ptr = pointers(lane_counts(topology))
 
     def best(self, label: NDArray[np.int64]) -> Schedule | None:
         """The best of several schedules, with the longest tails, the first pieces or the first rounds of chunks first.

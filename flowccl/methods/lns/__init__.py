@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER, pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.lns.insertion_kernels import InsertedTrees, PlannedChunks
@@ -36,7 +37,6 @@ from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_times_ps
 
-_NEVER = np.iinfo(np.int64).max
 _WEIGHTS = (3.0, 0.3, 10.0, 1.0)  # of the first constructions
 _MANY_ROUTES = 3_000  # beyond, only the two best routes of each pair are used
 _EXAMINED_ROUTES = 200_000  # routes that one step of the neighbourhood search examines, in 5 to 200 tries
@@ -96,16 +96,12 @@ def _check(topology: Topology, demand: Demand, name: str) -> None:
 
 @dataclass
 class LnsSearch:
-    """The state of the search: the timetable, the trees of the chunks, and the drop of the next target.
-
-    `occupied` contains the bookings of other data: chunks are inserted between them without a left-shift.
-    """
+    """The state of the search: the timetable, the trees of the chunks, and the drop of the next target."""
 
     topology: Topology
     demand: Demand
     seed: int
     quotient: Quotient | None = None
-    occupied: Timetable | None = None
 
     def __post_init__(self) -> None:
         near = neighbours(self.topology)
@@ -120,9 +116,9 @@ class LnsSearch:
         self.rows, self.net = self._network(near)
         self.planned = self._planned_chunks()
         self.random = np.random.default_rng(self.seed)
-        self.best_ps: int = _NEVER
+        self.best_ps: int = NEVER
         self.state: tuple[Timetable, InsertedTrees] | None = None
-        self.state_ps: int = _NEVER
+        self.state_ps: int = NEVER
         self.weight, self.target_drop, self.steps, self.idle = 1.0, 0.03, 0, 0
         self.bound_ps: float = 0.0
         chunk_routes = len(self.planned.source) * len(self.net.end)
@@ -178,7 +174,7 @@ class LnsSearch:
         chunks = self.quotient.chunks if self.quotient else np.arange(len(demand))
         size = np.diff(demand.destination_ptr)[chunks]
         _, rows = spread_rows(demand.destination_ptr, chunks.astype(np.int32))
-        ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+        ptr = pointers(size)
         wanted = demand.destination_rank[rows]
         return PlannedChunks(
             demand.chunk_bytes[chunks], demand.source[chunks], demand.available_ps[chunks], ptr, wanted
@@ -219,15 +215,6 @@ class LnsSearch:
         self.best_ps = self.best.finish_ps
         return self.best
 
-    def _table(self) -> Timetable:
-        """A new timetable with the bookings of other data only."""
-        if self.occupied is None:
-            return new_timetable(self.rows, 64)
-        occupied = self.occupied
-        return Timetable(
-            occupied.entries.copy(), occupied.begin_ps.copy(), occupied.until_ps.copy(), occupied.chunk.copy()
-        )
-
     def _adopt(self, other: Schedule) -> None:
         """Adopt the transfers of a schedule, if each has one end and uses a known route."""
         self.seen = other
@@ -245,19 +232,19 @@ class LnsSearch:
             return
         order = np.argsort(other.start_ps, kind="stable")
         starts = (chunk[order], route[order], other.start_ps[order])
-        self.state = (book_all(self.net, self.planned, self._table(), *starts), trees)
+        self.state = (book_all(self.net, self.planned, new_timetable(self.rows, 64), *starts), trees)
         self.state_ps, self.repairs_left = other.finish_ps, _REPAIR_ROUNDS
 
     def _build(self, weight: float) -> None:
         order = self.random.permutation(len(self.planned.source))
-        done, table, trees = build(self.net, self.planned, self._table(), order, weight)
-        last = int(last_ps(self.planned, trees).max()) if done else _NEVER
+        done, table, trees = build(self.net, self.planned, new_timetable(self.rows, 64), order, weight)
+        last = int(last_ps(self.planned, trees).max()) if done else NEVER
         if last < self.state_ps:
             self.state, self.state_ps, self.weight = (table, trees), last, weight
 
     def _restart(self) -> None:
         """Restart from another construction."""
-        self.state_ps, self.idle, self.target_drop = _NEVER, 0, 0.03
+        self.state_ps, self.idle, self.target_drop = NEVER, 0, 0.03
         self._build(self._random_weight())
 
     def _repair(self) -> None:
@@ -326,4 +313,4 @@ class LnsSearch:
             return left_shift(prune(raw))
         flags = np.zeros(len(chunk), dtype=np.bool_)
         raw = Schedule(self.topology, self.demand, self.routes, chunk.astype(np.int32), route, start, flags, "lns")
-        return left_shift(prune(raw)) if self.occupied is None else raw
+        return left_shift(prune(raw))

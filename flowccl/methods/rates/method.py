@@ -13,11 +13,11 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.rates.network import I64, PricedNetwork
-from flowccl.methods.rates.pipeline import periodic_schedule, rounds_of_any, rounds_of_blocks, tree_steps, up_and_down
+from flowccl.methods.rates.network import F64, I64, PricedNetwork
+from flowccl.methods.rates.pipeline import ChunkStream, Pipelines, tree_steps, up_and_down
 from flowccl.methods.rates.proof import report_tree_bound
-from flowccl.methods.rates.rounding import Columns, choose_columns, dealt
-from flowccl.methods.rates.trees import TreeRates, tree_rates
+from flowccl.methods.rates.rounding import Columns, deal_columns, dealt
+from flowccl.methods.rates.trees import TreeRates, fewer_trees, tree_rates
 from flowccl.methods.suitability import is_for_all
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
@@ -27,12 +27,12 @@ from flowccl.schedule.transform import reverse
 from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
 
-_ORDERS = 3  # periodic schedules whose order the engine takes
+_ORDERS = 3  # pipelines whose order the engine takes
 _LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
-_ROUND_SIZES = (1, 1.5, 2, 3, 4, 6, 8)  # of an allreduce, relative to the number of roots
-_MOST_LISTED, _MOST_PERIODIC = 10_000, 60_000  # transfers of schedules for the engine, and of periodic ones
+_LEAST_PARTS = (0.001, 0.1)  # of the largest tree of a root: trees with less data are left out
+_MOST_LISTED, _MOST_STREAMED = 10_000, 400_000  # transfers of schedules for the engine, and of pipelines
 _NAME = "packed-trees"
-_RATES_SHARE = 0.3  # of the time limit, for the rates
+_RATES_SHARE = 0.2  # of the time limit, for the rates
 
 
 def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -42,8 +42,12 @@ def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
         for found in packed_trees(back, context):
             yield None if found is None else _reversed(found, problem)
         return
-    rates = _rates_of(problem, context)
-    yield from _TreesSearch(problem.topology, problem.demand, rates, np.random.default_rng(context.seed)).schedules()
+    if not _has_rates(problem, context):
+        _rates_of(problem, context)
+        yield None
+    rates, data = _rates_of(problem, context), _data_of(problem)
+    random = np.random.default_rng(context.seed)
+    yield from _TreesSearch(problem.topology, problem.demand, rates, data, random).schedules()
 
 
 def useful_chunks(problem: Problem) -> int:
@@ -51,22 +55,37 @@ def useful_chunks(problem: Problem) -> int:
     demand, gpus = problem.demand, problem.topology.num_gpus
     blocks = max(len(demand) // demand.pieces, 1)
     transfers = blocks * (gpus - 1) * (2 if problem.is_allreduce else 1)
-    return 1 << max(int(_MOST_PERIODIC / transfers).bit_length() - 1, 0)
+    return 1 << max(int(_MOST_STREAMED / transfers).bit_length() - 1, 0)
 
 
 def _reversed(found: Schedule, problem: Problem) -> Schedule:
     return replace(reverse(found, problem.demand, reduce=True), topology=problem.topology)
 
 
+def _data_of(problem: Problem) -> F64 | None:
+    """The part of the data that each GPU has at first; None for an allreduce, whose roots are free."""
+    topology, demand = problem.topology, problem.demand
+    if not problem.is_allreduce and is_for_all(demand):
+        data = np.bincount(demand.source, demand.chunk_bytes, topology.num_gpus)
+        return np.asarray(data / demand.chunk_bytes.sum())
+    if problem.allreduce_ranks is None or len(problem.allreduce_ranks) != topology.num_gpus:
+        raise DemandError(f"method packed-trees is for data that all GPUs receive or reduce; got {demand.collective}")
+    return None
+
+
+def _key_of(problem: Problem) -> str:
+    data = _data_of(problem)
+    return f"{_NAME} {problem.topology.fingerprint} {None if data is None else np.round(data, 9).tolist()}"
+
+
+def _has_rates(problem: Problem, context: SearchContext) -> bool:
+    return _key_of(problem) in context.incumbents.hints
+
+
 def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
     """The rates of the problem, found once for all chunk counts."""
-    topology, demand = problem.topology, problem.demand
-    data = None
-    if not problem.is_allreduce and is_for_all(demand):
-        data = np.bincount(demand.source, demand.chunk_bytes, topology.num_gpus) / demand.chunk_bytes.sum()
-    elif problem.allreduce_ranks is None or len(problem.allreduce_ranks) != topology.num_gpus:
-        raise DemandError(f"method packed-trees is for data that all GPUs receive or reduce; got {demand.collective}")
-    key = f"packed-trees {topology.fingerprint} {None if data is None else np.round(data, 9).tolist()}"
+    topology, demand, data = problem.topology, problem.demand, _data_of(problem)
+    key = _key_of(problem)
     found = context.incumbents.hints.get(key)
     if not isinstance(found, TreeRates):
         found = tree_rates(PricedNetwork(topology), data, context.budget.part_s(_RATES_SHARE))
@@ -78,11 +97,12 @@ def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
 
 @dataclass
 class _TreesSearch:
-    """The search for one chunk count: periodic pipelines with rounds of several sizes, then list scheduling."""
+    """The search for one chunk count: pipelines with few or many trees, then list scheduling."""
 
     topology: Topology
     demand: Demand
     rates: TreeRates
+    data: F64 | None
     random: np.random.Generator
 
     def __post_init__(self) -> None:
@@ -95,13 +115,14 @@ class _TreesSearch:
 
     def schedules(self) -> Iterator[Schedule | None]:
         """Schedules that are better than all before, or None."""
-        periodic = []
-        for size in self._round_sizes():
-            periodic.append(self._periodic(size))
-            yield self._if_better(periodic[-1])
-        if len(periodic[0]) <= _MOST_LISTED:
-            periodic.sort(key=lambda one: one.finish_ps)
-            yield from map(self._if_better, self._in_order_of(periodic[:_ORDERS]))
+        amounts = fewer_trees(self.network, self.rates, self.data, len(self.demand))
+        pipelines = [self._pipelines(amount, least) for amount in amounts for least in _LEAST_PARTS]
+        pipelines.sort(key=lambda one: one.time_ps)
+        found = pipelines[0].schedule(_NAME)
+        yield self._if_better(found)
+        if len(found) <= _MOST_LISTED:
+            orders = [found, *(one.schedule(_NAME) for one in pipelines[1:_ORDERS])]
+            yield from map(self._if_better, self._in_order_of(orders))
 
     def _if_better(self, found: Schedule | None) -> Schedule | None:
         if found is None or found.finish_ps >= self.best_ps:
@@ -109,45 +130,42 @@ class _TreesSearch:
         self.best_ps = found.finish_ps
         return found
 
-    # -- periodic pipelines ---------------------------------------------------------------------------------------
+    # -- whole chunks ---------------------------------------------------------------------------------------------
 
-    def _round_sizes(self) -> list[int]:
-        """Sizes of rounds to try: chunks of a block, or for an allreduce chunks of all blocks."""
-        if self.is_allreduce:
-            least = len(np.unique(self.columns.group)) // 2
-            sizes = sorted({min(max(round(least * times), 1), len(self.demand)) for times in _ROUND_SIZES})
-            return [*sizes, len(self.demand)]
-        return [size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if size <= self.demand.pieces]
+    def _pipelines(self, amount: F64, least: float) -> Pipelines:
+        """Chunks in proportion to amounts, on trees with this part of the largest of their root or more."""
+        columns = replace(self.columns, weight=amount).with_parts(least)
+        return Pipelines(self.network, self.demand, self._streams(columns, least))
 
-    def _periodic(self, size: int) -> Schedule:
+    def _streams(self, columns: Columns, least: float) -> list[ChunkStream]:
         demand = self.demand
         if not self.is_allreduce:
-            rounds = rounds_of_blocks(demand, size)
-            source = np.empty(len(rounds.slot_bytes), dtype=np.int64)
-            source[rounds.slot] = demand.source
-            choice, _ = choose_columns(self.columns, source, rounds.slot_bytes, self.network.capacity, None)
-            return periodic_schedule(self.network, demand, rounds, [self.plans[j] for j in choice], _NAME)
-        rounds = rounds_of_any(demand, size, chunk_sequence(demand))
-        down, up = self._pairs(rounds.slot_bytes, None)
-        plans = [up_and_down(self.plans[a], self.plans[b]) for a, b in zip(up, down, strict=True)]
-        return periodic_schedule(self.network, demand, rounds, plans, _NAME)
+            choice = deal_columns(columns, demand.source.astype(np.int64))
+            return [ChunkStream(self.plans[j], np.flatnonzero(choice == j)) for j in np.unique(choice).tolist()]
+        up, down = self._pairs(columns, least)
+        pair = np.stack((up, down), axis=1)
+        both, which = np.unique(pair, axis=0, return_inverse=True)
+        return [
+            ChunkStream(up_and_down(self.plans[a], self.plans[b]), np.flatnonzero(which.reshape(-1) == i))
+            for i, (a, b) in enumerate(both.tolist())
+        ]
 
-    def _pairs(self, size: I64, random: np.random.Generator | None) -> tuple[I64, I64]:
-        """A tree from a root and one into it for each chunk of an allreduce."""
-        count, columns = self.topology.num_gpus, self.columns
-        outward = columns.group < count
-        owned = np.bincount(columns.group[outward], columns.weight[outward], count).astype(np.float64)
-        owner = dealt(owned, len(size))
-        group, sizes = np.concatenate((owner, owner + count)), np.concatenate((size, size))
-        choice, _ = choose_columns(columns, group, sizes, self.network.capacity, random)
-        down, up = np.split(choice, 2)
-        return down, up
+    def _pairs(self, columns: Columns, least: float) -> tuple[I64, I64]:
+        """A tree into a root and one from it for each chunk of an allreduce, with few different pairs."""
+        count = self.topology.num_gpus
+        weight = np.where(columns.group < 0, 0, columns.weight)
+        owned = np.bincount(np.maximum(columns.group, 0), weight, 2 * count)[:count]
+        owner = dealt(np.where(owned >= least * owned.max(), owned, 0.0), len(self.demand))
+        down, up = deal_columns(columns, owner), deal_columns(columns, owner + count)
+        by_down, by_up, by_owner = (np.lexsort((one, owner)) for one in (down, up, owner))
+        up[by_owner], down[by_owner] = up[by_up], down[by_down]
+        return up, down
 
     # -- list scheduling ------------------------------------------------------------------------------------------
 
-    def _in_order_of(self, periodic: list[Schedule]) -> Iterator[Schedule | None]:
-        """The transfers of periodic schedules as early as the engine can, in their order; then with noise."""
-        engines = [Engine(one) for one in periodic]
+    def _in_order_of(self, orders: list[Schedule]) -> Iterator[Schedule | None]:
+        """The transfers of pipelines as early as the engine can, in their order; then with noise."""
+        engines = [Engine(one) for one in orders]
         for least in _LEAST:
             for engine in engines:
                 yield engine.run(engine.schedule.start_ps, least, self.best_ps)
@@ -157,9 +175,3 @@ class _TreesSearch:
             late = noise * engine.schedule.finish_ps * self.random.uniform(-1, 1, len(start))
             tail = float(self.random.choice((0.0, 1.0))) * engine.tail_ps
             yield engine.run(start + late - tail, float(self.random.choice(_LEAST)), self.best_ps)
-
-
-def chunk_sequence(demand: Demand) -> I64:
-    """The chunks in their order: the first pieces of all blocks, then the second ones, and so on."""
-    block, piece = np.divmod(np.arange(len(demand)), demand.pieces)
-    return np.asarray(np.lexsort((block, piece)), dtype=np.int64)

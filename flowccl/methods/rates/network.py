@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import DemandError
+from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
 F64 = NDArray[np.float64]
@@ -86,6 +87,20 @@ class PricedNetwork:
             links.append(int(last[source, end]))
             end = int(self.topology.link_src[links[-1]])
         return tuple(reversed(links))
+
+    def uses(self, routes: Routes) -> tuple[I64, I64]:
+        """Pairs of a resource and a route that uses it."""
+        topology = self.topology
+        owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
+        link = routes.link.astype(np.int64)
+        if not topology.limits:
+            return link, owner
+        pointer, limit = topology.link_limits
+        times = np.diff(pointer)[link]
+        again = np.repeat(np.arange(len(link)), times)
+        within = np.arange(len(again)) - np.repeat(np.cumsum(times) - times, times)
+        which = limit[np.repeat(pointer[:-1][link], times) + within].astype(np.int64)
+        return np.concatenate((link, len(topology.links) + which)), np.concatenate((owner, owner[again]))
 
     def load(self, links: I64) -> F64:
         """How often each resource is used by these links, for one unit of data on each."""

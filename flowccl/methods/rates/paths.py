@@ -15,9 +15,9 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import F64, Path, PricedNetwork
-from flowccl.methods.rates.pipeline import Plan, PlannedTransfer, periodic_schedule, rounds_of_blocks
+from flowccl.methods.rates.pipeline import ChunkStream, Pipelines, Plan, PlannedTransfer
 from flowccl.methods.rates.proof import report_path_bound
-from flowccl.methods.rates.rounding import Columns, choose_columns
+from flowccl.methods.rates.rounding import Columns, balanced, deal_columns
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
@@ -29,9 +29,11 @@ _CLOSE = 0.002  # relative distance of the time to its lower bound at which colu
 _HOP_WEIGHT = 1e-3  # part of the time that one more transfer for all data costs
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _NEGLIGIBLE = 1e-6
-_RATES_SHARE = 0.3  # of the time limit
+_RATES_SHARE = 0.2  # of the time limit
 _LEAST = (0.1, 0.5, 1.0)  # of its rate, below which a message of the engine waits
 _MOST_LISTED = 10_000  # transfers that the engine is given
+_LEAST_PARTS = (0.0, 0.1, 0.5)  # of the main path of a pair: others with less data are left out
+_MOST_STREAMED = 50_000  # chunks of pipelines
 _NAME = "packed-paths"
 
 
@@ -51,16 +53,18 @@ def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule 
     if demand.reduces or not demand.is_unicast:
         raise DemandError(f"method packed-paths is for chunks with one destination each; got {demand.collective}")
     network = PricedNetwork(topology)
+    key = _key_of(network, demand)
+    if key not in context.incumbents.hints:
+        _rates_of(network, demand, context)
+        yield None  # the rates serve all chunk counts
     rates = _rates_of(network, demand, context)
-    best_ps, found = np.iinfo(np.int64).max, list[Schedule]()
     columns, plans = _columns(network, rates)
-    for together in _round_sizes(demand.pieces):
-        found.append(_periodic(network, demand, rates, columns, plans, together))
-        better = found[-1].finish_ps < best_ps
-        best_ps = min(best_ps, found[-1].finish_ps)
-        yield found[-1] if better else None
-    random = np.random.default_rng(context.seed)
-    engine = Engine(min(found, key=lambda one: one.finish_ps))
+    pipelines = (one for least in _LEAST_PARTS for one in _pipelines(network, demand, columns, plans, least))
+    found = min(pipelines, key=lambda one: one.time_ps)
+    best = found.schedule(_NAME)
+    yield best
+    random, best_ps = np.random.default_rng(context.seed), best.finish_ps
+    engine = Engine(best)
     start, noise = engine.schedule.start_ps, 0.0
     while len(start) <= _MOST_LISTED:
         late = noise * engine.schedule.finish_ps * random.uniform(-1, 1, len(start)) - engine.tail_ps
@@ -68,25 +72,31 @@ def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule 
         noise = power_of_ten(float(random.uniform(-3.0, 0.0)))
 
 
-def _round_sizes(pieces: int) -> list[int]:
-    """All chunks of a pair at once, or half of them, and so on."""
-    sizes = [pieces]
-    while sizes[-1] > 1:
-        sizes.append(-(-sizes[-1] // 2))
-    return sizes
+def useful_chunks(problem: Problem) -> int:
+    """A number of chunks with which they fit to the rates: a power of two."""
+    pairs = max(len(problem.demand) // problem.demand.pieces, 1)
+    return 1 << max(int(_MOST_STREAMED / pairs).bit_length() - 1, 0)
+
+
+def _data_of(demand: Demand, count: int) -> F64:
+    """The part of the data of each pair of GPUs."""
+    data = np.zeros((count, count))
+    np.add.at(data, (demand.source, demand.destination_rank), demand.chunk_bytes)
+    np.fill_diagonal(data, 0.0)
+    return np.asarray(data / data.sum())
+
+
+def _key_of(network: PricedNetwork, demand: Demand) -> str:
+    data = _data_of(demand, network.topology.num_gpus)
+    return f"{_NAME} {network.topology.fingerprint} {hash(np.round(data, 9).tobytes())}"
 
 
 def _rates_of(network: PricedNetwork, demand: Demand, context: SearchContext) -> PathRates:
     """The rates of the demand, found once for all chunk counts."""
-    count = network.topology.num_gpus
-    data = np.zeros((count, count))
-    np.add.at(data, (demand.source, demand.destination_rank), demand.chunk_bytes)
-    np.fill_diagonal(data, 0.0)
-    data /= data.sum()
-    key = f"packed-paths {network.topology.fingerprint} {hash(np.round(data, 9).tobytes())}"
+    key = _key_of(network, demand)
     found = context.incumbents.hints.get(key)
     if not isinstance(found, PathRates):
-        found = path_rates(network, data, context.budget.part_s(_RATES_SHARE))
+        found = path_rates(network, _data_of(demand, network.topology.num_gpus), context.budget.part_s(_RATES_SHARE))
         context.incumbents.hints[key] = found
         report_path_bound(network, demand, found.price, context.incumbents)
     return found
@@ -127,8 +137,8 @@ def path_rates(network: PricedNetwork, data: F64, time_limit_s: float) -> PathRa
     for (source, routing), part in zip(master.routings, amount, strict=True):
         if part > _NEGLIGIBLE:
             for end, path in routing:
-                mine = paths.setdefault((source, end), {})
-                mine[path] = mine.get(path, 0.0) + float(part)
+                rate_of = paths.setdefault((source, end), {})
+                rate_of[path] = rate_of.get(path, 0.0) + float(part)
     return PathRates(paths, total, bound, center)
 
 
@@ -224,11 +234,14 @@ def _plan(network: PricedNetwork, path: Path) -> Plan:
     return tuple(steps)
 
 
-def _periodic(
-    network: PricedNetwork, demand: Demand, rates: PathRates, columns: Columns, plans: list[Plan], together: int
-) -> Schedule:
-    rounds = rounds_of_blocks(demand, together)
-    pair = np.empty(len(rounds.slot_bytes), dtype=np.int64)
-    pair[rounds.slot] = demand.source.astype(np.int64) * network.topology.num_gpus + demand.destination_rank
-    choice, _ = choose_columns(columns, pair, rounds.slot_bytes, network.capacity, None)
-    return periodic_schedule(network, demand, rounds, [plans[j] for j in choice.tolist()], _NAME)
+def _pipelines(
+    network: PricedNetwork, demand: Demand, columns: Columns, plans: list[Plan], least: float
+) -> Iterator[Pipelines]:
+    """The chunks of every pair on paths that have at least this part of the data of its main path."""
+    pair = demand.source.astype(np.int64) * network.topology.num_gpus + demand.destination_rank
+    columns = columns.with_parts(least)
+    choice = deal_columns(columns, pair)
+    for chosen in (choice, balanced(columns, pair, demand.chunk_bytes, network.capacity, choice)):
+        order = np.argsort(chosen, kind="stable")
+        chunks = np.split(order, np.flatnonzero(np.diff(chosen[order])) + 1)
+        yield Pipelines(network, demand, [ChunkStream(plans[chosen[stream[0]]], stream) for stream in chunks])

@@ -36,13 +36,37 @@ def cheapest_routes(ptr: I64, out: I32, head: I32, price: F64, relays: Bool, cou
 
 
 @compiled
-def cheapest_trees(price: F64) -> I64:
-    """Return for each root the parents of a cheapest spanning tree for prices between all pairs (Chu, Liu, Edmonds)."""
-    count = len(price)
-    parents = np.empty((count, count), dtype=np.int64)
-    for root in range(count):
-        parents[root] = _cheapest_tree(price, root)
+def cheapest_trees(price: F64, roots: I64, tolerance: float) -> I64:
+    """Return for each root the parents of a cheapest spanning tree for prices between all pairs (Chu, Liu, Edmonds).
+
+    Of edges whose prices differ by at most the tolerance, those of a shallow tree are taken.
+    """
+    parents = np.empty((len(roots), len(price)), dtype=np.int64)
+    for i in range(len(roots)):
+        parents[i] = _cheapest_tree(price, roots[i])
+        _flatten(price, parents[i], roots[i], tolerance)
     return parents
+
+
+@maker
+def _flatten(price: F64, parent: I64, root: int, tolerance: float) -> None:
+    """Move nodes below parents that are nearer to the root, where that costs at most the tolerance."""
+    count = len(parent)
+    depth = np.zeros(count, dtype=np.int64)
+    for node in range(count):
+        above = node
+        while above != root:
+            above = parent[above]
+            depth[node] += 1
+    for node in np.argsort(depth):
+        if node == root:
+            continue
+        best, most = parent[node], price[parent[node], node] + tolerance
+        for other in range(count):
+            if other != node and depth[other] < depth[best] and price[other, node] <= most:
+                best = other
+        parent[node] = best
+        depth[node] = depth[best] + 1
 
 
 @maker
@@ -133,13 +157,14 @@ def _contract(cost: F64, start: I64, end: I64, alive: Bool, inside: I64, before:
 
 
 @compiled
-def shallow_trees(price: F64, step: float) -> I64:
+def shallow_trees(price: F64, roots: I64, step: float) -> I64:
     """Return for each root the parents of a tree that grows by its cheapest edge, where depth costs `step` a level."""
     count = len(price)
-    parents = np.full((count, count), -1, dtype=np.int64)
-    for root in range(count):
+    parents = np.full((len(roots), count), -1, dtype=np.int64)
+    for i in range(len(roots)):
+        root = roots[i]
         near, depth = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-        parent, done = parents[root], np.zeros(count, dtype=np.bool_)
+        parent, done = parents[i], np.zeros(count, dtype=np.bool_)
         last = root
         done[root] = True
         for _ in range(count - 1):

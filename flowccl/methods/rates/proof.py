@@ -27,7 +27,8 @@ def report_tree_bound(network: PricedNetwork, demand: Demand, price: F64, incumb
     between = network.exact_prices(price, through_gpus=False)
     far = 10 * count * max(float(between[np.isfinite(between)].max()), 1e-300)
     between = np.where(np.isfinite(between), between, far)
-    parents, ranks = cheapest_trees(between), np.arange(count)
+    ranks = np.arange(count)
+    parents = cheapest_trees(between, ranks, 0.0)
     edge = between[parents, ranks]
     edge[ranks, ranks] = 0.0
     data = np.bincount(demand.source, demand.chunk_bytes, count)

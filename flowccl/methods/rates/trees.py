@@ -13,6 +13,7 @@ lower bound of T for all trees: the data of each root times the cost of its chea
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +24,11 @@ from flowccl.solver import ProgramBuilder, Session, SolverOptions
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
 _DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
-_WARM_STEPS = 12  # steps with prices that follow the loads, before the first program is solved
+_WARM_STEPS = 4  # trees of each root with prices that follow the loads, before the first program is solved
 _NEARLY_AS_CHEAP, _TREES_PER_ROOT = 0.02, 8  # trees beside those with data, for whole chunks
+_EQUAL = 1e-3  # difference of prices of edges, relative to a typical one, below which shallow trees are preferred
+_LEVEL = 0.1  # price of a level of a shallow tree, relative to a typical edge
+_FEWER = 4  # programs that follow each other to find fewer trees
 _NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
 
 
@@ -61,14 +65,10 @@ def tree_rates(network: PricedNetwork, data: F64 | None, time_limit_s: float) ->
     network.check_connected()
     began = time.monotonic()
     master = _Master(network, data)
-    master.add(master.priced(np.ones(len(network.capacity)) / network.capacity)[1])
     load = np.zeros(len(network.capacity))
-    for step in range(_WARM_STEPS):  # prices that grow with the load of what was chosen before
-        relative = load / network.capacity / max(float((load / network.capacity).max()), 1e-300)
-        found = master.priced((0.02 + relative**4) / network.capacity)[1]
-        master.add(found)
-        load += sum((master.load_of[j] for j in range(len(master.trees) - len(found), len(master.trees))), np.zeros(1))
-        if time.monotonic() - began > time_limit_s / 4 and step:
+    for step in range(_WARM_STEPS):
+        master.spread(load)
+        if time.monotonic() - began > time_limit_s / 3 and step:
             break
     return _generate(master, began + time_limit_s)
 
@@ -98,6 +98,33 @@ def _generate(master: "_Master", until: float) -> TreeRates:
     return TreeRates(
         tuple(master.trees[j] for j in used), amount[used], total, bound, center, tuple(master.load_of[j] for j in used)
     )
+
+
+def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chunks: int) -> list[F64]:
+    """Return amounts on the same trees for a number of chunks: those of the rates, and others on fewer trees.
+
+    A tree with n chunks keeps its links busy for n - 1 + D periods, where D is its longest path in periods. So its
+    data counts (n - 1 + D) / n times; n follows from the program before.
+    """
+    full = np.array(rates.load).T @ rates.amount / network.capacity
+    path = np.array([_longest_path(tree, full / full.max()) for tree in rates.trees])
+    if data is None:  # a pair of trees is as long as both
+        path += float(path @ rates.amount / rates.amount.sum())
+    amounts = [rates.amount]
+    for _ in range(_FEWER):
+        extra = np.maximum(path - 1, 0) / np.maximum(chunks * amounts[-1], 1)
+        master = _Master(network, data)
+        master.add_loads(rates.trees, [load * (1 + more) for load, more in zip(rates.load, extra, strict=True)])
+        amounts.append(np.maximum(master.solve()[2], 0))
+    return amounts
+
+
+def _longest_path(tree: TreeColumn, full: F64) -> float:
+    """The longest path of a tree in periods: a link that is used in part delays a chunk by that part of a period."""
+    end = {tree.root: 0.0}
+    for above, node, path in tree.edges:
+        end[node] = end[above] + max(full[k] for k in path)
+    return max(end.values())
 
 
 class _Master:
@@ -166,16 +193,35 @@ class _Master:
         from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
 
         between, last = _gpu_prices(network, price)
-        parents = cheapest_trees(between)
-        ranks = np.arange(self.count)
+        ranks, typical = np.arange(self.count), _typical(between)
+        parents = cheapest_trees(between, ranks, _EQUAL * typical)
         edge = between[parents, ranks]
         edge[ranks, ranks] = 0.0
-        typical = float(np.median(between[np.isfinite(between) & (between > 0)]))
         roots = ranks if self.data is None else np.flatnonzero(self.data)
         found = [self._column(network, parents[root], last, root, inward=inward) for root in roots.tolist()]
-        more = shallow_trees(between, 0.1 * typical)
+        more = shallow_trees(between, ranks, _LEVEL * typical)
         found += [self._column(network, more[root], last, root, inward=inward) for root in roots.tolist()]
         return edge.sum(axis=1), found
+
+    def spread(self, load: F64) -> None:
+        """Add a tree for each root in turn, cheapest for prices that grow with the load so far, which is updated."""
+        from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
+
+        capacity = self.network.capacity
+        for root in np.flatnonzero(np.ones(self.count) if self.data is None else self.data).tolist():
+            for network in filter(None, (self.network, self.reversed)):
+                relative = load / capacity / max(float((load / capacity).max()), 1e-300)
+                between, last = _gpu_prices(network, (0.02 + relative**4) / capacity)
+                one, typical = np.array([root]), _typical(between)
+                parents = (
+                    cheapest_trees(between, one, _EQUAL * typical),
+                    shallow_trees(between, one, _LEVEL * typical),
+                )
+                both = [self._column(network, of[0], last, root, inward=network is self.reversed) for of in parents]
+                self.add(both)
+                part = (1.0 if self.data is None else self.data[root]) / len(both)
+                for tree in both:
+                    load += part * network.load(np.array([k for _, _, path in tree.edges for k in path]))
 
     def _column(self, network: PricedNetwork, parent: I64, last: I64, root: int, *, inward: bool) -> TreeColumn:
         depth, edges = {root: 0}, list[tuple[int, int, Path]]()
@@ -201,7 +247,11 @@ class _Master:
                 new.append(tree)
         if not new:
             return 0
-        loads = [self.network.load(np.array([k for _, _, path in tree.edges for k in path])) for tree in new]
+        self.add_loads(new, [self.network.load(np.array([k for _, _, path in one.edges for k in path])) for one in new])
+        return len(new)
+
+    def add_loads(self, new: Sequence[TreeColumn], loads: list[F64]) -> None:
+        """Add trees with their loads."""
         resources, rows = len(self.network.capacity), self.session.program.num_rows
         entries = np.zeros((rows, len(new)))
         entries[:resources] = np.array(loads).T
@@ -217,7 +267,10 @@ class _Master:
         self.session.add_columns(cost, sparse.csc_array(entries))
         self.trees += new
         self.load_of += loads
-        return len(new)
+
+
+def _typical(between: F64) -> float:
+    return float(np.median(between[np.isfinite(between) & (between > 0)]))
 
 
 def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.reroute.steiner_kernels import RoutingGraph, rip_up_and_reroute
@@ -27,7 +28,6 @@ from flowccl.topology.topology import Topology
 _STEEPNESS = (0.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 64.0, 128.0)  # of the prices of loaded links, sweep by sweep
 _RUNS_PER_TREES = 8
 _JOBS, _MOST_RUNS = 30_000, 16  # a step schedules about this many jobs, in at most this many runs
-_NEVER = np.iinfo(np.int64).max
 
 
 def reroute(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -59,7 +59,7 @@ class RerouteSearch:
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
         self.copies = not self.demand.is_unicast
-        self.best_ps: int = _NEVER
+        self.best_ps: int = NEVER
         self.best: tuple[Jobs, float] | None = None
         self.jobs: Jobs | None = None
         self.idle = 0

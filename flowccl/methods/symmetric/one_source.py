@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.collectives import broadcast, scatter
 from flowccl.demand.demand import Demand
 from flowccl.methods.symmetric.routes import SourceRoutes
@@ -69,7 +70,7 @@ class OneSource:
         size = np.diff(self.source_routes.routes.ptr)[self.route]
         hop, inside = spread_rows(self.source_routes.routes.ptr, self.route)
         links = self.source_routes.group.moved_links(self.source_routes.routes.link[inside], self.root[hop])
-        routes = Routes(np.concatenate(([0], np.cumsum(size))).astype(np.int64), links)
+        routes = Routes(pointers(size), links)
         return Schedule.from_links(
             self.source_routes.group.topology, demand, chunk.astype(np.int32), routes, self.start_ps, method=method
         )
@@ -85,7 +86,7 @@ class OneSource:
         every = np.arange(len(group), dtype=np.int32)[:, None]
         parts = [group.moved_links(np.array(self.source_routes.routes.links(w))[None, :], every) for w in used.tolist()]
         size = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-        ptr = np.concatenate(([0], np.cumsum(size))).astype(np.int64)
+        ptr = pointers(size)
         return Routes(ptr, np.concatenate([part.ravel() for part in parts]))
 
 

@@ -178,30 +178,30 @@ def balanced_forests(
     loads = _Loads(hop_ps, slack_ps, chunk_ps, tables[0], tables[1], tables[2])
     cube, beyond_ps = np.full(chunks, -1, np.int64), np.zeros(nodes, np.int64)
     # The last row of each table has the trees that are tried.
-    to = Trees(np.full((chunks + 1, nodes), -1, np.int64), np.zeros((chunks + 1, nodes), np.bool_))
-    fro = Trees(np.full((chunks + 1, nodes), -1, np.int64), np.zeros((chunks + 1, nodes), np.bool_))
+    reduce = Trees(np.full((chunks + 1, nodes), -1, np.int64), np.zeros((chunks + 1, nodes), np.bool_))
+    broadcast = Trees(np.full((chunks + 1, nodes), -1, np.int64), np.zeros((chunks + 1, nodes), np.bool_))
     for sweep in range(sweeps):
         for chunk in range(chunks):
             before, least = cube[chunk], -1.0
             if before >= 0:
                 _count_exchange(pairs, exchange, loads, before, -1)
-                _count_trees(pairs, up, loads, before, to, chunk, -1)
-                _count_trees(pairs, down, loads, before, fro, chunk, -1)
+                _count_trees(pairs, up, loads, before, reduce, chunk, -1)
+                _count_trees(pairs, down, loads, before, broadcast, chunk, -1)
             for turn in range(-1, most):
                 new = before if turn < 0 else tried[sweep, chunk, turn]
                 if new < 0 or (turn >= 0 and new == before):
                     continue
                 total = _count_exchange(pairs, exchange, loads, new, 1)
-                total += _grow(pairs, up, loads, new, to, chunks, beyond_ps)
-                total += _grow(pairs, down, loads, new, fro, chunks, beyond_ps)
+                total += _grow(pairs, up, loads, new, reduce, chunks, beyond_ps)
+                total += _grow(pairs, down, loads, new, broadcast, chunks, beyond_ps)
                 _count_exchange(pairs, exchange, loads, new, -1)
-                _count_trees(pairs, up, loads, new, to, chunks, -1)
-                _count_trees(pairs, down, loads, new, fro, chunks, -1)
+                _count_trees(pairs, up, loads, new, reduce, chunks, -1)
+                _count_trees(pairs, down, loads, new, broadcast, chunks, -1)
                 if least < 0 or total < least:
                     least, cube[chunk] = total, new
-                    to.pair[chunk], to.tight[chunk] = to.pair[chunks], to.tight[chunks]
-                    fro.pair[chunk], fro.tight[chunk] = fro.pair[chunks], fro.tight[chunks]
+                    reduce.pair[chunk], reduce.tight[chunk] = reduce.pair[chunks], reduce.tight[chunks]
+                    broadcast.pair[chunk], broadcast.tight[chunk] = broadcast.pair[chunks], broadcast.tight[chunks]
             _count_exchange(pairs, exchange, loads, cube[chunk], 1)
-            _count_trees(pairs, up, loads, cube[chunk], to, chunk, 1)
-            _count_trees(pairs, down, loads, cube[chunk], fro, chunk, 1)
-    return cube, to.pair[:chunks], fro.pair[:chunks]
+            _count_trees(pairs, up, loads, cube[chunk], reduce, chunk, 1)
+            _count_trees(pairs, down, loads, cube[chunk], broadcast, chunk, 1)
+    return cube, reduce.pair[:chunks], broadcast.pair[:chunks]

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.methods.hierarchical.scheduling import TransferPlan
 from flowccl.methods.tree_exchange.cubes import Cubes
 from flowccl.topology.neighbours import Neighbours
@@ -64,7 +65,7 @@ def _waits(near: Neighbours, trees: tuple[I64, I64], at: I64, rows: tuple[I64, I
     from_root = np.stack((row_down[chunk, node], chunk, at[chunk, parent]))[:, ~inner]
     if stages == 0:  # every copy from the root waits for all that it receives
         count = np.bincount(from_root[1], minlength=len(up))
-        first = np.concatenate(([0], np.cumsum(count)))
+        first = pointers(count)
         times = count[to_root[1]]
         turn = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
         found.append(np.stack((np.repeat(to_root[0], times), from_root[0][np.repeat(first[to_root[1]], times) + turn])))

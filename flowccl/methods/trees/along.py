@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.methods.trees.packing import Packing
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
@@ -17,9 +18,9 @@ def rounds_of_chunks(demand: Demand, rounds: int) -> tuple[I64, I64]:
     """Return for each chunk the chunk of the first round on the same tree, and its round."""
     template, round_number = np.zeros(len(demand), dtype=np.int64), np.zeros(len(demand), dtype=np.int64)
     for rank in np.unique(demand.source).tolist():
-        mine = np.flatnonzero(demand.source == rank)
-        round_number[mine], place = np.divmod(np.arange(len(mine)), len(mine) // rounds)
-        template[mine] = mine[place]
+        of_rank = np.flatnonzero(demand.source == rank)
+        round_number[of_rank], place = np.divmod(np.arange(len(of_rank)), len(of_rank) // rounds)
+        template[of_rank] = of_rank[place]
     return template, round_number
 
 
@@ -27,13 +28,13 @@ def jobs_along(topology: Topology, demand: Demand, packing: Packing, rounds: int
     """Return the jobs of all chunks, each on a tree of its root; every round uses the same trees."""
     template, round_number = rounds_of_chunks(demand, rounds)
     paths: dict[int, list[tuple[int, int]]] = {chunk: [] for chunk in np.flatnonzero(round_number == 0).tolist()}
-    mine = {
+    of_rank = {
         rank: iter(np.flatnonzero((demand.source == rank) & (round_number == 0)).tolist())
         for rank in np.unique(demand.source).tolist()
     }
     for tree in packing.trees:
         for copy in range(tree.times):
-            rows, feeder = paths[next(mine[tree.root])], {tree.root: -1}
+            rows, feeder = paths[next(of_rank[tree.root])], {tree.root: -1}
             for a, b, links in tree.edges:
                 parent = feeder[a]
                 for link in links[copy]:
@@ -41,7 +42,7 @@ def jobs_along(topology: Topology, demand: Demand, packing: Packing, rounds: int
                     parent = len(rows) - 1
                 feeder[b] = parent
     hops = [paths[chunk] for chunk in template.tolist()]
-    ptr = np.concatenate(([0], np.cumsum([len(rows) for rows in hops]))).astype(np.int64)
+    ptr = pointers([len(rows) for rows in hops])
     flat = np.array([row for rows in hops for row in rows], dtype=np.int32)
     return jobs_of(topology, demand, ChunkTrees(ptr, flat[:, 0].copy(), flat[:, 1].copy()))
 

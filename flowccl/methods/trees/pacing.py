@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.methods.trees.along import link_work_ps, rounds_of_chunks
 from flowccl.methods.trees.pacing_kernels import dispatch_balanced
 from flowccl.methods.trees.stagger import plan_stagger
@@ -21,8 +22,6 @@ from flowccl.search.context import SearchContext
 
 F64 = NDArray[np.float64]
 
-_NEVER = int(np.iinfo(np.int64).max)
-
 
 def dispatch_runs(jobs: Jobs, rounds: int, context: SearchContext) -> Iterator[Schedule | None]:
     """Yield a schedule per run, or None if it is no better.
@@ -31,7 +30,7 @@ def dispatch_runs(jobs: Jobs, rounds: int, context: SearchContext) -> Iterator[S
     schedule is at least as good as the staggered trees.
     """
     random = np.random.default_rng(context.seed)
-    work, best_ps, runs = link_work_ps(jobs), _NEVER, 0
+    work, best_ps, runs = link_work_ps(jobs), NEVER, 0
     while True:
         noise = 0.0 if runs < 2 else power_of_ten(float(random.uniform(-2.0, -0.3)))
         key = -jobs.tail * (1 + noise * random.uniform(-1, 1, len(jobs.tail)))
@@ -59,7 +58,7 @@ def best_of_rounds(jobs: Jobs, rounds: int, seed: int) -> Schedule | None:
 def round_by_round(jobs: Jobs, rounds: int) -> Schedule | None:
     """Dispatch the jobs round by round, within a round by the longest remaining path."""
     round_number = rounds_of_chunks(jobs.demand, rounds)[1][jobs.chunk]
-    return jobs.in_order(round_number * (float(link_work_ps(jobs).max()) / rounds) - jobs.tail, _NEVER)
+    return jobs.in_order(round_number * (float(link_work_ps(jobs).max()) / rounds) - jobs.tail, NEVER)
 
 
 def _better(one: Schedule | None, other: Schedule | None) -> Schedule | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER, pointers
 from flowccl.methods.trees.along import link_work_ps
 from flowccl.methods.trees.pacing_kernels import dispatch_balanced
 from flowccl.methods.trees.period_kernels import edge_coloring
@@ -22,7 +23,6 @@ I64 = NDArray[np.int64]
 
 _RUNS = 8  # runs of the list scheduler; the shortest period is used
 _EXACT = 1 + 1e-9  # relative to the busiest link: no plan is shorter
-_NEVER = int(np.iinfo(np.int64).max)
 
 
 def plan_period(jobs: Jobs, which: I64, size: I64, steps: I64, seed: int) -> tuple[int, I64]:
@@ -35,13 +35,13 @@ def plan_period(jobs: Jobs, which: I64, size: I64, steps: I64, seed: int) -> tup
     component = _components(uses, len(jobs.topology.links))
     start, period_ps = np.zeros(len(which), dtype=np.int64), 1
     for one in np.unique(component).tolist():
-        mine = np.flatnonzero(component == one)
+        members = np.flatnonzero(component == one)
         own = _LinkUses(*(column[component[uses.job] == one] for column in uses))
-        own = own._replace(job=np.searchsorted(mine, own.job))
-        found = _exact_starts(own, steps[mine])
+        own = own._replace(job=np.searchsorted(members, own.job))
+        found = _exact_starts(own, steps[members])
         if found is None:
-            found = _list_scheduled(alone, mine, own, steps[mine], seed)
-        start[mine] = found
+            found = _list_scheduled(alone, members, own, steps[members], seed)
+        start[members] = found
         period_ps = max(period_ps, _period(own, found))
     return period_ps, start
 
@@ -60,7 +60,7 @@ def _without_data(jobs: Jobs, which: I64, size: I64) -> Jobs:
     shop = jobs.shop
     waits = np.bincount(shop.job_route[which], minlength=len(shop.hop_ptr) - 1)
     alone = shop._replace(
-        queue_ptr=np.concatenate(([0], np.cumsum(waits))).astype(np.int64),
+        queue_ptr=pointers(waits),
         job_route=shop.job_route[which],
         job_bytes=size,
         child_ptr=np.zeros(len(which) + 1, dtype=np.int64),
@@ -117,14 +117,14 @@ def _ranked(values: NDArray[np.number]) -> I64:
     return rank
 
 
-def _list_scheduled(jobs: Jobs, mine: I64, uses: _LinkUses, steps: I64, seed: int) -> I64:
+def _list_scheduled(jobs: Jobs, members: I64, uses: _LinkUses, steps: I64, seed: int) -> I64:
     """Starts by the list scheduler: the shortest period of a few runs."""
-    some = _without_data(jobs, mine, jobs.shop.job_bytes[mine])
+    some = _without_data(jobs, members, jobs.shop.job_bytes[members])
     work, random = link_work_ps(some), np.random.default_rng(seed)
-    best, least = np.zeros(len(mine), dtype=np.int64), _NEVER
+    best, least = np.zeros(len(members), dtype=np.int64), NEVER
     for _ in range(_RUNS):
-        rank = _ranked(steps + random.uniform(0, 1, len(mine)))
-        start = dispatch_balanced(some.shop, rank, work, _NEVER)[2]
+        rank = _ranked(steps + random.uniform(0, 1, len(members)))
+        start = dispatch_balanced(some.shop, rank, work, NEVER)[2]
         if _period(uses, start) < least:
             best, least = start, _period(uses, start)
         if least <= work.max() * _EXACT:
@@ -134,7 +134,7 @@ def _list_scheduled(jobs: Jobs, mine: I64, uses: _LinkUses, steps: I64, seed: in
 
 def _period(uses: _LinkUses, start: I64) -> int:
     """The longest time from the first to the last use of a link."""
-    first, last = np.full(int(uses.link.max()) + 1, _NEVER), np.zeros(int(uses.link.max()) + 1, dtype=np.int64)
+    first, last = np.full(int(uses.link.max()) + 1, NEVER), np.zeros(int(uses.link.max()) + 1, dtype=np.int64)
     np.minimum.at(first, uses.link, start[uses.job] + uses.begin)
     np.maximum.at(last, uses.link, start[uses.job] + uses.end)
     return int((last - first)[uses.link].max())

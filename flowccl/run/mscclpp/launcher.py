@@ -155,8 +155,8 @@ class _Watch:
         time.sleep(_GRACE_S)
         self._read()
         failed = [rank for rank, process in enumerate(self.started) if process.poll()]
-        told = [rank for rank in failed if self.path.with_name(f"error-{rank}.txt").exists()]
-        rank = (told or failed)[0]
+        explained = [rank for rank in failed if self.path.with_name(f"error-{rank}.txt").exists()]
+        rank = (explained or failed)[0]
         for other in failed:  # a rank that was killed is the cause; the others only lost their connection to it
             if (self.started[other].returncode or 0) < 0:
                 rank = other

@@ -109,6 +109,9 @@ class PlanGroup:
         return min(fits, key=distance, default=None)
 
     def _padded(self, facts: PlanFacts, size: int) -> int:
+        """Return the size of the plan's buffers for a call: whole chunks, or the only size of a plan with packets."""
+        if size <= facts.min_bytes == facts.max_bytes:
+            return facts.max_bytes
         step = facts.step(DTYPES["float32"])
         return -(-size // step) * step
 

@@ -5,20 +5,28 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import known_sms, with_costs_in_links
-from flowccl.runtimes.posters import posters_of
+from flowccl.runtimes.posters import assign_tasks, posters_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.loops import extrapolated_ps, part_of, tasks_of, with_loops
+from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 
-_EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
+EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
-_WORTH = 0.01  # of the completion time: what the costs of collected messages of a GPU must add up to
+_WORTH = 0.01  # of the completion time: what collected messages or other loops must save
+_LOOPED = 100_000  # transfers of a schedule with loops: larger ones take seconds
+_LOOPS = 32  # that are tried first
+_FIRST_PARTS = 8  # parts of the data that say how long all of them take
+_PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
+_NEVER_PS = int(np.iinfo(np.int64).max)
 _LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
 
@@ -31,6 +39,7 @@ class _Variant:
     longest_first: bool = False
     least: float = 0.5
     paced: bool = False
+    loops: int = 1
     collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
 
@@ -59,9 +68,9 @@ class Carrier:
         variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
         search = _VariantSearch(self, schedule, variant)
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
-        is_small = len(schedule) <= _EXPLORED
+        is_small = len(schedule) <= EXPLORED
+        first = key not in self.known and is_small
         if key not in self.known or (is_small and is_near):
-            first = key not in self.known and is_small
             for collected in self._collections(schedule, search.best) if first else (variant.collected,):
                 for protocol in protocols if is_small else (variant.protocol,):
                     search.improve(protocol, self._widths(schedule, None if collected else variant), collected)
@@ -82,15 +91,86 @@ class Carrier:
         message: NDArray[np.int32] | None = None,
     ) -> Schedule | None:
         """Return the schedule, carried out in one variant; None where that is not possible or not earlier."""
+        if variant.loops > 1:
+            return self._repeated(schedule, variant, best)
         try:
             execution = self.execution(schedule, variant.width, variant.protocol)
         except InputError:
             return None
         if message is None and variant.collected:
             message = staged_messages(schedule, variant.collected == "piece")
-        engine = Engine(schedule, execution, self.topology, message, variant.paced and len(schedule.rate_GBps) > 0)
+        engine = Engine(schedule, execution, self.topology, message, schedule.rate_GBps if variant.paced else None)
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
+
+    def part(self, schedule: Schedule, variant: _Variant) -> Schedule | None:
+        """Return what threadblocks do with one part of the data, where they repeat it; None where they cannot."""
+        demand, several = schedule.demand, np.diff(schedule.shape.root_ptr) > 1
+        if len(schedule) * variant.loops > _LOOPED or several.any() or demand.ready_ps is not None:
+            return None
+        if demand.collective == "alltoallv":
+            return None
+        if np.any(demand.chunk_bytes % (variant.loops * ALIGNMENT_BYTES)):
+            return None
+        part = part_of(demand, variant.loops)
+        if part is None or part.chunk_bytes.min() < _PART_BYTES:
+            return None
+        base = replace(schedule, demand=part, message=schedule.message[:0])
+        if not schedule.has_messages:
+            base.cache["waits"] = Engine(schedule).waits
+        costs = route_costs(self.topology, base.shape, Execution(self.profile, self.sms))
+        tasks = assign_tasks(tasks_of(base, costs.is_proxied[base.route]))
+        posters = 1 + max(tasks.values(), default=-1)
+        try:
+            execution = Execution(self.profile, self.sms, 1, posters, loops=variant.loops)
+        except InputError:
+            return None
+        engine = Engine(base, execution, self.topology, in_turn=False)
+        key = -engine.tail_ps if variant.longest_first else None
+        return engine.run(key, variant.least)
+
+    def with_loops(self, schedule: Schedule) -> Schedule | None:
+        """Return a schedule with threadblocks that repeat their operations; None where it is not earlier.
+
+        The first parts of the data say about how long all take: with some number of loops, then with more or fewer as
+        long as that is better.
+        """
+        known: dict[_Variant, int] = {}
+
+        def about(variant: _Variant) -> int:
+            if variant not in known:
+                fits = variant.loops >= _FIRST_PARTS and variant.loops * len(schedule) <= _LOOPED
+                known[variant] = self.about_ps(schedule, variant, schedule.finish_ps) if fits else _NEVER_PS
+            return known[variant]
+
+        most = 2 ** int(np.log2(_LOOPED / max(len(schedule), 1))) if len(schedule) <= _LOOPED else 1
+        best = _Variant(loops=min(_LOOPS, most), least=_LEAST[-1])
+        while about(best) < _NEVER_PS:
+            near = [replace(best, loops=2 * best.loops), replace(best, loops=best.loops // 2)]
+            near.append(replace(best, longest_first=not best.longest_first))
+            better = min(near, key=about)
+            if about(better) > (1 - _WORTH) * about(best):
+                break
+            best = better
+        return self.run(schedule, best, schedule) if about(best) < schedule.finish_ps else None
+
+    def about_ps(self, schedule: Schedule, variant: _Variant, most_ps: int) -> int:
+        """Return about when a schedule with loops is complete, from its first parts.
+
+        A large number where it cannot be carried out, or where the first parts take longer than `most_ps`.
+        """
+        base = self.part(schedule, variant)
+        draft = None if base is None else with_loops(base, _FIRST_PARTS)
+        found = None if draft is None else Engine(draft, draft.execution).run(None, variant.least, most_ps)
+        return _NEVER_PS if found is None else extrapolated_ps(found, _FIRST_PARTS)
+
+    def _repeated(self, schedule: Schedule, variant: _Variant, best: Schedule | None) -> Schedule | None:
+        """Return the schedule with loops; None where that is not possible or not earlier."""
+        base = self.part(schedule, variant)
+        draft = None if base is None else with_loops(base)
+        if draft is None:
+            return None
+        return Engine(draft, draft.execution).run(None, variant.least, *(() if best is None else (best.finish_ps,)))
 
     def execution(self, schedule: Schedule, width: int, protocol: str) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
@@ -219,6 +299,16 @@ def carried_out(
     return found
 
 
+def has_parts(demand: Demand) -> bool:
+    """Whether chunks are large enough to be divided into parts by threadblocks that repeat their operations."""
+    return int(demand.chunk_bytes.max(initial=0)) >= _FIRST_PARTS * _PART_BYTES
+
+
+def repeated(schedule: Schedule, profile: RuntimeProfile, sms: int, loops: int) -> Schedule | None:
+    """Return a schedule as threadblocks carry it out that repeat their operations; None where they cannot."""
+    return Carrier(profile, schedule.topology, sms).run(schedule, _Variant(loops=loops, least=_LEAST[-1]))
+
+
 def without_multicasts(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
     """Return the schedule of the papers' model with a transfer to each end in the place of each multicast.
 
@@ -293,29 +383,13 @@ def staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
 
 def _staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
     piece = schedule.chunk % schedule.demand.pieces if by_piece else np.zeros_like(schedule.chunk)
-    stage = _stages(schedule)
+    stage = stages_of(schedule)
     order = np.lexsort((np.arange(len(stage)), piece, stage, schedule.reduce, schedule.route))
     columns = np.stack([schedule.route, schedule.reduce, stage, piece])[:, order]
     starts = np.append(True, np.any(columns[:, 1:] != columns[:, :-1], axis=0))
     message = np.empty(len(stage), dtype=np.int32)
     message[order] = order[starts][np.cumsum(starts) - 1]
     return message
-
-
-def _stages(schedule: Schedule) -> NDArray[np.int64]:
-    """The stage of each transfer; transfers of one message have the same."""
-    from flowccl.schedule.generation.precedence import feeding
-
-    root, end = feeding(schedule)
-    leader, timing = schedule.leader, schedule.timing
-    before, after = leader[timing.end_transfer[end]], leader[timing.root_transfer[root]]
-    stage = np.zeros(len(schedule), dtype=np.int64)
-    while True:
-        later = stage.copy()
-        np.maximum.at(later, after, stage[before] + 1)
-        if np.array_equal(later, stage):
-            return stage[leader]
-        stage = later
 
 
 def merged_messages(schedule: Schedule) -> NDArray[np.int32] | None:

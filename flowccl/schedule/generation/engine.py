@@ -26,7 +26,7 @@ from flowccl.schedule.timing import spread
 from flowccl.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from flowccl.schedule.generation.engine_kernels import MessageArrays
+    from flowccl.schedule.generation.engine_kernels import MessageArrays, Turns
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -43,15 +43,17 @@ class Engine:
 
     The schedule is valid: it says which data each transfer waits for. `topology` is the machine on which its messages
     are timed, by default that of the schedule; it has the same links, but may have limits and costs that the schedule
-    does not know. `message` joins transfers in other messages than the schedule does. With `paced`, no message is
-    faster than in the schedule.
+    does not know. `message` joins transfers in other messages than the schedule does. No message is faster than
+    `pace_GBps` of its first transfer, where that is above 0. Where threadblocks repeat their operations, each group
+    does things in the order of the schedule, unless not `in_turn`: then the engine chooses groups as elsewhere.
     """
 
     schedule: Schedule
     execution: Execution | None = None
     topology: Topology | None = None
     message: NDArray[np.int32] | None = None
-    paced: bool = False
+    pace_GBps: NDArray[np.float64] | None = None
+    in_turn: bool = True
 
     def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
@@ -73,7 +75,7 @@ class Engine:
             capacity = Capacity(bandwidth, self.execution.groups, *_OPERATIONS, CHANNELS_PER_BLOCK, len(topology.nodes))
         messages = self._messages._replace(rank=rank)
         for _ in range(_PACKED_AGAIN):
-            found = self._with_times(run_engine(messages, capacity, float(least), int(give_up_ps)))
+            found = self._with_times(run_engine(messages, capacity, self._turns, float(least), int(give_up_ps)))
             if found is None or found.costs is None:
                 return found
             needed_ps = found.costs.pack_ps[first]
@@ -81,6 +83,42 @@ class Engine:
                 return self._packed(found, messages.pack_ps - needed_ps)
             messages = messages._replace(pack_ps=np.maximum(needed_ps, messages.pack_ps))
         return None
+
+    @property
+    def _turns(self) -> "Turns":
+        """The order of what each group does, as in the schedule, where threadblocks repeat their operations."""
+        from flowccl.schedule.generation.engine_kernels import Turns
+
+        none = np.zeros(0, dtype=np.int64)
+        if self.execution is None or self.execution.loops == 1 or not self.in_turn:
+            never = np.zeros(0, dtype=np.bool_)
+            return Turns(none, none, none, never, none, none, never)
+        schedule, first, groups, messages = self.schedule, self._first, self.execution.groups, self._messages
+        issuer, receiver = schedule.issuer[first].astype(np.int64), schedule.receiver[first].astype(np.int64)
+        place = np.full(2 * len(first), -1, dtype=np.int64)
+        place[0::2] = np.where(issuer >= 0, messages.source * groups + issuer, -1)
+        place[1::2] = np.where(messages.work_ps > 0, messages.target * groups + receiver, -1)
+        time = np.stack((schedule.start_ps[first], schedule.work_from_ps[first]), axis=1).reshape(-1)
+        order = np.lexsort((np.arange(len(place)), time, place))
+        order = order[place[order] >= 0]
+        following = np.full(len(place), -1, dtype=np.int64)
+        same = np.diff(place[order]) == 0
+        following[order[:-1][same]] = order[1:][same]
+        head = np.full(groups * len(self._target.topology.nodes), -1, dtype=np.int64)
+        begins = np.append(True, ~same) if len(order) else np.zeros(0, dtype=np.bool_)
+        head[place[order][begins]] = order[begins]
+        parked, worked = np.zeros(len(place), dtype=np.bool_), np.zeros(len(first), dtype=np.bool_)
+        return Turns(place, following, head, parked, *self._chains(schedule.work_from_ps[first]), worked)
+
+    def _chains(self, time: I64) -> tuple[I64, I64]:
+        """For each message, the one that is reduced into the same chunk before it, and the one after it, or -1."""
+        messages = self._messages
+        row = np.repeat(np.arange(len(time)), np.diff(messages.into_ptr))
+        order = np.lexsort((time[row], messages.into))
+        pairs = np.flatnonzero(np.diff(messages.into[order]) == 0)
+        before, after = np.full((2, len(time)), -1, dtype=np.int64)
+        before[row[order[pairs + 1]]], after[row[order[pairs]]] = row[order[pairs]], row[order[pairs + 1]]
+        return before, after
 
     def _with_times(self, times: tuple[bool, I64, F64, I32, I32, I64]) -> Schedule | None:
         """The schedule with times that the engine found; None where it found none."""
@@ -192,8 +230,10 @@ class Engine:
 
     @property
     def _planned_GBps(self) -> F64:
-        """The rate of every message in the schedule, where that is possible."""
-        planned = self.schedule.rate_GBps[self._first]
+        """The highest rate that every message may have."""
+        if self.pace_GBps is None:
+            return self._full_GBps
+        planned = self.pace_GBps[self._first]
         return np.where(planned > 0, np.minimum(planned, self._full_GBps), self._full_GBps)
 
     @cached_property
@@ -223,7 +263,7 @@ class Engine:
             rank=none,
             soonest_ps=soonest,
             wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],
-            rate_GBps=self._planned_GBps if self.paced else self._full_GBps,
+            rate_GBps=self._planned_GBps,
             rigid=_rigid_routes(schedule)[route],
             operations=np.where(forwards, ISSUE_OPERATIONS, FIRST_OPERATIONS),
             sending_ps=sending[first] - lead,

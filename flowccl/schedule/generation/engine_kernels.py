@@ -71,6 +71,22 @@ class MessageArrays(NamedTuple):
     work_after: I64  # messages that are worked on once the message has left its sender
 
 
+class Turns(NamedTuple):
+    """Which groups of threadblocks issue messages and work on them, in a fixed order; empty where the engine chooses.
+
+    Item 2 * i is the issue of message i, and item 2 * i + 1 the work on it. What is reduced into the same chunk has a
+    fixed order, too.
+    """
+
+    place: I64  # of each item: the group of its node, as node * groups + group; -1: none
+    following: I64  # of each item: the next one of its group, or -1
+    head: I64  # of each group: the item whose turn it is
+    parked: Bool  # items that are ready before their turn
+    before: I64  # of each message: the one that is reduced into the same chunk before it, or -1
+    after: I64  # of each message: the next one that is reduced into the same chunk, or -1
+    worked: Bool  # messages on which the work has begun
+
+
 class Capacity(NamedTuple):
     """What there is: bandwidths of links and limits, groups of threadblocks, and the operations that a group holds."""
 
@@ -278,17 +294,30 @@ def _try(
     messages: MessageArrays,
     capacity: Capacity,
     state: _EngineState,
+    turns: Turns,
     table: _Reservations,
     i: int,
     now: int,
     least: float,
 ) -> tuple[int, int]:
-    """Start a message now and return (-1, 0), or what blocks it and when to try again; (-2, 0) if it never can."""
+    """Start a message now and return (-1, 0), or what blocks it and when to try again; (-2, 0) if it never can.
+
+    (-3, time): its group has not come to it; it is tried again at that time, or in its turn.
+    """
     links = len(capacity.bandwidth_GBps)
     source, target = messages.source[i], messages.target[i]
     issuer = -1
     leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
-    if capacity.groups and (not messages.proxied[i] or messages.pack_ps[i]):
+    if len(turns.place):
+        place = turns.place[2 * i]
+        if place >= 0:
+            if turns.head[place] != 2 * i:
+                turns.parked[2 * i] = True
+                return -3, -1
+            if state.group_free[place] > now:
+                return -3, state.group_free[place]
+            issuer = place - source * capacity.groups
+    elif capacity.groups and (not messages.proxied[i] or messages.pack_ps[i]):
         peer = -1 if messages.proxied[i] else target
         issuer = _best_group(state, capacity, source, now, messages.operations[i], peer)
         if issuer == -2:
@@ -314,6 +343,7 @@ def _try(
     if issuer >= 0:
         place = source * capacity.groups + issuer
         state.group_free[place] = now + messages.pack_ps[i] if messages.proxied[i] else leave + flow
+    if issuer >= 0 and not len(turns.place):
         state.group_operations[place] += messages.operations[i]
         if not messages.proxied[i] and not state.sends_to[place, target]:
             state.sends_to[place, target] = True
@@ -322,8 +352,13 @@ def _try(
 
 
 @inner
-def _try_work(messages: MessageArrays, capacity: Capacity, state: _EngineState, i: int, now: int) -> tuple[int, int]:
-    """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0)."""
+def _try_work(
+    messages: MessageArrays, capacity: Capacity, state: _EngineState, turns: Turns, i: int, now: int
+) -> tuple[int, int]:
+    """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0).
+
+    (-3, 0): its group has not come to it; it is tried again in its turn.
+    """
     target, group, free, last = messages.target[i], -1, now, -1
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
         free = max(free, state.accumulator_free[messages.into[k]])
@@ -331,7 +366,16 @@ def _try_work(messages: MessageArrays, capacity: Capacity, state: _EngineState, 
     if free > now:
         return 0, free
     end = now + messages.work_ps[i]
-    if capacity.groups:
+    if len(turns.place):
+        place, before = turns.place[2 * i + 1], turns.before[i]
+        if turns.head[place] != 2 * i + 1 or (before >= 0 and not turns.worked[before]):
+            turns.parked[2 * i + 1] = True
+            return -3, 0
+        if state.group_free[place] > now:
+            return 0, state.group_free[place]
+        group = place - target * capacity.groups
+        state.group_free[place] = end
+    elif capacity.groups:
         place = target * capacity.groups + last
         operations = capacity.again_operations
         if last >= 0 and state.group_free[place] <= now:
@@ -495,9 +539,33 @@ def _release(
             put(queue, max(earliest[j], now), j)
 
 
+@inner
+def _next_into(turns: Turns, queue: Queue, i: int, end: int) -> None:
+    """Let the next message be reduced into the same chunk, if it has arrived."""
+    turns.worked[i] = True
+    other = turns.after[i]
+    if other >= 0 and turns.parked[2 * other + 1]:
+        turns.parked[2 * other + 1] = False
+        put(queue, end, len(turns.place) // 2 + other)
+
+
+@inner
+def _next_turn(turns: Turns, state: _EngineState, queue: Queue, item: int, now: int) -> None:
+    """Let a group come to its next item, which is tried once the group is free, if it is ready."""
+    place = turns.place[item]
+    if place < 0:
+        return
+    item = turns.following[item]
+    turns.head[place] = item
+    if item >= 0 and turns.parked[item]:
+        turns.parked[item] = False
+        count = len(turns.place) // 2
+        put(queue, max(now, state.group_free[place]), count * (item % 2) + item // 2)
+
+
 @compiled
 def run_engine(
-    messages: MessageArrays, capacity: Capacity, least: float, give_up_ps: int
+    messages: MessageArrays, capacity: Capacity, turns: Turns, least: float, give_up_ps: int
 ) -> tuple[bool, I64, F64, I32, I32, I64]:
     """Schedule all messages; return (whether all could start in time, starts, rates, issuers, receivers, work starts).
 
@@ -526,7 +594,7 @@ def run_engine(
         state.to_leave[messages.work_after[k]] += 1
     earliest = messages.soonest_ps.copy()
     queue = new_queue(4 * count + 64)  # events: a message is ready, it has arrived, or a resource may be free
-    turn_rank, turn, turns = np.empty(count + 1, dtype=np.int64), np.empty(count + 1, dtype=np.int64), 0
+    turn_rank, turn, tried = np.empty(count + 1, dtype=np.int64), np.empty(count + 1, dtype=np.int64), 0
     origin = np.full(count, -1, dtype=np.int64)
     for i in range(count):
         if missing[i] == 0:
@@ -540,8 +608,8 @@ def run_engine(
             code = take(queue)
             if code < count:
                 origin[code] = -1
-                heap_push(turn_rank, turn, turns, messages.rank[code], code)
-                turns += 1
+                heap_push(turn_rank, turn, tried, messages.rank[code], code)
+                tried += 1
             elif code < 2 * count:
                 i = code - count
                 state.arrived[i] = now
@@ -550,16 +618,21 @@ def run_engine(
                 if state.work_from[i] > now:
                     put(queue, state.work_from[i], code)
                     continue
-                blocked, end = _try_work(messages, capacity, state, i, now)
+                blocked, end = _try_work(messages, capacity, state, turns, i, now)
+                if blocked == -3:
+                    continue
                 if blocked == -2:
                     return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
-                if lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 2):
+                if lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 4):
                     queue = larger(queue)
                 if blocked == 0:
                     put(queue, end, code)
                 else:
                     left -= 1
                     _release(messages, earliest, missing, queue, i, now, now, end)
+                    if len(turns.place):
+                        _next_turn(turns, state, queue, 2 * i + 1, now)
+                        _next_into(turns, queue, i, end)
             else:
                 resource = code - 2 * count
                 if waiting.event[resource] != now:
@@ -568,24 +641,29 @@ def run_engine(
                 i = _next_waiting(waiting, messages.rank, resource)
                 if i >= 0:
                     origin[i] = resource
-                    heap_push(turn_rank, turn, turns, messages.rank[i], i)
-                    turns += 1
-        while turns > 0:
-            i = heap_pop(turn_rank, turn, turns)
-            turns -= 1
+                    heap_push(turn_rank, turn, tried, messages.rank[i], i)
+                    tried += 1
+        while tried > 0:
+            i = heap_pop(turn_rank, turn, tried)
+            tried -= 1
             for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
                 _purge(table, messages.hop_resource[h], now)
             successors = messages.after_ptr[i + 1] - messages.after_ptr[i]
             successors += messages.work_after_ptr[i + 1] - messages.work_after_ptr[i]
-            while lacks_space(queue, successors + 2):
+            while lacks_space(queue, successors + 3):
                 queue = larger(queue)
-            blocker, again = _try(messages, capacity, state, table, i, now, least)
+            blocker, again = _try(messages, capacity, state, turns, table, i, now, least)
             if blocker == -2:
                 return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
             resource = origin[i]
             if blocker >= 0:
                 _wait(waiting, messages.rank, queue, blocker, i, again, blocker == resource)
+            elif blocker == -3:
+                if again >= 0:
+                    put(queue, again, i)
             else:
+                if len(turns.place):
+                    _next_turn(turns, state, queue, 2 * i, now)
                 gone = now + messages.pack_ps[i] + messages.overhead_ps[i]
                 gone += 0 if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], state.rate[i])
                 _release(messages, earliest, missing, queue, i, now, -1, -1)
@@ -602,8 +680,8 @@ def run_engine(
                 j = _next_waiting(waiting, messages.rank, resource)
             if j >= 0:
                 origin[j] = resource
-                heap_push(turn_rank, turn, turns, messages.rank[j], j)
-                turns += 1
+                heap_push(turn_rank, turn, tried, messages.rank[j], j)
+                tried += 1
             else:
                 _end_turn(waiting, messages.rank, resource)
             origin[i] = -1

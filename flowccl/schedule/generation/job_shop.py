@@ -1,10 +1,11 @@
 """Job-shop scheduling of trees: each job is one chunk on one route, from one storing node to the next ones."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.schedule.generation.job_shop_kernels import Shop, dispatch, tails
@@ -48,10 +49,6 @@ class Jobs:
         route = self.shop.job_route.astype(np.int32)
         return Schedule(self.topology, self.demand, self.routes, self.chunk, route, start, flags, self.method)
 
-    def of_chunks(self, chunk: NDArray[np.int32]) -> "Jobs":
-        """Return the same jobs with other chunks; the tails do not change."""
-        return replace(self, chunk=chunk, shop=self.shop._replace(job_bytes=self.demand.chunk_bytes[chunk]))
-
 
 def jobs_of(topology: Topology, demand: Demand, trees: ChunkTrees) -> Jobs:
     """Return the jobs of trees: a job starts at a storing node and has all hops up to the next storing nodes."""
@@ -64,7 +61,7 @@ def jobs_of(topology: Topology, demand: Demand, trees: ChunkTrees) -> Jobs:
     job_roots = np.flatnonzero(starts)
     job_of_hop = np.searchsorted(job_roots, root)
     size = np.bincount(job_of_hop, minlength=len(job_roots))
-    first = np.concatenate(([0], np.cumsum(size)))
+    first = pointers(size)
     place = np.empty(hops, dtype=np.int64)  # position of each hop in its job
     place[order] = np.arange(hops) - np.repeat(first[:-1], size)
     routes, job_route = Routes(first, trees.link[order]).distinct()
@@ -75,7 +72,7 @@ def jobs_of(topology: Topology, demand: Demand, trees: ChunkTrees) -> Jobs:
     children = np.argsort(parent_job, kind="stable")
     children = children[parent_job[children] >= 0]
     fed = np.bincount(parent_job[parent_job >= 0], minlength=len(job_roots))
-    child_ptr = np.concatenate(([0], np.cumsum(fed))).astype(np.int64)
+    child_ptr = pointers(fed)
     chunk = chunk_of_hop[job_roots].astype(np.int32)
     shop = _shop(topology, routes, job_route, demand.chunk_bytes[chunk], child_ptr, children, feeding_hop)
     later_first = np.arange(len(job_roots), dtype=np.int64)[::-1].copy()  # jobs come after the job that feeds them
@@ -103,7 +100,7 @@ def _shop(
 ) -> Shop:
     shape = route_shape(topology, routes)
     segments = np.bincount(shape.segment_route, minlength=len(routes))
-    segment_ptr = np.concatenate(([0], np.cumsum(segments))).astype(np.int64)
+    segment_ptr = pointers(segments)
     route_of_hop = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
     waits = np.bincount(job_route, minlength=len(routes))
     return Shop(
@@ -114,7 +111,7 @@ def _shop(
         topology.link_latency_ps[routes.link],
         segment_ptr,
         shape.segment_GBps,
-        np.concatenate(([0], np.cumsum(waits))).astype(np.int64),
+        pointers(waits),
         job_route.astype(np.int64),
         job_bytes,
         child_ptr,
@@ -143,14 +140,14 @@ def jobs_from(schedule: Schedule) -> Jobs:
     parent_job = np.full(jobs, -1, dtype=np.int64)
     feeding_hop = np.full(jobs, -1, dtype=np.int64)
     parent_job[timing.root_transfer[fed]] = timing.end_transfer[end_of]
-    ends_before = np.concatenate(([0], np.cumsum(np.diff(schedule.shape.end_ptr)[schedule.route])))
+    ends_before = pointers(np.diff(schedule.shape.end_ptr)[schedule.route])
     route = schedule.route[timing.end_transfer[end_of]]
     which = schedule.shape.end_ptr[route] + end_of - ends_before[timing.end_transfer[end_of]]
     feeding_hop[timing.root_transfer[fed]] = schedule.shape.end_hop[which] - schedule.routes.ptr[route]
 
     children = np.argsort(parent_job, kind="stable")
     children = children[parent_job[children] >= 0]
-    child_ptr = np.concatenate(([0], np.cumsum(np.bincount(parent_job[parent_job >= 0], minlength=jobs))))
+    child_ptr = pointers(np.bincount(parent_job[parent_job >= 0], minlength=jobs))
     size = schedule.demand.chunk_bytes[schedule.chunk]
     shop = _shop(schedule.topology, schedule.routes, schedule.route, size, child_ptr, children, feeding_hop)
     later_first = np.argsort(-schedule.start_ps, kind="stable").astype(np.int64)

@@ -221,13 +221,13 @@ class _Placed:
         """0 if all limits are satisfied with these hops, else the time until a conflicting transfer has ended."""
         for number, limit in enumerate(self.schedule.topology.limits):
             rates = zip(hops, timing.hop_GBps.tolist(), strict=True)
-            mine = [(b, e, GBps) for (link, b, e), GBps in rates if link in self.members[number]]
-            for begin, end, _ in mine:
+            bookings = [(b, e, GBps) for (link, b, e), GBps in rates if link in self.members[number]]
+            for begin, end, _ in bookings:
                 busy = self.limits.get(number, [])
                 low = bisect_left(busy, (begin - self.longest, 0, 0.0))
                 others = [other for other in busy[low : bisect_left(busy, (end, 0, 0.0))] if other[1] > begin]
                 for at in [begin, *(other[0] for other in others if other[0] > begin)]:
-                    use = sum(GBps for b, e, GBps in (*mine, *others) if b <= at < e)
+                    use = sum(GBps for b, e, GBps in (*bookings, *others) if b <= at < e)
                     ends = [e for b, e, _ in others if b <= at < e]
                     if use > limit.bandwidth_GBps * (1 + 1e-9) and ends:
                         return min(ends) - begin

@@ -4,26 +4,21 @@ Every importer is a function (path, ImportOptions) -> Imported. It reads a file 
 values for data that the file does not contain, and lists these assumptions in `Imported.notes`.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
+from flowccl import by_name
 from flowccl.errors import InputError
 from flowccl.topology.importers.imported import Imported, ImportOptions, Nic
-from flowccl.topology.importers.nccl_topo import read_nccl_topo
 from flowccl.topology.importers.network import join_hosts, parse_network
-from flowccl.topology.importers.networkx_graph import read_networkx
-from flowccl.topology.importers.nvidia_smi import read_nvidia_smi
-from flowccl.topology.importers.taccl import read_taccl
-from flowccl.topology.importers.teccl import read_teccl
 
 __all__ = ["IMPORTERS", "ImportOptions", "Imported", "Nic", "import_machine", "join_hosts", "parse_network"]
 
-IMPORTERS: dict[str, Callable[[Path, ImportOptions], Imported]] = {
-    "nccl-topo": read_nccl_topo,
-    "nvidia-smi": read_nvidia_smi,
-    "taccl": read_taccl,
-    "teccl": read_teccl,
-    "networkx": read_networkx,
+IMPORTERS = {  # the function of each format, imported when it is used
+    "nccl-topo": "flowccl.topology.importers.nccl_topo:read_nccl_topo",
+    "nvidia-smi": "flowccl.topology.importers.nvidia_smi:read_nvidia_smi",
+    "taccl": "flowccl.papers.taccl.topology_file:read_taccl",
+    "teccl": "flowccl.papers.teccl.topology_file:read_teccl",
+    "networkx": "flowccl.topology.importers.networkx_graph:read_networkx",
 }
 
 
@@ -41,7 +36,5 @@ def import_machine(
         raise InputError("give --hosts and --network together, as in --hosts 2 --network rail:50GBps")
     if network is not None:
         parse_network(network)
-    imported = IMPORTERS[kind](Path(path), options or ImportOptions())
-    if hosts is None or network is None:
-        return imported
-    return join_hosts(imported, hosts, network)
+    found: Imported = by_name.load(IMPORTERS[kind])(Path(path), options or ImportOptions())
+    return found if hosts is None or network is None else join_hosts(found, hosts, network)

@@ -1,0 +1,200 @@
+"""Loops: threadblocks repeat their operations, each time with the next part of every chunk.
+
+The schedule of a part of the data is carried out many times, while the parts before are still under way. The
+threadblocks of a GPU divide what it does by stages, so that those of the first stage begin with the next part while
+others still work on the one before. A program with loops has as many operations as that of one part.
+
+Chunk c of the data has the parts `c * loops` to `c * loops + loops - 1`, which are chunks of the whole schedule.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.arrays import pointers
+from flowccl.demand.demand import Demand
+from flowccl.errors import InputError
+from flowccl.runtimes.limits import AGAIN_OPERATIONS, ISSUE_OPERATIONS, USABLE_OPERATIONS
+from flowccl.runtimes.posters import BlockTask
+from flowccl.schedule.generation.precedence import feeding
+from flowccl.schedule.generation.stages import stages_of
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.timing import spread
+
+I64 = NDArray[np.int64]
+_FILLED = 0.8 * USABLE_OPERATIONS  # of a group, where operations do not divide evenly
+_COLUMNS = ("route", "start_ps", "reduce", "message", "issuer", "receiver", "work_from_ps", "rate_GBps")
+
+
+def part_of(demand: Demand, loops: int) -> Demand | None:
+    """Return the demand with a part of every chunk; None where chunks do not divide evenly."""
+    if np.any(demand.chunk_bytes % loops) or demand.size_bytes % loops:
+        return None
+    return replace(demand, chunk_bytes=demand.chunk_bytes // loops, size_bytes=demand.size_bytes // loops)
+
+
+def whole_of(part: Demand, loops: int) -> Demand:
+    """Return the demand of the whole data, whose chunks are the parts of chunks."""
+    of = np.repeat(np.arange(len(part), dtype=np.int32), loops)
+    return _with_chunks(part, of, part.size_bytes * loops, part.pieces * loops)
+
+
+def _with_chunks(demand: Demand, of: NDArray[np.int32], size_bytes: int, pieces: int) -> Demand:
+    """Return a demand whose chunks are like those of another one."""
+    return replace(
+        demand,
+        size_bytes=size_bytes,
+        pieces=pieces,
+        chunk_bytes=demand.chunk_bytes[of],
+        source_ptr=pointers(np.diff(demand.source_ptr)[of]),
+        source_rank=demand.source_rank[spread(demand.source_ptr, of)[1]],
+        destination_ptr=pointers(np.diff(demand.destination_ptr)[of]),
+        destination_rank=demand.destination_rank[spread(demand.destination_ptr, of)[1]],
+    )
+
+
+def first_part(schedule: Schedule) -> Schedule:
+    """Return what the threadblocks of a schedule with loops do once: the schedule of the first part of the data."""
+    assert schedule.execution is not None
+    loops, demand = schedule.execution.loops, schedule.demand
+    keep = np.flatnonzero(schedule.chunk % loops == 0)
+    of = np.arange(0, len(demand), loops, dtype=np.int32)
+    part = _with_chunks(demand, of, demand.size_bytes // loops, demand.pieces // loops)
+    columns: dict[str, Any] = {name: getattr(schedule, name)[keep] for name in _COLUMNS}
+    return replace(schedule, demand=part, chunk=schedule.chunk[keep] // loops, **columns)
+
+
+def rows_of_parts(schedule: Schedule) -> I64:
+    """Return a row for each transfer of the first part, with the transfers that do the same with all parts."""
+    assert schedule.execution is not None
+    loops = schedule.execution.loops
+    order = np.lexsort((schedule.chunk, schedule.route, schedule.chunk // loops))
+    rows = order.reshape(-1, loops) if not len(order) % loops else order[:0].reshape(0, loops)
+    is_next = schedule.chunk[rows] == schedule.chunk[rows[:, :1]] + np.arange(loops)
+    is_same = schedule.route[rows] == schedule.route[rows[:, :1]]
+    if len(rows) * loops < len(order) or not (is_next & is_same).all():
+        raise InputError(f"the schedule does not do the same with each of {loops} parts of its chunks")
+    return rows[np.argsort(rows[:, 0])]
+
+
+def with_loops(base: Schedule, parts: int = 0) -> Schedule | None:
+    """Return the draft of a schedule in which threadblocks repeat what they do in `base`, that of one part.
+
+    The draft says in which order groups do things; its times are those of one part after the other. It has only the
+    first `parts` of the data, where that is above 0. None where the groups cannot hold the operations.
+    """
+    assert base.execution is not None
+    grouped, loops = by_stage(base), parts or base.execution.loops
+    if grouped is None:
+        return None
+    count, after = len(base), np.arange(loops, dtype=np.int64) * (base.finish_ps + 1)
+    part = np.tile(np.arange(loops, dtype=np.int32), count)
+    columns: dict[str, Any] = {name: np.repeat(getattr(grouped, name), loops) for name in _COLUMNS}
+    columns["start_ps"] += after[part]
+    columns["work_from_ps"] += after[part]
+    draft = replace(
+        grouped,
+        demand=whole_of(base.demand, loops),
+        chunk=np.repeat(base.chunk, loops) * loops + part,
+        **columns,
+    )
+    if "waits" in base.cache and len(base.timing.end_transfer) == count:
+        draft.cache["waits"] = _waits_of_parts(base.cache["waits"], loops)
+    return draft
+
+
+def tasks_of(part: Schedule, is_proxied: NDArray[np.bool_]) -> list[tuple[BlockTask, int, int]]:
+    """Return (task, transfer, GPU) for what threadblocks do beside those that send and reduce.
+
+    The schedule is that of a part, in which each transfer is a message; `is_proxied` are those over NICs. A threadblock
+    that uses a message waits for it itself if it is the only one.
+    """
+    root, end = feeding(part)
+    shape, timing, count = part.shape, part.timing, len(part)
+    src = shape.root_node[shape.root_ptr[:-1][part.route]].tolist()
+    dst = shape.end_node[shape.end_ptr[:-1][part.route]].tolist()
+    given, user = timing.end_transfer[end], timing.root_transfer[root]
+    uses = np.bincount(given, minlength=count) + np.bincount(given[is_proxied[user]], minlength=count)
+    found = []
+    for t in np.flatnonzero(is_proxied).tolist():
+        found += [(BlockTask.POST, t, src[t]), (BlockTask.AWAIT_NIC, t, dst[t])]
+    for t in np.flatnonzero(~is_proxied & ~part.reduce & (uses != 1)).tolist():
+        found.append((BlockTask.AWAIT if uses[t] else BlockTask.AWAIT_LATE, t, dst[t]))
+    return found
+
+
+def _waits_of_parts(waits: tuple[I64, I64, I64, NDArray[np.bool_]], loops: int) -> tuple[NDArray[Any], ...]:
+    """Return which messages come after which in a draft, from those of one part."""
+    part = np.tile(np.arange(loops), len(waits[0]))
+    x, y, row = (np.repeat(column, loops) * loops + part for column in waits[:3])
+    order = np.lexsort((y, x))
+    return x[order], y[order], row[order], np.repeat(waits[3], loops)[order]
+
+
+def by_stage(base: Schedule) -> Schedule | None:
+    """Return the schedule with other groups: what belongs to the same stage and peer, or chunk, shares a group.
+
+    None where the groups cannot hold the operations.
+    """
+    costs, timing, execution = base.costs, base.timing, base.execution
+    assert costs is not None
+    assert execution is not None
+    shape, route = base.shape, base.route
+    source, target = shape.root_node[shape.root_ptr[:-1][route]], shape.end_node[shape.end_ptr[:-1][route]]
+    source = np.where(shape.reduces_inside[route], target, source)
+    arrival, sent = np.zeros((2, len(base)), dtype=np.int64)
+    np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
+    np.maximum.at(sent, timing.root_transfer, timing.root_to_ps)
+    work_from = np.where(costs.work_ps > 0, arrival - costs.work_ps, -1)
+    issues, works = np.flatnonzero(base.issuer >= 0), np.flatnonzero(work_from >= 0)
+    stage, node = stages_of(base), np.append(source[issues], target[works])
+    time, until = np.append(base.start_ps[issues], work_from[works]), np.append(sent[issues], arrival[works])
+    operations = np.append(np.full(len(issues), ISSUE_OPERATIONS), np.full(len(works), AGAIN_OPERATIONS))
+    stage = np.append(2 * stage[issues], 2 * stage[works] + 1)
+    shared = np.append(target[issues], base.chunk[works])
+    group = np.full(len(node), -1, dtype=np.int32)
+    for gpu in range(base.topology.num_gpus):
+        rows = np.flatnonzero(node == gpu)
+        rows = rows[np.lexsort((time[rows], shared[rows], stage[rows]))]
+        found = _cut(execution.groups, (until - time)[rows], operations[rows])
+        if found is None:
+            return None
+        group[rows] = found
+    issuer, receiver = np.full((2, len(base)), -1, dtype=np.int32)
+    issuer[issues], receiver[works] = group[: len(issues)], group[len(issues) :]
+    return replace(base, issuer=issuer, receiver=receiver, work_from_ps=work_from)
+
+
+def _cut(groups: int, takes_ps: I64, operations: I64) -> I64 | None:
+    """Divide the work of a GPU into groups, in its order, with about equal sums; return the group of each item.
+
+    None where the groups cannot hold the operations.
+    """
+    left, left_size = float(takes_ps.sum()), int(operations.sum())
+    at, used, done = 0, 0, 0.0
+    chosen = np.empty(len(takes_ps), dtype=np.int64)
+    for k, (takes, count) in enumerate(zip(takes_ps.tolist(), operations.tolist(), strict=True)):
+        free = groups - at - 1
+        is_loaded = done and done + takes / 2 > (left + done) / (free + 1) and left_size <= free * _FILLED
+        if used + count > USABLE_OPERATIONS or is_loaded:
+            at, used, done = at + 1, 0, 0.0
+        if at >= groups:
+            return None
+        chosen[k] = at
+        used, done = used + count, done + takes
+        left, left_size = left - takes, left_size - count
+    return chosen
+
+
+def extrapolated_ps(some: Schedule, parts: int) -> int:
+    """Return about the completion time of all parts, from the schedule of the first `parts`, whose last ones repeat."""
+    assert some.execution is not None
+    arrival = np.zeros(parts, dtype=np.int64)
+    timing = some.timing
+    np.maximum.at(arrival, some.chunk[timing.end_transfer] % parts, timing.end_arrival_ps)
+    done = np.maximum.accumulate(arrival)
+    half = parts // 2
+    period = (int(done[-1]) - int(done[half - 1])) / (parts - half)
+    return int(done[-1] + period * (some.execution.loops - parts))

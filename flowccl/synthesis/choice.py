@@ -1,0 +1,102 @@
+"""The choice among the schedules that were found: the leanest of those that are about as early as the best."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from flowccl.adapters.trunks import on_trunks
+from flowccl.bounds.lower_bound import Bound
+from flowccl.errors import InputError, InvalidScheduleError, NothingFoundError
+from flowccl.lowered import Lowered, lower_for
+from flowccl.runtimes.profiles import RuntimeProfile
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis.searching import TaskSearch
+from flowccl.verifier.verify import verify
+
+log = logging.getLogger(__name__)
+
+_MOST_LATE = 3  # programs that are later than their schedules before the best of them is taken
+_MOST_PROVED = 10_000  # transfers: programs of larger schedules are proved when they are exported
+
+
+def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedule, Lowered | None, list[Schedule]]:
+    """The schedule that is returned, its program on the runtime, and all schedules among which it was chosen."""
+    task, portfolio = searching.task, searching.portfolio
+    found, later = searching.found(), slack(best, task.options.lean, bound.ps * (1 + task.options.gap))
+    repeats = best.execution is not None and best.execution.loops > 1  # what is repeated already has few operations
+    if not searching.interrupted and not repeats:
+        found += with_fewer_chunks(leanest(found, best, later), later, portfolio.schedule_with)
+    if task.lanes is not None:
+        found, best = [on_trunks(one, task.lanes) for one in found], _verified(on_trunks(best, task.lanes))
+    best = leanest(found, best, later)
+    if task.target.is_ideal:
+        return best, None, found
+    ordered = [best, *sorted(found, key=lambda one: one.finish_ps)]
+    return *with_program(ordered, task.target, task.sms), found
+
+
+def slack(best: Schedule, lean: float, good_ps: float) -> float:
+    """How much later than the best one a schedule may finish, as a fraction of its completion time.
+
+    That is `lean`, but not later than `good_ps` where the best one is not: a gap that the search has reached is kept.
+    """
+    return min(lean, good_ps / best.finish_ps - 1) if 0 < best.finish_ps <= good_ps else lean
+
+
+def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
+    """Of all schedules within `lean` of the best one, the verified one with the fewest transfers."""
+    near = [one for one in found if one.finish_ps <= best.finish_ps * (1 + lean)]
+    for one in sorted(near, key=lambda one: (len(one), one.finish_ps)):
+        if one is best or not verify(one):
+            return one
+    return best
+
+
+def with_fewer_chunks(
+    best: Schedule, lean: float, schedule_with: Callable[[Schedule, int], Schedule | None]
+) -> list[Schedule]:
+    """Return schedules like the best one with half as many chunks, a quarter, and so on, as long as each is as good.
+
+    `schedule_with` returns a schedule like another one with a number of chunks, or None.
+    """
+    found: list[Schedule] = []
+    count = best.demand.pieces
+    while count % 2 == 0 and (fewer := schedule_with(best, count // 2)) is not None:
+        if fewer.finish_ps > best.finish_ps * (1 + lean):
+            break
+        found.append(fewer)
+        count //= 2
+    return found
+
+
+def with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None) -> tuple[Schedule, Lowered]:
+    """The schedule with the earliest program that the runtime can run, and that program, which is proved.
+
+    A program is later than its schedule where threadblocks wait for each other; then others are tried, the best first.
+    """
+    problem, best, late = "", None, 0
+    for schedule in found:
+        if best is not None and (schedule.finish_ps >= best[1].program_ps or late == _MOST_LATE):
+            break
+        try:
+            lowered = lower_for(schedule, target, sms)
+        except InputError as error:
+            log.debug("%s: no program: %s", schedule.method, error)
+            problem = problem or str(error)
+            continue
+        if lowered.program is not None and len(schedule) <= _MOST_PROVED and lowered.program.findings:
+            problem = problem or f"the program would be wrong: {lowered.program.findings[0]}"
+            continue
+        if best is None or lowered.program_ps < best[1].program_ps:
+            best = schedule, lowered
+        late += 1
+    if best is None:
+        raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
+    return best
+
+
+def _verified(schedule: Schedule) -> Schedule:
+    """The schedule; an error where it is invalid, which would be a mistake of ours."""
+    violations = verify(schedule)
+    if violations:
+        raise InvalidScheduleError(f"{schedule.method} made an invalid schedule: {violations[0]}")
+    return schedule

@@ -1,0 +1,186 @@
+"""The search of a synthesis: its budget, methods, lower bound and portfolio."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+
+from flowccl.adapters.runtime import on_the_runtime
+from flowccl.auto.chunk_counts import ChunkCounts
+from flowccl.auto.params import AutoParams
+from flowccl.auto.search import PortfolioSearch
+from flowccl.bounds.lower_bound import Bound
+from flowccl.compilation import load_loops, units_of
+from flowccl.lowered import LoweringTime
+from flowccl.memory import MemoryWatch, most_deliveries
+from flowccl.methods.registry import info_of, load_method, on_the_machine
+from flowccl.problem import Problem
+from flowccl.result import Progress
+from flowccl.runtimes.machine import largest_group, least_costs
+from flowccl.schedule.generation.carrying import EXPLORED, Carrier, has_parts
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.bound_search import BoundSearch
+from flowccl.search.budget import Budget
+from flowccl.search.context import Method, SearchContext
+from flowccl.search.incumbents import Incumbents
+from flowccl.synthesis.prepare import Task
+from flowccl.verifier.verify import verify
+
+log = logging.getLogger(__name__)
+
+Methods = dict[str, Method]
+_LOOPS_PART = 0.15  # of the time limit, for threadblocks that repeat their operations
+_REPEATED = 4  # schedules for which that is tried
+
+
+class TaskSearch:
+    """The search of a task. Its time limit starts when its methods are compiled and loaded."""
+
+    def __init__(self, task: Task, on_phase: Callable[[str], None], should_stop: Callable[[], bool]) -> None:
+        options, target, first = task.options, task.target, task.problem.demand
+        self.task, self.should_stop = task, should_stop
+        self.watch, self.lowering = MemoryWatch(), LoweringTime()
+        programs = target.limits is not None and target.limits.one_sided
+        self.for_loops_s = _LOOPS_PART * options.time_limit_s if programs and has_parts(first) else 0.0
+        self.repeated: list[Schedule] = []  # schedules whose threadblocks repeat their operations
+        budget = Budget(
+            options.time_limit_s,
+            options.steps,
+            should_stop=lambda: should_stop() or self.watch(),
+            kept_s=lambda: self.lowering() + self.for_loops_s,
+        )
+        self.context = SearchContext(budget, seed=options.seed, options=task.method_options)
+        if compile_s := load_loops(units_of(task.method_names, programs=programs), on_phase):
+            self.context.notes["compile_s"] = round(compile_s, 1)
+        on_phase("searching")
+        budget.started = time.monotonic()
+        adapted, self.carrier = self._adapter()
+        methods = adapted({name: load_method(name) for name in task.method_names})
+        self.bounds = BoundSearch(_bounded(task), self.context, options.gap, largest_group(task.topology, target))
+        params = AutoParams()
+        fitting = params.max_deliveries if options.steps is not None else most_deliveries(task.problem.topology, first)
+        self.has_fewer_chunks = fitting < params.max_deliveries
+        most = min(params.max_deliveries, fitting)
+        self.portfolio = PortfolioSearch(
+            task.searched.topology,
+            ChunkCounts(task.demand_of, task.least_chunk_bytes, most, for_runtime=not target.is_ideal),
+            methods,
+            self.context,
+            options.workers,
+            cache(partial(_useful_chunks, task=task, context=self.context)),
+            params,
+            self.carrier,
+        )
+        self.best: Schedule | None = None
+        self.trace: list[Progress] = []
+        self.interrupted = False
+
+    def run(self, on_progress: Callable[[Progress], None] | None) -> None:
+        """Search until the portfolio stops, or Ctrl-C stops it."""
+        try:
+            for best in self.portfolio.run():  # each verified
+                self._improved(best, on_progress)
+            self._repeat(on_progress)
+        except KeyboardInterrupt:
+            log.warning("interrupted")
+            self.interrupted = True
+        self.interrupted = self.interrupted or self.should_stop()
+
+    def found(self) -> list[Schedule]:
+        """The schedules to choose from."""
+        return [*self.portfolio.found(), *self.repeated]
+
+    def _repeat(self, on_progress: Callable[[Progress], None] | None) -> None:
+        """Let threadblocks repeat their operations in the best schedules, the earliest first, while there is time.
+
+        The first one is tried even in the time that is kept for its program, which has far more operations than one
+        with loops.
+        """
+        budget, self.for_loops_s = self.context.budget, 0.0
+        limits = self.task.target.limits
+        if self.carrier is None or limits is None or not limits.one_sided or not has_parts(self.task.problem.demand):
+            return
+        for number, schedule in enumerate(sorted(self.portfolio.found(), key=lambda one: one.finish_ps)[:_REPEATED]):
+            best_ps = self.best.finish_ps if self.best else 0
+            if best_ps <= budget.good_ps or budget.should_stop() or (number and budget.over()):
+                return
+            found = self.carrier.with_loops(schedule)
+            if found is not None and not verify(found):
+                self.repeated.append(found)
+                if self.best is None or found.finish_ps < self.best.finish_ps:
+                    self._improved(found, on_progress)
+
+    def bound(self) -> Bound:
+        """The best lower bound, of the search for bounds or one that a method proved."""
+        bound = self.bounds.result(None if self.interrupted else self.best)
+        if self.task.target.is_ideal and not self.task.topology.has_overheads:
+            ps, witness = self.context.incumbents.proved
+            return Bound(ps, "rates", witness) if ps > bound.ps else bound
+        return bound
+
+    def _improved(self, best: Schedule, on_progress: Callable[[Progress], None] | None) -> None:
+        self.best = best
+        found_s = self.context.budget.elapsed_s
+        self.bounds.begin()
+        self.lowering.see(best)
+        bound_us = self.bounds.bound.us if self.bounds.bound else None
+        self.trace.append(Progress(best.finish_us, bound_us, best.method, found_s))
+        log.debug("%s: finish %g us after %.2f s", best.method, best.finish_us, found_s)
+        if on_progress:
+            on_progress(self.trace[-1])
+
+    def _adapter(self) -> tuple[Callable[[Methods], Methods], Carrier | None]:
+        """How methods are adapted to the runtime or to lanes, and what carries out their schedules on the runtime."""
+        task = self.task
+        if task.target.is_ideal:
+            on_lanes = task.lanes is not None
+            return lambda methods: on_the_machine(methods, task.topology) if on_lanes else methods, None
+        assert task.sms is not None
+        carrier = Carrier(task.target, task.problem.topology, task.sms)
+        return partial(_on_the_runtime, carrier, _inner(self.context)), carrier
+
+
+def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: Methods) -> Methods:
+    """The methods for schedules that a runtime carries out."""
+    return {
+        name: on_the_runtime(
+            load_method(name, every=True),
+            carrier,
+            inner,
+            operations=info_of(name).operations,
+            by_rate=info_of(name).by_rate,
+            variants=info_of(name).variants,
+        )
+        for name in methods
+    }
+
+
+def _inner(context: SearchContext) -> SearchContext:
+    """The context of methods that plan on another machine than the one whose times count."""
+    context.incumbents.inner = Incumbents()
+    budget = replace(context.budget, good_ps=0.0)
+    return SearchContext(budget, context.incumbents.inner, context.seed, context.options, context.notes)
+
+
+def _bounded(task: Task) -> Problem:
+    """The problem of which a lower bound holds for every schedule that the runtime can carry out."""
+    if task.target.is_ideal:
+        return task.problem
+    return Problem(least_costs(task.topology, task.target), task.problem.demand)
+
+
+def _useful_chunks(name: str, *, task: Task, context: SearchContext) -> int:
+    """The number of chunks with which a method is good, or with which it alone reaches the gap; the least if not known.
+
+    On runtimes, reductions have at least two chunks: a GPU sends one while it reduces the other.
+    """
+    info, options = info_of(name), task.options
+    if options.method != "auto" and info.chunks_for_gap is not None:
+        return info.chunks_for_gap(task.planned, options.gap, context)
+    demand, is_ideal = task.problem.demand, task.target.is_ideal
+    least = 2 if demand.reduces and not is_ideal else 1
+    useful = least if info.useful_chunks is None else max(least, info.useful_chunks(task.planned))
+    if not is_ideal:  # many variants are tried only of schedules that are small enough
+        useful = min(useful, max(least, EXPLORED // max(len(demand.destination_rank), 1)))
+    return useful

@@ -1,0 +1,48 @@
+"""The choice among schedules: fewer chunks where they are as good, programs of all methods where a runtime is given."""
+
+from functools import cache
+
+import pytest
+
+from flowccl.schedule.schedule import Schedule
+from flowccl.synthesis import synthesize
+from flowccl.synthesis.choice import leanest, slack, with_fewer_chunks
+from flowccl.topology.machines import machine
+
+
+@cache
+def planned(method: str, chunks: int) -> Schedule:
+    return synthesize(
+        machine("dgx_a100:2"), "allreduce", 2**26, method=method, chunks=chunks, steps=4, time_limit_s=100
+    ).schedule
+
+
+def test_half_as_many_chunks_as_long_as_they_are_as_good():
+    """With 2 chunks per block the pipeline is not full: 12 % later; 4, 8 and 16 are alike."""
+    asked = []
+
+    def schedule_with(like: Schedule, count: int) -> Schedule:
+        asked.append(count)
+        return planned("hierarchical", count)
+
+    found = with_fewer_chunks(planned("hierarchical", 16), 0.005, schedule_with)
+    assert [one.demand.pieces for one in found] == [8, 4]
+    assert asked == [8, 4, 2]
+
+
+def test_there_may_be_no_schedule_with_fewer_chunks():
+    assert with_fewer_chunks(planned("hierarchical", 4), 0.005, lambda like, count: None) == []
+
+
+def test_a_gap_that_was_reached_is_not_given_up_for_fewer_transfers():
+    coarse, fine = planned("hierarchical", 2), planned("hierarchical", 4)
+    assert fine.finish_ps < coarse.finish_ps < 1.2 * fine.finish_ps
+    between_ps = (fine.finish_ps + coarse.finish_ps) / 2
+    assert leanest([coarse, fine], fine, slack(fine, 0.2, between_ps)) is fine
+    assert leanest([coarse, fine], fine, slack(fine, 0.2, coarse.finish_ps + 1)) is coarse
+
+
+@pytest.mark.parametrize("good", [0.0, 0.999, 1.005, 2.0])
+def test_without_a_gap_that_was_reached_all_schedules_near_the_best_count(good):
+    best = planned("hierarchical", 4)
+    assert slack(best, 0.005, good * best.finish_ps) == pytest.approx(0.005)

@@ -1,0 +1,16 @@
+"""Helpers for arrays."""
+
+import numpy as np
+import pytest
+
+from flowccl.arrays import pointers
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [([], [0]), ([2, 0, 3], [0, 2, 2, 5]), (np.array([True, True]), [0, 1, 2]), (np.array([1], np.int32), [0, 1])],
+)
+def test_pointers(counts, expected) -> None:
+    found = pointers(counts)
+    assert found.tolist() == expected
+    assert found.dtype == np.int64
