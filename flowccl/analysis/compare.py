@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective_name
 from flowccl.demand.files import root_if_named
 from flowccl.errors import DemandError, InputError, NothingFoundError
@@ -14,6 +13,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, parse_bytes
+from flowccl.verifier.bound import bound_of
 from flowccl.wording import percent
 
 HALVES = "reduce-scatter+allgather"
@@ -186,7 +186,7 @@ def beside_baselines(schedule: Schedule, *, time_limit_s: float = 3.0, seed: int
     runtime = "ideal" if schedule.runtime is None else schedule.runtime
     wanted = (schedule.demand,) if root is None else (schedule.demand.collective, schedule.demand.size_bytes)
     times: dict[str, float | None] = {}
-    bounds_us = [lower_bound(schedule.topology, schedule.demand).us]
+    bounds_us = [bound_of(schedule).us]
     for method in ("multi-ring", "double-binary-tree"):
         try:
             result = synthesize(

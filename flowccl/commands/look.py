@@ -67,9 +67,9 @@ def add(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from flowccl.bounds.lower_bound import lower_bound
     from flowccl.files import json_format
     from flowccl.schedule.files import COMPACT_FORMAT, PLAN_FORMAT, load_compact, load_schedule
+    from flowccl.verifier.bound import bound_of
     from flowccl.verifier.verify import verify
     from flowccl.wording import counted
 
@@ -86,7 +86,7 @@ def _verify(options: argparse.Namespace) -> int:
     _print_violations(violations, options.json, f"in {counted(len(schedule), 'transfer')}")
     if violations or options.json:
         return 1 if violations else 0
-    bound = lower_bound(schedule.topology, schedule.demand)
+    bound = bound_of(schedule)
     print_text(f"VALID: {counted(len(schedule), 'transfer')}, {_times(schedule.finish_ps, bound.ps)}")
     return 0
 
@@ -164,17 +164,17 @@ def _machines(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from flowccl.bounds.lower_bound import lower_bound
     from flowccl.plot.machine import plot_topology
     from flowccl.plot.timeline import plot_timeline
     from flowccl.topology.faults import find_faults
     from flowccl.topology.files import read_machine
+    from flowccl.verifier.bound import bound_of
 
     schedule = schedule_file(options.what)
     if schedule is not None:
         check_no_faults(options, f"{options.what} is a schedule; faults need a machine")
         out = options.out or str(Path(options.what).with_suffix("").with_suffix(".png"))
-        plot_timeline(schedule, out, lower_bound_us=lower_bound(schedule.topology, schedule.demand).us)
+        plot_timeline(schedule, out, lower_bound_us=bound_of(schedule).us)
     else:
         whole = read_machine(options.what)
         faults = find_faults(whole, without=options.without, slow=options.slow)

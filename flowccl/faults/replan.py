@@ -8,7 +8,7 @@ from typing import Any
 
 from flowccl.adapters.runtime import planning_problem
 from flowccl.adapters.trunks import on_trunks
-from flowccl.bounds.lower_bound import Bound, lower_bound
+from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
@@ -18,7 +18,6 @@ from flowccl.faults.substitution import substituted
 from flowccl.faults.tree_repair import repaired_trees
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
-from flowccl.runtimes.machine import largest_group, least_costs
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.generation.carrying import Carrier, planned_again
 from flowccl.schedule.schedule import Schedule
@@ -27,6 +26,7 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.faults import Fault, find_faults
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import split_trunks
+from flowccl.verifier.bound import bound_of
 from flowccl.verifier.verify import verify
 
 _SUBDIVISIONS = (1, 2)  # smaller chunks spread the traffic of a lost link over more of the others
@@ -100,7 +100,7 @@ def replan(
     found = [] if planned is None else _repairs(planned, faults, late)
     carry = _carrier(schedule, topology)
     late, found = (None if late is None else carry(late)), _carried(found, carry)
-    bound = _bound(schedule, topology)  # while the other process works
+    bound = bound_of(schedule, topology)  # while the other process works
     if steps or not found:
         found += _carried(fresh() if forked is None else forked.result(), carry)
     if not found:
@@ -123,14 +123,6 @@ def _carried(found: Sequence[Schedule], carry: Callable[[Schedule], Schedule | N
     """The plans as the runtime carries them out, those that are valid."""
     made = [carry(one) for one in found]
     return [one for one in made if one is not None and not verify(one)]
-
-
-def _bound(schedule: Schedule, topology: Topology) -> Bound:
-    """The lower bound of the demand on the faulty machine."""
-    runtime = schedule.runtime
-    if runtime is None:
-        return lower_bound(topology, schedule.demand)
-    return lower_bound(least_costs(topology, runtime), schedule.demand, group=largest_group(topology, runtime))
 
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from flowccl.bounds.lower_bound import Bound, lower_bound
+from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import InputError
 from flowccl.explain import Explanation, explain
 from flowccl.files import write_bytes
@@ -18,6 +18,7 @@ from flowccl.report.shell import page_html
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes
+from flowccl.verifier.bound import bound_of
 from flowccl.version import VERSION
 from flowccl.wording import counted
 
@@ -81,15 +82,16 @@ def _bounds(schedules: Sequence[Schedule]) -> list[Bound]:
     known: dict[tuple[Any, ...], Bound] = {}
     for number, schedule in enumerate(schedules):
         key = _task(schedule, number)
-        known[key] = known.get(key) or lower_bound(schedule.topology, schedule.demand)
+        known[key] = known.get(key) or bound_of(schedule)
     return [known[_task(schedule, number)] for number, schedule in enumerate(schedules)]
 
 
 def _task(schedule: Schedule, number: int) -> tuple[Any, ...]:
-    """A key that is equal for schedules of the same collective and size."""
+    """A key that is equal for schedules of the same collective and size, for the same runtime."""
     demand = schedule.demand
     plain = demand.collective not in ("custom", "alltoallv") and demand.ready_ps is None and not demand.tenants
     whole = (demand.collective, demand.size_bytes, demand.group, demand.relays, demand.source_rank[0].item())
+    whole = (*whole, None if schedule.runtime is None else schedule.runtime.name)
     return whole if plain else (number,)
 
 
