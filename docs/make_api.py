@@ -35,7 +35,8 @@ SECTIONS = {  # heading: module: names
     },
     "Execution": {"flowccl.run.reference": "execute"},
     "Writing a method": {
-        "flowccl.methods.registry": "MethodInfo register",
+        "flowccl.methods.method_info": "MethodInfo",
+        "flowccl.methods.registry": "register",
         "flowccl.problem": "Problem",
         "flowccl.search.context": "SearchContext",
         "flowccl.search.budget": "Budget",

@@ -11,7 +11,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
 from flowccl import Schedule, left_shift, machine, prune, synthesize, verify
-from flowccl.methods.registry import MethodInfo, register
+from flowccl.methods.method_info import MethodInfo
+from flowccl.methods.registry import register
 from flowccl.problem import Problem
 from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import neighbours

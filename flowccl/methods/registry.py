@@ -1,119 +1,28 @@
-"""The registry: one `MethodInfo` per method, with what it can do. Methods are imported when they are first used.
+"""The registry: one `MethodInfo` per method. Methods are imported when they are first used.
 
 To add a method, write its module, add one entry here (or call `register` from your own code) and write a test:
 CONTRIBUTING.md walks through it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache, partial
-from typing import Literal
 
 from flowccl import by_name
 from flowccl.adapters.groups import with_groups
 from flowccl.adapters.improvements import only_improvements
-from flowccl.adapters.limits import with_limits, without_limits
+from flowccl.adapters.limits import with_limits
 from flowccl.adapters.message_overheads import with_message_overheads
 from flowccl.adapters.reduce_rate import with_reduce_rate
 from flowccl.adapters.reduction import one_shot, with_reductions
 from flowccl.adapters.trunks import with_trunks
-from flowccl.errors import DemandError, InputError
+from flowccl.errors import InputError
 from flowccl.methods import suitability
+from flowccl.methods.method_info import EVERY, Constraint, MethodInfo
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.traits import Traits
 from flowccl.topology.topology import Topology
-
-_DEFAULT = Traits()
-_EVERY = ("direct",)  # the loops that all methods run: left-shift, job shop
-Reduction = Literal["native", "halves", "one-shot", "none"]
-
-
-class Constraint(StrEnum):
-    """What may constrain transfers beside the links, in the words of error messages."""
-
-    LIMITS = "bandwidth limits that links share"
-    CHANGES = "changing bandwidth"
-    BUFFERS = "buffer limits"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodInfo:
-    """What a method is called, where it is, and what it can do.
-
-    name         the name on the command line
-    load         "package.module:function", imported on first use; or the method itself
-    summary      one line for --help
-    reductions   how reductions are handled: by the method itself ("native"), as a distribution run backwards and an
-                 allreduce as two such halves ("halves"), by every destination for itself ("one-shot"), or not at all
-                 ("none")
-    supports     constraints beyond the links themselves that it respects; for limits, an adapter stands in
-    groups       it supports process groups
-    late         it supports sources whose data is ready later than time zero; for others, an adapter delays them
-    trunks       it lets links between switches carry several transfers at once; for others, an adapter does
-    by_rate      it lets transfers share any link by their rates: `auto` runs it on the machine without lanes
-    overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
-    operations   it uses operations of switches that only runtimes have
-    variants     its schedules are a few variants of one plan: for a runtime, one step carries out all of them
-    reduce_rate  it can be adapted to GPUs that take time to reduce
-    allreduce    it is only for reductions with several destinations
-    epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
-    own_chunks   it chooses the number of chunks itself, or takes the one that is given among its options
-    fluid        it starts from a fluid optimum: the result says what whole chunks and the pipeline lose against it
-    baseline     it is one of the textbook algorithms that comparisons show
-    loops        the units of compiled loops that it runs: names of methods that represent them
-    chunks_for_gap  the number of chunks that a gap takes, where the method has a formula for it
-    useful_chunks  a number of chunks with which it is good, where it is poor with one; `auto` goes there from one
-    traits       how `auto` gives it turns
-    in_auto      whether `auto` tries it on a problem; None: never
-    """
-
-    name: str
-    load: str | Method
-    summary: str
-    reductions: Reduction = "halves"
-    supports: frozenset[Constraint] = frozenset()
-    groups: bool = True
-    late: bool = False
-    trunks: bool = False
-    by_rate: bool = False
-    overheads: bool = False
-    operations: bool = False
-    variants: bool = False
-    reduce_rate: bool = True
-    allreduce: bool = False
-    epochs: bool = False
-    own_chunks: bool = False
-    fluid: bool = False
-    baseline: bool = False
-    loops: tuple[str, ...] = _EVERY
-    chunks_for_gap: Callable[[Problem, float, SearchContext], int] | None = None
-    useful_chunks: Callable[[Problem], int] | None = None
-    traits: Traits = _DEFAULT
-    in_auto: Callable[[Problem], bool] | None = None
-
-    def suits(self, problem: Problem) -> bool:
-        """Whether `auto` tries it on a problem; where an adapter stands in for limits, on the machine without them."""
-        known = Constraint.LIMITS in self.supports
-        return self.in_auto is not None and self.in_auto(problem if known else without_limits(problem))
-
-    def check(self, problem: Problem) -> None:
-        """Raise DemandError where the machine or the demand has something that the method does not support."""
-        topology, demand = problem.topology, problem.demand
-        missing = (
-            (topology.changes and Constraint.CHANGES not in self.supports, Constraint.CHANGES),
-            (topology.has_buffer_limits and Constraint.BUFFERS not in self.supports, Constraint.BUFFERS),
-            (demand.group is not None and not self.groups, "process groups"),
-            (topology.has_reduce_rate and demand.reduces and not self.reduce_rate, "GPUs that take time to reduce"),
-        )
-        for is_missing, feature in missing:
-            if is_missing:
-                raise DemandError(f"method {self.name} does not support {feature}; use greedy or auto")
-        if self.allreduce and not problem.is_allreduce:
-            what = "reductions with several destinations, such as allreduce"
-            raise DemandError(f"method {self.name} is for {what}; got {demand.collective}")
 
 
 def register(info: MethodInfo) -> None:
@@ -262,7 +171,7 @@ _METHODS = (
         summary="trees over the levels of the machine: hosts, racks; gateways share the load",
         reductions="native",
         trunks=True,
-        loops=(*_EVERY, "hierarchical"),
+        loops=(*EVERY, "hierarchical"),
         useful_chunks=_useful_for_hierarchy,
         traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchy,
@@ -274,7 +183,7 @@ _METHODS = (
         reductions="native",
         allreduce=True,
         trunks=True,
-        loops=(*_EVERY, "hierarchical"),
+        loops=(*EVERY, "hierarchical"),
         useful_chunks=partial(_useful_for_hierarchy, halves=True),
         traits=Traits(one_schedule=True, begins_early=True),
         in_auto=suitability.suits_hierarchical_halves,
@@ -287,7 +196,7 @@ _METHODS = (
         supports=frozenset({Constraint.LIMITS}),
         trunks=True,
         by_rate=True,
-        loops=(*_EVERY, "packed-trees"),
+        loops=(*EVERY, "packed-trees"),
         useful_chunks=_useful_for_trees,
         traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-6),
         in_auto=suitability.suits_packed_trees,
@@ -300,7 +209,7 @@ _METHODS = (
         supports=frozenset({Constraint.LIMITS}),
         trunks=True,
         by_rate=True,
-        loops=(*_EVERY, "packed-trees"),
+        loops=(*EVERY, "packed-trees"),
         useful_chunks=_useful_for_paths,
         traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-5),
         in_auto=suitability.suits_packed_paths,
@@ -311,7 +220,7 @@ _METHODS = (
         summary="list scheduling in continuous time, with restarts",
         supports=_ALL,
         late=True,
-        loops=(*_EVERY, "greedy"),
+        loops=(*EVERY, "greedy"),
         traits=Traits(reports_after_round=True),
         in_auto=suitability.is_searchable,
     ),
@@ -322,14 +231,14 @@ _METHODS = (
         reductions="native",
         supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
         overheads=True,
-        loops=(*_EVERY, "taccl"),
+        loops=(*EVERY, "taccl"),
         in_auto=suitability.has_message_overheads,
     ),
     MethodInfo(
         name="reroute",
         load="flowccl.methods.reroute:reroute",
         summary="rip-up and reroute, then job-shop scheduling",
-        loops=(*_EVERY, "reroute"),
+        loops=(*EVERY, "reroute"),
         traits=Traits(reports_after_round=True, quick_start=True),
         in_auto=suitability.is_plain_search,
     ),
@@ -339,14 +248,14 @@ _METHODS = (
         summary="spanning trees that reach the bottleneck-cut optimum",
         fluid=True,
         chunks_for_gap=_trees_for_gap,
-        loops=(*_EVERY, "trees"),
+        loops=(*EVERY, "trees"),
         in_auto=suitability.has_large_blocks_for_all,
     ),
     MethodInfo(
         name="lns-quotient",
         load="flowccl.methods.lns:lns_quotient",
         summary="large-neighbourhood search on the quotient by a symmetry group",
-        loops=(*_EVERY, "lns"),
+        loops=(*EVERY, "lns"),
         traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
         in_auto=suitability.has_small_blocks,
     ),
@@ -354,7 +263,7 @@ _METHODS = (
         name="lns",
         load="flowccl.methods.lns:lns",
         summary="large-neighbourhood search: remove chunks from the timetable and insert them again",
-        loops=(*_EVERY, "lns"),
+        loops=(*EVERY, "lns"),
         traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.has_small_blocks,
     ),
@@ -363,7 +272,7 @@ _METHODS = (
         load="flowccl.methods.symmetric:symmetric",
         summary="symmetric schedule from one source, on machines that look the same from every GPU",
         fluid=True,
-        loops=(*_EVERY, "symmetric"),
+        loops=(*EVERY, "symmetric"),
         traits=_ONE_SCHEDULE,
         in_auto=suitability.is_large_and_regular,
     ),
@@ -373,7 +282,7 @@ _METHODS = (
         summary="trees of the symmetric schedule of the whole machine, moved off lost, slow and loaded links",
         reductions="native",
         groups=False,
-        loops=(*_EVERY, "symmetric"),
+        loops=(*EVERY, "symmetric"),
         useful_chunks=lambda problem: 4,  # with fewer, copies hardly run beside reductions
         in_auto=suitability.is_regular_but_for_faults,
     ),
@@ -439,7 +348,7 @@ _METHODS = (
         summary="allreduce: joint reduce and broadcast trees that share the links",
         reductions="native",
         allreduce=True,
-        loops=(*_EVERY, "reroute"),
+        loops=(*EVERY, "reroute"),
         in_auto=suitability.suits_joint_trees,
     ),
     MethodInfo(
@@ -448,7 +357,7 @@ _METHODS = (
         summary="allreduce: schedules of other methods, justified to the right and to the left, with noise",
         reductions="native",
         allreduce=True,
-        loops=(*_EVERY, "hierarchical"),
+        loops=(*EVERY, "hierarchical"),
         traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.suits_justification,
     ),
@@ -459,7 +368,7 @@ _METHODS = (
         reductions="native",
         reduce_rate=False,
         allreduce=True,
-        loops=(*_EVERY, "hierarchical", "tree-exchange"),
+        loops=(*EVERY, "hierarchical", "tree-exchange"),
         in_auto=suitability.suits_tree_exchange,
     ),
     MethodInfo(
@@ -479,7 +388,7 @@ _METHODS = (
         supports=_ALL,
         late=True,
         allreduce=True,
-        loops=(*_EVERY, "greedy"),
+        loops=(*EVERY, "greedy"),
         in_auto=suitability.suits_one_shot,
     ),
     MethodInfo(
@@ -488,7 +397,7 @@ _METHODS = (
         summary="lp from nothing within 2.5 seconds",
         reductions="none",
         supports=_ALL,
-        loops=(*_EVERY, "greedy", "reroute"),
+        loops=(*EVERY, "greedy", "reroute"),
         traits=Traits(one_schedule=True, step_s=2.5),
         in_auto=suitability.suits_time_expanded_lp,
     ),
@@ -498,7 +407,7 @@ _METHODS = (
         summary="TE-CCL's mixed-integer program on epochs, with copies",
         supports=_ALL,
         epochs=True,
-        loops=(*_EVERY, "greedy", "reroute"),
+        loops=(*EVERY, "greedy", "reroute"),
     ),
     MethodInfo(
         name="lp",
@@ -506,7 +415,7 @@ _METHODS = (
         summary="TE-CCL's linear program on epochs, for collectives without copies",
         supports=_ALL,
         epochs=True,
-        loops=(*_EVERY, "greedy", "reroute"),
+        loops=(*EVERY, "greedy", "reroute"),
     ),
     MethodInfo(
         name="astar",
@@ -514,7 +423,7 @@ _METHODS = (
         summary="TE-CCL's A* rounds on epochs",
         supports=_ALL,
         epochs=True,
-        loops=(*_EVERY, "greedy", "reroute"),
+        loops=(*EVERY, "greedy", "reroute"),
     ),
     MethodInfo(
         name="taccl",
@@ -523,7 +432,7 @@ _METHODS = (
         reductions="native",
         supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
         overheads=True,
-        loops=(*_EVERY, "taccl"),
+        loops=(*EVERY, "taccl"),
         traits=Traits(slow_second_step=True),
     ),
     MethodInfo(
@@ -540,7 +449,7 @@ _METHODS = (
         summary="whole chunks along the flow of the fluid optimum",
         supports=frozenset({Constraint.LIMITS}),
         fluid=True,
-        loops=(*_EVERY, "fluid"),
+        loops=(*EVERY, "fluid"),
         chunks_for_gap=_trees_for_gap,
     ),
 )

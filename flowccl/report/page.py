@@ -90,8 +90,9 @@ def _task(schedule: Schedule, number: int) -> tuple[Any, ...]:
     """A key that is equal for schedules of the same collective and size, for the same runtime."""
     demand = schedule.demand
     plain = demand.collective not in ("custom", "alltoallv") and demand.ready_ps is None and not demand.tenants
-    whole = (demand.collective, demand.size_bytes, demand.group, demand.relays, demand.source_rank[0].item())
-    whole = (*whole, None if schedule.runtime is None else schedule.runtime.name)
+    runtime = None if schedule.runtime is None else schedule.runtime.name
+    root = demand.source_rank[0].item()
+    whole = (runtime, demand.collective, demand.size_bytes, demand.group, demand.relays, root)
     return whole if plain else (number,)
 
 
