@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
+from flowccl.topology.route_tree import OneShape, shape_of, weights_of
 from flowccl.topology.topology import Topology
 
 _MAX_CACHED = 200_000  # routes of one machine
@@ -128,19 +129,6 @@ class RouteShape:
         return np.ones(len(self.routes.link)) if self.weights is None else self.weights
 
 
-@dataclass(slots=True)
-class _Shape:
-    """The shape of one route; hops and segments are numbered from 0."""
-
-    offset: list[int]
-    segment: list[int]
-    parent: list[int]
-    roots: list[tuple[int, int]]
-    ends: list[tuple[int, int]]
-    problem: str = ""
-    operation: str = ""
-
-
 def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     """Return offsets, segments, roots and ends of every route; `problem` says why a route is invalid."""
     count = len(routes)
@@ -153,7 +141,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     single = size == 1
     single[single] &= (in_range & topology.stores[src] & topology.stores[dst])[routes.ptr[:-1][single]]
     shapes = {r: _known_shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
-    plain = _Shape([0], [0], [-1], [], [])
+    plain = OneShape([0], [0], [-1], [], [])
     rows = [shapes.get(r, plain) for r in range(count)]
     heads = routes.ptr[:-1].tolist()
     roots = [row.roots or ([(int(src[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
@@ -163,7 +151,7 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     hop_segment = np.array([s for row in rows for s in row.segment], dtype=np.int64) + np.repeat(base[:-1], size)
     parent = np.array([p for row in rows for p in row.parent], dtype=np.int64)
     parent = np.where(parent < 0, -1, parent + np.repeat(base[:-1], segments))
-    weight = np.array([w for r, e, n in zip(roots, ends, size, strict=True) for w in _weights(r, e, int(n))])
+    weight = np.array([w for r, e, n in zip(roots, ends, size, strict=True) for w in weights_of(r, e, int(n))])
     return RouteShape(
         routes,
         np.array([o for row in rows for o in row.offset], dtype=np.int64),
@@ -265,13 +253,13 @@ def shape_on(topology: Topology, routes: Routes) -> RouteShape:
     return known[1]
 
 
-def _known_shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
+def _known_shape(topology: Topology, links: tuple[int, ...]) -> OneShape:
     """Return the shape of one route, cached in the machine because many schedules use the same routes."""
-    known: dict[tuple[int, ...], _Shape] = topology.route_shapes
+    known: dict[tuple[int, ...], OneShape] = topology.route_shapes
     if links not in known:
         if len(known) >= _MAX_CACHED:
             known.clear()
-        known[links] = _shape(topology, links)
+        known[links] = shape_of(topology, links)
     return known[links]
 
 
@@ -300,149 +288,3 @@ def segment_GBps(
         share = topology.limit_GBps[met % len(topology.limits)] / uses
         np.minimum.at(rate, met // len(topology.limits), share)
     return rate
-
-
-def _shape(topology: Topology, links: tuple[int, ...]) -> _Shape:
-    """Return the shape of one route of several links."""
-    broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
-    bad = [link for link in links if not 0 <= link < len(topology.links)]
-    if not links or bad:
-        broken.problem = f"names link {bad[0]}, which does not exist" if bad else "has no links"
-        return broken
-    src, dst = [topology.links[k].src for k in links], [topology.links[k].dst for k in links]
-    inner = {node for node in src + dst if not topology.nodes[node].stores}
-    into: dict[int, list[int]] = {node: [] for node in inner}
-    out: dict[int, list[int]] = {node: [] for node in inner}
-    for hop, (a, b) in enumerate(zip(src, dst, strict=True)):
-        if a in inner:
-            out[a].append(hop)
-        if b in inner:
-            into[b].append(hop)
-    roots = [(a, hop) for hop, a in enumerate(src) if a not in inner]
-    ends = [(b, hop) for hop, b in enumerate(dst) if b not in inner]
-    broken.problem = _crossing_problem(topology, links, inner, into, out, roots, ends)
-    if broken.problem:
-        return broken
-    shape = _walk(topology, links, src, dst, into, out, roots, ends)
-    shape.operation = _operation(roots, ends)
-    return shape
-
-
-def _crossing_problem(
-    topology: Topology,
-    links: tuple[int, ...],
-    inner: set[int],
-    into: dict[int, list[int]],
-    out: dict[int, list[int]],
-    roots: list[tuple[int, int]],
-    ends: list[tuple[int, int]],
-) -> str:
-    if len(set(links)) != len(links):
-        return "uses a link twice"
-    for node in sorted(inner):
-        name = topology.nodes[node].name
-        if not into[node]:
-            return f"leaves switch {name}, which receives nothing"
-        if not out[node]:
-            return f"stops at switch {name}, which does not store"
-        if len(out[node]) > 1 and not topology.nodes[node].copies:
-            return f"makes {len(out[node])} copies at switch {name}, which cannot copy"
-        if len(into[node]) > 1 and not topology.nodes[node].reduces:
-            return f"reduces {len(into[node])} inputs at switch {name}, which cannot reduce"
-        if len(into[node]) > 1 and topology.nodes[node].crossing != "cut-through":
-            return f"reduces inputs at switch {name}, which is store-and-forward; only cut-through switches reduce"
-    if len({node for node, _ in roots}) != len(roots):
-        return "leaves one node on two links; use two transfers"
-    if len({node for node, _ in ends}) != len(ends):
-        return "enters one node on two links; use two transfers"
-    if len(links) != len(inner) + len(roots) + len(ends) - 1:
-        return "is not one connected tree of links"
-    return ""
-
-
-def _operation(roots: list[tuple[int, int]], ends: list[tuple[int, int]]) -> str:
-    """Why a route is valid only as an operation of a switch on a runtime; nothing where it is always valid."""
-    if {node for node, _ in roots} & {node for node, _ in ends}:
-        return "starts and ends at the same node"
-    if len(roots) > 1 and len(ends) > 1:
-        return "reduces inputs and makes copies in one transfer; use two transfers"
-    return ""
-
-
-def _weights(roots: list[tuple[int, int]], ends: list[tuple[int, int]], hops: int) -> list[float]:
-    """How often the bytes cross each link: twice those of the first root where a switch reduces and copies for it.
-
-    That GPU loads the reduction through the switch, and stores the result to all.
-    """
-    weight = [1.0] * hops
-    if len(roots) > 1 and len(ends) > 1:
-        for node, hop in (*roots, *ends):
-            weight[hop] = 2.0 if node == roots[0][0] else 1.0
-    return weight
-
-
-def _walk(
-    topology: Topology,
-    links: tuple[int, ...],
-    src: list[int],
-    dst: list[int],
-    into: dict[int, list[int]],
-    out: dict[int, list[int]],
-    roots: list[tuple[int, int]],
-    ends: list[tuple[int, int]],
-) -> _Shape:
-    """Return offsets and segments, from the root that starts first: the one above all store-and-forward switches."""
-    for _, first in roots:
-        shape = _walk_from(first, topology, links, src, dst, into, out, roots, ends)
-        if shape is not None:
-            return shape
-    broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
-    broken.problem = "reduces inputs from two store-and-forward switches, which cannot be synchronized"
-    return broken
-
-
-def _walk_from(
-    first_hop: int,
-    topology: Topology,
-    links: tuple[int, ...],
-    src: list[int],
-    dst: list[int],
-    into: dict[int, list[int]],
-    out: dict[int, list[int]],
-    roots: list[tuple[int, int]],
-    ends: list[tuple[int, int]],
-) -> _Shape | None:
-    """Walk the tree from one root in both directions; all inputs of a switch arrive at the same time.
-
-    None if the walk enters a store-and-forward switch from its output: then another root starts earlier than this one.
-    """
-    latency = topology.link_latency_ps
-    offset: dict[int, int] = {first_hop: 0}
-    segment = {first_hop: 0}
-    parent = [-1]
-    todo = [first_hop]
-    while todo:
-        hop = todo.pop()
-        for node, time in ((dst[hop], offset[hop] + int(latency[links[hop]])), (src[hop], offset[hop])):
-            if node not in into:
-                continue
-            split = topology.nodes[node].crossing != "cut-through"
-            for other in into[node] + out[node]:
-                if other in offset:
-                    continue
-                if split and hop in out[node] and other in into[node]:
-                    return None
-                offset[other] = time - (int(latency[links[other]]) if other in into[node] else 0)
-                if split and other in out[node]:
-                    segment[other] = len(parent)
-                    parent.append(segment[hop] if hop in into[node] else parent[segment[hop]])
-                else:
-                    segment[other] = segment[hop]
-                todo.append(other)
-    broken = _Shape([0] * len(links), [0] * len(links), [-1], [], [])
-    if len(offset) != len(links):
-        broken.problem = "is not one connected tree of links"
-        return broken
-    first = min(offset.values())
-    hops = range(len(links))
-    return _Shape([offset[h] - first for h in hops], [segment[h] for h in hops], parent, roots, ends)
