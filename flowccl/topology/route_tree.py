@@ -25,7 +25,7 @@ def shape_of(topology: Topology, links: tuple[int, ...]) -> OneShape:
     if not links or missing:
         problem = f"names link {missing[0]}, which does not exist" if missing else "has no links"
         return _broken(links, problem)
-    tree = _Tree(topology, links)
+    tree = _RouteTree(topology, links)
     problem = tree.problem()
     return _broken(links, problem) if problem else _walk(tree)
 
@@ -56,7 +56,7 @@ def _broken(links: tuple[int, ...], problem: str) -> OneShape:
 
 
 @dataclass(frozen=True)
-class _Tree:
+class _RouteTree:
     """The links of a route, by hop, and the hops that enter and leave each of its switches."""
 
     topology: Topology
@@ -120,7 +120,7 @@ class _Tree:
         return ""
 
 
-def _walk(tree: _Tree) -> OneShape:
+def _walk(tree: _RouteTree) -> OneShape:
     """Return offsets and segments, from the root that starts first: the one above all store-and-forward switches."""
     for _, first in tree.roots:
         shape = _walk_from(first, tree)
@@ -129,7 +129,7 @@ def _walk(tree: _Tree) -> OneShape:
     return _broken(tree.links, "reduces inputs from two store-and-forward switches, which cannot be synchronized")
 
 
-def _walk_from(first_hop: int, tree: _Tree) -> OneShape | None:
+def _walk_from(first_hop: int, tree: _RouteTree) -> OneShape | None:
     """Walk the tree from one root in both directions; all inputs of a switch arrive at the same time.
 
     None if the walk enters a store-and-forward switch from its output: then another root starts earlier than this one.
