@@ -335,7 +335,7 @@ def _check(demand: Demand) -> None:
     if demand.size_bytes < 1:
         raise DemandError(f"{demand.collective}: size_bytes must be at least 1, got {demand.size_bytes}")
     if demand.pieces < 1 or count % demand.pieces:
-        raise DemandError(f"{demand.collective}: {count} chunks cannot form blocks of {demand.pieces} pieces each")
+        raise DemandError(f"{demand.collective}: {count} chunks cannot form blocks of {demand.pieces} chunks each")
     if demand.chunk_bytes.min() < 1:
         chunk = int(np.argmin(demand.chunk_bytes))
         raise DemandError(f"chunk {chunk}: bytes must be at least 1, got {demand.chunk_bytes[chunk]}")
