@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from flowccl.run.call_log import CALLS, CallCount
@@ -195,16 +196,16 @@ class GroupCalls:
         program = found.program
         if given is not output and not (_is_plain(output) and _fits(program, given, output)):
             return None
-        row = found.row
-        begun = row.begin(found.size)
-        self.calls += 1
-        self.scheduled[collective] += 1
-        tag = self.calls % _CALLS_IN_FLIGHT * MOST_MESSAGES
+        begun = perf_counter()
+        self.calls = number = self.calls + 1
         try:
-            program.run(given, output, found.carrier, tag, output.new_empty)
+            program.run(given, output, found.carrier, number % _CALLS_IN_FLIGHT * MOST_MESSAGES, output.new_empty)
         except RuntimeError as error:
-            raise self._failure(row, error) from error
-        row.end(begun)
+            raise self._failure(found.row, error) from error
+        finally:  # what need not come before the first message comes after the last one
+            found.row.begin(found.size)
+            self.scheduled[collective] += 1
+        found.row.end(begun)
         return done([output])
 
     def _remember_ready(self, job: PlannedCall) -> None:
@@ -356,11 +357,10 @@ class GroupCalls:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor is flat, on the CPU, and needs no mode of autograd."""
+    """Whether a tensor is flat (no sparse one is), on the CPU, and needs no mode of autograd."""
     return bool(
         tensor.is_cpu
         and tensor.dim() == 1
-        and not tensor.is_sparse
         and tensor.is_contiguous()
         and not tensor.requires_grad
         and not tensor.is_inference()

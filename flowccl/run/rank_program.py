@@ -44,11 +44,15 @@ class _Send:
 
 @dataclass(frozen=True, slots=True)
 class _Combine:
-    """Put the sum of some slots into one; it is the sum with what the slot has if `add`."""
+    """Put the sum of some slots into one; it is the sum with what the slot has if `add`.
+
+    `received`: the first part is a message that nothing else reads, so that the sum can be written into it.
+    """
 
     slot: int
     parts: tuple[int, ...]
     add: bool
+    received: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,6 @@ class RankProgram:
     ) -> None:
         """Run on flat tensors, which may overlap. No tensor is changed after it was sent; the output comes last."""
         values: list[Any] = [None] * self.slots
-        first = given.storage_offset()
         for level in self.levels:
             carrier.begin()
             for step in level.steps:
@@ -108,7 +111,11 @@ class RankProgram:
                     value = values[slot]
                     if value is None:
                         start, count = self.taken[slot]
-                        value = values[slot] = given.as_strided((count,), _NEXT, first + start)
+                        if count != self.sizes[0]:
+                            value = given.as_strided((count,), _NEXT, given.storage_offset() + start)
+                        else:
+                            value = given
+                        values[slot] = value
                     carrier.post_send(value, step.peer, first_tag + step.tag)
                 elif type(step) is _Combine:
                     self._combine(step, values, given)
@@ -125,10 +132,12 @@ class RankProgram:
         return given[start : start + count]
 
     def _combine(self, step: _Combine, values: list[Any], given: Any) -> None:
-        total = self._value(step.parts[0], values, given)
-        for part in step.parts[1:]:
-            total = total + self._value(part, values, given)
-        values[step.slot] = self._value(step.slot, values, given) + total if step.add else total
+        parts = step.parts + ((step.slot,) if step.add else ())
+        total, may_change = self._value(parts[0], values, given), step.received
+        for part in parts[1:]:
+            value = self._value(part, values, given)
+            total, may_change = total.add_(value) if may_change else total + value, True
+        values[step.slot] = total
 
     def _finish(self, given: Any, output: Any, values: list[Any]) -> None:
         """Write the output. What comes from the input is read before, since the two may overlap."""
@@ -155,6 +164,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
         if key[0] == rank and layout.chunk_count[key[1]]
     }
     known, inputs = set(taken), set(taken)
+    received: set[int] = set()
     levels = []
     for level in program.levels[rank]:
         steps: list[_Send | _Combine] = []
@@ -164,7 +174,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
             if isinstance(step, Arrival):
                 into, parts = slot("node", step.node, step.chunk), [slot("message", m.tag) for m in step.messages]
                 add = step.reduce and into in known
-                steps.append(_Combine(into, tuple(parts), add))
+                steps.append(_Combine(into, tuple(parts), add, parts[0] in received))
                 known.add(into)
                 is_input = not add and len(parts) == 1 and parts[0] in inputs
                 inputs = inputs | {into} if is_input else inputs - {into}
@@ -174,7 +184,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
                 name = program.schedule.topology.nodes[step.src].name
                 raise ScheduleError(f"transfer {step.transfer}: {name} sends chunk {step.chunk} without having it")
             if step.local:
-                steps.append(_Combine(slot("message", step.tag), (source,), False))
+                steps.append(_Combine(slot("message", step.tag), (source,), False, False))
                 inputs = inputs | {slot("message", step.tag)} if source in inputs else inputs
             else:
                 steps.append(_Send(source, step.dst_process, step.tag))
@@ -183,6 +193,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
             for m in level.receives
             if layout.chunk_count[m.chunk]
         )
+        received |= {receive.slot for receive in receives}
         if steps or receives:
             levels.append(_RankLevel(tuple(steps), receives))
     placed = []

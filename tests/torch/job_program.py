@@ -28,14 +28,20 @@ def simple() -> None:
 
 
 def twice() -> None:
-    """The same again after the end of the first group; a forked process in between ends by itself."""
-    for _ in range(2):
-        dist.init_process_group("gloo")
+    """The same again after the end of the first group; a forked process in between ends by itself.
+
+    Both groups share a store that outlives them, as under torchrun: with a store of their own, a rank that is fast
+    would find the store of the first group, which rank 0 is about to close.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, is_master=rank == 0)
+    for number in range(2):
+        dist.init_process_group("gloo", store=dist.PrefixStore(str(number), store), rank=rank, world_size=size)
         child = multiprocessing.get_context("fork").Process(target=torch.zeros, args=(1,))
         child.start()
         child.join()
         total = reduced()
-        if dist.get_rank() == 0:
+        if rank == 0:
             print("sum", total)
         dist.destroy_process_group()
 

@@ -185,18 +185,20 @@ def test_the_report_is_a_table_and_says_things_once(caplog: pytest.LogCaptureFix
 
 
 class Mailbox:
-    """Carries messages between ranks that run one after the other, level by level, in threads."""
+    """Carries messages between ranks in threads; a tensor must stay as it is until its level ends."""
 
     def __init__(self, rank: int, boxes: dict[tuple[int, int, int], Any], meet: threading.Barrier) -> None:
         self.rank, self.boxes, self.meet = rank, boxes, meet
         self.awaited: list[tuple[Any, int, int]] = []
+        self.sent: list[tuple[Any, Any]] = []
 
     def begin(self) -> None:
-        self.awaited = []
+        self.awaited, self.sent = [], []
 
     def post_send(self, tensor: Any, peer: int, tag: int) -> None:
         with self.meet:
-            self.boxes[self.rank, peer, tag] = tensor.clone()
+            self.boxes[self.rank, peer, tag] = copied = tensor.clone()
+            self.sent.append((tensor, copied))
             self.meet.notify_all()
 
     def post_receive(self, tensor: Any, peer: int, tag: int) -> None:
@@ -207,6 +209,7 @@ class Mailbox:
             with self.meet:
                 assert self.meet.wait_for(lambda key=(peer, self.rank, tag): key in self.boxes, 30)
             tensor.copy_(self.boxes[peer, self.rank, tag])
+        assert all(bool((tensor == copied).all()) for tensor, copied in self.sent)
 
 
 SCHEDULES = {
