@@ -14,7 +14,7 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import F64, I64, PricedNetwork
-from flowccl.methods.rates.pipeline import ChunkStream, Pipelines, tree_steps, up_and_down
+from flowccl.methods.rates.pipeline import ChunkStream, Pipelines
 from flowccl.methods.rates.proof import report_tree_bound
 from flowccl.methods.rates.rounding import Columns, deal_columns, dealt
 from flowccl.methods.rates.trees import TreeRates, fewer_trees, tree_rates
@@ -111,7 +111,6 @@ class _TreesSearch:
         self.is_allreduce = any(tree.inward for tree in self.rates.trees)
         roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in self.rates.trees])
         self.columns = Columns.of(roots, self.rates.amount, self.rates.load)
-        self.plans = [tree_steps(tree) for tree in self.rates.trees]
 
     def schedules(self) -> Iterator[Schedule | None]:
         """Schedules that are better than all before, or None."""
@@ -138,15 +137,15 @@ class _TreesSearch:
         return Pipelines(self.network, self.demand, self._streams(columns, least))
 
     def _streams(self, columns: Columns, least: float) -> list[ChunkStream]:
-        demand = self.demand
+        demand, trees = self.demand, self.rates.trees
         if not self.is_allreduce:
             choice = deal_columns(columns, demand.source.astype(np.int64))
-            return [ChunkStream(self.plans[j], np.flatnonzero(choice == j)) for j in np.unique(choice).tolist()]
+            return [ChunkStream(trees[j].plan, np.flatnonzero(choice == j)) for j in np.unique(choice).tolist()]
         up, down = self._pairs(columns, least)
         pair = np.stack((up, down), axis=1)
         both, which = np.unique(pair, axis=0, return_inverse=True)
         return [
-            ChunkStream(up_and_down(self.plans[a], self.plans[b]), np.flatnonzero(which.reshape(-1) == i))
+            ChunkStream(trees[a].plan.then(trees[b].plan), np.flatnonzero(which.reshape(-1) == i))
             for i, (a, b) in enumerate(both.tolist())
         ]
 

@@ -33,7 +33,7 @@ class PricedNetwork:
         latency = self.topology.link_latency_ps.astype(np.float64)
         return 1e-7 * (1 + latency / max(float(latency.mean()), 1.0)) / len(self.topology.links)
 
-    def _with_limits(self, price: F64) -> F64:
+    def _prices_with_limits(self, price: F64) -> F64:
         """The price of each link with those of its limits, for prices of resources per unit."""
         topology = self.topology
         pointer, limit = topology.link_limits
@@ -43,7 +43,7 @@ class PricedNetwork:
 
     def link_prices(self, price: F64) -> F64:
         """The price of each link with those of its limits; of equal paths, those with less latency are cheaper."""
-        own = self._with_limits(price)
+        own = self._prices_with_limits(price)
         return own + self._tie_breaker * max(float(own.max()), 1e-300)
 
     def routes(self, price: F64, *, through_gpus: bool = False) -> tuple[F64, I64]:
@@ -71,7 +71,9 @@ class PricedNetwork:
         from flowccl.methods.rates.pricing_kernels import cheapest_routes
 
         ptr, out = topology.out_links
-        found, _ = cheapest_routes(ptr, out, topology.link_dst, self._with_limits(price), relays, topology.num_gpus)
+        found, _ = cheapest_routes(
+            ptr, out, topology.link_dst, self._prices_with_limits(price), relays, topology.num_gpus
+        )
         return np.asarray(found[:, : topology.num_gpus])
 
     def check_connected(self) -> None:
@@ -102,12 +104,16 @@ class PricedNetwork:
         which = limit[np.repeat(pointer[:-1][link], times) + within].astype(np.int64)
         return np.concatenate((link, len(topology.links) + which)), np.concatenate((owner, owner[again]))
 
+    def with_limits(self, uses: F64) -> F64:
+        """Uses of links, in the last axis, followed by those of the limits."""
+        if not self.topology.limits:
+            return uses
+        pointer, limit = self.topology.link_limits
+        times = np.repeat(np.arange(len(self.topology.links)), np.diff(pointer))
+        per_limit = np.zeros((*uses.shape[:-1], len(self.topology.limits)))
+        np.add.at(per_limit, (..., limit), uses[..., times])
+        return np.concatenate((uses, per_limit), axis=-1)
+
     def load(self, links: I64) -> F64:
         """How often each resource is used by these links, for one unit of data on each."""
-        topology = self.topology
-        uses = np.bincount(links, minlength=len(topology.links)).astype(np.float64)
-        if not topology.limits:
-            return uses
-        pointer, limit = topology.link_limits
-        per_limit = np.bincount(limit, np.repeat(uses, np.diff(pointer)), len(topology.limits))
-        return np.concatenate((uses, per_limit))
+        return self.with_limits(np.bincount(links, minlength=len(self.topology.links)).astype(np.float64))

@@ -9,13 +9,15 @@ of the program, apart from latency and from whole chunks.
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import F64, Path, PricedNetwork
-from flowccl.methods.rates.pipeline import ChunkStream, Pipelines, Plan, PlannedTransfer
+from flowccl.methods.rates.pipeline import ChunkStream, Pipelines
+from flowccl.methods.rates.plan import Plan
 from flowccl.methods.rates.proof import report_path_bound
 from flowccl.methods.rates.rounding import Columns, balanced, deal_columns
 from flowccl.portable import power_of_ten
@@ -204,11 +206,7 @@ class _FlowMaster:
         load = np.zeros(len(self.network.topology.links))
         for end, path in routing:
             load[list(path)] += self.data[source, end]
-        topology = self.network.topology
-        if not topology.limits:
-            return load
-        pointer, limit = topology.link_limits
-        return np.concatenate((load, np.bincount(limit, np.repeat(load, np.diff(pointer)), len(topology.limits))))
+        return self.network.with_limits(load)
 
     def _hops(self, path: Path) -> int:
         topology = self.network.topology
@@ -226,12 +224,10 @@ def _columns(network: PricedNetwork, rates: PathRates) -> tuple[Columns, list[Pl
 
 def _plan(network: PricedNetwork, path: Path) -> Plan:
     """The transfers of a path: one from each GPU on it to the next."""
-    steps, begin = list[PlannedTransfer](), 0
-    for at, link in enumerate(path):
-        if network.topology.stores[network.topology.link_dst[link]]:
-            steps.append(PlannedTransfer(path[begin : at + 1], False, (len(steps) - 1,) if steps else ()))
-            begin = at + 1
-    return tuple(steps)
+    stores = network.topology.stores[network.topology.link_dst[list(path)]]
+    ends = [0, *(np.flatnonzero(stores) + 1).tolist()]
+    parts = [path[a:b] for a, b in pairwise(ends)]
+    return Plan.of(parts, range(len(parts)), list(pairwise(range(len(parts)))), reduce=False)
 
 
 def _pipelines(

@@ -17,51 +17,14 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
-from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
-from flowccl.methods.rates.trees import TreeColumn
+from flowccl.methods.rates.network import F64, I64, PricedNetwork
+from flowccl.methods.rates.plan import Plan
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 
 _ROUNDING = 1e-9  # by which rates stay below the bandwidth that is left to them
 _SETTLING = 4  # times that periods and the use of links are computed from each other
 _BISECTIONS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTransfer:
-    """A transfer of every chunk of a stream: its path, whether it reduces, and the transfers that it waits for."""
-
-    path: Path
-    reduces: bool
-    after: tuple[int, ...]
-
-
-Plan = tuple[PlannedTransfer, ...]
-"""The transfers that bring a chunk from its source to all destinations, each after those that it waits for."""
-
-
-def tree_steps(tree: TreeColumn) -> Plan:
-    """The transfers of a chunk over a tree: from the root, or into it with the farthest GPUs first."""
-    if not tree.inward:
-        place = {node: i for i, (_, node, _) in enumerate(tree.edges)}
-        return tuple(
-            PlannedTransfer(path, False, (place[above],) if above in place else ()) for above, _, path in tree.edges
-        )
-    edges = tree.edges[::-1]
-    below: dict[int, list[int]] = {}
-    steps = []
-    for i, (above, node, path) in enumerate(edges):
-        steps.append(PlannedTransfer(tuple(reversed(path)), True, tuple(below.get(node, ()))))
-        below.setdefault(above, []).append(i)
-    return tuple(steps)
-
-
-def up_and_down(up: Plan, down: Plan) -> Plan:
-    """A reduction into a root, and then a distribution from there."""
-    waited = {i for step in up for i in step.after}
-    last = tuple(i for i in range(len(up)) if i not in waited)
-    moved = [PlannedTransfer(step.path, step.reduces, tuple(i + len(up) for i in step.after) or last) for step in down]
-    return (*up, *moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +148,13 @@ class Pipelines:
 
     @cached_property
     def _reduces(self) -> NDArray[np.bool_]:
-        return np.array([step.reduces for stream in self.streams for step in stream.plan], dtype=np.bool_)
+        return np.concatenate([stream.plan.reduces for stream in self.streams])
 
     @cached_property
     def _links(self) -> Routes:
-        return Routes.from_lists([step.path for stream in self.streams for step in stream.plan])
+        plans = [stream.plan for stream in self.streams]
+        lengths = np.concatenate([np.diff(plan.ptr) for plan in plans])
+        return Routes(pointers(lengths), np.concatenate([plan.link for plan in plans]).astype(np.int32))
 
     @cached_property
     def _latency_ps(self) -> I64:
@@ -198,17 +163,13 @@ class Pipelines:
     @cached_property
     def _waits(self) -> list[tuple[I64, I64]]:
         """Pairs of a transfer and one that waits for it, in groups: those in a group wait for earlier groups only."""
-        groups: list[tuple[list[int], list[int]]] = []
-        for first, stream in zip(self._first.tolist(), self.streams, strict=False):
-            level = list[int]()
-            for i, step in enumerate(stream.plan):
-                level.append(max((level[j] + 1 for j in step.after), default=0))
-                for j in step.after:
-                    while len(groups) < level[i]:
-                        groups.append(([], []))
-                    groups[level[i] - 1][0].append(first + j)
-                    groups[level[i] - 1][1].append(first + i)
-        return [(np.array(before), np.array(after)) for before, after in groups]
+        plans = [stream.plan for stream in self.streams]
+        shift = np.repeat(self._first[:-1], [len(plan.before) for plan in plans])
+        before, after = (np.concatenate([getattr(plan, end) for plan in plans]) + shift for end in ("before", "after"))
+        level = np.concatenate([plan.level for plan in plans])[after]
+        order = np.argsort(level, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
+        return [(before[group], after[group]) for group in groups]
 
     @cached_property
     def _uses(self) -> tuple[I64, I64]:

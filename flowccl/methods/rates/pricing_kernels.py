@@ -182,6 +182,49 @@ def shallow_trees(price: F64, roots: I64, step: float) -> I64:
 
 
 @compiled
+def tree_loads(parents: I64, roots: I64, last: I64, tail: I32, links: int) -> tuple[F64, I64]:
+    """Return how often each tree uses each link, and its depth; `last` has the last link of each route between GPUs."""
+    trees, count = parents.shape
+    loads, depth = np.zeros((trees, links)), np.zeros(trees, dtype=np.int64)
+    for i in range(trees):
+        for node in range(count):
+            if node == roots[i]:
+                continue
+            above, end = parents[i, node], node
+            while end != above:
+                loads[i, last[above, end]] += 1
+                end = tail[last[above, end]]
+            level = 1
+            while above != roots[i]:
+                above = parents[i, above]
+                level += 1
+            depth[i] = max(depth[i], level)
+    return loads, depth
+
+
+@compiled
+def longest_path(parent: I64, root: int, last: I64, tail: I32, takes: F64) -> float:
+    """Return the longest path of a tree from its root, where a route takes as long as its slowest link."""
+    count, longest = len(parent), 0.0
+    route, end = np.zeros(count), np.full(count, -1.0)
+    end[root] = 0.0
+    for node in range(count):
+        if node != root:
+            at = node
+            while at != parent[node]:
+                route[node] = max(route[node], takes[last[parent[node], at]])
+                at = tail[last[parent[node], at]]
+    for node in range(count):
+        at, more = node, 0.0
+        while end[at] < 0:
+            more += route[at]
+            at = parent[at]
+        end[node] = end[at] + more
+        longest = max(longest, end[node])
+    return longest
+
+
+@compiled
 def balance(
     choice: I64,
     size: F64,

@@ -15,34 +15,71 @@ lower bound of T for all trees: the data of each root times the cost of its chea
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
+from flowccl.methods.rates.plan import Plan
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
 _DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _WARM_STEPS = 4  # trees of each root with prices that follow the loads, before the first program is solved
-_NEARLY_AS_CHEAP, _TREES_PER_ROOT = 0.02, 8  # trees beside those with data, for whole chunks
+_NEARLY_AS_CHEAP, _TREES_PER_ROOT = 0.02, 4  # trees beside those with data, for whole chunks
 _EQUAL = 1e-3  # difference of prices of edges, relative to a typical one, below which shallow trees are preferred
 _LEVEL = 0.1  # price of a level of a shallow tree, relative to a typical edge
 _FEWER = 4  # programs that follow each other to find fewer trees
 _NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class TreeColumn:
-    """A spanning tree: its root, and for every other GPU its parent and the route from there, parents first.
+    """A spanning tree: its root, the parent of every other GPU, and the routes, by the last link of each.
 
     Where `inward`, the tree is one of the reversed machine: data goes from the GPUs to their parents.
     """
 
+    network: PricedNetwork = field(repr=False)
     root: int
     inward: bool
-    edges: tuple[tuple[int, int, Path], ...]
+    parent: I64
+    last: I64 = field(repr=False)
     depth: int
+
+    @cached_property
+    def edges(self) -> list[tuple[int, int, Path]]:
+        """Parent, child and route, parents first."""
+        children: dict[int, list[int]] = {}
+        for node, above in enumerate(self.parent.tolist()):
+            if node != self.root:
+                children.setdefault(above, []).append(node)
+        edges, queue = list[tuple[int, int, Path]](), [self.root]
+        for above in queue:
+            new = children.get(above, [])
+            edges += [(above, node, self.network.path(self.last, above, node)) for node in new]
+            queue += new
+        return edges
+
+    def longest_path(self, takes: F64) -> float:
+        """The longest path from the root, where a route takes as long as its slowest link."""
+        from flowccl.methods.rates.pricing_kernels import longest_path
+
+        return float(longest_path(self.parent, self.root, self.last, self.network.topology.link_src, takes))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The transfers of a chunk: from the root, or into it with the farthest GPUs first."""
+        edges = self.edges[::-1] if self.inward else self.edges
+        place = {node: i for i, (_, node, _) in enumerate(edges)}
+        above = [(place[a], place[b]) for a, b, _ in edges if a in place]
+        waits = [(below, i) for i, below in above] if self.inward else above
+        level = [0] * len(edges)
+        for first, then in sorted(waits, key=lambda pair: pair[1]):
+            level[then] = max(level[then], level[first] + 1)
+        paths = [tuple(reversed(path)) if self.inward else path for _, _, path in edges]
+        return Plan.of(paths, level, waits, reduce=self.inward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +144,8 @@ def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chun
     data counts (n - 1 + D) / n times; n follows from the program before.
     """
     full = np.array(rates.load).T @ rates.amount / network.capacity
-    path = np.array([_longest_path(tree, full / full.max()) for tree in rates.trees])
+    links = full[: len(network.topology.links)] / full.max()  # a link that is used in part delays by that part
+    path = np.array([tree.longest_path(links) for tree in rates.trees])
     if data is None:  # a pair of trees is as long as both
         path += float(path @ rates.amount / rates.amount.sum())
     amounts = [rates.amount]
@@ -119,14 +157,6 @@ def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chun
     return amounts
 
 
-def _longest_path(tree: TreeColumn, full: F64) -> float:
-    """The longest path of a tree in periods: a link that is used in part delays a chunk by that part of a period."""
-    end = {tree.root: 0.0}
-    for above, node, path in tree.edges:
-        end[node] = end[above] + max(full[k] for k in path)
-    return max(end.values())
-
-
 class _Master:
     """The program: T, the data of each root where roots are free, and one column per tree."""
 
@@ -136,7 +166,7 @@ class _Master:
         self.reversed = PricedNetwork(network.topology.reversed) if data is None else None
         self.trees = list[TreeColumn]()
         self.load_of = list[F64]()
-        self.known = set[tuple[object, ...]]()
+        self.known = set[tuple[int, bool, int, bytes]]()
         model = ProgramBuilder()
         total = model.variables("time", cost=1)
         resources, groups = len(network.capacity), self.count * (1 if data is not None else 2)
@@ -179,102 +209,104 @@ class _Master:
         place = np.arange(len(order)) - np.searchsorted(group[order], group[order])
         return np.sort(order[(place < _TREES_PER_ROOT) | has_data[order]])
 
-    def priced(self, price: F64) -> tuple[float, list[TreeColumn]]:
+    def priced(self, price: F64) -> tuple[float, "list[_Trees]"]:
         """The least cost of all data for these prices, and the cheapest trees of each root, some of them shallow."""
         price = price / max(float(price @ self.network.capacity), 1e-300)
         cost, found = self._cheapest(self.network, price, inward=False)
         if self.data is not None:
-            return float(self.data @ cost), found
+            return float(self.data @ cost), [found]
         assert self.reversed is not None
         back_cost, back = self._cheapest(self.reversed, price, inward=True)
-        return float((cost + back_cost).min()), [*found, *back]
+        return float((cost + back_cost).min()), [found, back]
 
-    def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, list[TreeColumn]]:
+    def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, "_Trees"]:
         from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
 
-        between, last = _gpu_prices(network, price)
-        ranks, typical = np.arange(self.count), _typical(between)
+        between, last, typical = _gpu_prices(network, price)
+        ranks = np.arange(self.count)
         parents = cheapest_trees(between, ranks, _EQUAL * typical)
         edge = between[parents, ranks]
         edge[ranks, ranks] = 0.0
         roots = ranks if self.data is None else np.flatnonzero(self.data)
-        found = [self._column(network, parents[root], last, root, inward=inward) for root in roots.tolist()]
-        more = shallow_trees(between, ranks, _LEVEL * typical)
-        found += [self._column(network, more[root], last, root, inward=inward) for root in roots.tolist()]
+        more = shallow_trees(between, roots, _LEVEL * typical)
+        found = _Trees.of(network, np.tile(roots, 2), np.concatenate((parents[roots], more)), last, inward=inward)
         return edge.sum(axis=1), found
 
     def spread(self, load: F64) -> None:
         """Add a tree for each root in turn, cheapest for prices that grow with the load so far, which is updated."""
         from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
 
-        capacity = self.network.capacity
+        capacity, found = self.network.capacity, []
         for root in np.flatnonzero(np.ones(self.count) if self.data is None else self.data).tolist():
             for network in filter(None, (self.network, self.reversed)):
                 relative = load / capacity / max(float((load / capacity).max()), 1e-300)
-                between, last = _gpu_prices(network, (0.02 + relative**4) / capacity)
-                one, typical = np.array([root]), _typical(between)
+                between, last, typical = _gpu_prices(network, (0.02 + relative**4) / capacity)
+                one = np.array([root])
                 parents = (
                     cheapest_trees(between, one, _EQUAL * typical),
                     shallow_trees(between, one, _LEVEL * typical),
                 )
-                both = [self._column(network, of[0], last, root, inward=network is self.reversed) for of in parents]
-                self.add(both)
-                part = (1.0 if self.data is None else self.data[root]) / len(both)
-                for tree in both:
-                    load += part * network.load(np.array([k for _, _, path in tree.edges for k in path]))
+                inward = network is self.reversed
+                both = _Trees.of(network, np.repeat(one, 2), np.concatenate(parents), last, inward=inward)
+                load += (1.0 if self.data is None else self.data[root]) / 2 * both.loads.sum(axis=0)
+                found.append(both)
+        self.add(found)
 
-    def _column(self, network: PricedNetwork, parent: I64, last: I64, root: int, *, inward: bool) -> TreeColumn:
-        depth, edges = {root: 0}, list[tuple[int, int, Path]]()
-        children: dict[int, list[int]] = {}
-        for node, above in enumerate(parent.tolist()):
-            if node != root:
-                children.setdefault(above, []).append(node)
-        queue = [root]
-        for above in queue:
-            for node in children.get(above, ()):
-                depth[node] = depth[above] + 1
-                edges.append((above, node, network.path(last, above, node)))
-                queue.append(node)
-        return TreeColumn(root, inward, tuple(edges), max(depth.values()))
-
-    def add(self, found: list[TreeColumn]) -> int:
+    def add(self, found: "list[_Trees]") -> int:
         """Add the trees that are new; return their number."""
-        new = []
-        for tree in found:
-            key = (tree.root, tree.inward, frozenset(path for _, _, path in tree.edges))
-            if key not in self.known:
-                self.known.add(key)
-                new.append(tree)
-        if not new:
-            return 0
-        self.add_loads(new, [self.network.load(np.array([k for _, _, path in one.edges for k in path])) for one in new])
+        new, loads = list[TreeColumn](), list[F64]()
+        for trees in found:
+            for tree, load in zip(trees.columns, trees.loads, strict=True):
+                key = (tree.root, tree.inward, tree.depth, load.tobytes())
+                if key not in self.known:
+                    self.known.add(key)
+                    new.append(tree)
+                    loads.append(load)
+        if new:
+            self.add_loads(new, loads)
         return len(new)
 
     def add_loads(self, new: Sequence[TreeColumn], loads: list[F64]) -> None:
         """Add trees with their loads."""
+        from scipy import sparse
+
         resources, rows = len(self.network.capacity), self.session.program.num_rows
-        entries = np.zeros((rows, len(new)))
-        entries[:resources] = np.array(loads).T
-        for j, tree in enumerate(new):
-            entries[resources + tree.root + (self.count if tree.inward else 0), j] = 1.0
+        column, resource = np.nonzero(np.array(loads))
+        group = [resources + tree.root + (self.count if tree.inward else 0) for tree in new]
+        value = np.concatenate((np.array(loads)[column, resource], np.ones(len(new))))
+        at = np.concatenate((resource, group)), np.concatenate((column, np.arange(len(new))))
+        entries = sparse.csc_array((value, at), shape=(rows, len(new)))
         if not self.scale:  # the time of the first trees alone, for the price of depth
             weight = self.data if self.data is not None else np.full(self.count, 1.0 / self.count)
             first = sum((weight[tree.root] * load for tree, load in zip(new, loads, strict=True)), np.zeros(1)) / 2
             self.scale = float((first / self.network.capacity).max())
         cost = np.array([tree.depth * _DEPTH_WEIGHT * self.scale for tree in new])
-        from scipy import sparse
-
-        self.session.add_columns(cost, sparse.csc_array(entries))
+        self.session.add_columns(cost, entries)
         self.trees += new
         self.load_of += loads
 
 
-def _typical(between: F64) -> float:
-    return float(np.median(between[np.isfinite(between) & (between > 0)]))
+@dataclass(frozen=True, eq=False)
+class _Trees:
+    """Trees for the same prices, with the load of each."""
+
+    columns: list[TreeColumn]
+    loads: F64
+
+    @classmethod
+    def of(cls, network: PricedNetwork, roots: I64, parents: I64, last: I64, *, inward: bool) -> "_Trees":
+        """The trees with these parents, with their loads of links and limits."""
+        from flowccl.methods.rates.pricing_kernels import tree_loads
+
+        topology = network.topology
+        loads, depth = tree_loads(parents, roots, last, topology.link_src, len(topology.links))
+        rows = zip(roots.tolist(), parents, depth.tolist(), strict=True)
+        columns = [TreeColumn(network, root, inward, parent, last, level) for root, parent, level in rows]
+        return cls(columns, network.with_limits(loads))
 
 
-def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64]:
-    """Prices between GPUs over switches, and the last links of these routes.
+def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64, float]:
+    """Prices between GPUs over switches, the last links of these routes, and the price of a typical route.
 
     Where no route over switches exists, the price is too high to be chosen.
     """
@@ -284,4 +316,4 @@ def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64]:
     finite = between[np.isfinite(between)]
     between[~np.isfinite(between)] = 1e6 * max(float(finite.max()), 1e-300) * count
     np.fill_diagonal(between, 0.0)
-    return between, last
+    return between, last, float(np.median(finite[finite > 0]))
