@@ -122,6 +122,8 @@ class PortfolioSearch:
             quick = [name for name in names if name not in REGISTRY or not REGISTRY[name].by_rate]  # solve no programs
             alone = (quick or names)[0]
             return [(self._open(alone, 1), 1)]  # alone, so that there is an answer early
+        if rated := [row for name in names if self._is_rated(name) for row in self._first_counts(name)]:
+            return [(self._open(name, count), 1) for name, count in rated]  # nothing slows them down
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             early = useful and self.context.budget.has_time(_FOR_OTHER_METHODS * self.context.budget.time_limit_s)
@@ -219,6 +221,15 @@ class PortfolioSearch:
         found = [n for n in counts if least < n <= most and self.counts.demand(n) and self._fits(tried[-1], n)][:1]
         skipped = len(tried) > 1 and tried[-2].count < least // 2 and self._fits(tried[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
+
+    def _is_rated(self, name: str) -> bool:
+        """Whether the time of a method is in proportion to the deliveries, and is not lost on carrying out."""
+        return self.carry is None and traits_of(name).delivery_s > 0 and name not in self.dropped
+
+    def _first_counts(self, name: str) -> list[tuple[str, int]]:
+        """One chunk for a method that was not tried, and its useful chunk count after that."""
+        tried = self._arms_of(name)
+        return [(name, count) for count in (self._useful_counts(name) if len(tried) == 1 else [] if tried else [1])]
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
