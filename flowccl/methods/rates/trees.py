@@ -24,6 +24,7 @@ from flowccl.methods.rates.plan import Plan
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
+_PATIENCE, _NEAR = 5, 0.05  # programs that hardly lower T, this near to its bound, before T counts as optimal
 _DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _WARM_STEPS = 4  # trees of each root with prices that follow the loads, before the first program is solved
@@ -107,34 +108,47 @@ def tree_rates(network: PricedNetwork, data: F64 | None, time_limit_s: float) ->
         master.spread(load)
         if time.monotonic() - began > time_limit_s / 3 and step:
             break
-    return _generate(master, began + time_limit_s)
+    return _generate(master, load, began + time_limit_s)
 
 
-def _generate(master: "_Master", until: float) -> TreeRates:
-    """Solve and add columns until the time is close to its bound, or the time limit is over."""
+def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
+    """Solve and add columns until the time is close to its bound, falls no more, or the time limit is over.
+
+    `load` is that of the first trees.
+    """
     total, price, amount = master.solve()
-    bound, center = 0.0, price
-    while True:
+    bound, center = _best_prices(master, [price, *master.crowded(amount, load)])
+    slow = 0  # programs in a row that hardly lowered the time
+    while total > bound * (1 + _CLOSE) and time.monotonic() < until:
+        if slow >= _PATIENCE and total <= bound * (1 + _NEAR):
+            break
         asked = _SMOOTH * center + (1 - _SMOOTH) * price
         value, found = master.priced(asked)
         if value <= bound:
-            value, found = master.priced(price)
             asked = price
+            value, found = master.priced(price)
         if value > bound:
             bound, center = value, asked
-        if total <= bound * (1 + _CLOSE) or time.monotonic() > until:
-            break
         if not master.add(found):  # the smoothed prices have nothing new: use the prices themselves
             value, found = master.priced(price)
             if value > bound:
                 bound, center = value, price
             if not master.add(found):
                 break
+        before = total
         total, price, amount = master.solve()
+        slow = slow + 1 if total > before * (1 - _CLOSE) else 0
     used = master.useful(price, amount)
     return TreeRates(
         tuple(master.trees[j] for j in used), amount[used], total, bound, center, tuple(master.load_of[j] for j in used)
     )
+
+
+def _best_prices(master: "_Master", prices: Sequence[F64]) -> tuple[float, F64]:
+    """The prices with the highest lower bound, and that bound."""
+    bounds = [master.priced(price)[0] for price in prices]
+    best = int(np.argmax(bounds))
+    return bounds[best], prices[best]
 
 
 def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chunks: int) -> list[F64]:
@@ -191,6 +205,17 @@ class _Master:
         price = np.maximum(-solution.duals[: len(self.network.capacity)], 0.0)
         price /= max(float(price @ self.network.capacity), 1e-300)
         return float(solution.values[0]), price, solution.values[self.fixed :]
+
+    def crowded(self, amount: F64, load: F64) -> list[F64]:
+        """Prices on the most loaded resources only: those that the program fills, and those that the first trees fill.
+
+        Where machines are regular, the prices of the program are far from the only ones, and often poor bounds.
+        """
+        capacity = self.network.capacity
+        full = np.array(self.load_of).T @ amount / capacity
+        full, first = full / full.max(), load / capacity / (load / capacity).max()
+        weights = (full > 1 - _CLOSE, full > 1 - _NEAR, first**16, first**64)
+        return [np.asarray(weight / capacity / weight.sum()) for weight in weights]
 
     def useful(self, price: F64, amount: F64) -> I64:
         """The trees with data, and others of each root that are nearly as cheap, to choose from for whole chunks."""
