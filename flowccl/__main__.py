@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def _exit_while_loading(*_: object) -> None:
-    os.write(2, b"flowccl: interrupted before a schedule was found\n")
+    os.write(2, b"flowccl: interrupted\n")
     os._exit(3)
 
 

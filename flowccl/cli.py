@@ -45,8 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(str(error))
         return next(code for kind, code in _EXIT if isinstance(error, kind))
     except KeyboardInterrupt:
-        print("flowccl: interrupted before a schedule was found", file=sys.stderr)
+        synth = " before a schedule was found" if options.command == "synth" else ""
+        print(f"flowccl: interrupted{synth}", file=sys.stderr)
         return 3
+    except MemoryError as error:  # numpy says how much it wanted
+        print_error(f"not enough memory: {error or 'an allocation failed'}; give a smaller size or machine")
+        return 2
     except BrokenPipeError:  # the reader of standard output has exited, as in `flowccl machines | head`
         _discard_output()
         return 0
@@ -66,6 +70,9 @@ def _discard_output() -> None:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """The parsed options; unknown ones are refused by name."""
     parser = _Parsers()
+    if "" in arguments:
+        before = arguments[arguments.index("") - 1] if arguments[0] else "flowccl"
+        parser.whole.error(f"the argument after {before} is empty; is a variable of the shell not set?")
     first = next((word for word in arguments if word not in ("--verbose",)), "")
     if first.startswith("-") and not parser.whole.knows(first):
         parser.misplaced(first.partition("=")[0])

@@ -44,6 +44,8 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 def parse_json(data: bytes | str, name: str) -> Any:
     """Return the value in JSON text. NaN, Infinity and duplicate keys are refused."""
+    if not data:
+        raise FileError(f"{name}: not JSON: the file is empty")
     try:
         return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except json.JSONDecodeError as error:
@@ -117,6 +119,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
             raise FileError(f"{path}: is a folder, not a file")
         if path.exists() and not path.is_file():
             raise FileError(f"{path}: is a device or a pipe; give the name of a file")
+        if not path.parent.is_dir():
+            raise FileError(f"{path}: cannot be written: there is no folder {path.parent}")
         target = path.resolve()
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:

@@ -28,17 +28,17 @@ _GBPS |= {"Mb/s": 1e-3 / 8, "Gb/s": 1 / 8, "Tb/s": 1e3 / 8, "Gbps": 1 / 8, "Gbit
 _US = {"": 1.0, "ps": 1e-6, "ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
-def parse_bytes(value: str | float) -> int:
+def parse_bytes(value: str | float, what: str = "size") -> int:
     """Return the bytes in "64MB", "1KiB" or a number of bytes, as a whole number of at least 1."""
-    number = value if type(value) is int else _parse(value, _BYTES, "size", "64MB, 1KiB or 4096")
+    number = value if type(value) is int else _parse(value, _BYTES, what, "64MB, 1KiB or 4096")
     if number < 0:
-        raise InputError(f"size {value!r}: must not be negative")
+        raise InputError(f"{what} {value!r}: must not be negative")
     if number < 1:
-        raise InputError(f"size {value!r}: must be at least 1 byte")
+        raise InputError(f"{what} {value!r}: must be at least 1 byte")
     if number != int(number):
-        raise InputError(f"size {value!r}: {number:g} bytes is not a whole number of bytes")
+        raise InputError(f"{what} {value!r}: {number:g} bytes is not a whole number of bytes")
     if number > 2**60:
-        raise InputError(f"size {value!r}: must be at most 2^60 bytes")
+        raise InputError(f"{what} {value!r}: must be at most 2^60 bytes")
     return int(number)
 
 

@@ -18,9 +18,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def later_than(fraction: float, what: str) -> str:
-    """0.05 -> "5.00 % later than ..."; a negative fraction is earlier, and what rounds to zero "as early as ..."."""
+    """0.05 -> "5.00 % later than ..."; -0.05 -> "5.00 % earlier than ..."; 0.00001 -> "no later than ..."."""
     if round(100 * fraction, 2) == 0:
-        return f"as early as {what}"
+        return f"no later than {what}"
     return f"{percent(abs(fraction))} {'later' if fraction > 0 else 'earlier'} than {what}"
 
 

@@ -252,7 +252,7 @@ FILES = {
         '{"format": "flowccl-topology",\n "version": 1,, }',
         "not JSON: Expecting property name enclosed in double quotes at line 2, column 15",
     ),
-    "empty file": ("", "not JSON: Expecting value at line 1, column 1"),
+    "empty file": ("", "not JSON: the file is empty"),
     "not text": ("\x00", "not JSON: Expecting value at line 1, column 1"),
     "zero bandwidth": (
         topology_json(links=[link(bandwidth=0)]),
@@ -368,6 +368,8 @@ def test_bad_input_is_named_with_the_fix(capsys, here, line, message):
     write("apart.json", topology_json(links=[link(src="gpu1", dst="gpu2", both=True)]))
     write("oneway.json", topology_json(nodes=["gpu0", "gpu1"], links=[link()]))
     write("one.json", topology_json(nodes=["gpu0"], links=[]))
+    chunks = [{"bytes": 1000, "source": 0, "destinations": [1]}]
+    write("demand.json", {"format": "flowccl-demand", "version": 1, "gpus": 4, "chunks": chunks})
     before = sorted(here.rglob("*"))
     assert run(capsys, *line.split()) == (2, "", f"flowccl: error: {message}\n")
     assert sorted(here.rglob("*")) == before

@@ -83,6 +83,8 @@ def save_catalog(catalog: Catalog, folder: Path) -> None:
 def load_catalog(folder: str | Path) -> Catalog:
     """Return the catalog in a folder."""
     path = Path(folder)
+    if path.is_file():
+        raise FileError(f"{path}: is a file, not the folder of a catalog")
     if not path.is_dir():
         raise FileError(f"{path}: no such folder; `flowccl catalog build` writes one")
     if not (path / FILE).exists():

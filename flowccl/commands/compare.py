@@ -17,7 +17,7 @@ from flowccl.commands.parts import (
 )
 from flowccl.commands.synth_reshard import NAME, add_reshard_options, check_no_reshard, compare_reshard
 from flowccl.commands.terminal import LiveLine, print_text
-from flowccl.errors import InputError
+from flowccl.errors import InputError, NothingFoundError
 
 if TYPE_CHECKING:
     from flowccl.analysis.compare import Comparison
@@ -55,7 +55,6 @@ def add(commands: Commands) -> None:
     compare.add_argument(
         "--sizes",
         metavar="SIZES",
-        default="1KB:1GB",
         help="a range (1, 4, 16, 64, 256 of each unit) or a list 1KB,1MB,64MB (default: 1KB:1GB)",
     )
     compare.add_argument(
@@ -80,7 +79,7 @@ def add(commands: Commands) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from flowccl.analysis.compare import BASELINES, compare, header, line, parse_sizes
     from flowccl.plot.comparison import plot_comparison
-    from flowccl.plot.picture import check_suffix
+    from flowccl.plot.picture import check_picture
     from flowccl.units import format_bytes
 
     if options.collective == NAME:
@@ -91,10 +90,10 @@ def _compare(options: argparse.Namespace) -> int:
     topology = machine_with_faults(options.machine, options)
     if options.collective is None:
         raise InputError("compare needs MACHINE and COLLECTIVE, or a schedule file: flowccl compare ndv2:2 allgather")
-    sizes = parse_sizes(options.sizes)
+    sizes = parse_sizes(options.sizes or "1KB:1GB")
     methods = options.methods.split(",") if options.methods else ["auto", *BASELINES]
     if options.out is not None:
-        check_suffix(options.out)
+        check_picture(options.out)
     shown: list[str] = []
     progress = LiveLine(options.quiet or options.verbose)
 
@@ -119,9 +118,11 @@ def _compare(options: argparse.Namespace) -> int:
         )
     finally:
         progress.clear()
+    if not rows:
+        raise NothingFoundError("interrupted before the first size was finished")
     if options.json:
         print(json.dumps([row.to_json() for row in rows]))
-    if options.out is not None and rows:
+    if options.out is not None:
         columns = ["bound", *rows[0].finish_us]
         algbw = {column: [row.algbw_GBps(column) for row in rows] for column in columns}
         title = f"{options.collective} on {topology.name}, {topology.num_gpus} GPUs"
@@ -135,14 +136,17 @@ def _compare_schedule(options: argparse.Namespace, schedule: "Schedule") -> int:
     """Print the time of a schedule beside those of NCCL's ring and tree."""
     from flowccl.analysis.compare import beside_baselines
     from flowccl.plot.comparison import plot_beside_baselines
-    from flowccl.plot.picture import check_suffix
+    from flowccl.plot.picture import check_picture
     from flowccl.units import format_bytes
 
     check_no_faults(options, "not with a schedule, which has its machine; use flowccl replan")
     if options.collective is not None:
         raise InputError("compare with a schedule file takes no COLLECTIVE; the schedule has one")
+    for flag, value in (("--sizes", options.sizes), ("--methods", options.methods)):
+        if value is not None:
+            raise InputError(f"{flag}: not with a schedule, which has its own size and method")
     if options.out is not None:
-        check_suffix(options.out)
+        check_picture(options.out)
     progress = LiveLine(options.quiet or options.verbose)
     progress.phase("NCCL's ring and tree")
     try:

@@ -128,7 +128,8 @@ def _export(options: argparse.Namespace) -> int:
     if options.machine is not None or options.size is not None:
         raise InputError("--machine and --size are for --to perfetto with an exported file")
     check_no_faults(options, "a schedule is for one machine; synthesize it for the machine with the fault")
-    low, high = (0 if text == "0" else parse_bytes(text) for text in (options.min_bytes, options.max_bytes))
+    limits = ("--min-bytes", options.min_bytes), ("--max-bytes", options.max_bytes)
+    low, high = (0 if text == "0" else parse_bytes(text, name) for name, text in limits)
     schedules = [load_schedule(name) for name in options.schedule]
     for name, schedule in zip(options.schedule, schedules, strict=True):
         _check_plan(name, schedule.demand.collective, options.to)
@@ -183,8 +184,9 @@ def _print_exported(written: "list[Exported]", options: argparse.Namespace, sms:
             print(*one.paths, sep="\n")
             for line in () if report is None else report.lines():
                 print(f"  {line}")
+        named = f"{one.paths[0]}: " if len(written) > 1 else ""
         for warning in () if report is None else report.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            print(f"warning: {named}{warning}", file=sys.stderr)
     if options.json:
         print(json.dumps(rows[0] if len(rows) == 1 else {"exports": rows}))
 

@@ -59,7 +59,8 @@ def synth_moe(options: argparse.Namespace, topology: "Topology") -> int:
     else:
         placement = ExpertPlacement.even(options.experts or most, topology.num_gpus)
     combine = options.collective == "combine"
-    size = parse_bytes(options.combine_bytes if combine and options.combine_bytes else options.token_bytes)
+    option = "--combine-bytes" if combine and options.combine_bytes else "--token-bytes"
+    size = parse_bytes(options.combine_bytes if option == "--combine-bytes" else options.token_bytes, option)
     check_token_bytes(size)
     there = Planner(topology, runtime=options.runtime, unit_bytes=size)
     planner = Planner(there.topology.reversed, unit_bytes=size) if combine else there

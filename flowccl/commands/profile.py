@@ -100,7 +100,7 @@ def _measure(options: argparse.Namespace) -> int:
         raise InputError("profile needs --on gloo, mpi or nccl: the transport of the messages")
     given = {name: getattr(options, name) for name in ("repeats", "pairs") if getattr(options, name) is not None}
     if options.sizes is not None:
-        given["sizes"] = tuple(parse_bytes(size) for size in options.sizes)
+        given["sizes"] = tuple(parse_bytes(size, "--sizes") for size in options.sizes)
     line, left = RoundsLine(options.quiet or options.verbose), TimeLeft()
 
     def show(done: int, rounds: int) -> None:

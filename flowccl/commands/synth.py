@@ -64,7 +64,7 @@ def _synth_one(
     from flowccl.demand.demand import Demand
     from flowccl.demand.division import divided
     from flowccl.demand.requested import requested_demand
-    from flowccl.plot.picture import check_suffix
+    from flowccl.plot.picture import check_picture
     from flowccl.synthesis import synthesize
 
     _check_late(options.late, topology)
@@ -85,7 +85,7 @@ def _synth_one(
     if options.out is not None:
         check_writable(Path(options.out))
     if options.trade_off:
-        check_suffix(options.trade_off)
+        check_picture(options.trade_off)
     first = planned_first(options, topology, size)
     if first is not None and first.gap <= options.gap:
         return _report(options, first, size)
@@ -178,7 +178,7 @@ def _search_options(options: argparse.Namespace, limit_s: float, given: dict[str
 
     same = ("method", "chunks", "root", "gap", "lean", "runtime", "sms", "seed", "steps", "workers")
     chosen = {name: getattr(options, name) for name in same}
-    least = None if options.min_chunk is None else parse_bytes(options.min_chunk)
+    least = None if options.min_chunk is None else parse_bytes(options.min_chunk, "--min-chunk")
     return SearchOptions(**chosen, time_limit_s=limit_s, min_chunk_bytes=least, options=given)
 
 
@@ -349,7 +349,9 @@ def _with_buffer_limit(topology: "Topology", options: argparse.Namespace) -> "To
     from flowccl.topology.buffers import with_buffers
     from flowccl.units import parse_bytes
 
-    return topology if options.buffer_limit is None else with_buffers(topology, parse_bytes(options.buffer_limit))
+    if options.buffer_limit is None:
+        return topology
+    return with_buffers(topology, parse_bytes(options.buffer_limit, "--buffer-limit"))
 
 
 def _demand_file(text: str, size: int | None) -> "Demand | None":
@@ -358,6 +360,7 @@ def _demand_file(text: str, size: int | None) -> "Demand | None":
         return None
     from flowccl.demand.files import load_demand
 
+    demand = load_demand(text)
     if size is not None:
         raise InputError(f"{text} contains the size of each chunk; leave --size out")
-    return load_demand(text)
+    return demand

@@ -114,7 +114,7 @@ def planned(options: argparse.Namespace) -> "ReshardResult":
         none = options.helpers == "none"
         more["helpers"] = () if none else parse_ranks(options.helpers, topology.num_gpus, "--helpers")
     if options.bucket is not None:
-        more["bucket_bytes"] = parse_bytes(options.bucket)
+        more["bucket_bytes"] = parse_bytes(options.bucket, "--bucket")
     progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
     try:
         return reshard(

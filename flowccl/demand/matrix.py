@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import DemandError, InputError
-from flowccl.files import read_json
+from flowccl.files import read_bytes, read_json
 from flowccl.topology.fields import show
 from flowccl.units import parse_bytes
 
@@ -17,9 +17,9 @@ def load_matrix(path: str | Path) -> list[list[int]]:
         rows = read_json(path, MAX_FILE_BYTES)
     else:
         try:
-            text = Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
+            text = read_bytes(Path(path), MAX_FILE_BYTES).decode()
+        except UnicodeDecodeError as error:
+            raise DemandError(f"{path}: not CSV: byte {error.start} is not UTF-8") from None
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
         raise DemandError(f"{path}: must be a matrix, given as a list of rows, got {show(rows)}")

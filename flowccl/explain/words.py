@@ -57,7 +57,8 @@ def slack_in_words(explanation: Explanation) -> str:
     half = format_us(ps_to_us(float(np.median(explanation.slack_ps))))
     if none == total:
         return f"none of the {counted(total, 'transfer')} can start later"
-    return f"{none} of {counted(total, 'transfer')} cannot start later; half of all can by {half} or more"
+    rest = f"; half of all can start at least {half} later" if none < total / 2 else ""
+    return f"{none} of {counted(total, 'transfer')} cannot start later{rest}"
 
 
 def path_runs(explanation: Explanation) -> list[list[int]]:

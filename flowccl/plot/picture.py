@@ -24,6 +24,13 @@ def check_suffix(path: str | Path) -> str:
     return suffix
 
 
+def check_picture(path: str | Path) -> None:
+    """Refuse a picture file that cannot be written, before the work begins."""
+    check_suffix(path)
+    if not Path(path).parent.is_dir():
+        raise InputError(f"{path}: there is no folder {Path(path).parent}")
+
+
 def new_figure(width: float, height: float) -> Any:
     """Return an empty figure; width and height are in inches."""
     try:

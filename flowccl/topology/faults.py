@@ -124,7 +124,7 @@ def _check(topology: Topology, faults: Iterable[Fault]) -> None:
             if fault.bandwidth_GBps is not None and fault.bandwidth_GBps >= peak:
                 raise InputError(
                     f"--slow {fault.name}: {topology.link_name(link)} has {format_GBps(peak)}, "
-                    f"which {format_GBps(fault.bandwidth_GBps)} does not slow down; give less"
+                    f"and {format_GBps(fault.bandwidth_GBps)} is not slower; give a lower bandwidth"
                 )
 
 

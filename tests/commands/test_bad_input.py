@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from flowccl.cli import main
+from flowccl.schedule.files import save_schedule
+from flowccl.schedule.schedule import Schedule
+from flowccl.topology.builders import ring
+from tests.cases import send
 
 SYNTH = "synth ring:4 allgather --size 40KB"
 
@@ -183,3 +187,72 @@ def test_a_least_chunk_above_the_block(capsys):
     assert capsys.readouterr().err == (
         "flowccl: error: the smallest block has 1000 bytes, below the least chunk of 2000\n"
     )
+
+
+SCHEDULE_OPTIONS = "not with a schedule, which has its own size and method"
+MENDED = {
+    f"{SYNTH} --min-chunk 0": "--min-chunk '0': must be at least 1 byte",
+    f"{SYNTH} --buffer-limit -1 --method milp": "--buffer-limit '-1': must not be negative",
+    f"{SYNTH} --trade-off none/t.png": "none/t.png: there is no folder none",
+    f"{SYNTH} --slow gpu0->gpu1=999": (
+        "--slow gpu0 -> gpu1: gpu0 -> gpu1 has 25 GB/s, and 999 GB/s is not slower; give a lower bandwidth"
+    ),
+    "synth ring:4 none.json --size 1MB": "none.json: no such file",
+    "synth ring:4 alltoallv --matrix none.csv": "none.csv: no such file",
+    "synth ring:4 alltoallv --matrix folder": "folder: is a folder, not a file",
+    "synth empty.json allgather --size 1MB": "empty.json: not JSON: the file is empty",
+    "export ag.json --to perfetto --out none/ag.json": "none/ag.json: cannot be written: there is no folder none",
+    "export ag.json --to msccl --out a --max-bytes x": (
+        "--max-bytes: cannot read 'x'; write for example 64MB, 1KiB or 4096"
+    ),
+    "compare ring:4 allgather --sizes 1KB --out none/c.png": "none/c.png: there is no folder none",
+    "compare ag.json --sizes 1MB": f"--sizes: {SCHEDULE_OPTIONS}",
+    "compare ag.json --methods ring": f"--methods: {SCHEDULE_OPTIONS}",
+    "catalog show ag.json": "ag.json: is a file, not the folder of a catalog",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), MENDED.items(), ids=MENDED)
+def test_the_message_names_the_option_or_the_file(capsys, folder, line, message):
+    (folder / "folder").mkdir()
+    (folder / "empty.json").touch()
+    demand = send((1000, 0, (1,)), gpus=4)
+    save_schedule(Schedule.from_transfers(ring(4), demand, [(0, [0], 0)]), folder / "ag.json")
+    assert refused(capsys, *line.split()) == message
+
+
+def test_an_empty_argument_is_refused_since_its_variable_may_not_be_set(capsys):
+    message = refused(capsys, *SYNTH.split(), "--out", "")
+    assert message == "the argument after --out is empty; is a variable of the shell not set?\nTry: flowccl --help"
+
+
+def test_too_little_memory_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("flowccl.topology.files.read_machine", no_memory)
+    message = refused(capsys, "show", "ring:4")
+    assert message == "not enough memory: Unable to allocate 22.7 TiB; give a smaller size or machine"
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError("Unable to allocate 22.7 TiB")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (SYNTH, "flowccl: interrupted before a schedule was found\n"),
+        ("show ring:4", "flowccl: interrupted\n"),
+    ],
+)
+def test_only_a_search_says_that_no_schedule_was_found(capsys, monkeypatch, line, message):
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flowccl.topology.files.read_machine", stopped)
+    assert main(line.split()) == 3
+    assert capsys.readouterr() == ("", message)
+
+
+def test_a_comparison_that_is_stopped_before_its_first_row_found_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("flowccl.commands.compare.StopSignal.asked", lambda _: True)
+    assert main(["compare", "ring:4", "allgather", "--sizes", "1KB", "--methods", "direct", "--json"]) == 3
+    assert capsys.readouterr() == ("", "flowccl: error: interrupted before the first size was finished\n")

@@ -68,7 +68,7 @@ def test_what_rounds_to_zero_has_no_sign():
 def test_a_loss_is_later_and_a_gain_is_earlier():
     assert later_than(0.05, "the schedule") == "5.00 % later than the schedule"
     assert later_than(-0.0925, "the schedule") == "9.25 % earlier than the schedule"
-    assert later_than(1e-9, "the schedule") == "as early as the schedule"
+    assert later_than(1e-9, "the schedule") == "no later than the schedule"
 
 
 def test_one_thing_is_singular(result):

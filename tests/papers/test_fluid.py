@@ -302,7 +302,7 @@ def test_text_of_the_proof() -> None:
 
 
 def test_unsupported_arguments() -> None:
-    with pytest.raises(DemandError, match="supports the named collectives; got alltoallv"):
+    with pytest.raises(DemandError, match="for collectives with one size for all ranks; got alltoallv"):
         fluid_optimum(machine("ring:4"), "alltoallv")
     with pytest.raises(DemandError, match="root must be a rank"):
         fluid_optimum(machine("ring:4"), "broadcast", root=4)

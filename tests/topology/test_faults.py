@@ -67,7 +67,7 @@ BAD = {
     "--slow|gpu0 -> gpu1": "--slow 'gpu0 -> gpu1': write the bandwidth behind the link, "
     "for example 'gpu0 -> gpu1=100Gb/s'",
     "--slow|gpu0 -> gpu1=25GB/s": "--slow gpu0 -> gpu1: gpu0 -> gpu1 has 25 GB/s, "
-    "which 25 GB/s does not slow down; give less",
+    "and 25 GB/s is not slower; give a lower bandwidth",
     "--slow|gpu0 -> gpu1=1GB/s|--without|gpu1<->gpu0": "gpu0 -> gpu1 has two faults: without gpu1 <-> gpu0; "
     "gpu0 -> gpu1 at 1 GB/s",
     "--without|gpu0 <-> gpu1|--without|gpu0 <-> gpu3": "without gpu0 <-> gpu1, without gpu0 <-> gpu3: "

@@ -468,7 +468,7 @@ def test_messages_name_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not JSON: Expecting value at line 1, column 1"),
+        (b"", "not JSON: the file is empty"),
         (b'{"format": "flowccl-topology",}', "not JSON: "),
         (b"\xff", "not JSON: "),
         (b"[" * 100_000, "cannot be read: nested too deeply"),

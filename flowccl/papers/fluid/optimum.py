@@ -113,7 +113,7 @@ def fluid_optimum(
     """
     name = collective_name(collective)
     if name in ("custom", "alltoallv"):
-        raise DemandError(f"fluid_optimum supports the named collectives; got {name}")
+        raise DemandError(f"the fluid optimum is for collectives with one size for all ranks; got {name}")
     if not 0 <= root < topology.num_gpus:
         raise DemandError(f"{name}: root must be a rank, 0 to {topology.num_gpus - 1}, got {root}")
     known = known_symmetry(topology) if group is None else group
