@@ -111,7 +111,7 @@ class PricedNetwork:
         pointer, limit = self.topology.link_limits
         times = np.repeat(np.arange(len(self.topology.links)), np.diff(pointer))
         per_limit = np.zeros((*uses.shape[:-1], len(self.topology.limits)))
-        np.add.at(per_limit, (..., limit), uses[..., times])
+        np.add.at(np.moveaxis(per_limit, -1, 0), limit, np.moveaxis(uses[..., times], -1, 0))
         return np.concatenate((uses, per_limit), axis=-1)
 
     def load(self, links: I64) -> F64:
