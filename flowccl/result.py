@@ -1,5 +1,7 @@
 """The result of a synthesis: the schedule, its metrics, and the lower bound that certifies its quality."""
 
+import resource
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,6 +13,11 @@ from flowccl.schedule.metrics import Metrics
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_us
 from flowccl.wording import percent
+
+
+def peak_memory_MB() -> float:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from flowccl.errors import InputError
 if TYPE_CHECKING:
     from flowccl.jobs.audit import Audit
     from flowccl.jobs.building import BuiltPlan
+    from flowccl.jobs.calls import Calls
 
 
 def add(commands: Commands) -> None:
@@ -119,11 +120,9 @@ def _add_questions(audit: argparse.ArgumentParser) -> None:
 def _audit(options: argparse.Namespace) -> int:
     from flowccl.files import write_bytes
     from flowccl.jobs.audit import audit
-    from flowccl.jobs.fit import fitted
     from flowccl.jobs.placing import rank_map
-    from flowccl.jobs.reading import notes_in_words, read_in_words, read_logs, skipped_in_words
-    from flowccl.jobs.what_if import MachineComparison, changed
-    from flowccl.jobs.words import describe
+    from flowccl.jobs.reading import read_logs
+    from flowccl.jobs.what_if import changed
     from flowccl.report.audit_page import audit_html
     from flowccl.runtimes.profiles import runtime_profile
     from flowccl.topology.files import read_machine
@@ -161,23 +160,34 @@ def _audit(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_as_json(found, second, built, options), allow_nan=False))
         return 0
+    _print(found, second, built, logs.calls, options)
+    return 0
+
+
+def _print(
+    found: "Audit", second: "Audit | None", built: "list[BuiltPlan]", calls: "Calls", options: argparse.Namespace
+) -> None:
+    from flowccl.jobs.fit import fitted
+    from flowccl.jobs.reading import notes_in_words, read_in_words, skipped_in_words
+    from flowccl.jobs.what_if import MachineComparison
+    from flowccl.jobs.words import describe
+
     print_text(describe(found, options.rows))
-    print_text(f"read         {read_in_words(logs.calls)}")
-    for line in skipped_in_words(logs.calls.sources):
+    print_text(f"read         {read_in_words(calls)}")
+    for line in skipped_in_words(calls.sources):
         print_text(f"skipped      {line}")
-    for line in notes_in_words(logs.calls.sources):
+    for line in notes_in_words(calls.sources):
         print_text(f"note         {line}")
     if second is not None:
         print_text("\n" + MachineComparison(found, second).describe())
     if options.fit:
-        print_text("\n" + "\n".join(f"fit          {line.in_words()}" for line in fitted(found.rows, topology)))
+        print_text("\n" + "\n".join(f"fit          {line.in_words()}" for line in fitted(found.rows, found.topology)))
     if options.catalog is not None and not built:
         print_text(f"catalog      nothing is built: no plan saves {100 * options.worth:g} % of the time of its calls")
     for plan in built:
         print_text(f"catalog      {plan.folder}{': ' + plan.error if plan.error else ''}")
     if options.report is not None:
         print_text(f"report       {options.report}")
-    return 0
 
 
 def _as_json(found: "Audit", second: "Audit | None", built: "list[BuiltPlan]", options: argparse.Namespace) -> Any:

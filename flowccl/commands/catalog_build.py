@@ -68,6 +68,15 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         default=0.01,
         help="a plan within this of the fastest one may take its place (default: 0.01)",
     )
+    _add_work(build)
+    build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    build.add_argument("--quiet", action="store_true", help="do not show the progress line")
+    add_faults(build)
+    build.set_defaults(run=_build)
+
+
+def _add_work(build: Parser) -> None:
+    """Options of how much is done, and where."""
     build.add_argument("--most", metavar="N", type=positive, default=8, help="plans of a collective (default: 8)")
     build.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
     build.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, where the machine names no GPU model")
@@ -78,10 +87,6 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         help="where the work is done: local (processes), dask=ADDRESS or ray; all give the same files (default: local)",
     )
     build.add_argument("--jobs", metavar="N", type=positive, help="processes at a time (default: one per core)")
-    build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    build.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    add_faults(build)
-    build.set_defaults(run=_build)
 
 
 class SweepLine(LiveLine):

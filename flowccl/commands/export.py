@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import (
     Commands,
+    Parser,
     add_faults,
     check_no_faults,
     machine_with_faults,
@@ -29,6 +30,11 @@ EXPORT_TARGETS = ("msccl", "executor", "rccl", "mscclpp", "chakra", "teccl", "ms
 
 def add(commands: Commands) -> None:
     """Add the two commands and their options."""
+    _add_export(commands)
+    _add_check(commands)
+
+
+def _add_export(commands: Commands) -> None:
     export = commands.add_parser(
         "export",
         help="write a schedule for a runtime",
@@ -52,6 +58,11 @@ def add(commands: Commands) -> None:
             "\nSeveral schedules are written to a folder, with disjoint size ranges, for use as MSCCL_ALGO_DIR."
         ),
     )
+    export.set_defaults(run=_export)
+    _add_export_options(export)
+
+
+def _add_export_options(export: Parser) -> None:
     export.add_argument("schedule", metavar="SCHEDULE", nargs="+", help="a schedule file written by `flowccl synth`")
     known = (*EXPORT_TARGETS, "perfetto")
     export.add_argument("--to", metavar="TARGET", required=True, choices=known, help="see the targets above")
@@ -84,6 +95,9 @@ def add(commands: Commands) -> None:
     export.add_argument("--machine", metavar="MACHINE", help="perfetto, for an exported file: the machine")
     export.add_argument("--size", metavar="SIZE", help="perfetto, for an exported file: the buffer size, e.g. 1MB")
     add_faults(export)
+
+
+def _add_check(commands: Commands) -> None:
     check = commands.add_parser(
         "check-export",
         help="prove that an exported file is correct",
@@ -112,7 +126,6 @@ def add(commands: Commands) -> None:
     check.add_argument("--numbers", action="store_true", help="also run the file on numpy arrays and check the results")
     check.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_faults(check)
-    export.set_defaults(run=_export)
     check.set_defaults(run=_check_export)
 
 

@@ -101,6 +101,18 @@ def add_synth(commands: Commands) -> Parser:
         action="store_true",
         help="write only the transfers of one source and the symmetry group (default on more than 2,000 GPUs)",
     )
+    _add_runtime(synth)
+    synth.add_argument("--quiet", action="store_true", help="do not show the progress line")
+    _add_search(synth)
+    add_faults(synth)
+    _add_groups(synth)
+    add_reshard_options(synth)
+    synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth) | _add_sccl(synth))
+    return synth
+
+
+def _add_runtime(synth: Parser) -> None:
+    """Options of what the schedule is made for."""
     synth.add_argument(
         "--for",
         dest="runtime",
@@ -120,13 +132,6 @@ def add_synth(commands: Commands) -> Parser:
         help="also show what more messages buy: completion time against messages per GPU; with a file name (.png, "
         ".svg, .pdf), also as a picture",
     )
-    synth.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    _add_search(synth)
-    add_faults(synth)
-    _add_groups(synth)
-    add_reshard_options(synth)
-    synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth) | _add_sccl(synth))
-    return synth
 
 
 def _add_search(synth: Parser) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.demand.share import Share, check_tenant_chunks, outsiders
 from flowccl.errors import DemandError
+from flowccl.topology.neighbours import reach
 from flowccl.topology.topology import Topology
 from flowccl.topology.variants import without
 
@@ -292,13 +293,13 @@ class Demand:
             raise DemandError(
                 f"the demand is for {self.num_gpus} gpus, the machine {topology.name} has {topology.num_gpus}"
             )
-        reach = _reach(without(topology, self.forbidden)[0] if self.forbidden else topology)
-        if reach is None:
+        nodes = reach(without(topology, self.forbidden)[0] if self.forbidden else topology)
+        if nodes is None:
             return
         for rank in range(self.num_gpus):
             chunks = self.source_chunk[self.source_rank == rank]
             wanted = np.unique(self.destination_rank[np.isin(self.destination_chunk, chunks)])
-            lost = wanted[~reach[rank, wanted]]
+            lost = wanted[~nodes[rank, wanted]]
             if len(lost):
                 names = ", ".join(topology.nodes[node].name for node in lost[:5]) + (" ..." if len(lost) > 5 else "")
                 raise DemandError(
@@ -390,16 +391,3 @@ def _checked_ready(demand: Demand) -> NDArray[np.int64] | None:
         raise DemandError(f"ready_ps: must be 0 to 2^60, got {bad}")
     ready.setflags(write=False)
     return ready if ready.any() else None
-
-
-def _reach(topology: Topology) -> NDArray[np.bool_] | None:
-    """Return which nodes reach which nodes; None if every GPU reaches every GPU."""
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components, shortest_path
-
-    count = len(topology.nodes)
-    graph = csr_matrix((np.ones(len(topology.links)), (topology.link_src, topology.link_dst)), (count, count))
-    _, label = connected_components(graph, directed=True, connection="strong")
-    if np.all(label[: topology.num_gpus] == label[0]):
-        return None
-    return np.asarray(np.isfinite(shortest_path(graph, unweighted=True)))

@@ -10,18 +10,21 @@ and Quintanilla 2005).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.hierarchical.scheduling import transfer_kinds
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.exchanges import keeps
-from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
+from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, in_order, jobs_of
 from flowccl.schedule.generation.precedence import Triples
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
+
+if TYPE_CHECKING:
+    from flowccl.schedule.generation.queue_kernels import QueuedJobs
 
 I64 = NDArray[np.int64]
 
@@ -110,20 +113,14 @@ class _Direction:
     hop_to: I64
 
     @cached_property
-    def kind(self) -> I64:
-        """See `transfer_kinds`."""
-        return transfer_kinds(self.hop_ptr, self.link, self.hop_from)
+    def jobs(self) -> "QueuedJobs":
+        """The transfers as jobs of the list scheduling."""
+        lanes = np.arange(int(self.link.max()) + 2)  # one of each link
+        return jobs_of((self.ptr, self.after, self.lag), (self.hop_ptr, self.link, self.hop_from, self.hop_to), lanes)
 
     def starts(self, key: I64 | NDArray[np.float64]) -> I64 | None:
         """The starts in which the transfer with the least key goes first; None if transfers wait in a circle."""
-        from flowccl.methods.hierarchical.queue_kernels import in_queues
-
-        rank = np.empty(len(key), dtype=np.int64)
-        rank[np.argsort(key, kind="stable")] = np.arange(len(key))
-        lanes = np.arange(int(self.link.max()) + 2)  # one of each link
-        waits = (self.ptr, self.after, self.lag)
-        done, start = in_queues(rank, self.kind, *waits, self.hop_ptr, self.link, self.hop_from, self.hop_to, lanes)
-        return start if done else None
+        return in_order(np.argsort(key, kind="stable"), self.jobs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,5 @@
 """`reshard`: a verified plan between two layouts, with a proved lower bound."""
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,8 +18,8 @@ from flowccl.resharding.plan_search import PlanSearch, ReshardParams
 from flowccl.resharding.routing import check_reach, source_sets
 from flowccl.resharding.scheduling import METHOD
 from flowccl.resharding.staging import staging_bytes
-from flowccl.resharding.traffic import Traffic, check_ranks, traffic
-from flowccl.result import Progress, Result
+from flowccl.resharding.traffic import Traffic, TrafficClass, check_ranks, traffic
+from flowccl.result import Progress, Result, peak_memory_MB
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
@@ -98,25 +96,11 @@ def reshard(
     began = time.monotonic()
     profile = runtime_profile(runtime) if isinstance(runtime, str) else runtime
     on_phase("comparing the layouts")
-    found = traffic(source, target, partial=partial)
-    check_ranks(found, topology)
-    classes = [found.classes[number] for number in found.moved]
-    if not classes:
-        raise DemandError("every rank already has what it wants; no plan is needed")
+    found, classes = _moved(topology, source, target, partial)
     if not profile.is_ideal:
-        return _for_runtime(
-            topology,
-            found,
-            profile,
-            bucket_bytes,
-            sms=sms,
-            time_limit_s=time_limit_s,
-            gap=gap,
-            seed=seed,
-            on_progress=on_progress,
-            on_phase=on_phase,
-            should_stop=should_stop,
-        )
+        options: dict[str, Any] = {"sms": sms, "time_limit_s": time_limit_s, "gap": gap, "seed": seed}
+        options |= {"on_progress": on_progress, "on_phase": on_phase, "should_stop": should_stop}
+        return _for_runtime(topology, found, profile, bucket_bytes, **options)
     lanes = split_trunks(topology)
     machine = topology if lanes is None else lanes.topology
     forbidden = _forbidden(topology, found, helpers)
@@ -125,39 +109,42 @@ def reshard(
     on_phase("computing the lower bound")
     bound = reshard_bound(topology, source_sets(topology, classes, forbidden), classes)
     on_phase("loading compiled code (the first run compiles it)")
-
-    search = PlanSearch(
-        machine,
-        found,
-        classes,
-        sets,
-        bound,
-        Broadcasts(topology, found),
-        params or ReshardParams(),
-        np.random.default_rng(seed),
-        should_stop,
-        gap,
-        time_limit_s,
-    )
+    work = machine, found, classes, sets, bound, Broadcasts(topology, found), params or ReshardParams()
+    search = PlanSearch(*work, np.random.default_rng(seed), should_stop, gap, time_limit_s)
     trace: list[Progress] = []
     for schedule in search.run():
         trace.append(Progress(schedule.finish_us, bound.us, METHOD, time.monotonic() - began))
         if on_progress is not None:
             on_progress(trace[-1])
-    if search.best is None:
-        raise NothingFoundError(f"no plan found in {time_limit_s:g} s")
-    plan, finish_ps = search.plan_of(search.best, partial), search.best.schedule.finish_ps
-    if bucket_bytes is not None and staging_bytes(plan) > bucket_bytes:
-        on_phase("dividing the plan into stages")
-        plan, finish_ps = search.staged(bucket_bytes, partial)
+    plan, finish_ps = _plan_of(search, partial, bucket_bytes, on_phase)
     if lanes is not None:
         plan = replace(plan, schedule=_verified(on_trunks(plan.schedule, lanes)))
     check_plan(plan)
-    seconds, memory = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak_MB = memory / (1e6 if sys.platform == "darwin" else 1e3)
-    metrics = measure(plan.schedule)
-    result = Result(plan.schedule, bound, metrics, seconds, peak_MB, seed, tuple(trace), should_stop())
+    seconds, metrics = time.monotonic() - began, measure(plan.schedule)
+    result = Result(plan.schedule, bound, metrics, seconds, peak_memory_MB(), seed, tuple(trace), should_stop())
     return ReshardResult(plan, result, staging_bytes(plan), finish_ps)
+
+
+def _moved(topology: Topology, source: Layout, target: Layout, partial: bool) -> tuple[Traffic, list[TrafficClass]]:
+    """What moves between two layouts, and its classes; an error if nothing does."""
+    found = traffic(source, target, partial=partial)
+    check_ranks(found, topology)
+    if not found.moved:
+        raise DemandError("every rank already has what it wants; no plan is needed")
+    return found, [found.classes[number] for number in found.moved]
+
+
+def _plan_of(
+    search: PlanSearch, partial: bool, bucket_bytes: int | None, on_phase: Callable[[str], None]
+) -> tuple[ReshardPlan, int]:
+    """The best plan of a search and its completion time, in stages if it needs more memory than `bucket_bytes`."""
+    if search.best is None:
+        raise NothingFoundError(f"no plan found in {search.time_limit_s:g} s")
+    plan = search.plan_of(search.best, partial)
+    if bucket_bytes is None or staging_bytes(plan) <= bucket_bytes:
+        return plan, search.best.schedule.finish_ps
+    on_phase("dividing the plan into stages")
+    return search.staged(bucket_bytes, partial)
 
 
 def _for_runtime(

@@ -94,7 +94,7 @@ def places_of(
     Without it, messages follow each other in the order of their starts, which is enough to see what must be copied.
     With `is_staged`, chunks for the output stay in scratch until all messages are sent.
     """
-    from flowccl.schedule.placement_kernels import place_chunks
+    from flowccl.schedule.placement_kernels import Buffers, Sent, place_chunks
 
     demand, first = schedule.demand, messages.first
     start = np.zeros(len(schedule), dtype=np.int64)  # equal in a message, except while messages are being joined
@@ -106,11 +106,10 @@ def places_of(
         order = np.lexsort((-event, event // 2, np.concatenate((start, start))))
     else:
         order = np.lexsort((event, event % 2, np.concatenate((start, usable_ps))))
-    gpus, chunks = len(schedule.topology.nodes), len(demand)
+    chunks = len(demand)
     is_reduced = np.diff(demand.source_ptr) > 1
     is_reduced[schedule.chunk[schedule.reduce]] = True
-    found = place_chunks(
-        event[order],
+    sent = Sent(
         messages.ptr,
         schedule.chunk[messages.transfer].astype(np.int64),
         messages.kind.astype(np.int64),
@@ -121,16 +120,11 @@ def places_of(
         messages.end,
         messages.delivery_ptr,
         schedule.reduce[first],
-        demand.source_rank.astype(np.int64) * chunks + demand.source_chunk,
-        demand.destination_rank.astype(np.int64) * chunks + demand.destination_chunk,
-        is_reduced,
-        *positions(demand),
-        gpus,
-        chunks,
-        demand.collective in _KEPT,
-        packets,
-        is_staged,
     )
+    buffers = Buffers(is_reduced, *positions(demand), chunks, demand.collective in _KEPT, packets, is_staged)
+    source = demand.source_rank.astype(np.int64) * chunks + demand.source_chunk
+    wanted = demand.destination_rank.astype(np.int64) * chunks + demand.destination_chunk
+    found = place_chunks(event[order], sent, buffers, len(schedule.topology.nodes), source, wanted)
     entry, node = found[-1].tolist()
     return Places(*found[:-1], None if entry < 0 else (int(messages.transfer[entry]), node))
 

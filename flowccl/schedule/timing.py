@@ -75,30 +75,14 @@ def replay(
     there are no messages. `costs` are those of a runtime, which know the rates that the schedule chose; without a
     runtime, `rate_GBps` are these rates, 0 where it chose none.
     """
+    if costs is not None:
+        rate_GBps = costs.rate_GBps
+    elif rate_GBps is not None:
+        rate_GBps = np.where(rate_GBps > 0, rate_GBps, np.inf)
     hop_transfer, hop = spread(shape.routes.ptr, route)
     hop_ptr = pointers(np.diff(shape.routes.ptr)[route])
-    segments = np.bincount(shape.segment_route, minlength=len(shape.routes))
-    segment_ptr = pointers(segments)
-    segment_transfer, segment = spread(segment_ptr, route)
-    first_segment = pointers(segments[route])
-
     link = shape.routes.link[hop]
-    row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first_segment[hop_transfer]
-    segment_GBps = shape.segment_GBps[segment]
-    if costs is not None:
-        segment_GBps = np.minimum(segment_GBps, costs.rate_GBps[segment_transfer])
-    elif rate_GBps is not None:
-        segment_GBps = np.minimum(segment_GBps, np.where(rate_GBps > 0, rate_GBps, np.inf)[segment_transfer])
-    duration = busy_times_ps(size_bytes[segment_transfer], segment_GBps)
-    if topology.has_overheads:
-        own = topology.link_overhead_ps[link] + busy_times_ps(size_bytes[hop_transfer], topology.link_GBps[link])
-        np.maximum.at(duration, row, own)
-    delay = np.zeros(len(segment), dtype=np.int64)  # from the transfer's start to the segment's, less latency
-    parent = shape.segment_parent[segment]
-    has = np.flatnonzero(parent >= 0)
-    up = parent[has] - segment_ptr[route[segment_transfer[has]]] + first_segment[segment_transfer[has]]
-    for below, above in zip(has.tolist(), up.tolist(), strict=True):  # parents come first in a route
-        delay[below] = delay[above] + duration[above]
+    first_segment, row, segment_GBps, duration, delay = _segments(topology, shape, size_bytes, route, rate_GBps)
 
     leave_ps = start_ps if costs is None else start_ps + costs.lead_ps
     begin = leave_ps[hop_transfer] + shape.hop_offset_ps[hop] + delay[row]
@@ -108,27 +92,16 @@ def replay(
     if topology.changes:
         begin, duration, GBps = _with_changes(topology, shape, size_bytes, route, leave_ps, hop_ptr, first_segment)
     until = begin + duration[row]
-
-    root_transfer, root = spread(shape.root_ptr, route)
-    end_transfer, end = spread(shape.end_ptr, route)
-    root_row = shape.root_hop[root] - shape.routes.ptr[route[root_transfer]] + hop_ptr[root_transfer]
-    end_row = shape.end_hop[end] - shape.routes.ptr[route[end_transfer]] + hop_ptr[end_transfer]
+    root_transfer, root, root_row = _rows_of(shape.root_ptr, shape.root_hop, shape, route, hop_ptr)
+    end_transfer, end, end_row = _rows_of(shape.end_ptr, shape.end_hop, shape, route, hop_ptr)
     latency = topology.link_latency_ps[link[end_row]]
     kept = slice(None) if leader is None else np.flatnonzero(leader[hop_transfer] == hop_transfer)
     end_node = shape.end_node[end]
-    whole = arrival = until[end_row] + latency
-    root_from = begin[root_row]
-    if costs is not None:
-        root_from = start_ps[root_transfer]
-        whole = whole + costs.signal_ps[end_transfer]
-        work = costs.work_ps[end_transfer]
-        arrival = np.where(work > 0, np.maximum(whole, costs.work_from_ps[end_transfer]) + work, whole)
-    elif adds is not None and topology.has_reduce_rate:
-        busy = np.flatnonzero(adds[end_transfer] & np.isfinite(topology.reduce_GBps[end_node]))
-        arrival = whole.copy()
-        arrival[busy] += busy_times_ps(size_bytes[end_transfer[busy]], topology.reduce_GBps[end_node[busy]])
-        if leader is not None:
-            whole = np.where(leader[end_transfer] == end_transfer, whole, arrival)
+    whole = until[end_row] + latency
+    if costs is None:
+        whole, arrival = _reduced(topology, size_bytes, whole, end_transfer, end_node, leader, adds)
+    else:
+        whole, arrival = _worked(costs, whole, end_transfer)
     return Timing(
         hop_transfer[kept],
         link[kept],
@@ -137,7 +110,7 @@ def replay(
         GBps[kept],
         root_transfer,
         shape.root_node[root],
-        root_from,
+        begin[root_row] if costs is None else start_ps[root_transfer],
         until[root_row],
         end_transfer,
         end_node,
@@ -145,6 +118,81 @@ def replay(
         whole,
         arrival,
     )
+
+
+def _rows_of(
+    ptr: NDArray[np.int64],
+    hop: NDArray[np.int64],
+    shape: RouteShape,
+    route: NDArray[np.int32],
+    hop_ptr: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The roots or the ends of all transfers: their transfer, their number, and the row of their hop."""
+    transfer, member = spread(ptr, route)
+    return transfer, member, hop[member] - shape.routes.ptr[route[transfer]] + hop_ptr[transfer]
+
+
+def _segments(
+    topology: Topology,
+    shape: RouteShape,
+    size_bytes: NDArray[np.int64],
+    route: NDArray[np.int32],
+    rate_GBps: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """The segments of all transfers, one row each: the first row of each transfer, and the row of each hop.
+
+    Then, for each row, the rate, how long its links are busy, and the time from the start of its transfer to its own,
+    without latency.
+    """
+    hop_transfer, hop = spread(shape.routes.ptr, route)
+    segment_ptr = pointers(np.bincount(shape.segment_route, minlength=len(shape.routes)))
+    transfer, segment = spread(segment_ptr, route)
+    first = pointers(np.diff(segment_ptr)[route])
+    row = shape.hop_segment[hop] - segment_ptr[route[hop_transfer]] + first[hop_transfer]
+    GBps = shape.segment_GBps[segment]
+    if rate_GBps is not None:
+        GBps = np.minimum(GBps, rate_GBps[transfer])
+    duration = busy_times_ps(size_bytes[transfer], GBps)
+    if topology.has_overheads:
+        link = shape.routes.link[hop]
+        own = topology.link_overhead_ps[link] + busy_times_ps(size_bytes[hop_transfer], topology.link_GBps[link])
+        np.maximum.at(duration, row, own)
+    delay = np.zeros(len(segment), dtype=np.int64)
+    parent = shape.segment_parent[segment]
+    has = np.flatnonzero(parent >= 0)
+    above = parent[has] - segment_ptr[route[transfer[has]]] + first[transfer[has]]
+    for below, up in zip(has.tolist(), above.tolist(), strict=True):  # parents come first in a route
+        delay[below] = delay[up] + duration[up]
+    return first, row, GBps, duration, delay
+
+
+def _worked(
+    costs: MessageTimes, whole: NDArray[np.int64], end_transfer: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When transfers are whole at their ends, and when the work on them is done, with the costs of a runtime."""
+    whole = whole + costs.signal_ps[end_transfer]
+    work = costs.work_ps[end_transfer]
+    return whole, np.where(work > 0, np.maximum(whole, costs.work_from_ps[end_transfer]) + work, whole)
+
+
+def _reduced(
+    topology: Topology,
+    size_bytes: NDArray[np.int64],
+    whole: NDArray[np.int64],
+    end_transfer: NDArray[np.int64],
+    end_node: NDArray[np.int32],
+    leader: NDArray[np.int64] | None,
+    adds: NDArray[np.bool_] | None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When transfers are whole at their ends, and when they are reduced there, at the rates of the nodes."""
+    if adds is None or not topology.has_reduce_rate:
+        return whole, whole
+    busy = np.flatnonzero(adds[end_transfer] & np.isfinite(topology.reduce_GBps[end_node]))
+    arrival = whole.copy()
+    arrival[busy] += busy_times_ps(size_bytes[end_transfer[busy]], topology.reduce_GBps[end_node[busy]])
+    if leader is not None:
+        whole = np.where(leader[end_transfer] == end_transfer, whole, arrival)
+    return whole, arrival
 
 
 def spread(ptr: NDArray[np.int64], which: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

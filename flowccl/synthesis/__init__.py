@@ -7,28 +7,28 @@ choice.py     which of the schedules found is returned
 compact.py, tenants.py, trade_off.py: very large machines, several demands at once, time against messages
 """
 
-import resource
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
 from flowccl.errors import NothingFoundError
 from flowccl.methods.registry import REGISTRY
-from flowccl.result import Progress, Result
+from flowccl.result import Progress, Result, peak_memory_MB
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis.choice import chosen
 from flowccl.synthesis.options import SearchKeywords, SearchOptions
 from flowccl.synthesis.prepare import Wanted, prepare
 from flowccl.synthesis.searching import TaskSearch
+from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Topology
+from flowccl.units import parse_bytes
 
 
 def synthesize(
-    topology: Topology,
+    topology: Topology | str,
     collective: Wanted,
-    size_bytes: int | None = None,
+    size_bytes: int | str | None = None,
     search: SearchOptions | None = None,
     *,
     on_progress: Callable[[Progress], None] | None = None,
@@ -38,9 +38,10 @@ def synthesize(
 ) -> Result:
     """Return a verified schedule of a collective on a machine, with a proved lower bound.
 
-    `collective` is a name with `size_bytes` (as nccl-tests counts), a Demand, or a function that makes the Demand for a
-    number of chunks per block. `search` are the options of the search; a field of `SearchOptions` that is given as a
-    keyword replaces that of `search`: `synthesize(topology, "allgather", 1_000_000, time_limit_s=5)`.
+    `topology` is a machine, its name ("ndv2:2") or its file. `collective` is a name with `size_bytes` (as nccl-tests
+    counts; 1_048_576 or "1MiB"), a Demand, or a function that makes the Demand for a number of chunks per block.
+    `search` are the options of the search; a field of `SearchOptions` that is given as a keyword replaces that of
+    `search`: `synthesize("dgx1", "allgather", "1MB", time_limit_s=5)`.
 
     The search stops when the completion time is within `gap` of the lower bound, after `time_limit_s`, after `steps`
     counted steps, when `should_stop()` is true, or when no method has anything more to try; the result says which.
@@ -48,6 +49,8 @@ def synthesize(
     A new installation first compiles the loops of the methods that suit the problem, once, on all processors; the time
     limit starts after that. `on_phase` receives a few words on what is being done, `on_progress` every improvement.
     """
+    topology = read_machine(topology) if isinstance(topology, str) else topology
+    size_bytes = parse_bytes(size_bytes) if isinstance(size_bytes, str) else size_bytes
     task = prepare(topology, collective, size_bytes, replace(search or SearchOptions(), **changed))
     searching = TaskSearch(task, on_phase, should_stop)
     searching.run(on_progress)
@@ -66,7 +69,7 @@ def synthesize(
         bound=bound,
         metrics=metrics,
         synthesis_s=context.budget.elapsed_s,
-        peak_memory_MB=_peak_memory_MB(),
+        peak_memory_MB=peak_memory_MB(),
         seed=task.options.seed,
         trace=tuple(searching.trace),
         interrupted=searching.interrupted,
@@ -88,7 +91,3 @@ def _losses(schedule: Schedule, metrics: Metrics, optimum_us: object) -> dict[st
     if isinstance(optimum_us, float) and optimum_us > 0:
         rows["chunk_loss"] = busiest_us / optimum_us - 1
     return rows
-
-
-def _peak_memory_MB() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)

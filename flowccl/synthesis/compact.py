@@ -1,7 +1,5 @@
 """Synthesis in compact form, for machines with too many GPUs to list all transfers: one source, and a group."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.compilation import warm_up
 from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
+from flowccl.result import peak_memory_MB
 from flowccl.schedule.compact import COMPACT, CompactSchedule, part_of_one
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
@@ -119,8 +118,7 @@ def synthesize_compact(
     violations = verify_whole(compact)
     if violations:
         raise InvalidScheduleError(f"symmetric made an invalid schedule, please report it: {violations[0]}")
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
-    return CompactResult(compact, bound, time.monotonic() - began, memory, seed)
+    return CompactResult(compact, bound, time.monotonic() - began, peak_memory_MB(), seed)
 
 
 def _reduced(allgather: Schedule, kind: str) -> Schedule:

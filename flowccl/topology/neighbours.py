@@ -144,3 +144,16 @@ def routes_from(
             row = (far + int(latency[link]), max(slow, slowness[link]), hops + 1, tie, end, (*links, link), beyond)
             heapq.heappush(queue, row)
     return found
+
+
+def reach(topology: Topology) -> NDArray[np.bool_] | None:
+    """Return which nodes reach which nodes; None if every GPU reaches every GPU."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components, shortest_path
+
+    count = len(topology.nodes)
+    graph = csr_matrix((np.ones(len(topology.links)), (topology.link_src, topology.link_dst)), (count, count))
+    _, label = connected_components(graph, directed=True, connection="strong")
+    if np.all(label[: topology.num_gpus] == label[0]):
+        return None
+    return np.asarray(np.isfinite(shortest_path(graph, unweighted=True)))

@@ -235,7 +235,7 @@ def test_the_command_line_plans_verifies_runs_and_compares(files, capsys):
         (["--size", "1MB"], "--size: not an option of reshard; the layouts say what moves"),
         (["--for", "mscclpp"], "--for mscclpp: runtimes load collectives of all GPUs on one buffer with equal blocks"),
         (["--helpers", "99"], "--helpers: rank 99 is not a gpu; ranks are 0 to 7"),
-        (["--bucket", "none"], "size: cannot read 'none'"),
+        (["--bucket", "none"], "--bucket: cannot read 'none'"),
     ],
 )
 def test_bad_options_exit_with_2(files, capsys, words, message):

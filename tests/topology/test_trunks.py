@@ -97,7 +97,7 @@ def test_one_fast_link_is_as_good_as_many_slow_ones(collective_name):
     )
     assert one.schedule.topology == dumbbell(8, 200.0)
     assert verify(one.schedule) == []
-    assert one.schedule.finish_ps <= many.schedule.finish_ps
+    assert one.schedule.finish_ps <= 1.005 * many.schedule.finish_ps  # within `lean`, the fewest transfers win
     assert one.gap < 0.25
 
 

@@ -12,6 +12,7 @@ from flowccl.export.proof.steps import BUFFERS, StepArrays, owners
 from flowccl.runtimes.limits import MSCCLPP_LIMITS
 
 if TYPE_CHECKING:
+    from flowccl.export.formats.plan_step_kernels import BlockTables
     from flowccl.export.formats.plan_text_kernels import PlanText, Words
 
 I64 = NDArray[np.int64]
@@ -94,33 +95,13 @@ class PlanTables:
 
     def table(self, program: RuntimeProgram, max_bytes: int) -> StepArrays | None:
         """Return all steps; None where something is wrong or unusual."""
-        from flowccl.export.formats.plan_step_kernels import NAMES, BlockTables, StepColumns, steps_of_plan
+        from flowccl.export.formats.plan_step_kernels import NAMES, StepColumns, steps_of_plan
 
         count = len(self.text.name)
         op_ptr = np.append(self.places[:, 2], count)
         if len(self.rank) != len(self.places) or np.diff(op_ptr).max(initial=0) > MSCCLPP_LIMITS.steps:
             return None
-        first = self._semaphore_connections()
-        group_ptr = pointers([len(ranks) for _, ranks in self.groups])
-        arrays = {name: _ints(values) for name, values in self.lists.items()}
-        tables = BlockTables(
-            op_ptr,
-            _ints(self.rank),
-            pointers(self.sizes["channel"]),
-            arrays["out"],
-            arrays["into"],
-            arrays["peer"],
-            pointers(self.sizes["remote"]),
-            arrays["remote_rank"],
-            arrays["remote_buffer"],
-            pointers(self.sizes["switch"]),
-            arrays["switch"],
-            _ints([BUFFERS.index(buffer) for buffer, _ in self.groups]),
-            group_ptr,
-            _ints([rank for _, ranks in self.groups for rank in ranks]),
-            _ints([first[rank] for rank, _ in self.semaphores]),
-            _ints([number for _, number in self.semaphores]),
-        )
+        tables = self._block_tables(op_ptr)
         minus, zero, no = np.full(count, -1), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
         ends = (np.zeros(count + 1, dtype=np.int64) for _ in range(3))
         columns = StepColumns(zero, minus, minus.copy(), no, no.copy(), minus.copy(), minus.copy(), *ends)
@@ -163,6 +144,32 @@ class PlanTables:
             by_proxy=_ints([int(key[3] == "port") if key[0] == "signal" else -1 for key in connections]),  # type: ignore[index]
         )
         return table if _connect_packets(table, program, max_bytes) else None
+
+    def _block_tables(self, op_ptr: I64) -> "BlockTables":
+        """The tables of all threadblocks as arrays."""
+        from flowccl.export.formats.plan_step_kernels import BlockTables
+
+        first = self._semaphore_connections()
+        group_ptr = pointers([len(ranks) for _, ranks in self.groups])
+        arrays = {name: _ints(values) for name, values in self.lists.items()}
+        return BlockTables(
+            op_ptr,
+            _ints(self.rank),
+            pointers(self.sizes["channel"]),
+            arrays["out"],
+            arrays["into"],
+            arrays["peer"],
+            pointers(self.sizes["remote"]),
+            arrays["remote_rank"],
+            arrays["remote_buffer"],
+            pointers(self.sizes["switch"]),
+            arrays["switch"],
+            _ints([BUFFERS.index(buffer) for buffer, _ in self.groups]),
+            group_ptr,
+            _ints([rank for _, ranks in self.groups for rank in ranks]),
+            _ints([first[rank] for rank, _ in self.semaphores]),
+            _ints([number for _, number in self.semaphores]),
+        )
 
     def _paths(self) -> tuple[I64, list[tuple[int, ...]]]:
         """Return the number of the path that each operation names, or -1, and all paths."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
+from flowccl.schedule.generation.list_scheduling import in_order, jobs_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
@@ -110,8 +111,9 @@ class PlanScheduler:
         self.hop_ptr = np.searchsorted(self.job[timing.hop_transfer][hops], np.arange(size + 1)).astype(np.int64)
         self.hop_link, self.hop_from = timing.hop_link[hops], timing.hop_from_ps[hops]
         self.hop_to = timing.hop_to_ps[hops]
-        self.takes, self.kind = takes, transfer_kinds(self.hop_ptr, self.hop_link, self.hop_from)
-        self.lane_ptr = pointers(lane_counts(topology))
+        self.takes = takes
+        hops_of_jobs = (self.hop_ptr, self.hop_link, self.hop_from, self.hop_to)
+        self.transfers = jobs_of((self.ptr, self.after, self.lag), hops_of_jobs, pointers(lane_counts(topology)))
 
     def best(self, label: NDArray[np.int64]) -> Schedule | None:
         """The best of several schedules, with the longest tails, the first pieces or the first rounds of chunks first.
@@ -131,10 +133,6 @@ class PlanScheduler:
         key = -self.tail_ps if noise is None else np.rint(-self.tail_ps * (1 + noise)).astype(np.int64)
         return self._in_order_of(key, self.ptr, self.after, self.lag)
 
-    def early_pieces_first(self) -> Schedule | None:
-        """The schedule with the longest tails first, where the last piece counts as a little shorter than the first."""
-        return self._in_order_of(self._early_pieces(), self.ptr, self.after, self.lag)
-
     def _in_turns(self, turn: I64) -> I64:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
         return turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps
@@ -146,7 +144,7 @@ class PlanScheduler:
         return self.piece * last_ps // (int(self.piece.max(initial=0)) + 1) - self.tail_ps
 
     def _queued_tails(self, label: NDArray[np.int64]) -> I64:
-        from flowccl.methods.hierarchical.queue_kernels import queued_tails
+        from flowccl.schedule.generation.queue_kernels import queued_tails
 
         links = (self.hop_ptr, self.hop_link, self.hop_from, self.hop_to, self._joins_groups(label))
         return queued_tails(self.ptr, self.after, self.lag, self.takes, *links)
@@ -207,32 +205,8 @@ class PlanScheduler:
 
         None if transfers wait for each other, or if a node would receive before it sends in an exchange.
         """
-        from flowccl.methods.hierarchical.queue_kernels import in_queues
-
-        rank = np.empty(len(key), dtype=np.int64)
-        rank[np.lexsort((self.shift, self.round, key))] = np.arange(len(key))
-        done, start = in_queues(
-            rank,
-            self.kind,
-            ptr,
-            after,
-            lag,
-            self.hop_ptr,
-            self.hop_link,
-            self.hop_from,
-            self.hop_to,
-            self.lane_ptr,
-        )
-        if not done or not keeps(self.mutual, start):
+        waits = self.transfers._replace(ptr=ptr, after=after, lag=lag)
+        start = in_order(np.lexsort((self.shift, self.round, key)), waits)
+        if start is None or not keeps(self.mutual, start):
             return None
         return replace(self.schedule, start_ps=start[self.job] + self.offset)
-
-
-def transfer_kinds(hop_ptr: I64, hop_link: NDArray[np.int32], hop_from: I64) -> I64:
-    """A number for each job; jobs that use the same links at the same times after their start have the same one."""
-    mixed = hop_link.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hop_from.astype(np.uint64)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
-    total = np.add.reduceat(mixed, hop_ptr[:-1]) if len(hop_ptr) > 1 else mixed
-    return np.unique(total, return_inverse=True)[1].astype(np.int64)

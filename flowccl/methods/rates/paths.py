@@ -15,9 +15,9 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.methods.rates.chunk_transfers import ChunkTransfers
 from flowccl.methods.rates.network import F64, Path, PricedNetwork
 from flowccl.methods.rates.pipeline import ChunkStream, Pipelines
-from flowccl.methods.rates.plan import Plan
 from flowccl.methods.rates.proof import report_path_bound
 from flowccl.methods.rates.rounding import Columns, balanced, deal_columns
 from flowccl.portable import power_of_ten
@@ -213,7 +213,7 @@ class _FlowMaster:
         return int(topology.stores[topology.link_dst[list(path)]].sum())
 
 
-def _columns(network: PricedNetwork, rates: PathRates) -> tuple[Columns, list[Plan]]:
+def _columns(network: PricedNetwork, rates: PathRates) -> tuple[Columns, list[ChunkTransfers]]:
     """The paths of all pairs as columns, whose group is source * GPUs + destination, and their transfers."""
     count = network.topology.num_gpus
     rows = [(a * count + b, path, part) for (a, b), paths in rates.paths.items() for path, part in paths.items()]
@@ -222,16 +222,16 @@ def _columns(network: PricedNetwork, rates: PathRates) -> tuple[Columns, list[Pl
     return Columns.of(group, weight, loads), [_plan(network, path) for _, path, _ in rows]
 
 
-def _plan(network: PricedNetwork, path: Path) -> Plan:
+def _plan(network: PricedNetwork, path: Path) -> ChunkTransfers:
     """The transfers of a path: one from each GPU on it to the next."""
     stores = network.topology.stores[network.topology.link_dst[list(path)]]
     ends = [0, *(np.flatnonzero(stores) + 1).tolist()]
     parts = [path[a:b] for a, b in pairwise(ends)]
-    return Plan.of(parts, range(len(parts)), list(pairwise(range(len(parts)))), reduce=False)
+    return ChunkTransfers.of(parts, range(len(parts)), list(pairwise(range(len(parts)))), reduce=False)
 
 
 def _pipelines(
-    network: PricedNetwork, demand: Demand, columns: Columns, plans: list[Plan], least: float
+    network: PricedNetwork, demand: Demand, columns: Columns, plans: list[ChunkTransfers], least: float
 ) -> Iterator[Pipelines]:
     """The chunks of every pair on paths that have at least this part of the data of its main path."""
     pair = demand.source.astype(np.int64) * network.topology.num_gpus + demand.destination_rank

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
+from flowccl.methods.rates.chunk_transfers import ChunkTransfers
 from flowccl.methods.rates.network import F64, I64, PricedNetwork
-from flowccl.methods.rates.plan import Plan
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 
@@ -31,7 +31,7 @@ _BISECTIONS = 40
 class ChunkStream:
     """Chunks that follow each other over the same plan, in order."""
 
-    plan: Plan
+    plan: ChunkTransfers
     chunks: I64
 
 

@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
+from flowccl.methods.rates.chunk_transfers import ChunkTransfers
 from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
-from flowccl.methods.rates.plan import Plan
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
@@ -70,7 +70,7 @@ class TreeColumn:
         return float(longest_path(self.parent, self.root, self.last, self.network.topology.link_src, takes))
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> ChunkTransfers:
         """The transfers of a chunk: from the root, or into it with the farthest GPUs first."""
         edges = self.edges[::-1] if self.inward else self.edges
         place = {node: i for i, (_, node, _) in enumerate(edges)}
@@ -80,7 +80,7 @@ class TreeColumn:
         for first, then in sorted(waits, key=lambda pair: pair[1]):
             level[then] = max(level[then], level[first] + 1)
         paths = [tuple(reversed(path)) if self.inward else path for _, _, path in edges]
-        return Plan.of(paths, level, waits, reduce=self.inward)
+        return ChunkTransfers.of(paths, level, waits, reduce=self.inward)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Compiled loops of the symmetric method: list scheduling of one source's data while all others do the same."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flowccl.compiled import F64, I32, I64, compiled, heap_pop, heap_push, maker
+from flowccl.compiled import F64, I32, I64, Bool, Queue, compiled, heap_pop, heap_push, maker, new_queue, put, take
 
 
 class RouteKinds(NamedTuple):
@@ -25,19 +26,68 @@ class RouteKinds(NamedTuple):
     orbits: int
 
 
+class OrbitShop(NamedTuple):
+    """What waits for each kind of routes, the least key first, and when orbits are free."""
+
+    heap_ptr: I64
+    key: NDArray[Any]
+    code: I64
+    size: I64
+    free: I64  # of each orbit
+    queued: Bool  # of each kind: whether there is an event for when its orbits are free
+    events: Queue
+
+
+@maker
+def _new_shop(kinds: RouteKinds, space: I64, key: NDArray[Any], events: int) -> Any:
+    """Nothing waits yet; `space` is the most that may wait for each kind."""
+    num_kinds = len(kinds.busy)
+    heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
+    heap_ptr[1:] = np.cumsum(space)
+    code, size = np.empty(heap_ptr[-1], dtype=np.int64), np.zeros(num_kinds, dtype=np.int64)
+    free, queued = np.zeros(kinds.orbits, dtype=np.int64), np.zeros(num_kinds, dtype=np.bool_)
+    return OrbitShop(heap_ptr, key, code, size, free, queued, new_queue(events))
+
+
+@maker
+def _wait(shop: Any, kind: int, key: float, code: int) -> None:
+    """Let a code wait for the orbits of a kind."""
+    at = shop.heap_ptr[kind]
+    heap_push(shop.key[at:], shop.code[at:], shop.size[kind], key, code)
+    shop.size[kind] += 1
+
+
+@maker
+def _first(shop: Any, kind: int) -> int:
+    """Remove the code with the least key of a kind; return it."""
+    at = shop.heap_ptr[kind]
+    shop.size[kind] -= 1
+    return heap_pop(shop.key[at:], shop.code[at:], shop.size[kind] + 1)
+
+
+@maker
+def _is_free(kinds: RouteKinds, shop: Any, kind: int, now: int) -> bool:
+    """Whether all orbits of a kind are free for its next transfer; if not, there will be an event when they are."""
+    at = np.int64(0)
+    for h in range(kinds.hop_ptr[kind], kinds.hop_ptr[kind + 1]):
+        at = max(at, shop.free[kinds.hop_orbit[h]] - kinds.hop_offset[h])
+    if at > now and not shop.queued[kind]:
+        shop.queued[kind] = True
+        put(shop.events, int(at), -kind - 1)
+    return bool(at <= now)
+
+
+@maker
+def _occupy(kinds: RouteKinds, shop: Any, kind: int, now: int) -> None:
+    """A transfer of a kind starts."""
+    for h in range(kinds.hop_ptr[kind], kinds.hop_ptr[kind + 1]):
+        shop.free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.busy[kind]
+
+
 @maker
 def _random() -> float:
     """A random number from 0 to 1; `schedule_broadcast` sets the seed."""
     return np.random.random()  # noqa: NPY002
-
-
-@maker
-def _ready(kinds: RouteKinds, free: I64, kind: int) -> int:
-    """The time at which all orbits of a kind are free for its next transfer."""
-    at = np.int64(0)
-    for h in range(kinds.hop_ptr[kind], kinds.hop_ptr[kind + 1]):
-        at = max(at, free[kinds.hop_orbit[h]] - kinds.hop_offset[h])
-    return int(at)
 
 
 @maker
@@ -62,63 +112,29 @@ def schedule_broadcast(
     """
     np.random.seed(seed)  # noqa: NPY002  # compiled code has no Generator of its own
     routes, count = kinds.end.shape
-    num_kinds = len(kinds.hop_ptr) - 1
+    total = chunks * (count - 1)
     # For each kind: neighbours that have or will have the chunk and could send it by another kind that is as fast.
-    near = np.zeros((num_kinds, chunks * count))
+    near = np.zeros((len(kinds.busy), chunks * count))
     taken = np.zeros(chunks * count, dtype=np.bool_)
-    space = np.zeros(num_kinds, dtype=np.int64)
+    space = np.zeros(len(kinds.busy), dtype=np.int64)
     for w in range(routes):
         space[kinds.route_kind[w]] += chunks * count
-    heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
-    heap_ptr[1:] = np.cumsum(space)
-    heap_key, heap_code = np.empty(heap_ptr[-1]), np.empty(heap_ptr[-1], dtype=np.int64)
-    heap_size = np.zeros(num_kinds, dtype=np.int64)
-    free = np.zeros(kinds.orbits, dtype=np.int64)
-    total = chunks * (count - 1)
-    q_time, q_code = (
-        np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64),
-        np.empty(2 * total + 4 * num_kinds + chunks + 16, dtype=np.int64),
-    )
-    queued = np.zeros(num_kinds, dtype=np.bool_)
-    q_size, done, finish = 0, 0, np.int64(0)
+    shop = _new_shop(kinds, space, np.empty(space.sum()), 2 * total + 4 * len(kinds.busy) + chunks + 16)
+    done, finish = 0, np.int64(0)
     out_chunk, out_root = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int32)
     out_route, out_start = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int64)
     for c in range(chunks):
         taken[c * count] = True
         _count_neighbour(kinds, near, c * count, 0)
-        heap_push(q_time, q_code, q_size, 0, c * count)
-        q_size += 1
+        put(shop.events, 0, c * count)
     order = np.argsort(-kinds.busy)
-    while q_size > 0 and done < total:
-        now = q_time[0]
-        while q_size > 0 and q_time[0] == now:
-            code = heap_pop(q_time, q_code, q_size)
-            q_size -= 1
-            if code < 0:
-                queued[-code - 1] = False
-                continue
-            c, u = code // count, code % count
-            for w in range(routes):
-                place = c * count + kinds.end[w, u]
-                if not taken[place]:
-                    k = kinds.route_kind[w]
-                    at = heap_ptr[k]
-                    value = near[k, place] + noise * _random() + late * c
-                    heap_push(heap_key[at:], heap_code[at:], heap_size[k], value, code * routes + w)
-                    heap_size[k] += 1
+    while shop.events.size[0] > 0 and done < total:
+        now = shop.events.time[0]
+        _offer(kinds, shop, now, near, taken, noise, late)
         for k in order:
-            at = heap_ptr[k]
-            while heap_size[k] > 0 and now + kinds.arrive[k] <= deadline:
-                ready = _ready(kinds, free, k)
-                if ready > now:
-                    if not queued[k]:
-                        queued[k] = True
-                        heap_push(q_time, q_code, q_size, ready, -k - 1)
-                        q_size += 1
-                    break
-                seen = heap_key[at]
-                code = heap_pop(heap_key[at:], heap_code[at:], heap_size[k])
-                heap_size[k] -= 1
+            while shop.size[k] > 0 and now + kinds.arrive[k] <= deadline and _is_free(kinds, shop, k, now):
+                seen = shop.key[shop.heap_ptr[k]]
+                code = _first(shop, k)
                 w = code % routes
                 c, u = code // routes // count, code // routes % count
                 place = c * count + kinds.end[w, u]
@@ -126,19 +142,33 @@ def schedule_broadcast(
                     continue
                 value = near[k, place] + late * c
                 if value > seen:
-                    heap_push(heap_key[at:], heap_code[at:], heap_size[k], value + noise * _random(), code)
-                    heap_size[k] += 1
+                    _wait(shop, k, value + noise * _random(), code)
                     continue
                 taken[place] = True
                 _count_neighbour(kinds, near, c * count, kinds.end[w, u])
-                for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
-                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.busy[k]
+                _occupy(kinds, shop, k, now)
                 out_chunk[done], out_root[done], out_route[done], out_start[done] = c, u, w, now
                 done += 1
                 finish = max(finish, now + kinds.arrive[k])
-                heap_push(q_time, q_code, q_size, now + kinds.arrive[k], place)
-                q_size += 1
+                put(shop.events, now + kinds.arrive[k], place)
     return done == total, int(finish), out_chunk[:done], out_root[:done], out_route[:done], out_start[:done]
+
+
+@maker
+def _offer(kinds: RouteKinds, shop: Any, now: int, near: F64, taken: Bool, noise: float, late: float) -> None:
+    """Take the events of now: what arrived waits to be sent on to all nodes that have no sender yet."""
+    routes, count = kinds.end.shape
+    while shop.events.size[0] > 0 and shop.events.time[0] == now:
+        code = take(shop.events)
+        if code < 0:
+            shop.queued[-code - 1] = False
+            continue
+        c, u = code // count, code % count
+        for w in range(routes):
+            place = c * count + kinds.end[w, u]
+            if not taken[place]:
+                k = kinds.route_kind[w]
+                _wait(shop, k, near[k, place] + noise * _random() + late * c, code * routes + w)
 
 
 @compiled
@@ -147,51 +177,31 @@ def schedule_jobs(kinds: RouteKinds, job_kind: I64, before: I64, following: I64,
 
     Job j may start when job `before[j]` has arrived; job `following[j]` waits for it (-1: none).
     """
-    jobs, num_kinds = len(job_kind), len(kinds.hop_ptr) - 1
-    heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
+    jobs, num_kinds = len(job_kind), len(kinds.busy)
+    space = np.zeros(num_kinds, dtype=np.int64)
     for k in job_kind:
-        heap_ptr[k + 1] += 1
-    heap_ptr = np.cumsum(heap_ptr)
-    heap_key, heap_job = np.empty(jobs, dtype=np.int64), np.empty(jobs, dtype=np.int64)
-    heap_size = np.zeros(num_kinds, dtype=np.int64)
-    free, start = np.zeros(kinds.orbits, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
-    q_time, q_code = np.empty(2 * jobs + 16, dtype=np.int64), np.empty(2 * jobs + 16, dtype=np.int64)
-    queued = np.zeros(num_kinds, dtype=np.bool_)
-    q_size, finish = 0, np.int64(0)
+        space[k] += 1
+    shop = _new_shop(kinds, space, np.empty(jobs, dtype=np.int64), 2 * jobs + 16)
+    start, finish = np.zeros(jobs, dtype=np.int64), np.int64(0)
     for j in range(jobs):
         if before[j] < 0:
-            heap_push(q_time, q_code, q_size, 0, j)
-            q_size += 1
-    while q_size > 0:
-        now = q_time[0]
-        while q_size > 0 and q_time[0] == now:
-            code = heap_pop(q_time, q_code, q_size)
-            q_size -= 1
+            put(shop.events, 0, j)
+    while shop.events.size[0] > 0:
+        now = shop.events.time[0]
+        while shop.events.size[0] > 0 and shop.events.time[0] == now:
+            code = take(shop.events)
             if code < 0:
-                queued[-code - 1] = False
-                continue
-            k = job_kind[code]
-            heap_push(heap_key[heap_ptr[k] :], heap_job[heap_ptr[k] :], heap_size[k], rank[code], code)
-            heap_size[k] += 1
+                shop.queued[-code - 1] = False
+            else:
+                _wait(shop, job_kind[code], rank[code], code)
         for k in range(num_kinds):
-            at = heap_ptr[k]
-            while heap_size[k] > 0:
-                ready = _ready(kinds, free, k)
-                if ready > now:
-                    if not queued[k]:
-                        queued[k] = True
-                        heap_push(q_time, q_code, q_size, ready, -k - 1)
-                        q_size += 1
-                    break
-                j = heap_pop(heap_key[at:], heap_job[at:], heap_size[k])
-                heap_size[k] -= 1
+            while shop.size[k] > 0 and _is_free(kinds, shop, k, now):
+                j = _first(shop, k)
                 start[j] = now
-                for h in range(kinds.hop_ptr[k], kinds.hop_ptr[k + 1]):
-                    free[kinds.hop_orbit[h]] = now + kinds.hop_offset[h] + kinds.busy[k]
+                _occupy(kinds, shop, k, now)
                 finish = max(finish, now + kinds.arrive[k])
                 if following[j] >= 0:
-                    heap_push(q_time, q_code, q_size, now + kinds.arrive[k], following[j])
-                    q_size += 1
+                    put(shop.events, now + kinds.arrive[k], following[j])
     return int(finish), start
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.papers.taccl.send_order import SendOrder
-from flowccl.solver import ProgramBuilder, Solution, SolverOptions, solve
+from flowccl.solver import ProgramBuilder, Solution, SolverOptions, VariableBlock, solve
 
 MergeFlags = NDArray[np.bool_]
 
@@ -94,17 +94,7 @@ def contiguity_encoding(
     came = model.rows("arrived", sends.before.shape, lower=until[sends.before])
     came.add(begin[sends.after]).add(begin[sends.before], times=-1.0).add(busy[sends.before], times=-1.0)
 
-    # Consecutive sends on a link do not overlap, unless they share a message.
-    shift = (send_order.earlier_off_ps - send_order.later_off_ps) / finish
-    place = {(int(a), int(b)): j for j, (a, b) in enumerate(mergeable.tolist())}
-    pairs = list(zip(send_order.earlier.tolist(), send_order.later.tolist(), strict=True))
-    which = np.array([place.get(pair, -1) for pair in pairs], dtype=np.int64)
-    loose = np.flatnonzero(which >= 0)
-    sequence = model.rows("one after the other", (len(pairs),), lower=shift)
-    sequence.add(begin[send_order.later]).add(begin[send_order.earlier], times=-1.0).add(
-        busy[send_order.earlier], times=-1.0
-    )
-    sequence.add_at(loose, together[which[loose]], times=2.0)
+    _keep_order(model, send_order, finish, begin, busy, together)
 
     # In one message: same start, same duration, and the sizes add up.
     for name, block in (("start together", begin), ("end together", busy)):
@@ -124,9 +114,7 @@ def contiguity_encoding(
 
     built = model.build()
     leader = send_order.messages(known)
-    message_bytes = np.zeros(len(sends))
-    for i in np.lexsort((np.arange(len(sends)), start_known)).tolist():
-        message_bytes[i] = size[i]
+    message_bytes = size.copy()
     for a, b in mergeable[known].tolist():
         message_bytes[b] = message_bytes[a] + size[b]
     busy_known = send_order.message_busy_ps(leader) / finish
@@ -137,6 +125,27 @@ def contiguity_encoding(
         return known, solution
     found = np.asarray(solution.value(together) > 0.5)
     return (found if send_order.starts(found)[1] < finish else known), solution
+
+
+def _keep_order(
+    model: ProgramBuilder,
+    send_order: SendOrder,
+    finish: float,
+    begin: VariableBlock,
+    busy: VariableBlock,
+    together: VariableBlock,
+) -> None:
+    """Consecutive sends on a link do not overlap, unless they share a message."""
+    shift = (send_order.earlier_off_ps - send_order.later_off_ps) / finish
+    place = {(int(a), int(b)): j for j, (a, b) in enumerate(send_order.mergeable.tolist())}
+    pairs = list(zip(send_order.earlier.tolist(), send_order.later.tolist(), strict=True))
+    which = np.array([place.get(pair, -1) for pair in pairs], dtype=np.int64)
+    loose = np.flatnonzero(which >= 0)
+    rows = model.rows("one after the other", (len(pairs),), lower=shift)
+    rows.add(begin[send_order.later])
+    rows.add(begin[send_order.earlier], times=-1.0)
+    rows.add(busy[send_order.earlier], times=-1.0)
+    rows.add_at(loose, together[which[loose]], times=2.0)
 
 
 def _busy_rows(

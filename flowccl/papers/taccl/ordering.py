@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.papers.taccl.logical import Ints, LogicalTopology
+from flowccl.schedule.generation.list_scheduling import in_order, jobs_of
 from flowccl.schedule.generation.serial import fits, generate_serial
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
@@ -75,17 +76,14 @@ def scheduled_orders(sends: SendGraph) -> Iterator[tuple[str, Schedule]]:
     """Yield the schedules of both rules in both directions, each with its name."""
     far, near = -sends.remaining_ps, sends.before_ps
     for name, first, second in (("longest remaining path", far, near), ("shortest path so far", near, far)):
-        rank = np.empty(len(sends), dtype=np.int64)
-        rank[np.lexsort((sends.chunk, second, first))] = np.arange(len(sends))
-        yield f"{name} first, forwards", _list_scheduled(sends, rank, forwards=True)
-        rank[np.lexsort((sends.chunk, -first, -second))] = np.arange(len(sends))
-        yield f"{name} first, backwards", _list_scheduled(sends, rank, forwards=False)
+        forwards = np.lexsort((sends.chunk, second, first))
+        yield f"{name} first, forwards", _list_scheduled(sends, forwards, forwards=True)
+        backwards = np.lexsort((sends.chunk, -first, -second))
+        yield f"{name} first, backwards", _list_scheduled(sends, backwards, forwards=False)
 
 
-def _list_scheduled(sends: SendGraph, rank: Ints, *, forwards: bool) -> Schedule:
+def _list_scheduled(sends: SendGraph, order: Ints, *, forwards: bool) -> Schedule:
     """List scheduling from the sources, or from the destinations with time reversed."""
-    from flowccl.schedule.generation.generation_kernels import in_order_of
-
     takes, owner, link, begin, end = sends.times
     before, after = (sends.before, sends.after) if forwards else (sends.after, sends.before)
     if not forwards:
@@ -93,15 +91,13 @@ def _list_scheduled(sends: SendGraph, rank: Ints, *, forwards: bool) -> Schedule
     by_before = np.argsort(before, kind="stable")
     ptr = np.searchsorted(before[by_before], np.arange(len(sends) + 1)).astype(np.int64)
     hop_ptr = np.searchsorted(owner, np.arange(len(sends) + 1)).astype(np.int64)
-    zero = np.zeros(len(sends), dtype=np.int64)
-    lag = takes[before[by_before]]
-    links = len(sends.logical.topology.links)
-    done, start = in_order_of(rank, ptr, after[by_before], lag, zero, hop_ptr, link, begin, end, links)
-    if not done:  # the event queue was full
-        start = sends.before_ps
-    elif not forwards:
+    waits = (ptr, after[by_before], takes[before[by_before]])
+    lanes = np.arange(len(sends.logical.topology.links) + 1)
+    start = in_order(order, jobs_of(waits, (hop_ptr, link, begin, end), lanes))
+    assert start is not None  # sends wait for no circle of others
+    if not forwards:
         start = int((start + takes).max(initial=0)) - start - takes
     found = sends.schedule(start)
-    if done and fits(found) and not found.topology.changes:
+    if fits(found) and not found.topology.changes:
         return left_shift(found)
     return generate_serial(found, np.lexsort((sends.before_ps, start)).astype(np.int64))

@@ -5,6 +5,8 @@ order of the parts. The data that a node has received before each of its sends s
 """
 
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,11 @@ from flowccl.schedule.generation.exchanges import keeps, without_mutual
 from flowccl.schedule.generation.precedence import data_order, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from flowccl.schedule.generation.queue_kernels import QueuedJobs
+
+I64 = NDArray[np.int64]
 
 _MOST = 30_000  # transfers of the largest schedule
 
@@ -84,12 +91,49 @@ class ListScheduler:
 
         None if reductions wait for each other, or if a node would receive before it sends in an exchange.
         """
-        from flowccl.schedule.generation.generation_kernels import in_order_of
+        start = in_order(np.lexsort((self.schedule.start_ps, key)), self.jobs)
+        return None if start is None or not keeps(self.mutual, start) else replace(self.schedule, start_ps=start)
 
+    @cached_property
+    def jobs(self) -> "QueuedJobs":
+        """The transfers as jobs of the compiled list scheduling."""
         topology = self.schedule.topology
-        rank = np.empty(len(self.schedule), dtype=np.int64)
-        rank[np.lexsort((self.schedule.start_ps, key))] = np.arange(len(rank))
-        waits = (self.ptr, self.after, self.lag, self.soonest)
-        hops = (self.hop_ptr, self.resource, self.hop_from, self.hop_to)
-        done, start = in_order_of(rank, *waits, *hops, len(topology.links) + len(topology.nodes))
-        return replace(self.schedule, start_ps=start) if done and keeps(self.mutual, start) else None
+        lanes = np.arange(len(topology.links) + len(topology.nodes) + 1)
+        waits = (self.ptr, self.after, self.lag)
+        return jobs_of(waits, (self.hop_ptr, self.resource, self.hop_from, self.hop_to), lanes, self.soonest)
+
+
+def jobs_of(
+    waits: tuple[I64, I64, I64],
+    hops: tuple[I64, NDArray[np.int32], I64, I64],
+    lane_ptr: I64,
+    soonest: I64 | None = None,
+) -> "QueuedJobs":
+    """Transfers for `in_order`: (ptr, after, lag) of what waits and (ptr, link, from, to) of hops, see `QueuedJobs`."""
+    from flowccl.schedule.generation.queue_kernels import QueuedJobs
+
+    count = len(waits[0]) - 1
+    none = np.zeros(count, dtype=np.int64)
+    hop_ptr, link, begin, end = hops
+    kind = _kinds(hop_ptr, link, begin)
+    return QueuedJobs(none, kind, *waits, none if soonest is None else soonest, hop_ptr, link, begin, end, lane_ptr)
+
+
+def in_order(order: NDArray[np.int64], jobs: "QueuedJobs") -> I64 | None:
+    """The starts of transfers: of those that wait, the first in `order` goes first. None if they wait in a circle."""
+    from flowccl.schedule.generation.queue_kernels import in_queues
+
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    done, start = in_queues(jobs._replace(rank=rank))
+    return start if done else None
+
+
+def _kinds(hop_ptr: I64, hop_link: NDArray[np.int32], hop_from: I64) -> I64:
+    """A number for each job; jobs that use the same links at the same times after their start have the same one."""
+    mixed = hop_link.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + hop_from.astype(np.uint64)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    total = np.add.reduceat(mixed, hop_ptr[:-1]) if len(hop_ptr) > 1 else mixed
+    return np.unique(total, return_inverse=True)[1].astype(np.int64)

@@ -11,7 +11,7 @@ from flowccl.methods.rates.network import I64, Path
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ChunkTransfers:
     """Transfers that bring a chunk from its sources to all destinations.
 
     Transfer i crosses `link[ptr[i]:ptr[i + 1]]` and reduces or not. It waits for every transfer with which it forms a
@@ -28,8 +28,8 @@ class Plan:
     @classmethod
     def of(
         cls, paths: Sequence[Path], level: Sequence[int], waits: Sequence[tuple[int, int]], *, reduce: bool
-    ) -> "Plan":
-        """A plan whose transfers all reduce or all copy; `waits` are pairs of a transfer and one that waits for it."""
+    ) -> "ChunkTransfers":
+        """Transfers that all reduce or all copy; `waits` are pairs of a transfer and one that waits for it."""
         pairs = np.array(waits, dtype=np.int64).reshape(-1, 2)
         link = np.array([k for path in paths for k in path], dtype=np.int64)
         ptr = pointers([len(path) for path in paths]).astype(np.int64)
@@ -38,13 +38,13 @@ class Plan:
     def __len__(self) -> int:
         return len(self.reduces)
 
-    def then(self, other: "Plan") -> "Plan":
+    def then(self, other: "ChunkTransfers") -> "ChunkTransfers":
         """The plan, followed by another one, whose first transfers wait for its last ones."""
         count = len(self)
         is_last, is_first = np.ones(count, dtype=np.bool_), np.ones(len(other), dtype=np.bool_)
         is_last[self.before] = is_first[other.after] = False
         last, first = np.flatnonzero(is_last), np.flatnonzero(is_first) + count
-        return Plan(
+        return ChunkTransfers(
             np.concatenate((self.ptr, self.ptr[-1] + other.ptr[1:])),
             np.concatenate((self.link, other.link)),
             np.concatenate((self.reduces, other.reduces)),

@@ -1,0 +1,364 @@
+"""The table of methods: one `MethodInfo` each. Methods are imported when they are first used.
+
+To add a method, write its module, add one entry here (or call `register` from your own code) and write a test:
+CONTRIBUTING.md walks through it.
+"""
+
+from functools import partial
+
+from flowccl.methods import suitability
+from flowccl.methods.method_info import EVERY, Constraint, MethodInfo
+from flowccl.problem import Problem
+from flowccl.search.context import SearchContext
+from flowccl.search.traits import Traits
+
+
+def _trees_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
+    from flowccl.methods.trees.amount import chunks_for_gap
+
+    return chunks_for_gap(problem, gap, context)
+
+
+def _useful_for_hierarchy(problem: Problem, *, halves: bool = False) -> int:
+    from flowccl.methods.hierarchical.method import useful_chunks
+
+    return useful_chunks(problem, halves=halves)
+
+
+def _useful_for_trees(problem: Problem) -> int:
+    from flowccl.methods.rates.method import useful_chunks
+
+    return useful_chunks(problem)
+
+
+def _useful_for_paths(problem: Problem) -> int:
+    from flowccl.methods.rates.paths import useful_chunks
+
+    return useful_chunks(problem)
+
+
+_ONE_SCHEDULE = Traits(one_schedule=True)
+_ALL = frozenset(Constraint)
+
+METHODS = (
+    MethodInfo(
+        name="nvls",
+        load="flowccl.methods.nvls:nvls",
+        summary="operations of the switches of hosts (NVLS), for a runtime that has them",
+        reductions="native",
+        overheads=True,
+        groups=False,
+        trunks=True,
+        operations=True,
+        useful_chunks=lambda problem: 8,  # with fewer, hosts wait for each other
+        traits=Traits(begins_early=True, one_schedule=True),
+        in_auto=suitability.has_operations_of_switches,
+    ),
+    MethodInfo(
+        name="aggregation",
+        load="flowccl.methods.aggregation:aggregation",
+        summary="few messages: relays collect what a host sends to another host",
+        overheads=True,
+        groups=False,
+        trunks=True,
+        variants=True,
+        traits=Traits(begins_early=True, one_schedule=True),
+        in_auto=suitability.suits_aggregation,
+    ),
+    MethodInfo(
+        name="in-network",
+        load="flowccl.methods.in_network:in_network",
+        summary="allreduce inside a switch that reduces and multicasts (NVLS, SHARP)",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        traits=Traits(begins_early=True),
+        in_auto=suitability.has_reducing_switch,
+    ),
+    MethodInfo(
+        name="hierarchical",
+        load="flowccl.methods.hierarchical:hierarchical",
+        summary="trees over the levels of the machine: hosts, racks; gateways share the load",
+        reductions="native",
+        trunks=True,
+        loops=(*EVERY, "hierarchical"),
+        useful_chunks=_useful_for_hierarchy,
+        traits=Traits(one_schedule=True, begins_early=True),
+        in_auto=suitability.suits_hierarchy,
+    ),
+    MethodInfo(
+        name="hierarchical-halves",
+        load="flowccl.methods.hierarchical:hierarchical_halves",
+        summary="allreduce: a reduce-scatter and an allgather, both along trees over the levels of the machine",
+        reductions="native",
+        allreduce=True,
+        trunks=True,
+        loops=(*EVERY, "hierarchical"),
+        useful_chunks=partial(_useful_for_hierarchy, halves=True),
+        traits=Traits(one_schedule=True, begins_early=True),
+        in_auto=suitability.suits_hierarchical_halves,
+    ),
+    MethodInfo(
+        name="packed-trees",
+        load="flowccl.methods.rates:packed_trees",
+        summary="trees at the rates of a linear program over links and limits, for data that all GPUs receive",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS}),
+        trunks=True,
+        by_rate=True,
+        loops=(*EVERY, "packed-trees"),
+        useful_chunks=_useful_for_trees,
+        traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-6),
+        in_auto=suitability.suits_packed_trees,
+    ),
+    MethodInfo(
+        name="packed-paths",
+        load="flowccl.methods.rates:packed_paths",
+        summary="alltoall on paths at the rates of a linear program over links and limits",
+        reductions="none",
+        supports=frozenset({Constraint.LIMITS}),
+        trunks=True,
+        by_rate=True,
+        loops=(*EVERY, "packed-trees"),
+        useful_chunks=_useful_for_paths,
+        traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-5),
+        in_auto=suitability.suits_packed_paths,
+    ),
+    MethodInfo(
+        name="greedy",
+        load="flowccl.methods.greedy:greedy",
+        summary="list scheduling in continuous time, with restarts",
+        supports=_ALL,
+        late=True,
+        loops=(*EVERY, "greedy"),
+        traits=Traits(reports_after_round=True),
+        in_auto=suitability.is_searchable,
+    ),
+    MethodInfo(
+        name="taccl-quick",
+        load="flowccl.papers.taccl.stages:taccl_quick",
+        summary="TACCL's three stages without integer programs",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
+        overheads=True,
+        loops=(*EVERY, "taccl"),
+        in_auto=suitability.has_message_overheads,
+    ),
+    MethodInfo(
+        name="reroute",
+        load="flowccl.methods.reroute:reroute",
+        summary="rip-up and reroute, then job-shop scheduling",
+        loops=(*EVERY, "reroute"),
+        traits=Traits(reports_after_round=True, quick_start=True),
+        in_auto=suitability.is_plain_search,
+    ),
+    MethodInfo(
+        name="trees",
+        load="flowccl.methods.trees:trees",
+        summary="spanning trees that reach the bottleneck-cut optimum",
+        fluid=True,
+        chunks_for_gap=_trees_for_gap,
+        loops=(*EVERY, "trees"),
+        in_auto=suitability.has_large_blocks_for_all,
+    ),
+    MethodInfo(
+        name="lns-quotient",
+        load="flowccl.methods.lns:lns_quotient",
+        summary="large-neighbourhood search on the quotient by a symmetry group",
+        loops=(*EVERY, "lns"),
+        traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
+        in_auto=suitability.has_small_blocks,
+    ),
+    MethodInfo(
+        name="lns",
+        load="flowccl.methods.lns:lns",
+        summary="large-neighbourhood search: remove chunks from the timetable and insert them again",
+        loops=(*EVERY, "lns"),
+        traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
+        in_auto=suitability.has_small_blocks,
+    ),
+    MethodInfo(
+        name="symmetric",
+        load="flowccl.methods.symmetric:symmetric",
+        summary="symmetric schedule from one source, on machines that look the same from every GPU",
+        fluid=True,
+        loops=(*EVERY, "symmetric"),
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.is_large_and_regular,
+    ),
+    MethodInfo(
+        name="rebalance",
+        load="flowccl.methods.rebalance:rebalance",
+        summary="trees of the symmetric schedule of the whole machine, moved off lost, slow and loaded links",
+        reductions="native",
+        groups=False,
+        loops=(*EVERY, "symmetric"),
+        useful_chunks=lambda problem: 4,  # with fewer, copies hardly run beside reductions
+        in_auto=suitability.is_regular_but_for_faults,
+    ),
+    MethodInfo(
+        name="ring",
+        load="flowccl.methods.baselines:ring",
+        summary="baseline: chunks travel around a ring of all GPUs, in both directions",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_ring,
+    ),
+    MethodInfo(
+        name="multi-ring",
+        load="flowccl.methods.cluster_baselines:multi_ring",
+        summary="baseline: as many rings as rails, in both directions",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+    ),
+    MethodInfo(
+        name="double-binary-tree",
+        load="flowccl.methods.cluster_baselines:double_binary_tree",
+        summary="baseline: two binary trees of hosts, chains inside hosts",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+    ),
+    MethodInfo(
+        name="recursive-doubling",
+        load="flowccl.methods.baselines:recursive_doubling",
+        summary="baseline: in step k, ranks that differ in bit k exchange what they have",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+    ),
+    MethodInfo(
+        name="direct",
+        load="flowccl.methods.baselines:direct",
+        summary="baseline: every source sends to every destination itself",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+        in_auto=suitability.suits_baselines,
+    ),
+    MethodInfo(
+        name="tree",
+        load="flowccl.methods.baselines:tree",
+        summary="baseline: a binary tree from every source",
+        supports=_ALL,
+        groups=False,
+        baseline=True,
+        traits=_ONE_SCHEDULE,
+    ),
+    MethodInfo(
+        name="joint-trees",
+        load="flowccl.methods.joint_trees:joint_trees",
+        summary="allreduce: joint reduce and broadcast trees that share the links",
+        reductions="native",
+        allreduce=True,
+        loops=(*EVERY, "reroute"),
+        in_auto=suitability.suits_joint_trees,
+    ),
+    MethodInfo(
+        name="justify",
+        load="flowccl.methods.justification:justify",
+        summary="allreduce: schedules of other methods, justified to the right and to the left, with noise",
+        reductions="native",
+        allreduce=True,
+        loops=(*EVERY, "hierarchical"),
+        traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
+        in_auto=suitability.suits_justification,
+    ),
+    MethodInfo(
+        name="tree-exchange",
+        load="flowccl.methods.tree_exchange:tree_exchange",
+        summary="allreduce over direct links: trees to several roots, which exchange by recursive doubling",
+        reductions="native",
+        reduce_rate=False,
+        allreduce=True,
+        loops=(*EVERY, "hierarchical", "tree-exchange"),
+        in_auto=suitability.suits_tree_exchange,
+    ),
+    MethodInfo(
+        name="staged-exchange",
+        load="flowccl.methods.staged_exchange:staged_exchange",
+        summary="allreduce of small sizes: staged exchange, from one-shot to recursive doubling",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        reduce_rate=False,
+        in_auto=suitability.suits_staged_exchange,
+    ),
+    MethodInfo(
+        name="one-shot",
+        load="flowccl.methods.one_shot:contributions_to_all",
+        summary="allreduce of tiny sizes: every destination receives all contributions and reduces them itself",
+        reductions="one-shot",
+        supports=_ALL,
+        late=True,
+        allreduce=True,
+        loops=(*EVERY, "greedy"),
+        in_auto=suitability.suits_one_shot,
+    ),
+    MethodInfo(
+        name="lp-quick",
+        load="flowccl.papers.teccl.lp:lp_quick",
+        summary="lp from nothing within 2.5 seconds",
+        reductions="none",
+        supports=_ALL,
+        loops=(*EVERY, "greedy", "reroute"),
+        traits=Traits(one_schedule=True, step_s=2.5),
+        in_auto=suitability.suits_time_expanded_lp,
+    ),
+    MethodInfo(
+        name="milp",
+        load="flowccl.papers.teccl.milp:milp",
+        summary="TE-CCL's mixed-integer program on epochs, with copies",
+        supports=_ALL,
+        epochs=True,
+        loops=(*EVERY, "greedy", "reroute"),
+    ),
+    MethodInfo(
+        name="lp",
+        load="flowccl.papers.teccl.lp:lp",
+        summary="TE-CCL's linear program on epochs, for collectives without copies",
+        supports=_ALL,
+        epochs=True,
+        loops=(*EVERY, "greedy", "reroute"),
+    ),
+    MethodInfo(
+        name="astar",
+        load="flowccl.papers.teccl.astar:astar",
+        summary="TE-CCL's A* rounds on epochs",
+        supports=_ALL,
+        epochs=True,
+        loops=(*EVERY, "greedy", "reroute"),
+    ),
+    MethodInfo(
+        name="taccl",
+        load="flowccl.papers.taccl.stages:taccl",
+        summary="TACCL: routing, ordering, contiguity, guided by a sketch",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS, Constraint.CHANGES}),
+        overheads=True,
+        loops=(*EVERY, "taccl"),
+        traits=Traits(slow_second_step=True),
+    ),
+    MethodInfo(
+        name="sccl",
+        load="flowccl.papers.sccl:sccl",
+        summary="SCCL: least steps and rounds, the Pareto front, infeasibility proved",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS}),
+        own_chunks=True,
+    ),
+    MethodInfo(
+        name="fluid",
+        load="flowccl.papers.fluid.method:fluid",
+        summary="whole chunks along the flow of the fluid optimum",
+        supports=frozenset({Constraint.LIMITS}),
+        fluid=True,
+        loops=(*EVERY, "fluid"),
+        chunks_for_gap=_trees_for_gap,
+    ),
+)
