@@ -4,10 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 PACKETS = ("put packets", "read packets")
-OPERATIONS = ("barrier", "signal", "put", "put with signal", "copy", "reduce", *PACKETS)
-"""What is measured: a nop, a signal with a wait at both ends, and operations that move data."""
+OPERATIONS = ("barrier", "signal", "put", "put with signal", "copy", "reduce", "reduce 8", *PACKETS)
+"""What is measured: a nop, a signal with a wait at both ends, and operations that move data.
+
+A reduction reads 2 chunks, or 8: what a GPU has and what its 7 peers in a host have sent.
+"""
 
 MOVES_DATA = frozenset(OPERATIONS) - {"barrier", "signal"}
+_MORE = 6  # sources of a reduction of 8 chunks that are in scratch
 FEW, MANY = 1, 11  # repetitions; with the operations around them, at most 64 in a threadblock
 _SIGNAL = {"channel_ids": [0], "channel_type": "memory"}
 _BARRIER = {"name": "nop"}
@@ -49,7 +53,7 @@ class StepProbe:
             "id": rank,
             "input_chunks": self.blocks,
             "output_chunks": self.blocks,
-            "scratch_chunks": self.blocks,
+            "scratch_chunks": _MORE * self.blocks,
             "channels": [{"channel_type": "memory", "connected_to": [1 - rank] * self.blocks}],
             "remote_buffers": [{"rank": 1 - rank, "type": "s", "access_channel_types": ["memory"]}],
             "semaphores": [],
@@ -75,6 +79,7 @@ class StepProbe:
         own = {"index": block, "size": 1}
         put = {"name": "put", "src_buff": [{"type": "i", **own}], "dst_buff": [{"buffer_id": 0, **own}], **_SIGNAL}
         given, result = {"type": "i", **own}, {"type": "o", **own}
+        more = [{"type": "s", "index": _MORE * block + k, "size": 1} for k in range(_MORE)]
         steps: dict[str, list[dict[str, Any]]] = {
             "barrier": [_BARRIER],
             "signal": list(_MEET),
@@ -82,6 +87,7 @@ class StepProbe:
             "put with signal": [put, _BARRIER, *_MEET],
             "copy": [{"name": "copy", "src_buff": [given], "dst_buff": [result]}, _BARRIER],
             "reduce": [{"name": "re", "src_buff": [result, given], "dst_buff": [result]}, _BARRIER],
+            "reduce 8": [{"name": "re", "src_buff": [result, given, *more], "dst_buff": [result]}, _BARRIER],
             "put packets": [put | {"name": "ppkt"}, _BARRIER],
             "read packets": [{"name": "upkt", "src_buff": [{"type": "s", **own}], "dst_buff": [result]}, _BARRIER],
         }

@@ -36,6 +36,9 @@ class MessageCost:
         return us_to_ps(self.signal_us)
 
 
+_FURTHER = {"reduce": 1 / 3, "read packets": 2 / 3}
+
+
 @dataclass(frozen=True, slots=True)
 class LocalCost:
     """The cost of an operation on the data of one GPU: a fixed part, and the rate of a threadblock (0: no limit)."""
@@ -49,9 +52,21 @@ class LocalCost:
             if not 0 <= getattr(self, name) < 1e6:
                 raise InputError(f"{name} must be at least 0 and below 1e6, got {getattr(self, name):g}")
 
-    def time_ps(self, size_bytes: int) -> int:
-        """Return the time of the operation on some bytes."""
-        return us_to_ps(self.overhead_us) + (busy_ps(size_bytes, self.GBps) if self.GBps else 0)
+    @property
+    def further(self) -> float:
+        """The part of the operation's time that each further source takes, where it reduces several at once.
+
+        That is the part of the bytes that it moves. A reduction of two sources reads both and writes the result, so a
+        third source adds a third. Packets are twice their data, and their data is written once.
+        """
+        return _FURTHER.get(self.operation, 1.0)
+
+    def time_ps(self, size_bytes: int, further: int = 0) -> int:
+        """Return the time of the operation on some bytes, with as many further sources of the same size."""
+        if not self.GBps:
+            return us_to_ps(self.overhead_us)
+        more_ps = busy_ps(size_bytes, self.GBps / self.further) if further else 0
+        return us_to_ps(self.overhead_us) + busy_ps(size_bytes, self.GBps) + further * more_ps
 
 
 @dataclass(frozen=True, slots=True)

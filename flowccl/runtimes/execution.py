@@ -38,6 +38,12 @@ class Execution:
         return (self.sms - self.posters) // self.width
 
     @property
+    def most_together(self) -> int:
+        """The most messages that one operation reduces into what a GPU has."""
+        limits = self.profile.limits
+        return 1 if limits is None else limits.operands - 1
+
+    @property
     def packets(self) -> bool:
         """Whether messages inside a host travel as packets."""
         return self.protocol == "LL"

@@ -24,9 +24,10 @@ class RuntimeLimits:
 
     `steps` is per threadblock, `blocks` per gpu, `blocks_per_channel` per direction; `count` is the chunks of a step,
     `nodes` the XML nodes that one rank reads, `children` those of one node, `waits` the threadblocks (by number) that a
-    step can wait for, `index` the chunks of a buffer. `collectives` maps flowccl's names to the target's. In a
-    `one_sided` runtime, senders write into the receiver's memory. With `packets`, they write into slots of its scratch
-    that nothing else uses, each word with a flag, and the receiver takes the data from there.
+    step can wait for, `index` the chunks of a buffer, `operands` the chunks that one reduction reads. `collectives`
+    maps flowccl's names to the target's. In a `one_sided` runtime, senders write into the receiver's memory. With
+    `packets`, they write into slots of its scratch that nothing else uses, each word with a flag, and the receiver
+    takes the data from there.
     """
 
     target: str
@@ -44,6 +45,7 @@ class RuntimeLimits:
     index: int = 32768
     one_sided: bool = False
     packets: bool = False
+    operands: int = 2
 
     @property
     def direct(self) -> bool:
@@ -95,6 +97,7 @@ MSCCLPP_LIMITS = RuntimeLimits(
     waits=1024,
     index=2**31 - 1,
     one_sided=True,
+    operands=10,  # 2 local buffers and 8 channels, execution_common.hpp
 )
 
 CHANNELS_PER_BLOCK = 16  # of one type in one MSCCL++ threadblock; the loader does not check this
@@ -109,6 +112,8 @@ RECEIVE_OPERATIONS = 6
 """Operations of a message in a threadblock of its receiver: wait, acquire, barrier, reduce, barrier, release."""
 AGAIN_OPERATIONS = 5
 """The same where the threadblock reduced into the same chunk before: wait, barrier, reduce, barrier; one for others."""
+FURTHER_OPERATIONS = 1
+"""Of a further message that is reduced in the same operation: a wait."""
 USABLE_OPERATIONS = 58  # of the 64 operations of a threadblock; the others begin and end a call
 
 

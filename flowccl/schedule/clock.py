@@ -2,7 +2,8 @@
 
 A message inside a host occupies a group of threadblocks of its sender for its overhead and its bytes. A message over a
 NIC occupies the proxy thread of its sender for the overhead only. Its signal delays the receiver, where a group of
-threadblocks then reduces the data, reads the packets, or copies chunks that are not adjacent to their places.
+threadblocks then reduces the data, reads the packets, or copies chunks that are not adjacent to their places. What a
+group begins to reduce into the same chunks at the same time is one operation: it reads all sources and writes once.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ class MessageTimes:
     A group of the sender first packs the chunks for `pack_ps`. The issuer (a group, or the proxy where `is_proxied`) is
     then busy for `overhead_ps`, and a group also while the bytes flow, at most at `rate_GBps`. `wire_bytes` is what
     crosses the links. The data is at the receiver `signal_ps` after the last byte. The receiver works on it for
-    `work_ps`, not before `work_from_ps`, and it is usable after that.
+    `work_ps`, not before `work_from_ps`, and it is usable after that. Where it is reduced together with others,
+    `work_ps` is the time of all of them; each one after the first makes that longer by `further_ps`.
     """
 
     is_proxied: NDArray[np.bool_]
@@ -38,6 +40,7 @@ class MessageTimes:
     rate_GBps: F64
     signal_ps: I64
     work_ps: I64
+    further_ps: I64
     work_from_ps: I64
 
     @property
@@ -89,9 +92,11 @@ def message_times(schedule: Transfers, execution: Execution) -> MessageTimes:
     own_GBps = np.where(packets, 2 * packet, put) * execution.width
     asked = np.where(schedule.rate_GBps > 0, schedule.rate_GBps, np.inf)
     asked = np.minimum(asked, _joint_GBps(schedule)[route])
+    work, further = np.zeros((2, len(schedule)), dtype=np.int64)
     reduces = schedule.reduce & ~_in_network(schedule)
-    work = np.where(reduces, _time_ps(local("reduce"), size, execution.width), 0)
-    work = np.where(packets, _time_ps(local("read packets"), size, execution.width), work)
+    for cost, rows in ((local("reduce"), reduces & ~packets), (local("read packets"), packets)):
+        work[rows] = _time_ps(cost, size[rows], execution.width)
+        further[rows & reduces] = _further_ps(cost, size[rows & reduces], execution.width)
     times = MessageTimes(
         proxied,
         np.zeros(len(schedule), dtype=np.int64),
@@ -99,7 +104,8 @@ def message_times(schedule: Transfers, execution: Execution) -> MessageTimes:
         np.where(packets, 2 * size, size),
         np.minimum(np.where(proxied, np.inf, own_GBps), asked),
         costs.signal_ps[route],
-        work,
+        _work_together(schedule, work, further),
+        further,
         schedule.work_from_ps,
     )
     several = proxied & (schedule.leader != np.arange(len(schedule)))
@@ -125,6 +131,47 @@ def _time_ps(cost: LocalCost, size_bytes: I64, width: int) -> I64:
     """The time of an operation of a group on some bytes; none for no bytes."""
     rate = np.full(len(size_bytes), (cost.GBps or np.inf) * width)
     return np.where(size_bytes > 0, us_to_ps(cost.overhead_us) + busy_times_ps(size_bytes, rate), 0)
+
+
+def _further_ps(cost: LocalCost, size_bytes: I64, width: int) -> I64:
+    """The time by which further sources of some bytes make an operation of a group longer."""
+    return busy_times_ps(size_bytes, np.full(len(size_bytes), (cost.GBps or np.inf) * width / cost.further))
+
+
+def reduced_together(schedule: Transfers) -> I64:
+    """For each transfer, the first one of the first message that its receiver reduces in the same operation.
+
+    Those are messages of the same chunks that the same group begins to reduce at the same time.
+    """
+    leader = schedule.leader
+    known = np.flatnonzero(schedule.reduce & (schedule.receiver >= 0) & (schedule.work_from_ps >= 0))
+    if not len(known):
+        return leader
+    node = schedule.shape.end_node[schedule.shape.end_ptr[:-1]][schedule.route[known]]
+    columns = schedule.chunk[known], node, schedule.receiver[known], schedule.work_from_ps[known]
+    order = np.lexsort((known, *columns))
+    begins = np.append(True, np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0))
+    first = leader.copy()
+    first[known[order]] = leader[known[order[begins]]][np.cumsum(begins) - 1]
+    if not schedule.has_messages:
+        return first
+    least, most = first.copy(), first.copy()  # of a message: all of its chunks must be those of the first one
+    np.minimum.at(least, leader, first)
+    np.maximum.at(most, leader, first)
+    chunks = np.bincount(leader, minlength=len(schedule))
+    is_same = (least == most) & (chunks[least] == chunks)
+    return np.asarray(np.where(is_same[leader], least[leader], leader))
+
+
+def _work_together(schedule: Transfers, work: I64, further: I64) -> I64:
+    """The time of what a receiver does with each message, together with all that it reduces at once."""
+    first = reduced_together(schedule)
+    more = np.flatnonzero((schedule.leader == np.arange(len(schedule))) & (first != schedule.leader))
+    if not len(more):
+        return work
+    total = work.copy()
+    np.add.at(total, first[more], further[more])
+    return np.asarray(total[first])
 
 
 def _joint_GBps(schedule: Transfers) -> F64:

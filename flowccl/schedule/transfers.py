@@ -58,6 +58,10 @@ class Transfers(Protocol):
         """Whether some transfers share a message."""
 
     @property
+    def receiver(self) -> NDArray[np.int32]:
+        """The group that works on each transfer at its receiver; -1: none."""
+
+    @property
     def work_from_ps(self) -> NDArray[np.int64]:
         """When the receiver of each transfer begins to work on it."""
 

@@ -92,7 +92,7 @@ class TaskSearch:
         return [*self.portfolio.found(), *self.repeated]
 
     def _repeat(self, on_progress: Callable[[Progress], None] | None) -> None:
-        """Let threadblocks repeat their operations in the best schedules, the earliest first, while there is time.
+        """Let threadblocks repeat their operations in schedules, the most promising first, while there is time.
 
         The first one is tried even in the time that is kept for its program, which has far more operations than one
         with loops.
@@ -101,11 +101,13 @@ class TaskSearch:
         limits = self.task.target.limits
         if self.carrier is None or limits is None or not limits.one_sided or not has_parts(self.task.problem.demand):
             return
-        for number, schedule in enumerate(sorted(self.portfolio.found(), key=lambda one: one.finish_ps)[:_REPEATED]):
+        candidates = self.portfolio.found()
+        expected_ps = [self.carrier.expected_loops(schedule)[0] for schedule in candidates]
+        for number, n in enumerate(sorted(range(len(candidates)), key=expected_ps.__getitem__)[:_REPEATED]):
             best_ps = self.best.finish_ps if self.best else 0
-            if best_ps <= budget.good_ps or budget.should_stop() or (number and budget.over()):
+            if best_ps <= max(budget.good_ps, expected_ps[n]) or budget.should_stop() or (number and budget.over()):
                 return
-            found = self.carrier.with_loops(schedule)
+            found = self.carrier.with_loops(candidates[n])
             if found is not None and not verify(found):
                 self.repeated.append(found)
                 if self.best is None or found.finish_ps < self.best.finish_ps:

@@ -14,11 +14,36 @@ def check_issuers(schedule: Schedule, execution: Execution) -> list[Violation]:
     """Every message has the groups that it needs, and each group and proxy works on one message at a time."""
     if schedule.costs is None or not len(schedule):
         return []
-    return [*_missing(schedule, execution), *_overlaps(schedule, execution), *_reductions(schedule)]
+    found = [*_missing(schedule, execution), *_overlaps(schedule, execution), *_reductions(schedule)]
+    return [*found, *_operands(schedule, execution)]
+
+
+def _operands(schedule: Schedule, execution: Execution) -> list[Violation]:
+    """No operation reduces more than the runtime can reduce at once."""
+    rows = np.flatnonzero(_is_timed(schedule))
+    node = schedule.shape.end_node[schedule.shape.end_ptr[schedule.route[rows]]].astype(np.int64)
+    columns = node, schedule.chunk[rows], schedule.receiver[rows], schedule.work_from_ps[rows]
+    order = np.lexsort(columns)
+    is_new = np.append(True, np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0))
+    begin = np.flatnonzero(is_new[: len(rows)])
+    count = np.diff(np.append(begin, len(rows)))
+    result = []
+    for k in np.flatnonzero(count > execution.most_together).tolist():
+        row = int(rows[order[begin[k]]])
+        name = schedule.topology.nodes[int(node[order[begin[k]]])].name
+        text = f"{name} reduces {count[k]} transfers into chunk {schedule.chunk[row]} at once"
+        most = f"{execution.profile.name} at most {execution.most_together}"
+        result.append(Violation("threadblocks", f"{text}, {most}", (row,)))
+    return result
+
+
+def _is_timed(schedule: Schedule) -> NDArray[np.bool_]:
+    """Transfers that a group reduces from a given time on, together with those of the same chunk and time."""
+    return np.asarray(schedule.reduce & (schedule.receiver >= 0) & (schedule.work_from_ps >= 0))
 
 
 def _reductions(schedule: Schedule) -> list[Violation]:
-    """A GPU reduces one message after the other into the same chunk."""
+    """A GPU does one operation after the other that reduces into the same chunk."""
     costs, timing, nodes = schedule.costs, schedule.timing, len(schedule.topology.nodes)
     assert costs is not None
     rows = np.flatnonzero((costs.work_ps > 0)[timing.end_transfer] & schedule.reduce[timing.end_transfer])
@@ -27,8 +52,12 @@ def _reductions(schedule: Schedule) -> list[Violation]:
     end = timing.end_arrival_ps[rows]
     begin = end - costs.work_ps[transfer]
     order = np.lexsort((begin, key))
+    is_late = (key[order][1:] == key[order][:-1]) & (begin[order][1:] < end[order][:-1])
+    together = _is_timed(schedule)[transfer] & (begin == schedule.work_from_ps[transfer])
+    group = np.where(together, schedule.receiver[transfer], -1)[order]
+    is_same = (group[1:] == group[:-1]) & (group[1:] >= 0) & (begin[order][1:] == begin[order][:-1])
     result = []
-    for k in np.flatnonzero((key[order][1:] == key[order][:-1]) & (begin[order][1:] < end[order][:-1])).tolist():
+    for k in np.flatnonzero(is_late & ~is_same).tolist():
         pair = int(transfer[order[k]]), int(transfer[order[k + 1]])
         name = schedule.topology.nodes[int(timing.end_node[rows[order[k]]])].name
         text = (
@@ -86,7 +115,7 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
     proxied = first[costs.is_proxied[first]]
     direct = first[~costs.is_proxied[first] & (schedule.issuer[first] >= 0)]
     packs = proxied[(costs.pack_ps[proxied] > 0) & (schedule.issuer[proxied] >= 0)]
-    works = first[(costs.work_ps[first] > 0) & (schedule.receiver[first] >= 0)]
+    works = _operations(schedule, first[(costs.work_ps[first] > 0) & (schedule.receiver[first] >= 0)], dst, worked)
     rows = (
         (src[direct] * width + schedule.issuer[direct], direct, start[direct], last[direct]),
         (src[packs] * width + schedule.issuer[packs], packs, start[packs], packed[packs]),
@@ -95,6 +124,31 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
     )
     worker, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
     return worker, transfer, begin, end
+
+
+def _operations(schedule: Schedule, works: I64, dst: I64, worked: I64) -> I64:
+    """Of messages that are worked on, the first one of each operation, which may reduce several of the same chunks."""
+    costs = schedule.costs
+    assert costs is not None
+    is_timed = (_is_timed(schedule) & (worked - costs.work_ps == schedule.work_from_ps))[works]
+    alone = np.where(is_timed, -1, works)
+    columns = alone, dst[works], schedule.receiver[works], worked[works]
+    keys = zip(*(column.tolist() for column in columns), strict=True)
+    chunks = _chunks_of(schedule, works)
+    first: dict[tuple[object, ...], int] = {}
+    for t, key, moved in zip(works.tolist(), keys, chunks, strict=True):
+        first.setdefault((*key, moved), t)
+    return np.array(list(first.values()), dtype=np.int64)
+
+
+def _chunks_of(schedule: Schedule, transfers: I64) -> list[object]:
+    """The chunks in the messages of some transfers."""
+    if not schedule.has_messages:
+        return list(schedule.chunk[transfers].tolist())
+    chunks: dict[int, list[int]] = {}
+    for leader, chunk in zip(schedule.leader.tolist(), schedule.chunk.tolist(), strict=True):
+        chunks.setdefault(leader, []).append(chunk)
+    return [frozenset(chunks[t]) for t in transfers.tolist()]
 
 
 def issuing_gpus(schedule: Schedule) -> I64:

@@ -18,10 +18,12 @@ from flowccl.export import ExportOptions, export
 from flowccl.export.program import lower_program
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
+from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import load_schedule
 from flowccl.schedule.generation.carrying import repeated
+from flowccl.schedule.generation.engine import Engine
 from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine as built_in
 from flowccl.units import parse_bytes
@@ -199,6 +201,43 @@ def looped() -> list[LoopedCase]:
     for number, ((name, sms), what) in enumerate(itertools.product(machines, COLLECTIVES)):
         size, loops = ("4MiB", "16MiB", "64MiB")[number % 3], (4, 16)[number % 2]
         cases.append(LoopedCase(name, what, size, _place(name, what, number), TYPES[number % 4], loops, sms))
+    return cases
+
+
+@dataclass(frozen=True)
+class ReducedCase:
+    """A plan in which every GPU reduces what all others send to it in one operation."""
+
+    machine: str
+    collective: str
+    size: str
+    place: str
+    dtype: str
+    protocol: str
+
+    def plan(self) -> Path:
+        """The plan; made first if it is missing."""
+        words = f"{self.machine} {self.collective} {self.size} {self.protocol}".lower()
+        path = FOLDER / f"reduced-{re.sub(r'[^a-z0-9]+', '-', words)}-{self.place}.json"
+        if not path.exists():
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            topology = used_by(built_in(self.machine), PROFILES["mscclpp"])
+            demand = collective(self.collective, topology.num_gpus, parse_bytes(self.size))
+            found = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(60.0)))
+            schedule = Engine(found, Execution(PROFILES["mscclpp"], 16, protocol=self.protocol)).run()
+            assert schedule is not None, self
+            path.write_bytes(lower_program(schedule, inplace=self.place == "in").data)
+        return path
+
+
+def reduced() -> list[ReducedCase]:
+    """Plans that reduce three and seven messages at once, with and without packets, in all types."""
+    cases = []
+    for number, (name, what, protocol) in enumerate(
+        itertools.product(("full:4", "full:8"), ("reduce_scatter", "allreduce"), ("Simple", "LL"))
+    ):
+        for place in PLACES:
+            cases.append(ReducedCase(name, what, ("64KiB", "4MiB")[number % 2], place, TYPES[len(cases) % 4], protocol))
     return cases
 
 

@@ -26,10 +26,13 @@ from tests.gpu.plans import (
     TWO_HOPS,
     TYPES,
     GpuCase,
+    LoopedCase,
+    ReducedCase,
     covering,
     looped,
     packets,
     possible_pairs,
+    reduced,
 )
 
 
@@ -86,9 +89,19 @@ def test_every_element_of_the_covering_selection_is_right(selection: Callable[[]
     assert several >= 40 if selection is covering else with_packets >= 20
 
 
+def test_plans_reduce_all_messages_at_once() -> None:
+    for case in reduced():
+        plan = json.loads(case.plan().read_text())
+        several = {len(op["src_buff"]) for _, _, op in operations(plan) if op["name"] in ("re", "repkt")}
+        assert several == {int(case.machine.removeprefix("full:"))}, case
+
+
 @needs_gpu
-def test_every_element_of_plans_with_loops_is_right() -> None:
-    cases = looped()
+@pytest.mark.parametrize("selection", [looped, reduced])
+def test_every_element_of_plans_without_a_search_is_right(
+    selection: Callable[[], list[LoopedCase] | list[ReducedCase]],
+) -> None:
+    cases = selection()
     made = [PlanCase(str(case.plan()), parse_bytes(case.size), case.dtype, iterations=3, warmup=1) for case in cases]
     rows = run_cases_of_plans(made, GpuOptions(one_gpu=True))
     assert rows is not None

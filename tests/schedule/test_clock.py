@@ -115,3 +115,65 @@ def test_verify_finds_two_messages_in_one_group_and_in_one_proxy():
     assert [violation.message for violation in clash] == [
         "the proxy of gpu0 works on transfer 0 until 2 us, but transfer 1 begins at 1 us"
     ]
+
+
+# -- several messages in one reduction ---------------------------------------------------------------------------------
+
+
+def star(peers: int) -> Topology:
+    """GPUs with a link of their own to GPU 0, which has a link back to the first of them."""
+    nodes = tuple(Node(name=f"gpu{i}") for i in range(peers + 1))
+    links = tuple(Link(src=i, dst=0, bandwidth_GBps=100, latency_us=0.7) for i in range(1, peers + 1))
+    return Topology("star", nodes, (*links, Link(src=0, dst=1, bandwidth_GBps=100, latency_us=0.7)))
+
+
+def reduced(peers: int, protocol: str = "Simple") -> Schedule:
+    """GPU 0 reduces a chunk of all GPUs, which send it at the same time."""
+    ranks = tuple(range(peers + 1))
+    demand = Demand.from_chunks("custom", peers + 1, [Chunk(bytes=248_000, sources=ranks, destinations=(0,))])
+    rows = [(0, [peer], 0, True) for peer in range(peers)]
+    execution = Execution(MSCCLPP, 16, protocol=protocol)
+    timed = Engine(Schedule.from_transfers(star(peers), demand, rows), execution).run()
+    assert timed is not None
+    return timed
+
+
+def test_what_is_there_is_reduced_in_one_operation():
+    """Three arrivals: 4 chunks are read and one is written, where a reduction of one arrival moves 3 in 10 us."""
+    timed = reduced(3)
+    assert verify(timed) == []
+    assert len(set(timed.work_from_ps.tolist())) == len(set(timed.receiver.tolist())) == 1
+    assert timed.finish_us == pytest.approx(0.6 + 248 / 34.1 + 1.2 + 10 * 5 / 3, abs=1e-5)
+
+
+def test_packets_are_reduced_in_one_operation():
+    """Three arrivals of packets: two more than one, each with two of the three chunks that are moved for one."""
+    timed = reduced(3, protocol="LL")
+    assert verify(timed) == []
+    assert timed.finish_us == pytest.approx(0.6 + 248 / 19.3 + 0.7 + 248 / 20.1 * (1 + 2 * 2 / 3), abs=1e-5)
+
+
+def test_one_operation_reduces_at_most_nine_messages():
+    timed = reduced(10)
+    assert verify(timed) == []
+    _, count = np.unique(timed.work_from_ps, return_counts=True)
+    assert sorted(count.tolist()) == [1, 9]
+    same = replace(timed, work_from_ps=np.full(10, timed.work_from_ps.max()))
+    assert "gpu0 reduces 10 transfers into chunk 0 at once, mscclpp at most 9" in str(verify(same)[0])
+
+
+def test_verify_finds_what_is_reduced_before_it_is_there():
+    timed = reduced(3)
+    early = replace(timed, work_from_ps=timed.work_from_ps - US)
+    assert {violation.kind for violation in verify(early)} == {"threadblocks", "reduce"}
+
+
+def test_verify_finds_two_operations_at_the_same_time():
+    """Messages of the same time and group are one operation only if they are reduced into the same chunk."""
+    demand = Demand.from_chunks("custom", 3, [Chunk(bytes=248_000, sources=(0, k), destinations=(0,)) for k in (1, 2)])
+    rows = [(chunk, [chunk], 0, True) for chunk in range(2)]
+    timed = Engine(Schedule.from_transfers(star(2), demand, rows), Execution(MSCCLPP, 16)).run()
+    assert timed is not None
+    assert len(set(timed.receiver.tolist())) == 2
+    wrong = replace(timed, receiver=np.zeros(2, dtype=np.int32))
+    assert [violation.kind for violation in verify(wrong)] == ["threadblocks"]

@@ -11,7 +11,7 @@ from flowccl.export.lowering.actions import FLUSH, POST, SEND, SIGNAL, WAIT, Act
 from flowccl.export.lowering.repeated import BlockActions
 from flowccl.export.lowering.uneven import Slots
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
-from flowccl.schedule.placement import BUFFER_BITS
+from flowccl.schedule.placement import BUFFER_BITS, PACKETS
 
 _NOP = '{"name":"nop"}'
 _LEAVES = ',"leaves":true'
@@ -187,14 +187,12 @@ class ThreadblockWriter:
 
     def _local(self, one: Range, message: int) -> None:
         source, target, count, added = one
-        is_packet = source >> BUFFER_BITS == 3
-        slots = [(target, count), *([] if is_packet else [(source, count)]), *([(added, count)] if added >= 0 else [])]
-        self._before_work(slots)
+        is_packet = source >> BUFFER_BITS == PACKETS
+        read = (*added[:1], source, *added[1:])  # what the GPU has comes first
+        self._before_work([(slot, count) for slot in (target, *read) if slot >> BUFFER_BITS != PACKETS])
         into = self._buffer(target, count)
-        sources = self._buffer(source, count)
-        name = "upkt" if is_packet else "copy"
-        if added >= 0:
-            name, sources = "repkt" if is_packet else "re", f"{self._buffer(added, count)},{sources}"
+        sources = ",".join(self._buffer(slot, count) for slot in read)
+        name = ("repkt" if is_packet else "re") if added else ("upkt" if is_packet else "copy")
         of = f',"message":{message}' if message >= 0 else ""
         self.operations.append(f'{{"name":"{name}","src_buff":[{sources}],"dst_buff":[{into}]{of}}}')
 

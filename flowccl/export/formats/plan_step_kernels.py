@@ -6,7 +6,7 @@ import numpy as np
 
 from flowccl.compiled import I64, Bool, compiled, grown, inner
 from flowccl.export.formats.plan_text_kernels import BUFFER_ID, SWITCH_ID, TYPE, PlanText
-from flowccl.runtimes.limits import SEMAPHORES_PER_STEP
+from flowccl.runtimes.limits import MSCCLPP_LIMITS, SEMAPHORES_PER_STEP
 
 NAMES = [
     "nop",
@@ -36,6 +36,7 @@ _MEMORY, _PORT = 0, 1
 _INDEX_BITS, _ZERO = 36, 1 << 34  # as in proof/steps.py
 _PACKETS, _SCRATCH = 2, 3  # places in "iops"
 _MOST_CHANNELS = 8  # of an operation
+_MOST_SOURCES = MSCCLPP_LIMITS.operands
 _MOST_INDEX, _MOST_SIZE = (1 << 31) - 1, 1 << 20
 
 
@@ -142,7 +143,7 @@ def _on_one(text: PlanText, tables: BlockTables, b: int, n: int, bases: I64, cou
     name, rank, low = text.name[n], tables.rank[b], text.sources[n, 0]
     sources, target = text.sources[n, 1] - low, text.targets[n, 0]
     counts[0], counts[1], peer[0] = 1, sources, -1
-    if sources < 1 or sources > 16 or (sources > 1 and name not in (_RE, _REPKT)):
+    if sources < 1 or sources > _MOST_SOURCES or (sources > 1 and name not in (_RE, _REPKT)):
         return False
     if name == _REPKT and sources < 2:
         return False

@@ -136,6 +136,7 @@ class PlanTables:
             target=target,
             source_ptr=source_ptr,
             source=source,
+            sources=_sources(columns.assign_ptr, source_ptr),
             push_ptr=columns.push_ptr,
             push=push,
             pop_ptr=columns.pop_ptr,
@@ -261,6 +262,12 @@ def _words(values: Sequence[str]) -> "Words":
 
     text = np.frombuffer("".join(values).encode(), dtype=np.uint8)
     return Words(text, pointers([len(value) for value in values]))
+
+
+def _sources(assign_ptr: I64, source_ptr: I64) -> I64:
+    """The sources of the first assignment of each step: all have as many."""
+    count = np.append(np.diff(source_ptr), 0)
+    return np.asarray(np.where(np.diff(assign_ptr) > 0, count[assign_ptr[:-1]], 0))
 
 
 def _ints(values: Sequence[int]) -> I64:

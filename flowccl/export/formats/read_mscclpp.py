@@ -323,6 +323,7 @@ class _PlanReader:
             raise PlanError(f"{where}: {operation.name} needs one target, and one source (re: at least one)")
         if any(len(cells) != len(targets[0]) for cells in sources):
             raise PlanError(f"{where}: sources and target differ in size")
+        self._limit("sources of an operation", len(sources), MSCCLPP_LIMITS.operands, where)
         for k, target in enumerate(targets[0]):
             operation.assigns.append((target, tuple(cells[k] for cells in sources)))
 
@@ -397,6 +398,7 @@ class _PlanReader:
         reduces, puts = operation.name == "repkt", operation.name in ("ppkt", "rppkt")
         if len(targets) != 1 or not (len(sources) == 1 or (reduces and len(sources) > 1)):
             raise PlanError(f"{where}: {operation.name} needs one target, and one source (repkt: at least two)")
+        self._limit("sources of an operation", len(sources), MSCCLPP_LIMITS.operands, where)
         first = 1 if reduces or operation.name == "ppkt" else 0  # the sources before it are plain data
         cells = [self._cells(b, operation.rank, where) for b in sources[:first]]
         cells += [self._packet_cells(b, operation.rank, where) for b in sources[first:]]

@@ -16,8 +16,8 @@ WAIT, WORK, PACK, SEND, POST, SIGNAL, FLUSH = range(7)
 END = 1 << 61
 """The time of what comes last in a call."""
 
-Range = tuple[int, int, int, int]
-"""(source, target, number of slots, slot that is reduced with the source or -1)."""
+Range = tuple[int, int, int, tuple[int, ...]]
+"""(source, target, number of slots, slots that are reduced with the source)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +51,9 @@ class Action:
             return []
         found: list[int] = []
         for source, _, count, added in self.ranges:
-            if source < _PACKETS:
-                found += range(source, source + count)
-            if added >= 0:
-                found += range(added, added + count)
+            for first in (source, *added):
+                if first < _PACKETS:
+                    found += range(first, first + count)
         return found
 
     def slots_written(self) -> list[int]:
@@ -73,24 +72,27 @@ def slot_of(place: int, width: int, part: int) -> int:
     return (place & ~MASK) | ((place & MASK) * width + part)
 
 
-def part_ranges(sources: list[int], targets: list[int], added: list[int], width: int, part: int) -> list[Range]:
+def part_ranges(
+    sources: list[int], targets: list[int], added: list[tuple[int, ...]] | None, width: int, part: int
+) -> list[Range]:
     """Return the ranges that threadblock `part` of a group carries of some chunks, from places to places.
 
-    Each threadblock of the group carries as many slots as there are chunks, one after the other.
+    Each threadblock of the group carries as many slots as there are chunks, one after the other. `added` are the places
+    that are reduced with each source; None: nothing is.
     """
-    count = len(sources)
+    count, more = len(sources), added or [()] * len(sources)
     if count == 1:
-        more = slot_of(added[0], width, part) if added[0] >= 0 else -1
-        return [(slot_of(sources[0], width, part), slot_of(targets[0], width, part), 1, more)]
+        places = sources[0], targets[0], *more[0]
+        source, target, *others = (slot_of(place, width, part) for place in places)
+        return [(source, target, 1, tuple(others))]
     ranges: list[Range] = []
     for index in range(part * count, (part + 1) * count):
         k, sub = divmod(index, width)
-        source, target = slot_of(sources[k], width, sub), slot_of(targets[k], width, sub)
-        more = slot_of(added[k], width, sub) if added[k] >= 0 else -1
+        source, target, *others = (slot_of(place, width, sub) for place in (sources[k], targets[k], *more[k]))
         if ranges:
-            first, to, size, with_ = ranges[-1]
-            if source == first + size and target == to + size and more == (with_ + size if with_ >= 0 else -1):
-                ranges[-1] = first, to, size + 1, with_
+            first, to, size, before = ranges[-1]
+            if source == first + size and target == to + size and others == [slot + size for slot in before]:
+                ranges[-1] = first, to, size + 1, before
                 continue
-        ranges.append((source, target, 1, more))
+        ranges.append((source, target, 1, tuple(others)))
     return ranges

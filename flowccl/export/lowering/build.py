@@ -27,6 +27,7 @@ from flowccl.export.lowering.connections import Channels, Waiters, usual_peers
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
 from flowccl.runtimes.posters import BlockTask, assign_posters, assign_tasks
+from flowccl.schedule.clock import reduced_together
 from flowccl.schedule.generation.loops import tasks_of
 from flowccl.schedule.messages import MEMORY, NIC, REDUCE_IN_SWITCH, Messages, messages_of
 from flowccl.schedule.placement import BUFFER_BITS, SCRATCH, Places, places_of
@@ -105,6 +106,7 @@ class Builder:
             self._in_buffers(getattr(self.places, name), node) for name in ("arrives", "place", "added")
         )
         self.times = self._times()
+        self.together = self._together()
         self.work_time = self._work_times()
         self.memory, self.port = Channels("memory"), Channels("port")
         self.actions: list[Action] = []
@@ -181,6 +183,14 @@ class Builder:
         rate = np.zeros(len(schedule))
         rate[timing.hop_transfer[::-1]] = timing.hop_GBps[::-1]
         return rate[self.messages.first].tolist()  # type: ignore[no-any-return]
+
+    def _together(self) -> list[list[int]]:
+        """Return, for each message, those that are reduced together with it, in order."""
+        of = np.searchsorted(self.messages.first, reduced_together(self.schedule)[self.messages.first]).tolist()
+        found: dict[int, list[int]] = defaultdict(list)
+        for m, first in enumerate(of):
+            found[first].append(m)
+        return [found[first] for first in of]
 
     # -- what waits for what ---
 
@@ -288,20 +298,19 @@ class Builder:
         self.actions.append(action)
         return action
 
-    def _entries(self, m: int) -> tuple[list[int], list[int], list[int]]:
-        """Return the places from which a message to one end is sent, where it arrives, and none to reduce with."""
+    def _entries(self, m: int) -> tuple[list[int], list[int]]:
+        """Return the places from which a message to one end is sent, and where it arrives."""
         sent = self.sent[self.ptr[m] : self.ptr[m + 1]]
-        arrives = self.arrives[self.delivery_ptr[m] : self.delivery_ptr[m + 1]]
-        return sent, arrives, [-1] * len(sent)
+        return sent, self.arrives[self.delivery_ptr[m] : self.delivery_ptr[m + 1]]
 
     def _memory(self, m: int, waits: tuple[int, int]) -> None:
         src, dst, issuer, times = self.src[m], self.end[self.end_ptr[m]], self.issuer[m], self.times
         group, time = waits
-        sent, arrives, none = self._entries(m)
+        sent, arrives = self._entries(m)
         for part in range(self.width):
             block = issuer * self.width + part
             send = self._add(SEND, src, block, times.start[m], "ppkt" if self.packets else "put", m)
-            send.ranges, send.peer = part_ranges(sent, arrives, none, self.width, part), dst
+            send.ranges, send.peer = part_ranges(sent, arrives, None, self.width, part), dst
             if not self.packets:
                 other = self.waiter.get(m, group * self.width + part)
                 send.channels = (self.memory.send(src, block, dst, other),)
@@ -316,12 +325,12 @@ class Builder:
         for part in range(self.width if packs else 0):
             pack = self._add(PACK, src, self._packer(m) * self.width + part, times.start[m], "copy", m)
             sources, targets = [self.packed[e] for e in packs], [self.sent[e] for e in packs]
-            pack.ranges = part_ranges(sources, targets, [-1] * len(packs), self.width, part)
+            pack.ranges = part_ranges(sources, targets, None, self.width, part)
         here, there = self._posters[m]
-        sent, arrives, _ = self._entries(m)
+        sent, arrives = self._entries(m)
         post = self._add(POST, src, here, times.posted[m], "pws", m)
         first, to = slot_of(sent[0], self.width, 0), slot_of(arrives[0], self.width, 0)
-        post.ranges = [(first, to, len(sent) * self.width, -1)]
+        post.ranges = [(first, to, len(sent) * self.width, ())]
         post.channels, post.peer = (self.port.send(src, here, dst, there),), dst
         wait = self._add(WAIT, dst, there, times.whole[m][0], "wait", m)
         wait.ranges, wait.channels = post.ranges, post.channels
@@ -339,17 +348,49 @@ class Builder:
         return time
 
     def _work(self, m: int) -> None:
-        """Add what the receiver does with a message: reduce it, read its packets, or copy what is not in its place."""
-        rows = range(self.delivery_ptr[m], self.delivery_ptr[m + 1])
-        rows_of = [d for d in rows if self.added[d] >= 0 or self.arrives[d] != self.place[d]]
-        if not rows_of:
+        """Add what the receiver does with a message: reduce it, read its packets, or copy what is not in its place.
+
+        The first of the messages that are reduced together stands for all of them.
+        """
+        if self.together[m][0] != m:
+            return
+        operations = zip(*(self._deliveries(k) for k in self.together[m]), strict=True)
+        rows = [row for deliveries in operations for row in self._one_operation(deliveries)]
+        if not rows:
             return
         dst, group = self.end[self.end_ptr[m]], max(self.receiver[m], 0)
-        arrives, place, added = ([column[d] for d in rows_of] for column in (self.arrives, self.place, self.added))
+        sources, targets, added = (list(column) for column in zip(*rows, strict=True))
         for part in range(self.width):
             work = self._add(WORK, dst, group * self.width + part, self.work_time[m], "", m)
             work.tie = self.times.usable[m]
-            work.ranges = part_ranges(arrives, place, added, self.width, part)
+            work.ranges = part_ranges(sources, targets, added, self.width, part)
+
+    def _deliveries(self, m: int) -> list[int]:
+        """Return the deliveries of a message in the order of their chunks, where it is reduced together with others."""
+        rows = range(self.delivery_ptr[m], self.delivery_ptr[m + 1])
+        if len(self.together[m]) == 1:
+            return list(rows)
+        chunk = self.schedule.chunk[self.messages.transfer[self.ptr[m] : self.ptr[m + 1]]].tolist()
+        return [d for _, d in sorted(zip(chunk, rows, strict=True))]
+
+    def _one_operation(self, deliveries: tuple[int, ...]) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Return (source, target, what is added) of what the receiver does with deliveries of the same chunk.
+
+        Where the GPU has no data of the chunk yet, the first delivery takes its place.
+        """
+        first, *others = deliveries
+        rows: list[tuple[int, int, tuple[int, ...]]] = []
+        has = self.added[first]
+        if has < 0:
+            has = self.place[first]
+            if self.arrives[first] != has:
+                rows.append((self.arrives[first], has, ()))
+        else:
+            others = [first, *others]
+        if others:
+            more = tuple(self.arrives[d] for d in others[1:])
+            rows.append((self.arrives[others[0]], self.place[others[-1]], (has, *more)))
+        return rows
 
     def _members(self, m: int) -> tuple[int, ...]:
         """Return the GPUs of the group of an operation of a switch."""
@@ -368,7 +409,7 @@ class Builder:
             block = self.issuer[m] * self.width + part
             send = self._add(SEND, src, block, times.start[m], "gstore", m)
             send.name = "glres" if self.kind[m] == REDUCE_IN_SWITCH else "gstore"
-            send.ranges, send.group = part_ranges(sent, targets, [-1] * len(sent), self.width, part), members
+            send.ranges, send.group = part_ranges(sent, targets, None, self.width, part), members
             send.channels = tuple(self.memory.send(src, block, other, block) for other in members if other != src)
             for other, channel in zip((other for other in members if other != src), send.channels, strict=True):
                 row = self.end[self.end_ptr[m] : self.end_ptr[m + 1]]
@@ -383,7 +424,7 @@ class Builder:
         """Let a GPU tell the one that reduces through the switch that its own partial result is ready."""
         self.memory.used.add((channel, rank))
         tell = self._add(SIGNAL, rank, load.block, load.time - 1, "signal", m)
-        tell.ranges, tell.channels = [(source, source, count, -1) for source, _, count, _ in load.ranges], (channel,)
+        tell.ranges, tell.channels = [(source, source, count, ()) for source, _, count, _ in load.ranges], (channel,)
         hear = self._add(WAIT, load.rank, load.block, load.time, "wait", m)
         hear.channels = (channel,)
         self.pairs.append(("memory", channel, tell, hear))
@@ -418,7 +459,7 @@ class Builder:
                 for k, block in enumerate(free):
                     low, high = k * count // len(free), (k + 1) * count // len(free)
                     copy = Action(WORK, rank, block, last[rank, block], "copy")
-                    copy.ranges = [(first + low, to + low, high - low, -1)]
+                    copy.ranges = [(first + low, to + low, high - low, ())]
                     copy.once = True
                     yield copy
 
@@ -441,7 +482,7 @@ class Builder:
             block = number % self.execution.groups
             for part in range(self.width):
                 copy = self._add(WORK, rank, block * self.width + part, END - 1, "copy")
-                copy.ranges = part_ranges([self.place[d]], [target], [-1], self.width, part)
+                copy.ranges = part_ranges([self.place[d]], [target], None, self.width, part)
 
     def _leave(self) -> None:
         """At the end of a call with packets, tell all senders that their packets are read, and wait for all receivers.

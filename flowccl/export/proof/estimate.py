@@ -154,12 +154,12 @@ class _Simulation:
 
     def _local_times(self) -> I64:
         """Return the times of steps on one GPU; only the first step of a message has the fixed part."""
-        table, count = self.table, np.diff(self.table.assign_ptr)
-        one, of = distinct(table.name, count * self.chunk_bytes, self.is_first)
-        columns = (column[one].tolist() for column in (table.name, count * self.chunk_bytes, self.is_first))
+        table = self.table
+        columns = table.name, np.diff(table.assign_ptr) * self.chunk_bytes, table.sources, self.is_first
+        one, of = distinct(*columns)
         times = [
-            self.network.local_ps(table.names[name], size, first=first)
-            for name, size, first in zip(*columns, strict=True)
+            self.network.local_ps(table.names[name], size, sources, first=first)
+            for name, size, sources, first in zip(*(column[one].tolist() for column in columns), strict=True)
         ]
         return np.array(times, dtype=np.int64)[of]
 

@@ -152,6 +152,7 @@ def _rows(table: StepArrays, step: I64) -> StepArrays:
             "leaves",
             "path",
             "is_proxied",
+            "sources",
         )
     }
     lists: dict[str, Any] = {}

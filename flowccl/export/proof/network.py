@@ -95,11 +95,11 @@ class SimulatedNetwork:
         ends = (src, dst) if (src, dst) in self.routes else (dst, src)
         return self.between(*ends, is_proxied=is_proxied)[0]
 
-    def local_ps(self, name: str, size_bytes: int, *, first: bool) -> int:
+    def local_ps(self, name: str, size_bytes: int, sources: int, *, first: bool) -> int:
         """Return the time of an operation on one GPU; only the `first` operation of a message has the fixed part."""
         cost = self.costs.operation(_LOCAL.get(name, ""))
         cost = cost if first else replace(cost, overhead_us=0.0)
-        return cost.time_ps(size_bytes)
+        return cost.time_ps(size_bytes, max(sources - 2, 0))
 
     def threadblock_GBps(self, *, packets: bool) -> float:
         """Return the rate at which one threadblock puts bytes on a link; packets are twice their data."""

@@ -74,7 +74,8 @@ class StepArrays:
     `target[k]`; cells have codes. It puts tokens to the connections `push[push_ptr[n]:push_ptr[n + 1]]` and takes them
     from `pop[...]`; `connections` has their names, and `by_proxy` whether they are those of a proxy (-1: unknown).
     `group[n]` is a position in `groups`, each (ranks, whether the step loads from them), or -1. `path[n]` is one in
-    `paths`, the links of a send, or -1. A step that `lingers` reads its sources after it was issued.
+    `paths`, the links of a send, or -1. A step that `lingers` reads its sources after it was issued. Each assignment of
+    step n has `sources[n]` sources.
     """
 
     rank: I64
@@ -100,6 +101,7 @@ class StepArrays:
     target: I64
     source_ptr: I64
     source: I64
+    sources: I64
     push_ptr: I64
     push: I64
     pop_ptr: I64
@@ -173,6 +175,7 @@ def _converted(operations: Sequence[Operation]) -> StepArrays:
         target=_ints(code_of(target) for o in operations for target, _ in o.assigns),
         source_ptr=pointers([len(sources) for o in operations for _, sources in o.assigns]),
         source=_ints(code_of(source) for o in operations for _, sources in o.assigns for source in sources),
+        sources=_ints(max((len(sources) for _, sources in o.assigns), default=0) for o in operations),
         push_ptr=pointers([len(o.pushes) for o in operations]),
         push=_ints(push),
         pop_ptr=pointers([len(o.pops) for o in operations]),

@@ -1,6 +1,7 @@
 """How a runtime carries out a schedule: the width of its groups of threadblocks, the protocol, the order."""
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from flowccl.runtimes.posters import assign_tasks, posters_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.loop_estimate import estimated
 from flowccl.schedule.generation.loops import extrapolated_ps, part_of, tasks_of, with_loops
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
@@ -23,7 +25,6 @@ EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant t
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
 _WORTH = 0.01  # of the completion time: what collected messages or other loops must save
 _LOOPED = 100_000  # transfers of a schedule with loops: larger ones take seconds
-_LOOPS = 32  # that are tried first
 _FIRST_PARTS = 8  # parts of the data that say how long all of them take
 _PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
 _NEVER_PS = int(np.iinfo(np.int64).max)
@@ -105,35 +106,60 @@ class Carrier:
 
     def part(self, schedule: Schedule, variant: _Variant) -> Schedule | None:
         """Return what threadblocks do with one part of the data, where they repeat it; None where they cannot."""
-        demand, several = schedule.demand, np.diff(schedule.shape.root_ptr) > 1
-        if len(schedule) * variant.loops > _LOOPED or several.any() or demand.ready_ps is not None:
+        if not self._may_repeat(schedule, variant.loops):
             return None
-        if demand.collective == "alltoallv":
-            return None
-        if np.any(demand.chunk_bytes % (variant.loops * ALIGNMENT_BYTES)):
-            return None
-        part = part_of(demand, variant.loops)
-        if part is None or part.chunk_bytes.min() < _PART_BYTES:
+        part = part_of(schedule.demand, variant.loops)
+        if part is None:
             return None
         base = replace(schedule, demand=part, message=schedule.message[:0])
         if not schedule.has_messages:
             base.cache["waits"] = Engine(schedule).waits
-        costs = route_costs(self.topology, base.shape, Execution(self.profile, self.sms))
-        tasks = assign_tasks(tasks_of(base, costs.is_proxied[base.route]))
-        posters = 1 + max(tasks.values(), default=-1)
-        try:
-            execution = Execution(self.profile, self.sms, 1, posters, loops=variant.loops)
-        except InputError:
+        execution = self._looped(base, variant.loops)
+        if execution is None:
             return None
         engine = Engine(base, execution, self.topology, in_turn=False)
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least)
 
+    def _may_repeat(self, schedule: Schedule, loops: int) -> bool:
+        """Whether threadblocks may repeat what they do, with parts that are aligned and large enough."""
+        demand, shape = schedule.demand, schedule.shape
+        several = (np.diff(shape.root_ptr) > 1) | (np.diff(shape.end_ptr) > 1)
+        if len(schedule) * loops > _LOOPED or several.any() or demand.ready_ps is not None:
+            return False
+        if demand.collective == "alltoallv" or np.any(demand.chunk_bytes % (loops * ALIGNMENT_BYTES)):
+            return False
+        return int(demand.chunk_bytes.min(initial=_PART_BYTES * loops)) >= _PART_BYTES * loops
+
+    def _looped(self, schedule: Schedule, loops: int) -> Execution | None:
+        """Return the execution of a schedule with loops; None where there are too few threadblocks."""
+        costs = route_costs(self.topology, schedule.shape, Execution(self.profile, self.sms))
+        tasks = assign_tasks(tasks_of(schedule, costs.is_proxied[schedule.route]))
+        posters = 1 + max(tasks.values(), default=-1)
+        try:
+            return Execution(self.profile, self.sms, 1, posters, loops=loops)
+        except InputError:
+            return None
+
+    def expected_loops(self, schedule: Schedule) -> tuple[float, int]:
+        """Return about the completion time with the best number of loops, from the work alone, and that number.
+
+        Infinity where loops are not possible.
+        """
+        execution = self._looped(schedule, _FIRST_PARTS) if self._may_repeat(schedule, _FIRST_PARTS) else None
+        if execution is None:
+            return inf, _FIRST_PARTS
+        found, loops, best = estimated(schedule, execution), _FIRST_PARTS, (inf, _FIRST_PARTS)
+        while self._may_repeat(schedule, loops):
+            best = min(best, (found.ps(loops), loops))
+            loops *= 2
+        return best
+
     def with_loops(self, schedule: Schedule) -> Schedule | None:
         """Return a schedule with threadblocks that repeat their operations; None where it is not earlier.
 
-        The first parts of the data say about how long all take: with some number of loops, then with more or fewer as
-        long as that is better.
+        The first parts of the data say about how long all take: with the number of loops that the work alone asks for,
+        then with more or fewer as long as that is better.
         """
         known: dict[_Variant, int] = {}
 
@@ -143,8 +169,7 @@ class Carrier:
                 known[variant] = self.about_ps(schedule, variant, schedule.finish_ps) if fits else _NEVER_PS
             return known[variant]
 
-        most = 2 ** int(np.log2(_LOOPED / max(len(schedule), 1))) if len(schedule) <= _LOOPED else 1
-        best = _Variant(loops=min(_LOOPS, most), least=_LEAST[-1])
+        best = _Variant(loops=self.expected_loops(schedule)[1], least=_LEAST[-1])
         while about(best) < _NEVER_PS:
             near = [replace(best, loops=2 * best.loops), replace(best, loops=best.loops // 2)]
             near.append(replace(best, longest_first=not best.longest_first))

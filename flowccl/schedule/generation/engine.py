@@ -16,10 +16,12 @@ from flowccl.runtimes.limits import (
     AGAIN_OPERATIONS,
     CHANNELS_PER_BLOCK,
     FIRST_OPERATIONS,
+    FURTHER_OPERATIONS,
     ISSUE_OPERATIONS,
     RECEIVE_OPERATIONS,
     USABLE_OPERATIONS,
 )
+from flowccl.schedule.clock import reduced_together
 from flowccl.schedule.generation.precedence import data_pairs, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
@@ -34,7 +36,7 @@ I32 = NDArray[np.int32]
 Waits = tuple[I64, I64, I64, NDArray[np.bool_]]
 _NEVER = int(np.iinfo(np.int64).max)
 _PACKED_AGAIN = 3  # times that messages are scheduled anew because another order has more to pack
-_OPERATIONS = (USABLE_OPERATIONS, RECEIVE_OPERATIONS, AGAIN_OPERATIONS)
+_OPERATIONS = (USABLE_OPERATIONS, RECEIVE_OPERATIONS, AGAIN_OPERATIONS, FURTHER_OPERATIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +72,10 @@ class Engine:
         rank[np.lexsort((first, self.schedule.start_ps[first], order))] = np.arange(len(first))
         bandwidth = np.concatenate((topology.link_GBps, topology.limit_GBps))
         if self.execution is None:
-            capacity = Capacity(bandwidth, 0, 0, 0, 0, 0, len(topology.nodes))
+            capacity = Capacity(bandwidth, 0, 0, 0, 0, 0, 1, 0, len(topology.nodes))
         else:
-            capacity = Capacity(bandwidth, self.execution.groups, *_OPERATIONS, CHANNELS_PER_BLOCK, len(topology.nodes))
+            together, groups = self.execution.most_together, self.execution.groups
+            capacity = Capacity(bandwidth, groups, *_OPERATIONS, together, CHANNELS_PER_BLOCK, len(topology.nodes))
         messages = self._messages._replace(rank=rank)
         for _ in range(_PACKED_AGAIN):
             found = self._with_times(run_engine(messages, capacity, self._turns, float(least), int(give_up_ps)))
@@ -92,12 +95,14 @@ class Engine:
         none = np.zeros(0, dtype=np.int64)
         if self.execution is None or self.execution.loops == 1 or not self.in_turn:
             never = np.zeros(0, dtype=np.bool_)
-            return Turns(none, none, none, never, none, none, never)
+            return Turns(none, none, none, never, none, none, never, none, none, none)
         schedule, first, groups, messages = self.schedule, self._first, self.execution.groups, self._messages
         issuer, receiver = schedule.issuer[first].astype(np.int64), schedule.receiver[first].astype(np.int64)
+        lead = self._of[reduced_together(schedule)[first]]
+        leads = lead == np.arange(len(first))
         place = np.full(2 * len(first), -1, dtype=np.int64)
         place[0::2] = np.where(issuer >= 0, messages.source * groups + issuer, -1)
-        place[1::2] = np.where(messages.work_ps > 0, messages.target * groups + receiver, -1)
+        place[1::2] = np.where((messages.work_ps > 0) & leads, messages.target * groups + receiver, -1)
         time = np.stack((schedule.start_ps[first], schedule.work_from_ps[first]), axis=1).reshape(-1)
         order = np.lexsort((np.arange(len(place)), time, place))
         order = order[place[order] >= 0]
@@ -108,14 +113,24 @@ class Engine:
         begins = np.append(True, ~same) if len(order) else np.zeros(0, dtype=np.bool_)
         head[place[order][begins]] = order[begins]
         parked, worked = np.zeros(len(place), dtype=np.bool_), np.zeros(len(first), dtype=np.bool_)
-        return Turns(place, following, head, parked, *self._chains(schedule.work_from_ps[first]), worked)
+        chains = self._chains(schedule.work_from_ps[first], leads)
+        members = np.argsort(lead, kind="stable")
+        same = np.diff(lead[members]) == 0
+        next_one = np.full(len(first), -1, dtype=np.int64)
+        next_one[members[:-1][same]] = members[1:][same]
+        missing = np.bincount(lead, minlength=len(first))
+        return Turns(place, following, head, parked, *chains, worked, lead, next_one, missing)
 
-    def _chains(self, time: I64) -> tuple[I64, I64]:
-        """For each message, the one that is reduced into the same chunk before it, and the one after it, or -1."""
+    def _chains(self, time: I64, leads: NDArray[np.bool_]) -> tuple[I64, I64]:
+        """For each message that leads, the one that is reduced into the same chunk before it, and the one after it.
+
+        -1: there is none.
+        """
         messages = self._messages
         row = np.repeat(np.arange(len(time)), np.diff(messages.into_ptr))
-        order = np.lexsort((time[row], messages.into))
-        pairs = np.flatnonzero(np.diff(messages.into[order]) == 0)
+        into, row = messages.into[leads[row]], row[leads[row]]
+        order = np.lexsort((time[row], into))
+        pairs = np.flatnonzero(np.diff(into[order]) == 0)
         before, after = np.full((2, len(time)), -1, dtype=np.int64)
         before[row[order[pairs + 1]]], after[row[order[pairs]]] = row[order[pairs]], row[order[pairs + 1]]
         return before, after
@@ -270,6 +285,7 @@ class Engine:
             pack_ps=pack,
             overhead_ps=none if costs is None else costs.overhead_ps[first],
             work_ps=work,
+            further_ps=none if costs is None else costs.further_ps[first],
             arrive_ps=last,
             into_ptr=into_ptr,
             into=into,
@@ -308,7 +324,7 @@ def in_same_order(schedule: Schedule, other: Schedule) -> Schedule | None:
     It has the same transfers, but chunks of other sizes or another machine with the same links.
     """
     schedule.cache["waits"] = Engine(other, other.execution).waits
-    schedule.cache["leaves first"] = _leaves_first(other)
+    schedule.cache["leaves first"] = leaves_first(other)
     return Engine(schedule, other.execution).run(other.start_ps)
 
 
@@ -355,7 +371,7 @@ def _in_cycles(x: I64, y: I64, count: int) -> NDArray[np.bool_]:
     return np.asarray(part[x] == part[y])
 
 
-def _leaves_first(schedule: Schedule) -> list[tuple[I64, I64]]:
+def leaves_first(schedule: Schedule) -> list[tuple[I64, I64]]:
     """Pairs (root row, end row): the data leaves the node before other data arrives there."""
     return [(pairs.x, pairs.y) for pairs in data_pairs(schedule) if pairs.sooner == "root_from_ps"]
 
@@ -363,7 +379,7 @@ def _leaves_first(schedule: Schedule) -> list[tuple[I64, I64]]:
 def _keeps_reductions(draft: Schedule, made: Schedule) -> bool:
     """Whether everything that leaves before data arrives at its node in one schedule does so in the other one."""
     if "leaves first" not in draft.cache:
-        draft.cache["leaves first"] = _leaves_first(draft)
+        draft.cache["leaves first"] = leaves_first(draft)
     leaves, arrives = made.timing.root_from_ps, made.timing.end_arrival_ps
     return all(bool(np.all(leaves[x] < arrives[y])) for x, y in draft.cache["leaves first"])
 

@@ -16,6 +16,7 @@ from flowccl.compiled import (
     Bool,
     Queue,
     compiled,
+    grown,
     heap_pop,
     heap_push,
     inner,
@@ -51,6 +52,7 @@ class MessageArrays(NamedTuple):
     pack_ps: I64
     overhead_ps: I64
     work_ps: I64
+    further_ps: I64  # that the work on others takes longer if the message is reduced in the same operation
     arrive_ps: I64  # from the last byte until it is whole at the end that works
     into_ptr: I64
     into: I64  # what the work reduces into, one message after the other
@@ -75,7 +77,7 @@ class Turns(NamedTuple):
     """Which groups of threadblocks issue messages and work on them, in a fixed order; empty where the engine chooses.
 
     Item 2 * i is the issue of message i, and item 2 * i + 1 the work on it. What is reduced into the same chunk has a
-    fixed order, too.
+    fixed order, too. Messages that are reduced together have one item, that of the first one.
     """
 
     place: I64  # of each item: the group of its node, as node * groups + group; -1: none
@@ -85,6 +87,9 @@ class Turns(NamedTuple):
     before: I64  # of each message: the one that is reduced into the same chunk before it, or -1
     after: I64  # of each message: the next one that is reduced into the same chunk, or -1
     worked: Bool  # messages on which the work has begun
+    first: I64  # of each message: the first one that is reduced together with it
+    following_in: I64  # of each message: the next one that is reduced together with it, or -1
+    missing: I64  # of each first message: those that are not there yet
 
 
 class Capacity(NamedTuple):
@@ -95,6 +100,8 @@ class Capacity(NamedTuple):
     operations: int  # that a group can hold; 0: no limit
     receive_operations: int
     again_operations: int  # the same, where the group reduced into the same chunk last
+    further_operations: int  # of a further message in the same operation
+    together: int  # messages that one operation can reduce
     peers: int  # that a group can send to; 0: no limit
     nodes: int
 
@@ -124,6 +131,10 @@ class _EngineState(NamedTuple):
     work_from: I64
     arrived: I64  # when a message could be worked on: -1 before it has arrived
     to_leave: I64  # messages that must leave before the work on a message
+    is_ready: Bool  # messages that can be worked on
+    is_done: Bool  # messages on which the work has begun
+    ready_into: I64  # of each chunk of a GPU: the last message that is ready to be reduced into it, or -1
+    before_ready: I64  # of each message: the one that was ready for the same chunk before it, or -1
 
 
 @inner
@@ -352,29 +363,75 @@ def _try(
 
 
 @inner
-def _try_work(
-    messages: MessageArrays, capacity: Capacity, state: _EngineState, turns: Turns, i: int, now: int
-) -> tuple[int, int]:
-    """Start the work on a message that has arrived and return (-1, its end), or (0, when to try again), or (-2, 0).
+def _same_chunks(messages: MessageArrays, i: int, j: int) -> bool:
+    """Whether two messages are reduced into the same chunks."""
+    first, other = messages.into_ptr[i], messages.into_ptr[j]
+    count = messages.into_ptr[i + 1] - first
+    if messages.into_ptr[j + 1] - other != count:
+        return False
+    same = True
+    for k in range(count):
+        same &= messages.into[first + k] == messages.into[other + k]
+    return same
 
-    (-3, 0): its group has not come to it; it is tried again in its turn.
+
+@inner
+def _take_along(
+    messages: MessageArrays, capacity: Capacity, state: _EngineState, i: int, space: int, along: I64
+) -> int:
+    """Write the messages that are reduced together with one: those that are there; return their number.
+
+    `space` is how many operations the group has left for them.
     """
-    target, group, free, last = messages.target[i], -1, now, -1
+    count, later = 0, -1
+    if messages.into_ptr[i] == messages.into_ptr[i + 1] or not messages.further_ps[i]:
+        return 0
+    chunk = messages.into[messages.into_ptr[i]]
+    j = state.ready_into[chunk]
+    while j >= 0:
+        before = state.before_ready[j]
+        fits = count + 1 < capacity.together and (count + 1) * capacity.further_operations <= space
+        if state.is_done[j] or j == i or (fits and _same_chunks(messages, i, j)):
+            if j != i and not state.is_done[j]:
+                along[count] = j
+                count += 1
+            if later < 0:
+                state.ready_into[chunk] = before
+            else:
+                state.before_ready[later] = before
+        else:
+            later = j
+        j = before
+    return count
+
+
+@inner
+def _try_work(
+    messages: MessageArrays, capacity: Capacity, state: _EngineState, turns: Turns, i: int, now: int, along: I64
+) -> tuple[int, int, int]:
+    """Start the work on a message that has arrived and return (-1, its end, number of those that it takes along).
+
+    Else return (0, when to try again, 0), or (-2, 0, 0) if it never can. (-3, 0, 0): its group has not come to it; it
+    is tried again in its turn.
+    """
+    target, group, free, last, count = messages.target[i], -1, now, -1, 0
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
         free = max(free, state.accumulator_free[messages.into[k]])
         last = state.accumulator_group[messages.into[k]]
     if free > now:
-        return 0, free
-    end = now + messages.work_ps[i]
+        return 0, free, 0
     if len(turns.place):
         place, before = turns.place[2 * i + 1], turns.before[i]
         if turns.head[place] != 2 * i + 1 or (before >= 0 and not turns.worked[before]):
             turns.parked[2 * i + 1] = True
-            return -3, 0
+            return -3, 0, 0
         if state.group_free[place] > now:
-            return 0, state.group_free[place]
+            return 0, state.group_free[place], 0
         group = place - target * capacity.groups
-        state.group_free[place] = end
+        j = turns.following_in[i]
+        while j >= 0:
+            along[count] = j
+            count, j = count + 1, turns.following_in[j]
     elif capacity.groups:
         place = target * capacity.groups + last
         operations = capacity.again_operations
@@ -384,16 +441,44 @@ def _try_work(
             operations = capacity.receive_operations
             group = _best_group(state, capacity, target, now, operations, -1)
         if group == -2:
-            return -2, 0
+            return -2, 0, 0
         if group < 0:
-            return 0, max(_earliest_group(state, capacity, target, operations), now + 1)
+            return 0, max(_earliest_group(state, capacity, target, operations), now + 1), 0
         place = target * capacity.groups + group
-        state.group_free[place] = end
-        state.group_operations[place] += operations
+        space = capacity.operations - state.group_operations[place] - operations
+        count = _take_along(messages, capacity, state, i, space, along)
+        state.group_operations[place] += operations + count * capacity.further_operations
+    end = now + messages.work_ps[i]
+    for k in range(count):
+        end += messages.further_ps[along[k]]
+    if capacity.groups:
+        state.group_free[target * capacity.groups + group] = end
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
         state.accumulator_free[messages.into[k]], state.accumulator_group[messages.into[k]] = end, group
-    state.receiver[i], state.work_from[i] = group, now
-    return -1, end
+    along[count] = i
+    for k in range(count + 1):
+        state.receiver[along[k]], state.work_from[along[k]], state.is_done[along[k]] = group, now, True
+    return -1, end, count
+
+
+@inner
+def _is_ready(messages: MessageArrays, state: _EngineState, turns: Turns, queue: Queue, i: int, now: int) -> bool:
+    """Note that a message has arrived; return whether the work on it, and on all that comes with it, may begin now."""
+    state.arrived[i] = now
+    if state.to_leave[i] > 0:
+        return False
+    if state.work_from[i] > now:
+        put(queue, state.work_from[i], len(messages.rank) + i)
+        return False
+    if not state.is_ready[i]:
+        state.is_ready[i] = True
+        if len(turns.place):
+            turns.missing[turns.first[i]] -= 1
+        elif messages.into_ptr[i] < messages.into_ptr[i + 1]:
+            chunk = messages.into[messages.into_ptr[i]]
+            state.before_ready[i] = state.ready_into[chunk]
+            state.ready_into[chunk] = i
+    return not len(turns.place) or turns.missing[turns.first[i]] == 0
 
 
 class _Waiting(NamedTuple):
@@ -509,6 +594,10 @@ def _new_state(messages: MessageArrays, capacity: Capacity) -> _EngineState:
         np.full(count, -1, dtype=np.int64),
         np.full(count, -1, dtype=np.int64),
         np.zeros(count, dtype=np.int64),
+        np.zeros(count, dtype=np.bool_),
+        np.zeros(count, dtype=np.bool_),
+        np.full(accumulators, -1, dtype=np.int64),
+        np.full(count, -1, dtype=np.int64),
     )
 
 
@@ -596,6 +685,7 @@ def run_engine(
     queue = new_queue(4 * count + 64)  # events: a message is ready, it has arrived, or a resource may be free
     turn_rank, turn, tried = np.empty(count + 1, dtype=np.int64), np.empty(count + 1, dtype=np.int64), 0
     origin = np.full(count, -1, dtype=np.int64)
+    work, works, along = np.empty(64, dtype=np.int64), 0, np.empty(max(capacity.together, count) + 1, dtype=np.int64)
     for i in range(count):
         if missing[i] == 0:
             put(queue, earliest[i], i)
@@ -612,27 +702,11 @@ def run_engine(
                 tried += 1
             elif code < 2 * count:
                 i = code - count
-                state.arrived[i] = now
-                if state.to_leave[i] > 0:
-                    continue
-                if state.work_from[i] > now:
-                    put(queue, state.work_from[i], code)
-                    continue
-                blocked, end = _try_work(messages, capacity, state, turns, i, now)
-                if blocked == -3:
-                    continue
-                if blocked == -2:
-                    return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
-                if lacks_space(queue, messages.after_ptr[i + 1] - messages.after_ptr[i] + 4):
-                    queue = larger(queue)
-                if blocked == 0:
-                    put(queue, end, code)
-                else:
-                    left -= 1
-                    _release(messages, earliest, missing, queue, i, now, now, end)
-                    if len(turns.place):
-                        _next_turn(turns, state, queue, 2 * i + 1, now)
-                        _next_into(turns, queue, i, end)
+                if not state.is_done[i] and _is_ready(messages, state, turns, queue, i, now):
+                    if works == len(work):
+                        work = grown(work)
+                    work[works] = turns.first[i] if len(turns.place) else i
+                    works += 1
             else:
                 resource = code - 2 * count
                 if waiting.event[resource] != now:
@@ -643,6 +717,23 @@ def run_engine(
                     origin[i] = resource
                     heap_push(turn_rank, turn, tried, messages.rank[i], i)
                     tried += 1
+        for i in work[:works]:
+            if state.is_done[i]:
+                continue
+            blocked, end, more = _try_work(messages, capacity, state, turns, i, now, along)
+            if blocked == -2:
+                return False, state.start, state.rate, state.issuer, state.receiver, state.work_from
+            if blocked == 0:
+                put(queue, end, count + i)
+            for k in range(more + 1 if blocked == -1 else 0):
+                while lacks_space(queue, messages.after_ptr[along[k] + 1] - messages.after_ptr[along[k]] + 4):
+                    queue = larger(queue)
+                left -= 1
+                _release(messages, earliest, missing, queue, along[k], now, now, end)
+            if blocked == -1 and len(turns.place):
+                _next_turn(turns, state, queue, 2 * i + 1, now)
+                _next_into(turns, queue, i, end)
+        works = 0
         while tried > 0:
             i = heap_pop(turn_rank, turn, tried)
             tried -= 1

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
-from flowccl.runtimes.limits import AGAIN_OPERATIONS, ISSUE_OPERATIONS, USABLE_OPERATIONS
+from flowccl.runtimes.limits import AGAIN_OPERATIONS, FURTHER_OPERATIONS, ISSUE_OPERATIONS, USABLE_OPERATIONS
 from flowccl.runtimes.posters import BlockTask
+from flowccl.schedule.generation.engine import Engine, Waits, leaves_first
 from flowccl.schedule.generation.precedence import feeding
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
@@ -86,7 +87,8 @@ def with_loops(base: Schedule, parts: int = 0) -> Schedule | None:
     first `parts` of the data, where that is above 0. None where the groups cannot hold the operations.
     """
     assert base.execution is not None
-    grouped, loops = by_stage(base), parts or base.execution.loops
+    waits, loops = Engine(base, base.execution).waits, parts or base.execution.loops
+    grouped = by_stage(base, waits)
     if grouped is None:
         return None
     count, after = len(base), np.arange(loops, dtype=np.int64) * (base.finish_ps + 1)
@@ -100,9 +102,15 @@ def with_loops(base: Schedule, parts: int = 0) -> Schedule | None:
         chunk=np.repeat(base.chunk, loops) * loops + part,
         **columns,
     )
-    if "waits" in base.cache and len(base.timing.end_transfer) == count:
-        draft.cache["waits"] = _waits_of_parts(base.cache["waits"], loops)
+    draft.cache["waits"] = _waits_of_parts(waits, loops)
+    pairs = [(_of_parts(leaves, loops), _of_parts(arrives, loops)) for leaves, arrives in leaves_first(base)]
+    draft.cache["leaves first"] = pairs
     return draft
+
+
+def _of_parts(transfers: I64, loops: int) -> I64:
+    """The transfers of all parts, one part of each transfer after the other; also for their starts and ends."""
+    return np.repeat(transfers, loops) * loops + np.tile(np.arange(loops), len(transfers))
 
 
 def tasks_of(part: Schedule, is_proxied: NDArray[np.bool_]) -> list[tuple[BlockTask, int, int]]:
@@ -125,46 +133,81 @@ def tasks_of(part: Schedule, is_proxied: NDArray[np.bool_]) -> list[tuple[BlockT
     return found
 
 
-def _waits_of_parts(waits: tuple[I64, I64, I64, NDArray[np.bool_]], loops: int) -> tuple[NDArray[Any], ...]:
+def _waits_of_parts(waits: Waits, loops: int) -> Waits:
     """Return which messages come after which in a draft, from those of one part."""
-    part = np.tile(np.arange(loops), len(waits[0]))
-    x, y, row = (np.repeat(column, loops) * loops + part for column in waits[:3])
+    x, y, row = (_of_parts(column, loops) for column in waits[:3])
     order = np.lexsort((y, x))
     return x[order], y[order], row[order], np.repeat(waits[3], loops)[order]
 
 
-def by_stage(base: Schedule) -> Schedule | None:
+def by_stage(base: Schedule, waits: Waits) -> Schedule | None:
     """Return the schedule with other groups: what belongs to the same stage and peer, or chunk, shares a group.
 
-    None where the groups cannot hold the operations.
+    What is reduced into the same chunk in the same stage is one operation, as far as the runtime has such operations.
+    `waits` says which transfers come after which. None where the groups cannot hold the operations.
     """
-    costs, timing, execution = base.costs, base.timing, base.execution
-    assert costs is not None
+    execution, timing = base.execution, base.timing
     assert execution is not None
+    none = np.full(len(base), -1)
+    costs = replace(base, receiver=none.astype(np.int32), work_from_ps=none).costs
+    assert costs is not None
     shape, route = base.shape, base.route
     source, target = shape.root_node[shape.root_ptr[:-1][route]], shape.end_node[shape.end_ptr[:-1][route]]
     source = np.where(shape.reduces_inside[route], target, source)
-    arrival, sent = np.zeros((2, len(base)), dtype=np.int64)
-    np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
+    sent = np.zeros(len(base), dtype=np.int64)
     np.maximum.at(sent, timing.root_transfer, timing.root_to_ps)
-    work_from = np.where(costs.work_ps > 0, arrival - costs.work_ps, -1)
-    issues, works = np.flatnonzero(base.issuer >= 0), np.flatnonzero(work_from >= 0)
-    stage, node = stages_of(base), np.append(source[issues], target[works])
-    time, until = np.append(base.start_ps[issues], work_from[works]), np.append(sent[issues], arrival[works])
-    operations = np.append(np.full(len(issues), ISSUE_OPERATIONS), np.full(len(works), AGAIN_OPERATIONS))
+    stage, issues = stages_of(base), np.flatnonzero(base.issuer >= 0)
+    worked = np.flatnonzero(costs.work_ps > 0)
+    columns = stage, _sent_before(stage, waits), base.chunk, target
+    first = worked[_together(execution.most_together, base, worked, columns)]  # of the operation of each
+    works, of, count = np.unique(first, return_inverse=True, return_counts=True)
+    of = of.reshape(-1)
+    begin, spent = np.zeros(len(works), dtype=np.int64), costs.work_ps[works]
+    np.maximum.at(begin, of, base.work_from_ps[worked])
+    begin += np.arange(len(works))  # no two begin together, which would be one operation
+    np.add.at(spent, of, np.where(first == worked, 0, costs.further_ps[worked]))
+    node = np.append(source[issues], target[works])
+    time, takes = np.append(base.start_ps[issues], begin), np.append(sent[issues] - base.start_ps[issues], spent)
+    received = AGAIN_OPERATIONS + (count - 1) * FURTHER_OPERATIONS
+    operations = np.append(np.full(len(issues), ISSUE_OPERATIONS), received)
     stage = np.append(2 * stage[issues], 2 * stage[works] + 1)
     shared = np.append(target[issues], base.chunk[works])
     group = np.full(len(node), -1, dtype=np.int32)
     for gpu in range(base.topology.num_gpus):
         rows = np.flatnonzero(node == gpu)
         rows = rows[np.lexsort((time[rows], shared[rows], stage[rows]))]
-        found = _cut(execution.groups, (until - time)[rows], operations[rows])
+        found = _cut(execution.groups, takes[rows], operations[rows])
         if found is None:
             return None
         group[rows] = found
-    issuer, receiver = np.full((2, len(base)), -1, dtype=np.int32)
-    issuer[issues], receiver[works] = group[: len(issues)], group[len(issues) :]
+    issuer, receiver, work_from = none.astype(np.int32), none.astype(np.int32), none.astype(np.int64)
+    issuer[issues], receiver[worked], work_from[worked] = group[: len(issues)], group[len(issues) :][of], begin[of]
     return replace(base, issuer=issuer, receiver=receiver, work_from_ps=work_from)
+
+
+def _sent_before(stage: I64, waits: Waits) -> I64:
+    """For each transfer, the last stage of what must leave its receiver before it is worked on; -1: nothing must."""
+    before, after, _, from_end = waits
+    last = np.full(len(stage), -1, dtype=np.int64)
+    np.maximum.at(last, after[~from_end], stage[before[~from_end]])
+    return last
+
+
+def _together(most: int, base: Schedule, worked: I64, columns: tuple[NDArray[Any], ...]) -> I64:
+    """For each transfer that is worked on, the first one in the same operation, as a position among them.
+
+    Those are reductions with equal `columns`, at most so many in one operation.
+    """
+    alone = np.where(base.reduce[worked], -1, worked)
+    keys = [alone, *(column[worked] for column in columns)]
+    order = np.lexsort((base.work_from_ps[worked], *keys))
+    begins = np.append(True, np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0))[: len(order)]
+    place = np.arange(len(order))
+    begins |= (place - np.maximum.accumulate(np.where(begins, place, 0))) % most == 0
+    first = np.empty(len(order), dtype=np.int64)
+    if len(order):
+        first[order] = np.minimum.reduceat(order, np.flatnonzero(begins))[np.cumsum(begins) - 1]
+    return first
 
 
 def _cut(groups: int, takes_ps: I64, operations: I64) -> I64 | None:

@@ -1,0 +1,77 @@
+"""Reductions of several messages at once: one operation, proved, with the time of the schedule."""
+
+import json
+
+import pytest
+
+from flowccl.demand.collectives import collective
+from flowccl.export.formats.read_mscclpp import _parsed_by_operation, parse_mscclpp
+from flowccl.export.program import lower_program
+from flowccl.export.proof.estimate import estimate_ps
+from flowccl.export.proof.interpreter import interpret
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.profiles import PROFILES
+from flowccl.schedule.generation.carrying import repeated
+from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import SearchContext
+from flowccl.topology.builders import full
+from flowccl.verifier.verify import verify
+
+MSCCLPP = PROFILES["mscclpp"]
+
+
+def planned(gpus: int, size_bytes: int, what: str = "reduce_scatter") -> Schedule:
+    """Every GPU sends its contribution to each other one directly."""
+    demand = collective(what, gpus, size_bytes, 1)
+    return next(load_method("direct")(Problem(full(gpus), demand), SearchContext.with_limit(60.0)))
+
+
+def sources(data: bytes, name: str) -> set[int]:
+    """The numbers of sources of all operations with a name, also of those in pipelines."""
+    blocks = [block for gpu in json.loads(data)["gpus"] for block in gpu["threadblocks"]]
+    listed = [inner for block in blocks for op in block["ops"] for inner in (op, *op.get("ops", ()))]
+    return {len(op["src_buff"]) for op in listed if op["name"] == name}
+
+
+@pytest.mark.parametrize(("protocol", "name"), [("Simple", "re"), ("LL", "repkt")])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_arrives_together_is_one_operation(protocol: str, name: str, inplace: bool) -> None:
+    schedule = Engine(planned(4, 1 << 18), Execution(MSCCLPP, 16, 2, protocol=protocol)).run()
+    assert schedule is not None
+    assert verify(schedule) == []
+    program = lower_program(schedule, inplace=inplace)
+    assert program.findings == ()
+    assert program.program_ps == schedule.finish_ps
+    assert sources(program.data, name) == {4}  # the GPU's own data and three arrivals
+
+
+def test_more_than_an_operation_can_read_are_several_operations() -> None:
+    schedule = Engine(planned(12, 12 << 14), Execution(MSCCLPP, 64)).run()
+    assert schedule is not None
+    program = lower_program(schedule)
+    assert program.findings == ()
+    assert max(sources(program.data, "re")) == 10
+    name = b'"name":"re","src_buff":['
+    damaged = parse_mscclpp(program.data.replace(name, name + b'{"type":"i","index":0,"size":1},'), "damaged")
+    assert any("sources of an operation: 11" in str(finding) for finding in interpret(damaged))
+
+
+def test_repeated_operations_reduce_a_stage_at_once() -> None:
+    schedule = repeated(planned(4, 4 << 20), MSCCLPP, 32, 4)
+    assert schedule is not None
+    assert verify(schedule) == []
+    program = lower_program(schedule)
+    assert program.findings == ()
+    assert program.program_ps == schedule.finish_ps
+    assert sources(program.data, "re") == {4}
+
+
+def test_both_readers_time_several_sources_alike() -> None:
+    schedule = Engine(planned(4, 1 << 18), Execution(MSCCLPP, 16)).run()
+    assert schedule is not None
+    data = lower_program(schedule).data
+    fast, slow = parse_mscclpp(data, "plan"), _parsed_by_operation(data, "plan")
+    assert estimate_ps(fast, full(4), 1 << 18, MSCCLPP) == estimate_ps(slow, full(4), 1 << 18, MSCCLPP)
