@@ -169,10 +169,11 @@ class Carrier:
                 known[variant] = self.about_ps(schedule, variant, schedule.finish_ps) if fits else _NEVER_PS
             return known[variant]
 
-        best = _Variant(loops=self.expected_loops(schedule)[1], least=_LEAST[-1])
+        best = _Variant(loops=self.expected_loops(schedule)[1])
         while about(best) < _NEVER_PS:
             near = [replace(best, loops=2 * best.loops), replace(best, loops=best.loops // 2)]
             near.append(replace(best, longest_first=not best.longest_first))
+            near += [replace(best, least=least) for least in _LEAST if least != best.least]
             better = min(near, key=about)
             if about(better) > (1 - _WORTH) * about(best):
                 break
@@ -331,7 +332,7 @@ def has_parts(demand: Demand) -> bool:
 
 def repeated(schedule: Schedule, profile: RuntimeProfile, sms: int, loops: int) -> Schedule | None:
     """Return a schedule as threadblocks carry it out that repeat their operations; None where they cannot."""
-    return Carrier(profile, schedule.topology, sms).run(schedule, _Variant(loops=loops, least=_LEAST[-1]))
+    return Carrier(profile, schedule.topology, sms).run(schedule, _Variant(loops=loops))
 
 
 def without_multicasts(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
