@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from flowccl.run.torch_run import import_torch
+from flowccl.run.uncompiled import uncompiled
 
 _END_S = 10.0  # how long the end of a group waits for its last call
 
@@ -82,6 +83,7 @@ def _plan_call_class() -> Any:
                 self._complete(future)
             return future
 
+    uncompiled(vars(PlanCall).values())
     return PlanCall
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from flowccl.errors import InputError
 from flowccl.run.group_calls import GroupCalls, GroupParts
 from flowccl.run.torch_run import import_torch
+from flowccl.run.uncompiled import uncompiled
 
 
 class GroupMethods(GroupCalls):
@@ -31,6 +32,8 @@ class GroupMethods(GroupCalls):
 
     def allreduce(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Reduce the tensors of all ranks to their sum, on all ranks."""
+        if not _is_one(tensors):
+            return self.by_library("allreduce", _SEVERAL, (tensors, *args), named)
         tensor, opts = _only(tensors), _options(args, named)
         work = self.run_ready("allreduce", tensor, tensor, tensor, opts)
         if work is not None:
@@ -40,6 +43,8 @@ class GroupMethods(GroupCalls):
 
     def broadcast(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Copy the root's tensor to all ranks."""
+        if not _is_one(tensors):
+            return self.by_library("broadcast", _SEVERAL, (tensors, *args), named)
         tensor, opts = _only(tensors), _options(args, named)
         root = int(getattr(opts, "rootRank", -1))
         job = self.planned("broadcast", tensor, tensor, tensor, opts, root) if root >= 0 else "the root is not given"
@@ -79,6 +84,8 @@ class GroupMethods(GroupCalls):
     def allgather(self, outputs: Any, tensors: Any, *args: Any, **named: Any) -> Any:
         """Like `all_gather_single`, into one tensor per rank."""
         given, opts = (outputs, tensors, *args), _options(args, named)
+        if not _is_one(tensors):
+            return self.by_library("allgather", _SEVERAL, given, named)
         parts, tensor = outputs[0] if outputs else None, _only(tensors)
         if not isinstance(parts, list | tuple) or not _alike(parts, tensor) or tensor.is_cuda:
             return self.by_library("allgather", "tensors of different sizes, or lists on GPUs", given, named)
@@ -94,6 +101,8 @@ class GroupMethods(GroupCalls):
     def reduce_scatter(self, outputs: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Like `reduce_scatter_single`, from one tensor per rank."""
         given, opts = (outputs, inputs, *args), _options(args, named)
+        if not _is_one(outputs):
+            return self.by_library("reduce_scatter", _SEVERAL, given, named)
         parts, output = inputs[0] if inputs else None, _only(outputs)
         if not isinstance(parts, list | tuple) or not _alike(parts, output) or output.is_cuda:
             return self.by_library("reduce_scatter", "tensors of different sizes, or lists on GPUs", given, named)
@@ -169,6 +178,7 @@ _NAMES = {  # method: the one that implements it
     "reduce_scatter_single_coalesced": "_scatter_each",
     "reduce_scatter_tensor_coalesced": "_scatter_each",
 }
+_SEVERAL = "several tensors in one call"
 _LIBRARY_ONLY = ("allgather_coalesced", "barrier", "gather", "reduce", "scatter")
 
 
@@ -213,6 +223,7 @@ def group_class() -> Any:
         setattr(FlowcclGroup, name, _named(name, implementation))
     for name in _LIBRARY_ONLY:
         setattr(FlowcclGroup, name, _forwarded(name))
+    uncompiled(getattr(FlowcclGroup, name) for name in dir(FlowcclGroup))
     return FlowcclGroup
 
 
@@ -235,6 +246,11 @@ def counts_of(group: Any) -> dict[str, dict[str, int]]:
 def _options(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """The options of a call; its last argument in all forms that the front end uses."""
     return args[0] if args else named.get("opts")
+
+
+def _is_one(tensors: Any) -> bool:
+    """Whether a call has one tensor; the interface of groups allows several, which the library treats as one call."""
+    return not isinstance(tensors, list | tuple) or len(tensors) == 1
 
 
 def _only(tensors: Any) -> Any:

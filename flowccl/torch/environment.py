@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 
 CATALOG = "FLOWCCL_CATALOG"
 LOG = "FLOWCCL_LOG"
@@ -25,6 +26,12 @@ class Settings:
         folders = [os.path.abspath(name) for name in os.environ.get(CATALOG, "").split(os.pathsep) if name]
         log, machine = os.environ.get(LOG, "").strip().lower(), os.environ.get(MACHINE, "").strip()
         return cls(tuple(folders), log or "warning", machine)
+
+
+@lru_cache(maxsize=1)
+def job_settings() -> Settings:
+    """Return the settings of this job, read once: programs may change their folder before they make a group."""
+    return Settings.read()
 
 
 def is_set() -> bool:

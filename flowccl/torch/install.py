@@ -11,7 +11,7 @@ from functools import lru_cache, wraps
 from types import ModuleType
 from typing import Any
 
-from flowccl.torch.environment import Settings, start_log
+from flowccl.torch.environment import job_settings, start_log
 
 _SERVED = {"gloo", "nccl"}
 _TABLES = ("pg_map", "pg_names", "pg_backend_config", "pg_to_tag", "pg_group_ranks")
@@ -19,10 +19,10 @@ _TABLES = ("pg_map", "pg_names", "pg_backend_config", "pg_to_tag", "pg_group_ran
 
 @lru_cache(maxsize=1)
 def install() -> None:
-    """Wrap the functions that make groups, once; they read the environment when the first group is made."""
+    """Wrap the functions that make groups, once; catalogs are read when the first group is made."""
     from torch.distributed import distributed_c10d
 
-    start_log(Settings.read())
+    start_log(job_settings())
     _replace(distributed_c10d, "_new_process_group_helper", _making_groups)
     if hasattr(distributed_c10d, "split_group"):
         _replace(distributed_c10d, "split_group", _splitting_groups)

@@ -19,7 +19,7 @@ from flowccl.run.rank_program import MessageCarrier
 from flowccl.run.torch_run import import_torch
 from flowccl.torch.agreement import agree, new_keys
 from flowccl.torch.catalogs import JobCatalog, JobCatalogs, select
-from flowccl.torch.environment import CATALOG, Settings
+from flowccl.torch.environment import CATALOG, Settings, job_settings
 from flowccl.torch.group_alltoall import GroupAllToAll, obstacle
 from flowccl.torch.reporting import report
 
@@ -158,7 +158,7 @@ def _report_at_exit() -> None:
 @lru_cache(maxsize=1)
 def current_job() -> TorchJob:
     """Return the job of this process."""
-    return TorchJob(Settings.read())
+    return TorchJob(job_settings())
 
 
 def hosts_of(ranks: list[int]) -> list[int]:

@@ -27,6 +27,12 @@ def simple() -> None:
     dist.destroy_process_group()
 
 
+def moved() -> None:
+    """A program that changes its folder before it makes a group."""
+    os.chdir("/")
+    simple()
+
+
 def twice() -> None:
     """The same again after the end of the first group; a forked process in between ends by itself.
 
@@ -93,7 +99,28 @@ def compiled() -> None:
         import flowccl.torch
 
         print("compiled", float(found[0]), "by plans", flowccl.torch.report().planned)
+    compiled_around_calls()
     dist.destroy_process_group()
+
+
+def compiled_around_calls() -> None:
+    """What the compiler leaves to Python and C++: an asynchronous call, and DDP around a compiled step."""
+
+    @torch.compile(backend="aot_eager")
+    def function(tensor: torch.Tensor) -> torch.Tensor:
+        doubled = tensor * 2
+        dist.all_reduce(doubled, async_op=True).wait()
+        return doubled + 1
+
+    found = function(torch.full((1000,), float(dist.get_rank())))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    compiled = torch.compile(model, backend="aot_eager")
+    for _ in range(2):  # DDP broadcasts its buckets in the second step
+        model.zero_grad()
+        compiled(torch.full((1, 4), float(dist.get_rank() + 1))).sum().backward()
+    if dist.get_rank() == 0:
+        print("async", float(found[0]))
+        print("gradient", float(model.module.weight.grad[0, 0]))
 
 
 def mesh() -> None:

@@ -165,9 +165,17 @@ def test_groups_of_a_mesh_use_the_catalogs_of_their_sizes(plans: Path, tmp_path:
     assert re.search(r"allreduce +4 +cpu +plan allreduce-plan +1 ", ended.text)
 
 
-def test_compiled_functions_use_plans(plans: Path) -> None:
+def test_compiled_functions_and_models_use_plans(plans: Path) -> None:
     ended = job("compiled", plans)
     assert "compiled 13.0 by plans 1" in ended.text
+    assert "async 13.0" in ended.text
+    assert "gradient 2.5" in ended.text
+    assert ended.codes == [0] * RANKS
+
+
+def test_a_relative_folder_counts_from_where_the_program_was_started(plans: Path) -> None:
+    ended = job("moved", os.path.relpath(plans), BACKEND="gloo", FLOWCCL_LOG="info")
+    assert BY_PLAN in ended.text
 
 
 def test_ddp_fsdp2_and_tensor_parallelism_have_the_losses_of_the_library(plans: Path) -> None:

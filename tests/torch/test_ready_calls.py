@@ -92,3 +92,13 @@ def test_a_ready_call_that_fails_ends_all_later_calls() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"flowccl: rank 0: allreduce on 2 ranks .* failed: connection closed"):
             group.allreduce([tensor], options())
+
+
+def test_several_tensors_in_one_call_are_the_librarys() -> None:
+    """gloo reduces them to one sum; a plan would reduce the first one only."""
+    import torch
+
+    group = group_of(Echo())
+    pair = [torch.zeros(16), torch.zeros(16)]
+    assert group.allreduce(pair, options()) == "library"
+    assert group.fallen_back == {"allreduce": 1}
