@@ -36,7 +36,8 @@ _EXIT = ((InvalidScheduleError, 1), (NothingFoundError, 3), (InputError, 2), (Fl
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.ERROR, format="%(message)s")
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    logging.getLogger("flowccl").setLevel(logging.DEBUG if options.verbose else logging.ERROR)
     try:
         code = int(options.run(options))
         sys.stdout.flush()
