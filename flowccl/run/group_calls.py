@@ -1,7 +1,7 @@
 """Calls of a process group: which plan serves a call, its execution, and the library for everything else."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -337,7 +337,7 @@ class GroupCalls:
 
     def by_library(self, name: str, reason: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run a call by the library, and count it."""
-        tensor = _first_tensor(args)
+        tensor = next(_tensors(args), None)
         device = "cpu" if tensor is None else tensor.device.type
         row = CALLS.row(name, self.my_size, device, f"library {self.inner.name()}", False, reason)
         begun = row.begin(_size_of(args))
@@ -372,14 +372,16 @@ def _fits(program: RankProgram, given: Any, output: Any) -> bool:
     return given.dtype == output.dtype and (given.numel(), output.numel()) == program.sizes
 
 
-def _first_tensor(value: Any) -> Any:
-    """The first tensor in nested lists."""
+def _tensors(value: Any) -> Iterator[Any]:
+    """The tensors in nested lists."""
     if isinstance(value, list | tuple):
-        return next((found for part in value if (found := _first_tensor(part)) is not None), None)
-    return value if hasattr(value, "device") and hasattr(value, "numel") else None
+        for part in value:
+            yield from _tensors(part)
+    elif hasattr(value, "device") and hasattr(value, "numel"):
+        yield value
 
 
 def _size_of(args: tuple[Any, ...]) -> int:
-    """The bytes of the first tensor of a call."""
-    tensor = _first_tensor(args)
-    return 0 if tensor is None or tensor.is_sparse else int(tensor.numel() * tensor.element_size())
+    """The bytes of the first argument of a call that has tensors."""
+    found: list[Any] = next(filter(None, (list(_tensors(value)) for value in args)), [])
+    return sum(int(tensor.numel() * tensor.element_size()) for tensor in found if not tensor.is_sparse)

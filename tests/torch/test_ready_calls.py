@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowccl import machine, synthesize
-from flowccl.run.group_calls import GroupParts, Selected
+from flowccl.run.group_calls import GroupParts, Selected, _size_of
 from flowccl.run.process_group import GroupMethods
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the extra torch is not installed")
@@ -102,3 +102,12 @@ def test_several_tensors_in_one_call_are_the_librarys() -> None:
     pair = [torch.zeros(16), torch.zeros(16)]
     assert group.allreduce(pair, options()) == "library"
     assert group.fallen_back == {"allreduce": 1}
+
+
+def test_the_data_of_a_call_of_the_library_is_that_of_all_its_outputs() -> None:
+    import torch
+
+    tensor = torch.zeros(4)
+    assert _size_of(([[tensor, tensor]], [tensor])) == 2 * _size_of((tensor, tensor)) == 32
+    assert _size_of(([], [tensor])) == 16  # gather, on all ranks but the root
+    assert _size_of((SimpleNamespace(rootRank=0),)) == 0
