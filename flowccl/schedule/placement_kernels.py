@@ -254,7 +254,7 @@ def _arrive(m: int, j: int, messages: Sent, buffers: Buffers, held: Any, found: 
     low, high, ends = messages.ptr[m], messages.ptr[m + 1], messages.end_ptr[m + 1] - messages.end_ptr[m]
     node = messages.end[messages.end_ptr[m] + j]
     is_whole = messages.kind[m] == _NIC and high - low > 1
-    is_apart = is_whole and not _is_direct(m, node, messages, buffers, held)
+    is_scattered = is_whole and not _is_direct(m, node, messages, buffers, held)
     for e in range(low, high):
         chunk = messages.chunk[e]
         d, key = messages.delivery_ptr[m] + (e - low) * ends + j, node * buffers.chunks + chunk
@@ -276,7 +276,7 @@ def _arrive(m: int, j: int, messages: Sent, buffers: Buffers, held: Any, found: 
         if buffers.packets:
             found.arrives[d] = _PACKETS + found.packet[node]
             found.packet[node] += 1
-        elif found.added[d] >= 0 or is_apart or (buffers.is_staged and is_wanted):
+        elif found.added[d] >= 0 or is_scattered or (buffers.is_staged and is_wanted):
             found.arrives[d] = _SCRATCH + found.scratch[node]
             found.scratch[node] += 1
             if found.place[d] == FREE and found.added[d] < 0:

@@ -101,13 +101,13 @@ class TaskSearch:
         limits = self.task.target.limits
         if self.carrier is None or limits is None or not limits.one_sided or not has_parts(self.task.problem.demand):
             return
-        candidates = self.portfolio.found()
-        expected_ps = [self.carrier.expected_loops(schedule)[0] for schedule in candidates]
-        for number, n in enumerate(sorted(range(len(candidates)), key=expected_ps.__getitem__)[:_REPEATED]):
+        schedules = self.portfolio.found()
+        expected_ps = [self.carrier.expected_loops(schedule)[0] for schedule in schedules]
+        for number, n in enumerate(sorted(range(len(schedules)), key=expected_ps.__getitem__)[:_REPEATED]):
             best_ps = self.best.finish_ps if self.best else 0
             if best_ps <= max(budget.good_ps, expected_ps[n]) or budget.should_stop() or (number and budget.over()):
                 return
-            found = self.carrier.with_loops(candidates[n])
+            found = self.carrier.with_loops(schedules[n])
             if found is not None and not verify(found):
                 self.repeated.append(found)
                 if self.best is None or found.finish_ps < self.best.finish_ps:

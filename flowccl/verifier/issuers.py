@@ -20,7 +20,7 @@ def check_issuers(schedule: Schedule, execution: Execution) -> list[Violation]:
 
 def _operands(schedule: Schedule, execution: Execution) -> list[Violation]:
     """No operation reduces more than the runtime can reduce at once."""
-    rows = np.flatnonzero(_is_timed(schedule))
+    rows = np.flatnonzero(_is_planned(schedule))
     node = schedule.shape.end_node[schedule.shape.end_ptr[schedule.route[rows]]].astype(np.int64)
     columns = node, schedule.chunk[rows], schedule.receiver[rows], schedule.work_from_ps[rows]
     order = np.lexsort(columns)
@@ -37,7 +37,7 @@ def _operands(schedule: Schedule, execution: Execution) -> list[Violation]:
     return result
 
 
-def _is_timed(schedule: Schedule) -> NDArray[np.bool_]:
+def _is_planned(schedule: Schedule) -> NDArray[np.bool_]:
     """Transfers that a group reduces from a given time on, together with those of the same chunk and time."""
     return np.asarray(schedule.reduce & (schedule.receiver >= 0) & (schedule.work_from_ps >= 0))
 
@@ -53,7 +53,7 @@ def _reductions(schedule: Schedule) -> list[Violation]:
     begin = end - costs.work_ps[transfer]
     order = np.lexsort((begin, key))
     is_late = (key[order][1:] == key[order][:-1]) & (begin[order][1:] < end[order][:-1])
-    together = _is_timed(schedule)[transfer] & (begin == schedule.work_from_ps[transfer])
+    together = _is_planned(schedule)[transfer] & (begin == schedule.work_from_ps[transfer])
     group = np.where(together, schedule.receiver[transfer], -1)[order]
     is_same = (group[1:] == group[:-1]) & (group[1:] >= 0) & (begin[order][1:] == begin[order][:-1])
     result = []
@@ -130,8 +130,8 @@ def _operations(schedule: Schedule, works: I64, dst: I64, worked: I64) -> I64:
     """Of messages that are worked on, the first one of each operation, which may reduce several of the same chunks."""
     costs = schedule.costs
     assert costs is not None
-    is_timed = (_is_timed(schedule) & (worked - costs.work_ps == schedule.work_from_ps))[works]
-    alone = np.where(is_timed, -1, works)
+    is_planned = (_is_planned(schedule) & (worked - costs.work_ps == schedule.work_from_ps))[works]
+    alone = np.where(is_planned, -1, works)
     columns = alone, dst[works], schedule.receiver[works], worked[works]
     keys = zip(*(column.tolist() for column in columns), strict=True)
     chunks = _chunks_of(schedule, works)
