@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
+from flowccl.methods.hierarchical.rounds import Crossings
 from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
 from flowccl.schedule.generation.list_scheduling import in_order, jobs_of
 from flowccl.schedule.schedule import Schedule
@@ -17,6 +18,7 @@ from flowccl.topology.trunks import lane_counts
 I64 = NDArray[np.int64]
 _WINDOWS = (2, 4)  # chunks of a rail at a time: one is reduced while another is spread, and others are between groups
 _EARLIER = 10  # the tail of the last piece counts as shorter by this part of the time of the busiest link
+_PARTS = (4, 16)  # of the chunks of an allreduce in rounds: the more, the less is idle at the start and the end
 _MOST_AT_ONCE = 50_000  # transfers of an exchange of which all may wait at a time
 
 
@@ -122,6 +124,7 @@ class PlanScheduler:
         the queue of a link counts where it joins groups: then the first chunks of a slow network card go first.
         """
         keys = [-self.tail_ps, self._early_pieces(), self._in_turns(self.piece), self._in_turns(self.round)]
+        keys += self._rounds(label)
         found = [self._in_windows(label, most, key) for most in _WINDOWS for key in keys]
         if all(one is None for one in found) or len(self.jobs) <= _MOST_AT_ONCE:
             keys.append(-self._queued_tails(label))
@@ -136,6 +139,29 @@ class PlanScheduler:
     def _in_turns(self, turn: I64) -> I64:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
         return turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps
+
+    def _rounds(self, label: NDArray[np.int64]) -> list[I64]:
+        """Keys by which no port between groups has two transfers at a time, see `rounds`; one for each size of parts.
+
+        None where transfers start together.
+        """
+        from flowccl.methods.hierarchical.round_kernels import with_neighbours
+
+        start, end = self._groups_of_ends(label)
+        crossing = (start != end)[self.jobs]
+        if len(self.jobs) < len(self.schedule) or not crossing.any():
+            return []
+        found, pieces = [], self.schedule.demand.pieces
+        ways = Crossings.of(crossing, self.hop_ptr, self.hop_link, self.hop_to - self.hop_from, self.lane_ptr)
+        reduced = np.diff(self.schedule.demand.source_ptr) > 1
+        spread = (~self.schedule.reduce & reduced[self.chunk])[ways.transfer]
+        for parts in sorted({min(some, pieces) for some in _PARTS}) if spread.any() else (1,):
+            rounds = ways.rounds(self.piece[ways.transfer] * parts // pieces + spread)
+            if rounds is not None:
+                known = np.full(len(self.jobs), -1, dtype=np.int64)
+                known[ways.transfer] = rounds
+                found.append(self._in_turns(with_neighbours(known, self.ptr, self.after)))
+        return found
 
     def _early_pieces(self) -> I64:
         """A key by which the longest tail goes first, and the last piece counts as a little shorter than the first."""
@@ -191,14 +217,20 @@ class PlanScheduler:
 
     def _joins_groups(self, label: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The links of transfers between GPUs of different groups."""
-        timing, topology = self.schedule.timing, self.schedule.topology
-        group = np.full(len(topology.nodes), -1)
+        timing = self.schedule.timing
+        start, end = self._groups_of_ends(label)
+        result = np.zeros(len(self.schedule.topology.links), dtype=np.bool_)
+        result[timing.hop_link[(start != end)[timing.hop_transfer]]] = True
+        return result
+
+    def _groups_of_ends(self, label: NDArray[np.int64]) -> tuple[I64, I64]:
+        """The group in which each transfer starts, and that in which it ends; -1: none."""
+        timing = self.schedule.timing
+        group = np.full(len(self.schedule.topology.nodes), -1)
         group[: len(label)] = label
         start, end = np.zeros((2, len(self.schedule)), dtype=np.int64)
         start[timing.root_transfer], end[timing.end_transfer] = group[timing.root_node], group[timing.end_node]
-        result = np.zeros(len(topology.links), dtype=np.bool_)
-        result[timing.hop_link[(start != end)[timing.hop_transfer]]] = True
-        return result
+        return start, end
 
     def _in_order_of(self, key: I64, ptr: I64, after: I64, lag: I64) -> Schedule | None:
         """The schedule in which the transfer with the least key goes first.
