@@ -34,20 +34,20 @@ def test_transfers_inside_groups_go_with_those_that_need_them_or_feed_them() -> 
 
 def test_longer_transfers_count_as_several() -> None:
     hop_ptr, link, takes = np.array([0, 2, 4]), np.array([0, 1, 2, 1]), np.array([100, 100, 400, 400])
-    ways = Crossings.of(np.array([True, True]), hop_ptr, link, takes, np.arange(4))
-    assert ways.units.tolist() == [1, 4]
-    assert ways.into.tolist() == [1, 1]
-    rounds = ways.rounds(np.array([1, 0]))
+    crossings = Crossings.of(np.array([True, True]), hop_ptr, link, takes, np.arange(4))
+    assert crossings.units.tolist() == [1, 4]
+    assert crossings.into.tolist() == [1, 1]
+    rounds = crossings.rounds(np.array([1, 0]))
     assert rounds is not None
     assert rounds.tolist() == [4, 0]
 
 
 def test_the_lanes_of_a_link_are_ports_in_turn() -> None:
-    ways = Crossings.of(
+    crossings = Crossings.of(
         np.ones(3, dtype=np.bool_), np.arange(4), np.zeros(3, dtype=np.int64), np.ones(3), np.array([0, 2])
     )
-    assert ways.out.tolist() == [0, 1, 0]
-    rounds = ways.rounds(np.zeros(3, dtype=np.int64))
+    assert crossings.out.tolist() == [0, 1, 0]
+    rounds = crossings.rounds(np.zeros(3, dtype=np.int64))
     assert rounds is not None
     assert sorted(rounds.tolist()) == [0, 0, 1]
 

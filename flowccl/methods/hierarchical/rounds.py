@@ -30,7 +30,9 @@ class Crossings:
     units: I64
 
     @classmethod
-    def of(cls, crossing: NDArray[np.bool_], hop_ptr: I64, link: I64, takes: I64, lane_ptr: I64) -> "Crossings":
+    def of(
+        cls, crossing: NDArray[np.bool_], hop_ptr: I64, link: NDArray[np.int32], takes: I64, lane_ptr: I64
+    ) -> "Crossings":
         """The ports of the transfers that are `crossing`: the busiest links of the two halves of their routes."""
         load = np.bincount(link, takes, len(lane_ptr) - 1) / np.diff(lane_ptr)
         owner = np.repeat(np.arange(len(crossing)), np.diff(hop_ptr))
@@ -64,10 +66,10 @@ class Crossings:
 def _busiest(hops: I64, owner: I64, load: NDArray[np.float64]) -> I64:
     """For each transfer, in order, the one of its hops with the most load."""
     hops = hops[np.lexsort((load[hops], owner[hops]))]
-    return hops[np.diff(owner[hops], append=-1) != 0]
+    return np.asarray(hops[np.diff(owner[hops], append=-1) != 0])
 
 
-def _lanes(link: I64, lane_ptr: I64) -> I64:
+def _lanes(link: NDArray[np.int32], lane_ptr: I64) -> I64:
     """A lane of each link, all lanes of a link in turn."""
     order = np.argsort(link, kind="stable")
     turn = np.empty(len(link), dtype=np.int64)

@@ -152,14 +152,14 @@ class PlanScheduler:
         if len(self.jobs) < len(self.schedule) or not crossing.any():
             return []
         found, pieces = [], self.schedule.demand.pieces
-        ways = Crossings.of(crossing, self.hop_ptr, self.hop_link, self.hop_to - self.hop_from, self.lane_ptr)
+        crossings = Crossings.of(crossing, self.hop_ptr, self.hop_link, self.hop_to - self.hop_from, self.lane_ptr)
         reduced = np.diff(self.schedule.demand.source_ptr) > 1
-        spread = (~self.schedule.reduce & reduced[self.chunk])[ways.transfer]
+        spread = (~self.schedule.reduce & reduced[self.chunk])[crossings.transfer]
         for parts in sorted({min(some, pieces) for some in _PARTS}) if spread.any() else (1,):
-            rounds = ways.rounds(self.piece[ways.transfer] * parts // pieces + spread)
+            rounds = crossings.rounds(self.piece[crossings.transfer] * parts // pieces + spread)
             if rounds is not None:
                 known = np.full(len(self.jobs), -1, dtype=np.int64)
-                known[ways.transfer] = rounds
+                known[crossings.transfer] = rounds
                 found.append(self._in_turns(with_neighbours(known, self.ptr, self.after)))
         return found
 
