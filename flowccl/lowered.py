@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
 from flowccl.export.program import Program, program_for
@@ -68,10 +70,18 @@ class LoweringTime:
 
     def see(self, schedule: Schedule) -> None:
         """Estimate the seconds for a schedule."""
-        execution, messages = schedule.execution, len(set(schedule.leader.tolist()))
-        if execution is not None:
-            self.seconds = _LOWERING_S * messages / execution.loops * execution.width
-            self.seconds += _TIMING_S * messages * (execution.loops > 1)
+        if schedule.execution is not None:
+            self.seconds = lowering_s(schedule)
+
+
+def lowering_s(schedule: Schedule) -> float:
+    """About how many seconds the program of a schedule takes that was made for a runtime; 0 where it was not."""
+    execution = schedule.execution
+    if execution is None:
+        return 0.0
+    messages = int(np.count_nonzero(schedule.leader == np.arange(len(schedule))))
+    timing_s = _TIMING_S * messages if execution.loops > 1 else 0.0
+    return _LOWERING_S * messages / execution.loops * execution.width + timing_s
 
 
 def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:

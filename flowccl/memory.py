@@ -34,7 +34,7 @@ def available_bytes() -> float:
     given = os.environ.get(VARIABLE)
     if given:
         return float(parse_bytes(given))
-    left = [_meminfo(), _container()]
+    left = [_meminfo(), _container(), _address_space()]
     return _SHARE * min([value for value in left if value is not None], default=float("inf"))
 
 
@@ -122,6 +122,15 @@ def _resident() -> float:
         return float(int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def _address_space() -> float | None:
+    """What the limit of the process (`ulimit -v`) leaves of its address space; None without a limit."""
+    limit, statm = resource.getrlimit(resource.RLIMIT_AS)[0], Path("/proc/self/statm")
+    if limit == resource.RLIM_INFINITY or not statm.exists():
+        return None
+    used = int(statm.read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return max(float(limit - used), 0.0)
 
 
 def _meminfo() -> float | None:

@@ -127,7 +127,8 @@ class Result:
     def _program_json(self) -> dict[str, Any]:
         """The program on the runtime, where there is one."""
         if self.lowered is None:
-            return {"runtime": "ideal"}
+            runtime = self.schedule.runtime
+            return {"runtime": "ideal" if runtime is None else runtime.name}
         program = self.lowered
         return {
             "runtime": program.runtime,

@@ -251,7 +251,8 @@ def describe_trade_off(front: "Sequence[TradeOffPoint]", lower_bound_us: float) 
 def _runtime_rows(result: Result) -> list[tuple[str, str]]:
     """The program on the runtime that the schedule was made for."""
     if result.lowered is None:
-        return []
+        runtime = result.schedule.runtime
+        return [] if runtime is None else [(f"on {runtime.name}", str(result.details.get("program", "no program")))]
     program, loss = result.lowered, result.loss or 0.0
     later = later_than(loss, "the schedule")
     blocks = f"{counted(program.threadblocks, 'threadblock')} per GPU, {format_bytes(program.scratch_bytes)} of scratch"

@@ -1,6 +1,10 @@
 """Memory of a search: estimated before anything is built, watched while it runs."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +84,29 @@ def test_a_search_that_reaches_the_limit_stops(monkeypatch: pytest.MonkeyPatch) 
 def test_the_computer_has_memory() -> None:
     assert 100e6 < available_bytes() < float("inf")
     assert not MemoryWatch()()
+
+
+def test_what_a_limit_of_the_address_space_leaves_is_available() -> None:
+    script = (
+        "import resource; from flowccl.memory import available_bytes; "
+        "resource.setrlimit(resource.RLIMIT_AS, (10**10, 10**10)); print(available_bytes())"
+    )
+    given = {name: value for name, value in os.environ.items() if name != "FLOWCCL_MEMORY"}
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=given)
+    assert 0 < float(found.stdout) <= 0.9 * 10**10
+
+
+def test_a_run_that_does_not_fit_into_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "one.json")
+    assert main(["synth", "ring:4", "allgather", "--size", "64KB", "--steps", "2", "--quiet", "--out", path]) == 0
+    monkeypatch.setenv("FLOWCCL_MEMORY", "1GB")
+    capsys.readouterr()
+    assert main(["run", path, "--on", "numpy", "--size", "64MB"]) == 0
+    capsys.readouterr()
+    assert main(["run", path, "--on", "numpy", "--size", "128MB"]) == 2
+    assert capsys.readouterr().err.strip() == (
+        "flowccl: error: 128 MB on 4 ranks takes about 1.664 GB of memory, and 1 GB are available; "
+        "run a smaller --size, or set FLOWCCL_MEMORY"
+    )

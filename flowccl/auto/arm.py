@@ -22,7 +22,8 @@ def step_work_s(name: str, demand: Demand, *, first: bool) -> float:
     """Work of a step in seconds of a typical computer: counted, not measured, so that runs are repeatable."""
     traits = traits_of(name)
     entries = len(demand.destination_rank) + len(demand.source_rank) - len(demand)
-    factor = 0.2 if name == REFINE else _FIRST * traits.first_step_work if first else 1.0
+    unicast = traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
+    factor = 0.2 if name == REFINE else _FIRST * traits.first_step_work * unicast if first else 1.0
     return max((_STEP_S + _DELIVERY_S * entries) * factor, traits.step_s)
 
 

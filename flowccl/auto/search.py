@@ -15,6 +15,7 @@ from flowccl.auto.arm import REFINE, Arm, step_work_s, traits_of
 from flowccl.auto.chunk_counts import ChunkCounts, limit_ps
 from flowccl.auto.params import AutoParams
 from flowccl.auto.refine import refined
+from flowccl.auto.rows import methods_tried
 from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, TimeLimit
 from flowccl.errors import DemandError
 from flowccl.methods.registry import REGISTRY
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
 _FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
+_CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -54,6 +56,7 @@ class PortfolioSearch:
 
     def __post_init__(self) -> None:
         self.dropped: set[str] = set()
+        self.left_out: dict[str, float] = {}  # methods whose first step would not end in time, and its expected seconds
         self.refined: dict[tuple[int, int], float] = {}  # (chunk count, fine count) -> completion time refined from
         self.rules: list[StopRule] = [TimeLimit(self.context), GapReached(self.context)]
         self.stopped = ""
@@ -87,25 +90,7 @@ class PortfolioSearch:
 
     def methods_tried(self) -> list[dict[str, object]]:
         """A row for each method: its chunk counts, steps, seconds and best completion time."""
-        rows = list[dict[str, object]]()
-        for name in dict.fromkeys(arm.name for arm in self.arms):
-            tried = self._arms_of(name)
-            best_ps = min(arm.best_ps for arm in tried)
-            rows.append(
-                {
-                    "method": name,
-                    "chunks": [arm.count for arm in tried],
-                    "steps": sum(arm.taken for arm in tried),
-                    "seconds": round(sum(arm.total_s for arm in tried), 3),
-                    "best_us": None if best_ps == inf else best_ps / 1e6,
-                    "ended": "an error"
-                    if name in self.dropped
-                    else ""
-                    if any(not arm.over for arm in tried)
-                    else "done",
-                }
-            )
-        return rows
+        return methods_tried(self.arms, self.dropped, self.left_out)
 
     def schedule_with(self, like: Schedule, count: int) -> Schedule | None:
         """The schedule of the same method with another chunk count; None where it is a search, or there is no time."""
@@ -117,7 +102,7 @@ class PortfolioSearch:
 
     def _round(self) -> list[tuple[Arm, int]]:
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
-        names = [name for name in self.methods if not traits_of(name).step_s or len(self.methods) == 1]
+        names = [name for name in self._in_time() if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
             quick = [name for name in names if name not in REGISTRY or not REGISTRY[name].by_rate]  # solve no programs
             alone = (quick or names)[0]
@@ -136,6 +121,23 @@ class PortfolioSearch:
             return [*((self._open(name, count), 1) for name, count in useful), *turns]
         new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
+
+    def _in_time(self) -> list[str]:
+        """The methods that began, or whose first step is expected to end in time; at first at least the quickest."""
+        waiting = {name: self._first_s(name) for name in self.methods if not self._arms_of(name)}
+        quickest = min(waiting, key=lambda name: waiting[name], default="") if not self.arms else ""
+        budget = self.context.budget
+        left_s = budget.left_s if self.best_ps < inf else budget.after_s  # a late schedule is better than none
+        counted = budget.steps is not None
+        late = {name: s for name, s in waiting.items() if name != quickest and not counted and s > left_s}
+        self.left_out |= {name: s for name, s in late.items() if name not in self.dropped}
+        return [name for name in self.methods if name not in late]
+
+    def _first_s(self, name: str) -> float:
+        """Expected seconds of a first step with one chunk; on a runtime, with what carrying out takes."""
+        demand = self.counts.allowed(1)
+        carry_s = 0.0 if self.carry is None else _CARRY_S * (len(demand.destination_rank) + len(demand.source_rank))
+        return step_work_s(name, demand, first=True) + carry_s
 
     def _left_over(self) -> list[tuple[Arm, int]]:
         """Where nothing is due: the next chunk count of the best method that has one and fits into the time."""

@@ -19,19 +19,19 @@ def _trees_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
     return chunks_for_gap(problem, gap, context)
 
 
-def _useful_for_hierarchy(problem: Problem, *, halves: bool = False) -> int:
+def _useful_for_hierarchy(problem: Problem, context: SearchContext, *, halves: bool = False) -> int:
     from flowccl.methods.hierarchical.method import useful_chunks
 
-    return useful_chunks(problem, halves=halves)
+    return useful_chunks(problem, context, halves=halves)
 
 
-def _useful_for_trees(problem: Problem) -> int:
+def _useful_for_trees(problem: Problem, context: SearchContext) -> int:
     from flowccl.methods.rates.method import useful_chunks
 
     return useful_chunks(problem)
 
 
-def _useful_for_paths(problem: Problem) -> int:
+def _useful_for_paths(problem: Problem, context: SearchContext) -> int:
     from flowccl.methods.rates.paths import useful_chunks
 
     return useful_chunks(problem)
@@ -50,7 +50,7 @@ METHODS = (
         groups=False,
         trunks=True,
         operations=True,
-        useful_chunks=lambda problem: 8,  # with fewer, hosts wait for each other
+        useful_chunks=lambda problem, context: 8,  # with fewer, hosts wait for each other
         traits=Traits(begins_early=True, one_schedule=True),
         in_auto=suitability.has_operations_of_switches,
     ),
@@ -82,7 +82,7 @@ METHODS = (
         trunks=True,
         loops=(*EVERY, "hierarchical"),
         useful_chunks=_useful_for_hierarchy,
-        traits=Traits(one_schedule=True, begins_early=True),
+        traits=Traits(one_schedule=True, begins_early=True, unicast_work=10.0),
         in_auto=suitability.suits_hierarchy,
     ),
     MethodInfo(
@@ -148,7 +148,7 @@ METHODS = (
         load="flowccl.methods.reroute:reroute",
         summary="rip-up and reroute, then job-shop scheduling",
         loops=(*EVERY, "reroute"),
-        traits=Traits(reports_after_round=True, quick_start=True),
+        traits=Traits(reports_after_round=True, quick_start=True, unicast_work=3.0),
         in_auto=suitability.is_plain_search,
     ),
     MethodInfo(
@@ -192,7 +192,7 @@ METHODS = (
         reductions="native",
         groups=False,
         loops=(*EVERY, "symmetric"),
-        useful_chunks=lambda problem: 4,  # with fewer, copies hardly run beside reductions
+        useful_chunks=lambda problem, context: 4,  # with fewer, copies hardly run beside reductions
         in_auto=suitability.is_regular_but_for_faults,
     ),
     MethodInfo(

@@ -75,7 +75,7 @@ class MethodInfo:
     baseline: bool = False
     loops: tuple[str, ...] = EVERY
     chunks_for_gap: Callable[[Problem, float, SearchContext], int] | None = None
-    useful_chunks: Callable[[Problem], int] | None = None
+    useful_chunks: Callable[[Problem, SearchContext], int] | None = None
     traits: Traits = _DEFAULT
     in_auto: Callable[[Problem], bool] | None = None
 

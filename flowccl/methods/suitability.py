@@ -131,8 +131,9 @@ def suits_ring(problem: Problem) -> bool:
 
 
 def suits_hierarchy(problem: Problem) -> bool:
-    """As `suits_baselines`, on a machine with several levels."""
-    return suits_baselines(problem) and bool(problem.hierarchy.levels)
+    """All GPUs of a machine with several levels take part, and there are no buffer limits."""
+    usual = not problem.topology.has_buffer_limits and problem.demand.group is None
+    return usual and bool(problem.hierarchy.levels)
 
 
 def suits_hierarchical_halves(problem: Problem) -> bool:

@@ -14,12 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowccl.errors import FlowcclError, InputError
+from flowccl.memory import VARIABLE, available_bytes
 from flowccl.run.jobs import read_rows, write_job
 from flowccl.run.launch import error_line, find_mpiexec, mpi_environment, require_extra, under_mpiexec, under_torchrun
 from flowccl.run.measure import Row, RunOptions, run_numpy
 from flowccl.run.program import make_program
 from flowccl.run.values import find_dtype, numpy_dtype
 from flowccl.schedule.schedule import Schedule
+from flowccl.units import format_bytes
+
+_COPIES_OF_OUTPUT = 3  # measured: the outputs, what is expected in them, and chunks on the way; inputs are there once
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +41,24 @@ def run_schedule(schedule: Schedule, on: str, options: RunOptions, ranks: int | 
     if on != "gloo":
         for name in options.dtypes:
             numpy_dtype(find_dtype(name))
-    options.cases(schedule)
+    _check_memory(schedule, options, on)
     for words in program.describe_stand_ins() if on != "numpy" else ():
         log.info("%s", words)
     return STARTERS[on](schedule, options, program.processes)
+
+
+def _check_memory(schedule: Schedule, options: RunOptions, on: str) -> None:
+    """Refuse a size with which the buffers of all ranks would not fit into the memory of this computer."""
+    here = on == "numpy" or (on == "gloo" and not under_torchrun())
+    for layout, dtype in options.cases(schedule):
+        counts = float(sum(layout.input_count)), float(sum(layout.output_count))
+        needed = (counts[0] + _COPIES_OF_OUTPUT * counts[1]) * dtype.itemsize
+        if here and needed > (available := available_bytes()):
+            size = format_bytes(layout.count * dtype.itemsize)
+            raise InputError(
+                f"{size} on {len(layout.input_count)} ranks takes about {format_bytes(int(needed))} of memory, and "
+                f"{format_bytes(int(available))} are available; run a smaller --size, or set {VARIABLE}"
+            )
 
 
 def _run_numpy(schedule: Schedule, options: RunOptions, _processes: int) -> list[Row]:

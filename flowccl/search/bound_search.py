@@ -58,7 +58,10 @@ class BoundSearch:
         self.tried_tighter = True
         if finish_ps <= bound.ps * (1 + _WORTH_TIGHTENING):
             return bound
-        limit_s = _TIGHTEN_FOR * self.context.budget.time_limit_s
+        budget = self.context.budget
+        limit_s = min(_TIGHTEN_FOR * budget.time_limit_s, budget.after_s)
+        if limit_s <= 0:
+            return bound
         return self._keep(tightened(self.problem.topology, self.problem.demand, bound, int(finish_ps), limit_s))
 
     def _keep(self, bound: Bound) -> Bound:

@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+_GRACE, _LEAST_GRACE_S = 0.1, 3.0  # by which all of a synthesis may exceed the time limit: a tenth, at least 3 s
+_WRITING_S = 1.0  # of that: starting, the last verification, and printing
+
 
 @dataclass
 class Budget:
@@ -30,6 +33,12 @@ class Budget:
     def left_s(self) -> float:
         """Seconds left for the search."""
         return self.time_limit_s - min(self.kept_s(), self.time_limit_s / 2) - self.elapsed_s
+
+    @property
+    def after_s(self) -> float:
+        """Seconds left for what comes after the search; infinite where steps are counted."""
+        grace_s = max(_GRACE * self.time_limit_s, _LEAST_GRACE_S) - _WRITING_S
+        return self.part_s(1.0) + grace_s - self.elapsed_s
 
     def part_s(self, part: float) -> float:
         """A part of the time limit in seconds; infinite where steps are counted."""

@@ -12,6 +12,7 @@ class Traits:
     continues_others     it starts from what others found, so it runs at the chunk counts where they are best
     reports_after_round  its reports count after the round: two of its searches may run side by side
     first_step_work      work of its first step, relative to that of other methods
+    unicast_work         the same where each chunk goes from one source to one destination, times `first_step_work`
     step_s               work of a step in seconds, where it does not depend on the problem; the others begin first
     one_schedule         it has one schedule per chunk count: higher counts are tried only while it is the best
     begins_early         its schedules follow from the structure of the machine: it goes before the searches
@@ -26,6 +27,7 @@ class Traits:
     continues_others: bool = False
     reports_after_round: bool = False
     first_step_work: float = 1.0
+    unicast_work: float = 1.0
     step_s: float = 0.0
     delivery_s: float = 0.0
     one_schedule: bool = False

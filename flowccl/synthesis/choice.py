@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 
 from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import InputError, InvalidScheduleError, NothingFoundError
-from flowccl.lowered import Lowered, lower_for
+from flowccl.lowered import Lowered, lower_for, lowering_s
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis.searching import TaskSearch
@@ -19,8 +20,11 @@ _MOST_PROVED = 10_000  # transfers: programs of larger schedules are proved when
 
 
 def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedule, Lowered | None, list[Schedule]]:
-    """The schedule that is returned, its program on the runtime, and all schedules among which it was chosen."""
-    task, portfolio = searching.task, searching.portfolio
+    """The schedule that is returned, its program on the runtime, and all schedules among which it was chosen.
+
+    There is no program where the time limit does not suffice for it; the notes of the search say so.
+    """
+    task, portfolio, budget = searching.task, searching.portfolio, searching.context.budget
     found, later = searching.found(), slack(best, task.options.lean, bound.ps * (1 + task.options.gap))
     repeats = best.execution is not None and best.execution.loops > 1  # what is repeated already has few operations
     if not searching.interrupted and not repeats:
@@ -31,7 +35,11 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     if task.target.is_ideal:
         return best, None, found
     ordered = [best, *sorted(found, key=lambda one: one.finish_ps)]
-    return *with_program(ordered, task.target, task.sms), found
+    best, lowered = with_program(ordered, task.target, task.sms, lambda: budget.after_s)
+    if lowered is None:
+        needs = f"it takes about {lowering_s(best):.0f} s, and the time limit does not leave that"
+        searching.context.notes["program"] = f"left out: {needs}; flowccl export writes it"
+    return best, lowered, found
 
 
 def slack(best: Schedule, lean: float, good_ps: float) -> float:
@@ -68,15 +76,22 @@ def with_fewer_chunks(
     return found
 
 
-def with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None) -> tuple[Schedule, Lowered]:
+def with_program(
+    found: list[Schedule], target: RuntimeProfile, sms: int | None, left_s: Callable[[], float] = lambda: inf
+) -> tuple[Schedule, Lowered | None]:
     """The schedule with the earliest program that the runtime can run, and that program, which is proved.
 
     A program is later than its schedule where threadblocks wait for each other; then others are tried, the best first.
+    Those whose programs would take longer than `left_s` says are left out; where that is all, the first one is returned
+    without its program.
     """
-    problem, best, late = "", None, 0
+    problem, best, late, too_long = "", None, 0, None
     for schedule in found:
         if best is not None and (schedule.finish_ps >= best[1].program_ps or late == _MOST_LATE):
             break
+        if lowering_s(schedule) > left_s():
+            too_long = too_long or schedule
+            continue
         try:
             lowered = lower_for(schedule, target, sms)
         except InputError as error:
@@ -89,6 +104,8 @@ def with_program(found: list[Schedule], target: RuntimeProfile, sms: int | None)
         if best is None or lowered.program_ps < best[1].program_ps:
             best = schedule, lowered
         late += 1
+    if best is None and too_long is not None:
+        return too_long, None
     if best is None:
         raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
     return best

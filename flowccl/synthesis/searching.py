@@ -1,7 +1,6 @@
 """The search of a synthesis: its budget, methods, lower bound and portfolio."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -35,9 +34,11 @@ _REPEATED = 4  # schedules for which that is tried
 
 
 class TaskSearch:
-    """The search of a task. Its time limit starts when its methods are compiled and loaded."""
+    """The search of a task. Its time limit starts at `began_s`; what is compiled, once per installation, is added."""
 
-    def __init__(self, task: Task, on_phase: Callable[[str], None], should_stop: Callable[[], bool]) -> None:
+    def __init__(
+        self, task: Task, on_phase: Callable[[str], None], should_stop: Callable[[], bool], began_s: float
+    ) -> None:
         options, target, first = task.options, task.target, task.problem.demand
         self.task, self.should_stop = task, should_stop
         self.watch, self.lowering = MemoryWatch(), LoweringTime()
@@ -51,10 +52,11 @@ class TaskSearch:
             kept_s=lambda: self.lowering() + self.for_loops_s,
         )
         self.context = SearchContext(budget, seed=options.seed, options=task.method_options)
-        if compile_s := load_loops(units_of(task.method_names, programs=programs), on_phase):
+        compile_s = load_loops(units_of(task.method_names, programs=programs), on_phase)
+        if compile_s:
             self.context.notes["compile_s"] = round(compile_s, 1)
         on_phase("searching")
-        budget.started = time.monotonic()
+        budget.started = began_s + compile_s
         adapted, self.carrier = self._adapter()
         methods = adapted({name: load_method(name) for name in task.method_names})
         self.bounds = BoundSearch(_bounded(task), self.context, options.gap, largest_group(task.topology, target))
@@ -139,7 +141,7 @@ class TaskSearch:
             on_lanes = task.lanes is not None
             return lambda methods: on_the_machine(methods, task.topology) if on_lanes else methods, None
         assert task.sms is not None
-        carrier = Carrier(task.target, task.problem.topology, task.sms)
+        carrier = Carrier(task.target, task.problem.topology, task.sms, has_time=self.context.budget.has_time)
         return partial(_on_the_runtime, carrier, _inner(self.context)), carrier
 
 
@@ -182,7 +184,7 @@ def _useful_chunks(name: str, *, task: Task, context: SearchContext) -> int:
         return info.chunks_for_gap(task.planned, options.gap, context)
     demand, is_ideal = task.problem.demand, task.target.is_ideal
     least = 2 if demand.reduces and not is_ideal else 1
-    useful = least if info.useful_chunks is None else max(least, info.useful_chunks(task.planned))
+    useful = least if info.useful_chunks is None else max(least, info.useful_chunks(task.planned, context))
     if not is_ideal:  # many variants are tried only of schedules that are small enough
         useful = min(useful, max(least, EXPLORED // max(len(demand.destination_rank), 1)))
     return useful

@@ -191,3 +191,18 @@ def test_reductions_with_unequal_numbers_of_sources_are_no_allreduce():
     assert problem.allreduce_ranks is None
     assert portfolio(problem)
     assert verify(synthesize(full(3), problem.demand, steps=10).schedule) == []
+
+
+def test_a_method_whose_first_step_takes_longer_than_what_is_left_is_left_out_and_named(monkeypatch):
+    monkeypatch.setattr(
+        "flowccl.auto.search.step_work_s", lambda name, demand, first: 1000.0 if name == "slow" else 0.1
+    )
+    methods: dict[str, Method] = {"slow": load_method("direct"), "greedy": load_method("greedy")}
+    late = search(methods)
+    assert list(late.run())
+    rows = {row["method"]: row for row in late.methods_tried()}
+    assert rows["slow"]["steps"] == 0
+    assert rows["slow"]["ended"] == "left out: a first step takes about 1000 s"
+    counted = search(methods, steps=10)
+    assert list(counted.run())
+    assert all(row["steps"] for row in counted.methods_tried())

@@ -28,3 +28,9 @@ def test_a_program_takes_time_for_every_message_and_threadblock():
     lowering.see(made)
     messages = len(set(made.leader.tolist()))
     assert lowering() == 1.2e-4 * messages * made.execution.width
+
+
+def test_all_of_a_synthesis_may_exceed_the_limit_by_a_tenth_or_by_three_seconds():
+    assert 2.9 - 1 < Budget(1.0).after_s - 1.0 <= 3 - 1
+    assert 9.9 - 1 < Budget(100.0).after_s - 100.0 <= 10 - 1
+    assert Budget(1.0, steps=5).after_s == float("inf")

@@ -4,9 +4,11 @@ from functools import cache
 
 import pytest
 
+from flowccl.lowered import lowering_s
+from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
-from flowccl.synthesis.choice import leanest, slack, with_fewer_chunks
+from flowccl.synthesis.choice import leanest, slack, with_fewer_chunks, with_program
 from flowccl.topology.machines import machine
 
 
@@ -46,3 +48,16 @@ def test_a_gap_that_was_reached_is_not_given_up_for_fewer_transfers():
 def test_without_a_gap_that_was_reached_all_schedules_near_the_best_count(good):
     best = planned("hierarchical", 4)
     assert slack(best, 0.005, good * best.finish_ps) == pytest.approx(0.005)
+
+
+def test_a_program_that_takes_longer_than_what_is_left_is_left_out():
+    found = synthesize(
+        machine("dgx_h100:1"), "allgather", 1 << 20, method="direct", runtime="mscclpp", steps=1
+    ).schedule
+    seconds = lowering_s(found)
+    assert seconds > 0
+    profile = PROFILES["mscclpp"]
+    assert with_program([found], profile, None, lambda: seconds / 2) == (found, None)
+    best, lowered = with_program([found], profile, None, lambda: 2 * seconds)
+    assert best is found
+    assert lowered is not None

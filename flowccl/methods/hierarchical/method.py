@@ -25,6 +25,7 @@ from flowccl.topology.trunks import with_merged_trunks
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
+_AFTER_ESTIMATES = 3  # times what estimates take must be left for schedules
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
@@ -38,7 +39,7 @@ def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | 
     _check_levels(problem, "hierarchical")
     if problem.allreduce_ranks is None:
         return with_reductions(_along_trees)(problem, context)
-    return _most_promising_first(_allreduce_options(problem), context)
+    return _most_promising_first(_allreduce_options(problem, context), context)
 
 
 def _check_levels(problem: Problem, method: str) -> None:
@@ -55,14 +56,14 @@ def hierarchical_halves(problem: Problem, context: SearchContext) -> Iterator[Sc
         yield None if found is None else replace(found, method="hierarchical-halves")
 
 
-def useful_chunks(problem: Problem, *, halves: bool = False) -> int:
+def useful_chunks(problem: Problem, context: SearchContext, *, halves: bool = False) -> int:
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     problem = Problem(with_merged_trunks(problem.topology), problem.demand)
     _check_levels(problem, "hierarchical-halves" if halves else "hierarchical")
     if halves or problem.allreduce_ranks is None:
-        options = _spread_options(Problem(problem.topology, _spread_demand(problem)))
+        options = _spread_options(Problem(problem.topology, _spread_demand(problem)), context)
     else:
-        options = _allreduce_options(problem)
+        options = _allreduce_options(problem, context)
     finish_ps, load_ps = min(option[:2] for option in options)
     filling = (finish_ps - load_ps) / load_ps
     return 1 << max(ceil(filling / _FILLING) - 1, 0).bit_length()
@@ -70,7 +71,7 @@ def useful_chunks(problem: Problem, *, halves: bool = False) -> int:
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of a demand without reductions, one for every variant."""
-    return _most_promising_first(_spread_options(problem), context)
+    return _most_promising_first(_spread_options(problem, context), context)
 
 
 class _Option(NamedTuple):
@@ -87,7 +88,7 @@ class _Option(NamedTuple):
         return f"hierarchical {replace(self.variant, exchanged=min(self.variant.exchanged, 1))}"
 
 
-def _spread_options(problem: Problem) -> list[_Option]:
+def _spread_options(problem: Problem, context: SearchContext) -> list[_Option]:
     """The variants of a demand without reductions; multicasts alone leave one port of a switch idle.
 
     Multicasts are mixed with single copies where that is expected to be earlier.
@@ -95,22 +96,36 @@ def _spread_options(problem: Problem) -> list[_Option]:
     some = variants(problem)
     mixed = [one for one in some if one.inside == "mixed"]
     idle = 1 + 1 / (largest_group(problem) - 1) if mixed else 1.0
-    options = _tree_options(problem, [one for one in some if one.inside != "mixed"], idle)
+    options = _tree_options(problem, context, [one for one in some if one.inside != "mixed"], idle)
     finish_ps = {option.variant: option.finish_ps for option in options}
     return options + [
         option
-        for option in _tree_options(problem, mixed)
+        for option in _tree_options(problem, context, mixed)
         if option.finish_ps < finish_ps.get(replace(option.variant, inside="star"), float("inf"))
     ]
 
 
-def _tree_options(problem: Problem, some: list[TreeVariant], idle: float = 1.0) -> list[_Option]:
-    """The variants that are possible; links from switches that copy have `idle` times their load."""
-    known = [(estimate_ps(problem, one, idle), partial(schedule_of, problem, one), one) for one in some]
-    return [_Option(*estimate, make, one) for estimate, make, one in known if estimate is not None]
+def _tree_options(
+    problem: Problem, context: SearchContext, some: list[TreeVariant], idle: float = 1.0
+) -> list[_Option]:
+    """The variants that are possible; links from switches that copy have `idle` times their load.
+
+    The first one is always estimated, others only while estimates have taken a small part of the time that is left.
+    """
+    options, budget = list[_Option](), context.budget
+    began_s, slowest_s = budget.elapsed_s, 0.0
+    for one in some:
+        before_s = budget.elapsed_s
+        if slowest_s and not budget.has_time((before_s - began_s + slowest_s) * _AFTER_ESTIMATES):
+            break
+        estimate = estimate_ps(problem, one, idle)
+        slowest_s = max(slowest_s, budget.elapsed_s - before_s)
+        if estimate is not None:
+            options.append(_Option(*estimate, partial(schedule_of, problem, one), one))
+    return options
 
 
-def _allreduce_options(problem: Problem) -> list[_Option]:
+def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option]:
     """Chunks have roots, or groups exchange them, or some of both.
 
     Exchanges send more between groups, so they are planned only where links are fast enough for them.
@@ -119,10 +134,10 @@ def _allreduce_options(problem: Problem) -> list[_Option]:
     planned = planned_blocks(problem, direct[0])
     if planned is not None and not planned.planner.roots.is_even:
         direct += [replace(one, near_roots=True) for one in direct]
-    rooted = _tree_options(problem, direct)
+    rooted = _tree_options(problem, context, direct)
     best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
     some = [one for one in exchange_variants(problem) if least_exchange_ps(problem, one) < best_ps]
-    exchanges = _tree_options(problem, some)
+    exchanges = _tree_options(problem, context, some)
     mixed = [_partly_exchanged(problem, one, other) for one in rooted for other in exchanges]
     return [*rooted, *exchanges, *(option for option in mixed if option is not None)]
 

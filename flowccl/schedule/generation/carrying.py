@@ -1,7 +1,9 @@
 """How a runtime carries out a schedule: the width of its groups of threadblocks, the protocol, the order."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
+from time import thread_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,8 @@ _WORTH = 0.01  # of the completion time: what collected messages or other loops 
 _LOOPED = 100_000  # transfers of a schedule with loops: larger ones take seconds
 _FIRST_PARTS = 8  # parts of the data that say how long all of them take
 _PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
+_SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
+_LEAST_TIMED = 1_000  # transfers: what small schedules take is not in proportion to them
 _NEVER_PS = int(np.iinfo(np.int64).max)
 _LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
@@ -50,13 +54,15 @@ class Carrier:
 
     The machine is the user's. Schedules may have been made for another one with the same links, whose bandwidths and
     latencies stand for the costs of messages. The variants that were best for schedules of a kind are tried first, and
-    only with these `protocols`.
+    only with these `protocols`, and variants only as long as the search `has_time` for one more.
     """
 
     profile: RuntimeProfile
     topology: Topology
     sms: int
     protocols: tuple[str, ...] = ("Simple", "LL")
+    has_time: Callable[[float], bool] = lambda seconds: True
+    transfer_s: float = 0.0  # the most seconds that a transfer has taken so far, in one variant
     known: dict[tuple[str, int], _Variant] = field(default_factory=dict)
     best_ps: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -84,6 +90,10 @@ class Carrier:
         self.best_ps[key] = min(self.best_ps.get(key, found.finish_ps), found.finish_ps)
         return found
 
+    def can_run(self, schedule: Schedule) -> bool:
+        """Whether there is time to carry out a schedule in one more variant."""
+        return self.has_time(_SAFETY * self.transfer_s * len(schedule))
+
     def run(
         self,
         schedule: Schedule,
@@ -92,6 +102,15 @@ class Carrier:
         message: NDArray[np.int32] | None = None,
     ) -> Schedule | None:
         """Return the schedule, carried out in one variant; None where that is not possible or not earlier."""
+        began_s = thread_time()
+        try:
+            return self._run(schedule, variant, best, message)
+        finally:
+            self.transfer_s = max(self.transfer_s, (thread_time() - began_s) / max(len(schedule), _LEAST_TIMED))
+
+    def _run(
+        self, schedule: Schedule, variant: _Variant, best: Schedule | None, message: NDArray[np.int32] | None
+    ) -> Schedule | None:
         if variant.loops > 1:
             return self._repeated(schedule, variant, best)
         try:
@@ -267,7 +286,7 @@ class Carrier:
 
     def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
         """The schedule with more messages collected, in pairs, as long as that makes it earlier."""
-        while (message := merged_messages(best)) is not None:
+        while self.can_run(best) and (message := merged_messages(best)) is not None:
             found = self.run(best, variant, best, message)
             if found is None or found.finish_ps >= best.finish_ps:
                 return best
@@ -303,6 +322,8 @@ class _VariantSearch:
             self._try(replace(self.variant, paced=not self.variant.paced))
 
     def _try(self, variant: _Variant) -> bool:
+        if not self.carrier.can_run(self.schedule):
+            return False
         found = self.carrier.run(self.schedule, variant, self.best)
         if found is None or (self.best is not None and found.finish_ps >= self.best.finish_ps):
             return False
