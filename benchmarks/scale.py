@@ -1,82 +1,102 @@
-"""Scaling without symmetry: the first schedule of an allgather on 2D meshes with random bandwidths."""
+"""Large clusters, whole, with a fault and for a runtime: seconds, memory and gap of whole `flowccl synth` processes.
+
+Each row is a process of its own, so its seconds include loading, the search, the program and the lower bound, and its
+memory is the largest that the process had. Published figures of TACOS and PCCL, on machines of their authors, are
+beside them.
+"""
 
 import argparse
-import resource
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from benchmarks.report import store
-from flowccl.auto.portfolio import portfolio
-from flowccl.bounds.lower_bound import lower_bound
-from flowccl.compilation import warm_up
-from flowccl.demand.collectives import allgather
-from flowccl.methods.registry import load_method
-from flowccl.problem import Problem
-from flowccl.search.context import SearchContext
-from flowccl.topology.builders import mesh
-from flowccl.topology.topology import Link, Topology
-from flowccl.verifier.verify import verify
 
-
-def uneven_mesh(side: int, seed: int) -> Topology:
-    """A mesh whose links have random bandwidths between 25 and 100 GB/s."""
-    random = np.random.default_rng(seed)
-    plain = mesh(side, side)
-    links = [
-        Link(src=k.src, dst=k.dst, bandwidth_GBps=float(25 * random.uniform(1, 4)), latency_us=k.latency_us)
-        for k in plain.links
-    ]
-    return Topology(f"uneven mesh {side}x{side}", plain.nodes, tuple(links))
+PUBLISHED: tuple[dict[str, Any], ...] = (
+    {"name": "TACOS, allreduce", "gpus": 128, "seconds": 1.08},  # arXiv 2304.05301v3, abstract
+    {"name": "TACOS, allreduce", "gpus": 512, "seconds": 6.09 * 60},  # arXiv 2304.05301v2, abstract: heterogeneous
+    {"name": "TACOS, allreduce", "gpus": 40_000, "seconds": 2.52 * 3600},  # the same
+    {"name": "PCCL, alltoall", "gpus": 512, "seconds": 11.68 * 60},  # arXiv 2606.07019v1, abstract
+)
+KINDS = {
+    "whole": [],
+    "lost NIC": ["--without", "gpu3 <-> rail3"],
+    "slow NIC": ["--slow", "gpu3 <-> rail3=12.5GB/s"],
+    "mscclpp": ["--for", "mscclpp"],
+}
+_GPUS_PER_HOST = 8
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print one line per size."""
+    """Print a line for each row as it ends; 1 where a process ended with an error that is no refusal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
-    parser.add_argument("--sides", default="8,16,32")
-    parser.add_argument("--size", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--method", default="auto", help="auto: the first method of the portfolio (default: auto)")
+    parser.add_argument("--hosts", default="8,16,32,64", help="of 8 GPUs (default: 8,16,32,64)")
+    parser.add_argument("--kinds", default=",".join(KINDS), help=f"of machines (default: {', '.join(KINDS)})")
+    parser.add_argument("--collectives", default="allreduce", help="separated by commas (default: allreduce)")
+    parser.add_argument("--size", default="64MB")
+    parser.add_argument("--time-limit", type=float, default=20.0, metavar="S", help="of each search (default: 20)")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
+    parser.add_argument("--plot", metavar="FILE", help="draw seconds, memory and gap against GPUs")
     options = parser.parse_args(arguments)
-    warm_up(["greedy", "reroute"] if options.method == "auto" else [options.method])
-    rows: list[dict[str, Any]] = []
-    print("  gpus  transfers    first   verify       finish        bound  ratio    memory")
-    for side in map(int, options.sides.split(",")):
-        topology = uneven_mesh(side, options.seed)
-        demand = allgather(side * side, options.size)
-        name = portfolio(Problem(topology, demand))[0] if options.method == "auto" else options.method
-        began = time.perf_counter()
-        schedule = next(
-            load_method(name)(Problem(topology, demand), SearchContext.with_limit(600.0, seed=options.seed))
-        )
-        first = time.perf_counter() - began
-        assert schedule is not None
-        began = time.perf_counter()
-        wrong = verify(schedule)
-        verify_s = time.perf_counter() - began
-        bound = lower_bound(topology, demand)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        rows.append(
-            {
-                "gpus": side * side,
-                "method": name,
-                "transfers": len(schedule),
-                "first_s": first,
-                "verify_s": verify_s,
-                "valid": not wrong,
-                "finish_us": schedule.finish_us,
-                "lower_bound_us": bound.us,
-                "peak_memory_GB": memory,
-            }
-        )
-        ratio = schedule.finish_us / bound.us
-        print(
-            f"{side * side:6} {len(schedule):10} {first:7.2f}s {verify_s:7.2f}s {schedule.finish_us:10.4g}us "
-            f"{bound.us:10.4g}us {ratio:6.3f} {memory:7.2f}GB{'' if not wrong else '  INVALID'}",
-            flush=True,
-        )
+    print(_line("kind", "collective", "GPUs", "seconds", "CPU s", "GB", "gap", "program", "method or refusal"))
+    rows = []
+    for command in _commands(options):
+        rows.append(_measured(**command))
+        print(_row_line(rows[-1]), flush=True)
+    for row in PUBLISHED:
+        print(_line(row["name"], "", f"{row['gpus']:,}", f"{row['seconds']:,.1f}", "", "", "", "", "as published"))
     store(options.json, vars(options), rows)
-    return 0 if all(row["valid"] for row in rows) else 1
+    if options.plot:
+        from benchmarks.scale_plot import plot_scale
+
+        plot_scale(rows, PUBLISHED, options.plot)
+    return 1 if any(row["code"] not in (0, 2) for row in rows) else 0
+
+
+def _commands(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The kind, the collective, the GPUs and the arguments of each row."""
+    for kind in options.kinds.split(","):
+        for collective in options.collectives.split(","):
+            for hosts in map(int, options.hosts.split(",")):
+                words = [f"dgx_h100:{hosts}", collective, "--size", options.size, *KINDS[kind]]
+                words += ["--time-limit", f"{options.time_limit:g}", "--json", "--quiet"]
+                yield {"kind": kind, "collective": collective, "gpus": hosts * _GPUS_PER_HOST, "words": words}
+
+
+def _measured(kind: str, collective: str, gpus: int, words: Sequence[str]) -> dict[str, Any]:
+    """Run `flowccl synth` in a process, and return what it took and found."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen([sys.executable, "-m", "flowccl", "synth", *words], stdout=out, stderr=err)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        text, problem = out.read(), err.read().decode(errors="replace").strip()
+    row: dict[str, Any] = {"kind": kind, "collective": collective, "gpus": gpus, "code": process.returncode}
+    row |= {"seconds": time.monotonic() - began, "cpu_s": used.ru_utime + used.ru_stime}
+    row["memory_GB"] = used.ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
+    if process.returncode:
+        return row | {"problem": problem.rpartition("\n")[2]}
+    found = json.loads(text)
+    names = ("gap", "finish_us", "lower_bound_us", "method", "chunks", "transfers", "stopped", "synthesis_s")
+    return row | {name: found[name] for name in names} | {"program_us": found.get("program_us")}
+
+
+def _row_line(row: dict[str, Any]) -> str:
+    used = (f"{row['seconds']:.1f}", f"{row['cpu_s']:.1f}", f"{row['memory_GB']:.2f}")
+    if row["code"]:
+        return _line(row["kind"], row["collective"], f"{row['gpus']:,}", *used, "-", "-", row["problem"])
+    program = "" if row["kind"] != "mscclpp" else "left out" if row["program_us"] is None else "made"
+    found = (f"{100 * row['gap']:.1f} %", program, row["method"])
+    return _line(row["kind"], row["collective"], f"{row['gpus']:,}", *used, *found)
+
+
+def _line(*cells: str) -> str:
+    widths = (17, 15, 7, 9, 8, 7, 9, 10)
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=False)) + f"  {cells[-1]}"

@@ -1,5 +1,8 @@
 """The portfolio: which methods `auto` tries on a problem, in the order of their first steps."""
 
+from math import inf
+
+from flowccl.auto.arm import step_work_s
 from flowccl.methods.registry import REGISTRY
 from flowccl.problem import Problem
 
@@ -7,8 +10,9 @@ _LARGE = 10_000  # deliveries, beyond which a method with a quick start has its 
 
 
 def portfolio(problem: Problem) -> list[str]:
-    """Names of the methods to try; on large problems those with a quick start come first."""
+    """Names of the methods to try; on large problems those with a quick start come first, in order of their work."""
     names = [name for name, info in REGISTRY.items() if info.suits(problem)]
     if problem.deliveries > _LARGE:
-        names.sort(key=lambda name: not REGISTRY[name].traits.quick_start)
+        work_s = {name: step_work_s(name, problem.demand, first=True) for name in names}
+        names.sort(key=lambda name: work_s[name] if REGISTRY[name].traits.quick_start else inf)
     return names

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
 _FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
 _CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
+_QUICK_S = 1.0  # first steps that take no longer run as long as nothing is found, even after the time limit
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -127,7 +128,7 @@ class PortfolioSearch:
         waiting = {name: self._first_s(name) for name in self.methods if not self._arms_of(name)}
         quickest = min(waiting, key=lambda name: waiting[name], default="") if not self.arms else ""
         budget = self.context.budget
-        left_s = budget.left_s if self.best_ps < inf else budget.after_s  # a late schedule is better than none
+        left_s = budget.left_s if self.best_ps < inf else max(budget.after_s, _QUICK_S)
         counted = budget.steps is not None
         late = {name: s for name, s in waiting.items() if name != quickest and not counted and s > left_s}
         self.left_out |= {name: s for name, s in late.items() if name not in self.dropped}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _GRACE, _LEAST_GRACE_S = 0.1, 3.0  # by which all of a synthesis may exceed the time limit: a tenth, at least 3 s
-_WRITING_S = 1.0  # of that: starting, the last verification, and printing
+_WRITING_S = 1.0  # of that: the last verification, and printing
 
 
 @dataclass
@@ -23,6 +23,17 @@ class Budget:
     should_stop: Callable[[], bool] = lambda: False
     started: float = field(default_factory=time.monotonic)
     kept_s: Callable[[], float] = lambda: 0.0
+    began: float = field(default_factory=time.monotonic)
+
+    def start(self, began_s: float) -> None:
+        """Start the search of a synthesis that began then: it loses what loading takes beyond half of the grace."""
+        self.began = began_s
+        self.started = min(time.monotonic(), began_s + self.grace_s / 2)
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds by which a synthesis may exceed the time limit."""
+        return max(_GRACE * self.time_limit_s, _LEAST_GRACE_S)
 
     @property
     def elapsed_s(self) -> float:
@@ -37,8 +48,7 @@ class Budget:
     @property
     def after_s(self) -> float:
         """Seconds left for what comes after the search; infinite where steps are counted."""
-        grace_s = max(_GRACE * self.time_limit_s, _LEAST_GRACE_S) - _WRITING_S
-        return self.part_s(1.0) + grace_s - self.elapsed_s
+        return self.part_s(1.0) + self.grace_s - _WRITING_S - (time.monotonic() - self.began)
 
     def part_s(self, part: float) -> float:
         """A part of the time limit in seconds; infinite where steps are counted."""

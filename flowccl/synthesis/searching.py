@@ -56,7 +56,7 @@ class TaskSearch:
         if compile_s:
             self.context.notes["compile_s"] = round(compile_s, 1)
         on_phase("searching")
-        budget.started = began_s + compile_s
+        budget.start(began_s + compile_s)
         adapted, self.carrier = self._adapter()
         methods = adapted({name: load_method(name) for name in task.method_names})
         self.bounds = BoundSearch(_bounded(task), self.context, options.gap, largest_group(task.topology, target))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import nsmallest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,11 +261,14 @@ class Builder:
         for jobs in busy.values():
             jobs.sort()
         waiters = Waiters(usual_peers(pairs), busy)
-        load = {key: RECEIVE_OPERATIONS * len(jobs) for key, jobs in busy.items()}
         groups = self.execution.groups
+        load: dict[int, list[int]] = defaultdict(lambda: [0] * groups)  # operations of each group of a GPU
+        for (rank, number), jobs in busy.items():
+            load[rank][number] = RECEIVE_OPERATIONS * len(jobs)
         result = [(-1, 0)] * len(self.kind)
         for m in sorted(inside, key=lambda m: (times.start[m], m)):
             dst, issuer = self.end[self.end_ptr[m]], self.issuer[m]
+            here = load[dst]
             time, group = users.get(m, (END - 2 if self.staged else END, -1))
             if m in self.waiter:
                 result[m] = -1, time if time >= END - 2 else times.whole[m][0]
@@ -275,11 +279,11 @@ class Builder:
                 wanted = [group]
             elif time < END - 2:
                 others = [issuer, *range(groups)]
-                if load.get((dst, issuer), 0) > _CROWDED:
-                    others.sort(key=lambda g: load.get((dst, g), 0))
+                if here[issuer] > _CROWDED:
+                    others.sort(key=here.__getitem__)
                 wanted = [g for g in others if waiters.is_free(dst, g, time)]
-            elif load.get((dst, issuer), 0) > _CROWDED:
-                wanted = sorted(range(groups), key=lambda g: load.get((dst, g), 0))[:_TRIED]
+            elif here[issuer] > _CROWDED:
+                wanted = nsmallest(_TRIED, range(groups), here.__getitem__)
             else:
                 wanted = []
             result[m] = group, _ = waiters.choose(self.src[m], issuer, dst, wanted), time
@@ -288,7 +292,7 @@ class Builder:
                     f"mscclpp cannot run this schedule: a threadblock of gpu {dst} would need more than "
                     f"{CHANNELS_PER_BLOCK} channels"
                 )
-            load[dst, group] = load.get((dst, group), 0) + (1 if time >= END - 2 else 3)
+            here[group] += 1 if time >= END - 2 else 3
         return result
 
     # -- actions of messages ------------------------------------------------------------------------------------------
