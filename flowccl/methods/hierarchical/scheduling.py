@@ -152,7 +152,9 @@ class PlanScheduler:
         if len(self.jobs) < len(self.schedule) or not crossing.any():
             return []
         found, pieces = [], self.schedule.demand.pieces
-        crossings = Crossings.of(crossing, self.hop_ptr, self.hop_link, self.hop_to - self.hop_from, self.lane_ptr)
+        crossings = Crossings.of(
+            crossing, self.hop_ptr, self.hop_link, self.hop_to - self.hop_from, self.transfers.lane_ptr
+        )
         reduced = np.diff(self.schedule.demand.source_ptr) > 1
         spread = (~self.schedule.reduce & reduced[self.chunk])[crossings.transfer]
         for parts in sorted({min(some, pieces) for some in _PARTS}) if spread.any() else (1,):
