@@ -443,3 +443,12 @@ def test_no_option_begins_after_the_time_limit(monkeypatch):
     assert not verify(found)
     assert next(hierarchical(problem, SearchContext.with_limit(600.0))) is not None
     assert len(made) > 2
+
+
+def test_without_time_only_the_first_variant_is_estimated() -> None:
+    problem = Problem(machine("dgx_h100:4"), collective("allgather", 32, 1_000_000))
+    every = _spread_options(problem, SearchContext.with_limit(1e-9, steps=1))
+    few = _spread_options(problem, SearchContext.with_limit(1e-9))
+    assert len(few) == 1
+    assert few[0].variant == every[0].variant
+    assert len(every) > 1

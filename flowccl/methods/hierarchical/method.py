@@ -96,7 +96,10 @@ def _spread_options(problem: Problem, context: SearchContext) -> list[_Option]:
     some = variants(problem)
     mixed = [one for one in some if one.inside == "mixed"]
     idle = 1 + 1 / (largest_group(problem) - 1) if mixed else 1.0
+    began_s = context.budget.elapsed_s
     options = _tree_options(problem, context, [one for one in some if one.inside != "mixed"], idle)
+    if not _has_time_for_more(context, began_s):
+        return options
     finish_ps = {option.variant: option.finish_ps for option in options}
     return options + [
         option
@@ -112,17 +115,19 @@ def _tree_options(
 
     The first one is always estimated, others only while estimates have taken a small part of the time that is left.
     """
-    options, budget = list[_Option](), context.budget
-    began_s, slowest_s = budget.elapsed_s, 0.0
-    for one in some:
-        before_s = budget.elapsed_s
-        if slowest_s and not budget.has_time((before_s - began_s + slowest_s) * _AFTER_ESTIMATES):
+    options, began_s = list[_Option](), context.budget.elapsed_s
+    for number, one in enumerate(some):
+        if number and not _has_time_for_more(context, began_s):
             break
         estimate = estimate_ps(problem, one, idle)
-        slowest_s = max(slowest_s, budget.elapsed_s - before_s)
         if estimate is not None:
             options.append(_Option(*estimate, partial(schedule_of, problem, one), one))
     return options
+
+
+def _has_time_for_more(context: SearchContext, began_s: float) -> bool:
+    """Whether estimates may go on: several times what they have taken since then is left for schedules."""
+    return context.budget.has_time((context.budget.elapsed_s - began_s) * _AFTER_ESTIMATES)
 
 
 def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option]:
@@ -130,12 +135,15 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
 
     Exchanges send more between groups, so they are planned only where links are fast enough for them.
     """
+    began_s = context.budget.elapsed_s
     direct = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
     planned = planned_blocks(problem, direct[0])
     if planned is not None and not planned.planner.roots.is_even:
         direct += [replace(one, near_roots=True) for one in direct]
     rooted = _tree_options(problem, context, direct)
     best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
+    if rooted and not _has_time_for_more(context, began_s):
+        return rooted
     some = [one for one in exchange_variants(problem) if least_exchange_ps(problem, one) < best_ps]
     exchanges = _tree_options(problem, context, some)
     mixed = [_partly_exchanged(problem, one, other) for one in rooted for other in exchanges]
