@@ -5,9 +5,39 @@ GPUs. The first messages of a gather and the last ones of a fan-out are small, s
 is left to do when the last byte has crossed.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from flowccl.compiled import I32, I64, compiled, inner
+from flowccl.compiled import I32, I64, compiled, inlined, inner
+
+
+class _ChunkArrays(NamedTuple):
+    """Chunks: block, offset, bytes, gather, crossing, pointer to the destinations, message per destination."""
+
+    block: I32
+    offset: I64
+    bytes: I64
+    gather: I32
+    cross: I32
+    entry_ptr: I64
+    entry_of: I32
+
+
+class _Collected(NamedTuple):
+    """Messages inside hosts: pair, bytes, and the first message that needs, or the last one that brings, their data.
+
+    `open` is the last message of each pair, `left` the bytes that the pair's messages have, or are still to get, and
+    `share` and `least` the bytes of a pair at which a message is closed.
+    """
+
+    pair: I32
+    bytes: I64
+    edge: I32
+    open: I32
+    left: I64
+    share: I64
+    least: I64
 
 
 @compiled
@@ -43,72 +73,105 @@ def cut(
     """
     count, entry, crossings, pairs = len(head[0]), head[3][-1], len(lane), len(gathered)
     most = count + len(segments) + crossings
-    entries = _entries(segments, to_ptr, crossings) + entry
-    block_of, offset_of, size_of = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
-    gather, cross = np.empty(most, np.int32), np.empty(most, np.int32)
-    entry_ptr, entry_of = np.empty(most + 1, np.int64), np.empty(entries, np.int32)
-    block_of[:count], offset_of[:count], size_of[:count] = head[0], head[1], head[2]
-    entry_ptr[: count + 1], entry_of[:entry] = head[3], head[4]
-    gather[:count], cross[:count] = -1, -1
-    first_fan = entry
-    at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, np.int64)
+    entries = entry + (most - count if len(to) == len(to_ptr) - 1 else _entries(segments, to_ptr, crossings))
+    chunks = _ChunkArrays(
+        np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32),
+        np.empty(most, np.int32), np.empty(most + 1, np.int64), np.empty(entries, np.int32),
+    )  # fmt: skip
+    chunks.block[:count], chunks.offset[:count], chunks.bytes[:count] = head[0], head[1], head[2]
+    chunks.entry_ptr[: count + 1], chunks.entry_of[:entry] = head[3], head[4]
+    chunks.gather[:count], chunks.cross[:count] = -1, -1
+    into = _Collected(
+        np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32), np.full(pairs, -1, np.int32),
+        np.zeros(pairs, np.int64), gathered // pieces, least,
+    )  # fmt: skip
+    out = _Collected(
+        np.empty(entries, np.int32), np.empty(entries, np.int64), np.empty(entries, np.int32),
+        np.full(pairs, -1, np.int32), fanned.copy(), fanned // pieces, least,
+    )  # fmt: skip
     own, end = np.empty(crossings, np.int64), np.empty(crossings, np.int64)
-    into = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32)
-    out = np.empty(entries, np.int32), np.empty(entries, np.int64), np.empty(entries, np.int32)
-    into_open, into_seen = np.full(pairs, -1, np.int32), np.full(pairs, -1, np.int32)
-    out_open, before, rest = np.full(pairs, -1, np.int32), np.zeros(pairs, np.int64), fanned.copy()
-    into_piece, out_piece = gathered // pieces, fanned // pieces
-    gathers = fans = 0
+    at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, np.int64)
+    seen = np.full(pairs, -1, np.int32)
+    count, until, gathers, fans = _cut_all(
+        segments, lane, size, to_ptr, to, lane_in, slot, place, local, count, entry, at, done, seen, own, end, chunks,
+        into, out,
+    )  # fmt: skip
+    return (
+        (own, end),
+        (
+            chunks.block[:count], chunks.offset[:count], chunks.bytes[:count], chunks.gather[:count],
+            chunks.cross[:count], chunks.entry_ptr[: count + 1], chunks.entry_of[:until],
+        ),
+        (into.pair[:gathers], into.bytes[:gathers], into.edge[:gathers]),
+        (out.pair[:fans], out.bytes[:fans], out.edge[:fans]),
+    )  # fmt: skip
+
+
+@inner
+def _cut_all(
+    segments: I64,
+    lane: I64,
+    size: I64,
+    to_ptr: I64,
+    to: I32,
+    lane_in: I64,
+    slot: I64,
+    place: I64,
+    local: int,
+    count: int,
+    entry: int,
+    at: I64,
+    done: I64,
+    seen: I32,
+    own: I64,
+    end: I64,
+    chunks: _ChunkArrays,
+    into: _Collected,
+    out: _Collected,
+) -> tuple[int, int, int, int]:
+    """Cut the segments from chunk `count` on; return the numbers of chunks, destinations, gathers and fan-outs."""
+    gathers, fans, first_fan, crossings = 0, 0, entry, len(lane)
     for message in range(crossings):
-        segment, used, need = at[lane[message]], done[lane[message]], size[message]
+        on = lane[message]
+        segment, used, need = at[on], done[on], size[message]
         own[message] = -1
         while need > 0:
             block, pair, fan = segments[segment, 0], segments[segment, 3], segments[segment, 4]
             part = min(need, segments[segment, 2] - used)
-            block_of[count], offset_of[count], size_of[count] = block, segments[segment, 1] + used, part
-            gather[count], cross[count] = -1, local + message
+            chunks.block[count], chunks.offset[count] = block, segments[segment, 1] + used
+            chunks.bytes[count], chunks.cross[count] = part, local + message
             if pair >= 0:
-                gathers = _gather(pair, message, part, gathers, into, into_open, into_seen, before, into_piece, least)
-                gather[count] = into_open[pair] + local + crossings
+                gathers = _gather(pair, message, part, gathers, seen, into)
+                chunks.gather[count] = into.open[pair] + local + crossings
                 if own[message] < 0:
                     own[message] = count
-            if fan > -2:
-                entry_of[entry] = -1
-                if fan >= 0:
-                    fans = _fan_out(fan, message, part, fans, out, out_open, rest, out_piece, least)
-                    entry_of[entry] = out_open[fan]
-                entry += 1
             else:
-                v = lane_in[lane[message]]
-                for k in range(to_ptr[block], to_ptr[block + 1]):
-                    entry_of[entry] = -1
-                    if to[k] != v:
-                        fan = slot[v] + place[to[k]]
-                        fans = _fan_out(fan, message, part, fans, out, out_open, rest, out_piece, least)
-                        entry_of[entry] = out_open[fan]
-                    entry += 1
+                chunks.gather[count] = -1
+            chunks.entry_ptr[count] = entry
+            v = lane_in[on]
+            first, last = (to_ptr[block], to_ptr[block + 1]) if fan == -2 else (0, 1)
+            for k in range(first, last):
+                one = (slot[v] + place[to[k]] if to[k] != v else -1) if fan == -2 else fan
+                if one >= 0:
+                    fans = _fan_out(one, message, part, fans, out)
+                    chunks.entry_of[entry] = out.open[one]
+                else:
+                    chunks.entry_of[entry] = -1
+                entry += 1
             count += 1
-            entry_ptr[count] = entry
             need -= part
             used += part
             if used == segments[segment, 2]:
                 segment += 1
                 used = 0
-        at[lane[message]], done[lane[message]], end[message] = segment, used, count
+        at[on], done[on], end[message] = segment, used, count
         if own[message] < 0:
             own[message] = count
+    chunks.entry_ptr[count] = entry
     for k in range(first_fan, entry):
-        if entry_of[k] >= 0:
-            entry_of[k] += local + crossings + gathers
-    return (
-        (own, end),
-        (
-            block_of[:count], offset_of[:count], size_of[:count], gather[:count], cross[:count],
-            entry_ptr[: count + 1], entry_of[:entry],
-        ),
-        (into[0][:gathers], into[1][:gathers], into[2][:gathers]),
-        (out[0][:fans], out[1][:fans], out[2][:fans]),
-    )  # fmt: skip
+        if chunks.entry_of[k] >= 0:
+            chunks.entry_of[k] += local + crossings + gathers
+    return count, entry, gathers, fans
 
 
 @inner
@@ -125,55 +188,37 @@ def _entries(segments: I64, to_ptr: I64, cuts: int) -> int:
     return count + widest * cuts
 
 
-@inner
-def _gather(
-    pair: int,
-    crossing: int,
-    part: int,
-    count: int,
-    into: tuple[I32, I64, I32],
-    is_open: I32,
-    seen: I32,
-    before: I64,
-    piece: I64,
-    least: I64,
-) -> int:
-    """Put a chunk into the open gather of a pair, or into a new one between two crossings; return the gathers."""
-    message = is_open[pair]
+@inlined
+def _gather(pair: int, crossing: int, part: int, count: int, seen: I32, into: _Collected) -> int:
+    """Put a chunk into the open gather of a pair, or into a new one between two crossings; return the gathers.
+
+    `seen` is the last crossing that needs data of a pair.
+    """
+    message = into.open[pair]
     if message >= 0 and seen[pair] != crossing:
-        full = into[1][message]
-        if full >= max(least[pair], min(piece[pair], before[pair])):
-            before[pair] += full
+        full = into.bytes[message]
+        if full >= max(into.least[pair], min(into.share[pair], into.left[pair])):
+            into.left[pair] += full
             message = -1
     if message < 0:
-        message = is_open[pair] = count
-        into[0][count], into[1][count], into[2][count] = pair, 0, crossing
+        message = into.open[pair] = count
+        into.pair[count], into.bytes[count], into.edge[count] = pair, 0, crossing
         count += 1
     seen[pair] = crossing
-    into[1][message] += part
+    into.bytes[message] += part
     return count
 
 
-@inner
-def _fan_out(
-    pair: int,
-    crossing: int,
-    part: int,
-    count: int,
-    out: tuple[I32, I64, I32],
-    is_open: I32,
-    rest: I64,
-    piece: I64,
-    least: I64,
-) -> int:
+@inlined
+def _fan_out(pair: int, crossing: int, part: int, count: int, out: _Collected) -> int:
     """Put a chunk into the open fan-out of a pair, or into a new one between two crossings; return the fan-outs."""
-    message = is_open[pair]
-    closes = message >= 0 and out[2][message] != crossing
-    if message < 0 or (closes and out[1][message] >= max(least[pair], min(piece[pair], rest[pair]))):
-        message = is_open[pair] = count
-        out[0][count], out[1][count] = pair, 0
+    message = out.open[pair]
+    closes = message >= 0 and out.edge[message] != crossing
+    if message < 0 or (closes and out.bytes[message] >= max(out.least[pair], min(out.share[pair], out.left[pair]))):
+        message = out.open[pair] = count
+        out.pair[count], out.bytes[count] = pair, 0
         count += 1
-    out[1][message] += part
-    out[2][message] = crossing
-    rest[pair] -= part
+    out.bytes[message] += part
+    out.edge[message] = crossing
+    out.left[pair] -= part
     return count

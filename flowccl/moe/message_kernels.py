@@ -82,30 +82,43 @@ def locals_of(
 
 @compiled
 def in_order(
-    turn: F64, turn_ps: float, start: F64, end: F64, needed: I32, last: I32, lead: float, length: float
+    turn: F64,
+    turn_ps: float,
+    start: F64,
+    end: F64,
+    needed: I32,
+    last: I32,
+    fan_pair: I32,
+    pair_turn: I64,
+    lead: float,
+    length: float,
 ) -> I32:
     """Return all messages sorted by the time that they are planned for, in steps of 1 / 1024 of the length.
 
     Local messages are planned in turns of `turn_ps`, crossing messages from `start` to `end`, gathers `lead` before
     they are needed, fan-outs when their last data has crossed. In a step gathers come first, then crossings, fan-outs
-    and local messages.
+    and local messages. Fan-outs of a step go to the GPU behind the sender first (`pair_turn`), so that all senders go
+    to different ones.
     """
     steps = 1024
     local, across, before = len(turn), len(start), len(needed)
     every = local + across + before + len(last)
+    turns = pair_turn.max() + 1 if len(pair_turn) else 1
+    ranks = 3 + turns
     slot = np.empty(every, dtype=np.int32)
-    count = np.zeros((steps + 1) * 4 + 1, dtype=np.int32)
+    count = np.zeros((steps + 1) * ranks + 1, dtype=np.int32)
     scale = steps / length if length > 0 else 0.0
     for k in range(every):
         if k < local:
-            key, rank = turn[k] * turn_ps, 3
+            key, rank = turn[k] * turn_ps, ranks - 1
         elif k < local + across:
             key, rank = start[k - local], 1
         elif k < local + across + before:
             key, rank = start[needed[k - local - across]] - lead, 0
         else:
-            key, rank = end[last[k - local - across - before]], 2
-        slot[k] = int(min(max(key * scale, 0.0), float(steps))) * 4 + rank
+            fan = k - local - across - before
+            key, rank = end[last[fan]], 2 + pair_turn[fan_pair[fan]]
+        slot[k] = int(min(max(key * scale, 0.0), float(steps))) * ranks + rank
         count[slot[k] + 1] += 1
     for k in range(len(count) - 1):
         count[k + 1] += count[k]

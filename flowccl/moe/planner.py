@@ -47,7 +47,7 @@ class PlanParams:
     """
 
     balance: bool = True
-    residual: float = 0.01
+    residual: float = 0.003
     pieces: int = 8
     cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
     lead: float = 1 / 8
@@ -204,7 +204,9 @@ class Planner:
             *segments, lane, size, blocks.to_ptr, blocks.to, tables.lane_in, paths.slot, paths.place, pieces, least,
             local[:5], len(pair),
         )  # fmt: skip
-        order = in_order(turn, horizon / pieces, start, end, needed, last, params.lead * length, horizon)
+        order = in_order(
+            turn, horizon / pieces, start, end, needed, last, fan_pair, tables.pair_turn, params.lead * length, horizon
+        )
         sizes = (0, len(pair), len(lane), len(gather_pair), len(fan_pair))
         first = np.array(sizes, dtype=np.int64).cumsum()
         pair = np.concatenate((pair, tables.lane_pair[lane], gather_pair, fan_pair))

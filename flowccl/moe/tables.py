@@ -35,6 +35,7 @@ class PlannerTables:
     trunk_use: Ints
     trunk_places: Ints
     slowest_ps: float
+    pair_turn: Ints
 
     def upto(self, count: int) -> Ints:
         """The numbers from 0 to `count`."""
@@ -78,4 +79,13 @@ def tables_of(layout: HostLayout) -> PlannerTables:
         use,
         paths.servers[trunks],
         1000.0 / float(paths.route_GBps.min(initial=np.inf)),
+        _turns(layout),
     )
+
+
+def _turns(layout: HostLayout) -> Ints:
+    """How many places the receiver of each pair inside a host is behind the sender, in a circle."""
+    paths, size = layout.paths, np.diff(layout.host_ptr)
+    inside = slice(0, len(paths.src) - len(layout.lane_pair))
+    src, dst = paths.src[inside], paths.dst[inside]
+    return (paths.place[dst] - paths.place[src]) % size[layout.host_of[src]]

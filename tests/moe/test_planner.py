@@ -52,6 +52,15 @@ def test_a_hot_gpu_is_sent_through_all_cards_of_its_host() -> None:
     assert set(plan.layout.paths.dst[crossing].tolist()) == set(range(8))
 
 
+def test_gpus_that_pass_on_data_at_the_same_time_pass_it_to_different_gpus() -> None:
+    """With nearly equal loads, all GPUs of a host pass on data at once; without turns the end was 3 % later."""
+    data = matrix("top 8 of 256", Shape(64), seed=7)
+    planner = Planner(machine("dgx_h100:8"))
+    plan = planner.plan(data)
+    assert plan.gap < 0.01
+    assert baseline_us("fast", planner, data) > 0.99 * plan.finish_us
+
+
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_plans_of_all_workloads_are_valid_and_near_the_bound(workload: str) -> None:
     data = matrix(workload, Shape(32))
