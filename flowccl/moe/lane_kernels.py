@@ -115,7 +115,7 @@ def assign(
             ptr[lane] = front[lane] = count
             count += back[lane]
             back[lane] = count
-        _write(
+        write_segments(
             parts[:many], begin, left, front, back, source, to_ptr, to, lane_out, lane_in, slot, place, rows, gathered,
             fanned,
         )  # fmt: skip
@@ -230,7 +230,7 @@ def _anywhere(first: int, begin: int, end: int, left: I64, space: I64, parts: I6
 
 
 @inner
-def _write(
+def write_segments(
     parts: I64,
     begin: int,
     done: I64,

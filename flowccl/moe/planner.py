@@ -12,6 +12,7 @@ from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.chunk_kernels import cut
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
+from flowccl.moe.lane_choice_kernels import least_load, segments_of
 from flowccl.moe.lane_kernels import assign, blocks_of, crossings, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import layout_of
 from flowccl.moe.message_kernels import in_order, locals_of, place
@@ -38,15 +39,17 @@ Order = Literal["stages", "shifted", "ranks"]
 class PlanParams:
     """How a plan is made.
 
-    `balance`: use the GPUs of a host that have network cards to spare. `residual`: the share of the crossing time that
+    `balance`: use the GPUs of a host that have network cards to spare. `links`: choose lanes by the loads of all links,
+    inside hosts, too. `residual`: the share of the crossing time that
     stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
     at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
-    a message crosses, as a share, its data is collected. `rounds`: of balancing unequal lanes. `in_turn`:
-    the rails send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an
+    a message crosses, as a share, its data is collected. `rounds`: of balancing lanes or links. `in_turn`: the rails
+    send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an
     open shop, or to the hosts behind the sender one after the other, or to all hosts in rank order.
     """
 
     balance: bool = True
+    links: bool = False
     residual: float = 0.003
     pieces: int = 8
     cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
@@ -58,11 +61,15 @@ class PlanParams:
 
 FINE = PlanParams()
 DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
+FINER = replace(FINE, pieces=32)
+LINKS = replace(DENSE, links=True)
+FINER_LINKS = replace(LINKS, pieces=32)
 MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
 COARSE = replace(FINE, residual=0.03, pieces=1, cuts=(1 / 4, 3 / 4))
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
 FAST = replace(FINE, residual=0.0)
+FAST_WHOLE = replace(FAST, pieces=1, cuts=())
 RAILS = replace(FAST, order="shifted")
 SPREAD_OUT = replace(RAILS, balance=False)
 DIRECT = replace(SPREAD_OUT, order="ranks")
@@ -152,18 +159,17 @@ class Planner:
         """Other plans worth a try: none for large matrices on equal rails without message costs."""
         others: list[PlanParams] = []
         if self.topology.has_overheads:
-            whole = replace(FAST, pieces=1, cuts=())
-            others += [replace(FINE, lead=1 / 2), MEDIUM, COARSE, FAST, whole, RAILS, SPREAD_OUT, DIRECT]
+            others += [replace(FINE, lead=1 / 2), MEDIUM, COARSE, FAST, FAST_WHOLE, RAILS, SPREAD_OUT, DIRECT]
         elif self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
-            others += [replace(usual, lead=1 / 2), FAST, RAILS]
+            others += [replace(usual, lead=1 / 2), FAST, RAILS, FINER, LINKS, FINER_LINKS]
         elif not self.layout.is_even:
             others += [FAST, RAILS]
         if self.layout.has_trunks:
             costly = (MEDIUM,) if self.topology.has_overheads else ()
-            others += [replace(one, in_turn=True) for one in (usual, *costly)]
+            others += [FAST, FAST_WHOLE, RAILS, *(replace(one, in_turn=True) for one in (usual, *costly))]
         if first.finish_ps < _SMALL * self._tables.latency_ps:
             others += [WHOLE, OWN, COARSE, replace(FINE, balance=False), DIRECT, replace(DIRECT, pieces=1, cuts=())]
-        return others
+        return list(dict.fromkeys(others))
 
     def _fitting(self, plans: list[Plan], make: Callable[[PlanParams, None], Plan]) -> list[Plan]:
         """The plans whose relayed data fits in the buffers; those without balancing are tried if none does."""
@@ -186,11 +192,7 @@ class Planner:
         """The plan with some parameters; `total` are the bytes between every two hosts."""
         layout, tables, paths, unit = self.layout, self._tables, self.layout.paths, self.unit_bytes
         pieces = params.pieces
-        lane_bytes = self._lane_bytes(blocks, total, params)
-        segments = assign(
-            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
-            tables.lane_in, lane_bytes, paths.slot, paths.place, len(tables.inside_GBps),
-        )  # fmt: skip
+        lane_bytes, segments = self._segments(blocks, total, params)
         rows, stages, length = self._rows(lane_bytes, total, params, previous)
         lane, size, start, end = crossings(*rows, tables.lane_at, lane_bytes, unit)
         horizon = length if length > 0 else float(blocks.bytes.sum()) * tables.slowest_ps
@@ -220,6 +222,26 @@ class Planner:
         messages = PlanMessages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
         return Plan(layout, collective, blocks, messages, Chunks(*chunks), stages, self.runtime)
 
+    def _segments(self, blocks: Blocks, total: Ints, params: PlanParams) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints]]:
+        """The bytes of each lane, and which bytes of which block these are."""
+        layout, tables, paths = self.layout, self._tables, self.layout.paths
+        pairs = len(tables.inside_GBps)
+        if not params.links:
+            lane_bytes = self._lane_bytes(blocks, total, params)
+            return lane_bytes, assign(
+                blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
+                tables.lane_in, lane_bytes, paths.slot, paths.place, pairs,
+            )  # fmt: skip
+        amount, ptr = least_load(
+            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
+            tables.lane_in, tables.lane_pair, paths.slot, paths.place, tables.leg_ptr, tables.leg_resource,
+            tables.leg_ps, len(paths.servers), self.unit_bytes, params.rounds,
+        )  # fmt: skip
+        return segments_of(
+            amount, ptr, blocks.ptr, blocks.source, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
+            tables.lane_in, paths.slot, paths.place, pairs,
+        )  # fmt: skip
+
     def _lane_bytes(self, blocks: Blocks, total: Ints, params: PlanParams) -> Ints:
         """The bytes of each lane."""
         layout, tables = self.layout, self._tables
@@ -237,7 +259,9 @@ class Planner:
         """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
         layout, hosts = self.layout, self.layout.hosts
         in_turn = params.in_turn and layout.has_trunks
-        load, class_of, rails = self._loads(lane_bytes, total, params.balance and not in_turn, in_turn)
+        load, class_of, rails = self._loads(
+            lane_bytes, total, params.balance and not (in_turn or params.links), in_turn
+        )
         seeds = iter(() if previous is None else previous.stages)
         parts, kept, row_class = list[_Part](), list[Ints](), list[int]()
         for number, rail in enumerate(rails):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.moe.layout import HostLayout
+from flowccl.moe.layout import HostLayout, Paths
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -36,6 +36,9 @@ class PlannerTables:
     trunk_places: Ints
     slowest_ps: float
     pair_turn: Ints
+    leg_ptr: Ints
+    leg_resource: Ints
+    leg_ps: Floats
 
     def upto(self, count: int) -> Ints:
         """The numbers from 0 to `count`."""
@@ -80,6 +83,7 @@ def tables_of(layout: HostLayout) -> PlannerTables:
         paths.servers[trunks],
         1000.0 / float(paths.route_GBps.min(initial=np.inf)),
         _turns(layout),
+        *_legs(paths),
     )
 
 
@@ -89,3 +93,13 @@ def _turns(layout: HostLayout) -> Ints:
     inside = slice(0, len(paths.src) - len(layout.lane_pair))
     src, dst = paths.src[inside], paths.dst[inside]
     return (paths.place[dst] - paths.place[src]) % size[layout.host_of[src]]
+
+
+def _legs(paths: Paths) -> tuple[Ints, Ints, Floats]:
+    """The resources that each pair loads: pointer per pair, resource, and picoseconds per byte."""
+    count = np.diff(paths.use_ptr)[paths.path_route]
+    route = np.repeat(paths.path_route, count)
+    use = np.arange(len(route)) - np.repeat(np.cumsum(count) - count, count) + paths.use_ptr[route]
+    resource = paths.use_resource[use]
+    leg_ptr = np.concatenate(([0], np.cumsum(count)))[paths.path_ptr].astype(np.int64)
+    return leg_ptr, resource, 1000.0 / paths.route_GBps[route] / paths.servers[resource]
