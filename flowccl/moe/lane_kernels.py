@@ -35,13 +35,16 @@ def blocks_of(matrix: I64, host_ptr: I64, host_gpu: I64) -> tuple[I64, I32, I64,
 
 
 @compiled
-def whole_lanes(share: F64, demand: I64, lane_ptr: I64, unit: int) -> I64:
-    """Return shares of the lanes of each host pair as whole multiples of `unit` bytes; the last lane has the rest."""
+def whole_lanes(share: F64, demand: I64, lane_ptr: I64, unit: int, weights: bool) -> I64:
+    """Return shares of the lanes of each host pair as whole multiples of `unit` bytes; the last lane has the rest.
+
+    With `weights`, the shares of each host pair are those of its bytes, else bytes.
+    """
     result = np.zeros(len(share), dtype=np.int64)
     for pair in range(len(demand)):
         total, before = 0.0, 0
         for lane in range(lane_ptr[pair], lane_ptr[pair + 1]):
-            total += share[lane]
+            total += share[lane] * demand[pair] if weights else share[lane]
             until = min(int(total / unit + 0.5) * unit, demand[pair])
             if lane == lane_ptr[pair + 1] - 1:
                 until = demand[pair]

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
-from flowccl.moe.chunk_kernels import cut
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
 from flowccl.moe.lane_choice_kernels import least_load, segments_of
-from flowccl.moe.lane_kernels import assign, blocks_of, crossings, own_lanes, same_rails, whole_lanes
+from flowccl.moe.lane_kernels import assign, blocks_of, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import layout_of
-from flowccl.moe.message_kernels import in_order, locals_of, place
 from flowccl.moe.plan import Chunks, Plan, PlanMessages
+from flowccl.moe.plan_kernels import messages_of
 from flowccl.moe.tables import tables_of
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
@@ -190,37 +189,19 @@ class Planner:
 
     def _plan(self, blocks: Blocks, total: Ints, collective: str, params: PlanParams, previous: Plan | None) -> Plan:
         """The plan with some parameters; `total` are the bytes between every two hosts."""
-        layout, tables, paths, unit = self.layout, self._tables, self.layout.paths, self.unit_bytes
-        pieces = params.pieces
+        layout, tables, paths = self.layout, self._tables, self.layout.paths
         lane_bytes, segments = self._segments(blocks, total, params)
         rows, stages, length = self._rows(lane_bytes, total, params, previous)
-        lane, size, start, end = crossings(*rows, tables.lane_at, lane_bytes, unit)
         horizon = length if length > 0 else float(blocks.bytes.sum()) * tables.slowest_ps
-        least = (tables.inside_GBps * (horizon / 1e3 / 1024)).astype(np.int64)
-        local = locals_of(
-            blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.hosts, paths.slot, paths.place,
-            least * 16, pieces, unit, tables.most,
+        messages, chunks = messages_of(
+            *rows, tables.lane_at, lane_bytes, self.unit_bytes, blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr,
+            blocks.to, *segments, tables.lane_in, tables.lane_pair, paths.slot, paths.place, tables.pair_turn,
+            tables.inside_GBps, horizon, params.pieces, params.lead * length, layout.hosts, tables.most, paths.dst,
+            paths.path_ptr, paths.path_route, paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps,
+            paths.route_overhead_GBps, paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps,
+            tables.server_ptr, paths.quick, self.topology.num_gpus,
         )  # fmt: skip
-        pair, local_bytes, turn = local[5:]
-        (own, upto), chunks, (gather_pair, gather_bytes, needed), (fan_pair, fan_bytes, last) = cut(
-            *segments, lane, size, blocks.to_ptr, blocks.to, tables.lane_in, paths.slot, paths.place, pieces, least,
-            local[:5], len(pair),
-        )  # fmt: skip
-        order = in_order(
-            turn, horizon / pieces, start, end, needed, last, fan_pair, tables.pair_turn, params.lead * length, horizon
-        )
-        sizes = (0, len(pair), len(lane), len(gather_pair), len(fan_pair))
-        first = np.array(sizes, dtype=np.int64).cumsum()
-        pair = np.concatenate((pair, tables.lane_pair[lane], gather_pair, fan_pair))
-        message_bytes = np.concatenate((local_bytes, size, gather_bytes, fan_bytes))
-        hop_ptr, hop_start, arrival = place(
-            order, first, pair, message_bytes, own, upto, chunks[3], last, paths.dst, paths.path_ptr, paths.path_route,
-            paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps, paths.route_overhead_GBps,
-            paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps, tables.server_ptr, paths.quick,
-            self.topology.num_gpus,
-        )  # fmt: skip
-        messages = PlanMessages(first, pair, message_bytes, hop_ptr, hop_start, arrival)
-        return Plan(layout, collective, blocks, messages, Chunks(*chunks), stages, self.runtime)
+        return Plan(layout, collective, blocks, PlanMessages(*messages), Chunks(*chunks), stages, self.runtime)
 
     def _segments(self, blocks: Blocks, total: Ints, params: PlanParams) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints]]:
         """The bytes of each lane, and which bytes of which block these are."""
@@ -247,11 +228,13 @@ class Planner:
         layout, tables = self.layout, self._tables
         if not params.balance:
             return own_lanes(blocks.ptr, blocks.source, blocks.bytes, layout.lane_ptr, tables.lane_out, total)
+        if layout.is_even:
+            return whole_lanes(layout.lane_weight, total, layout.lane_ptr, self.unit_bytes, True)
         share = split_lanes(
             total.astype(np.float64), layout.lane_ptr, tables.lane_out, tables.lane_in, tables.lane_ps,
-            layout.lane_weight, self.topology.num_gpus, 0 if layout.is_even else params.rounds,
+            layout.lane_weight, self.topology.num_gpus, params.rounds,
         )  # fmt: skip
-        return whole_lanes(share, total, layout.lane_ptr, self.unit_bytes)
+        return whole_lanes(share, total, layout.lane_ptr, self.unit_bytes, False)
 
     def _rows(
         self, lane_bytes: Ints, total: Ints, params: PlanParams, previous: Plan | None
@@ -274,14 +257,19 @@ class Planner:
                 kept.append(receiver)
                 parts.append(_Part(rail, share, square, receiver, time, length))
                 row_class.append(number)
+        if len(parts) == 1:  # all rails are alike, and rows are in order of time
+            found = stage_rows(square, receiver, time, np.array(params.cuts) * length)
+            count, last = len(found[0]), float(found[3].max(initial=0.0))
+            members = np.ones((1, layout.rails), dtype=np.int64)
+            return _StageRows(np.arange(count), np.zeros(count, np.int64), *found, members), tuple(kept), last
         trunk_ps = self._trunk_ps(lane_bytes) if in_turn else 0.0
         rows = _rows_of(parts, np.array(params.cuts), layout.rails, trunk_ps, in_turn)
         to, share_of, start, end = map(np.concatenate, zip(*rows, strict=True))
         order = np.argsort(start, kind="stable")
         members = (class_of == np.arange(len(rails))[:, None]).astype(np.int64)
         classes = np.repeat(row_class, [len(row[0]) for row in rows])
-        stage_rows = _StageRows(order, classes, to, share_of, start, end, members)
-        return stage_rows, tuple(kept), float(end.max(initial=0.0))
+        inputs = _StageRows(order, classes, to, share_of, start, end, members)
+        return inputs, tuple(kept), float(end.max(initial=0.0))
 
     def _loads(self, lane_bytes: Ints, total: Ints, balance: bool, separate: bool) -> tuple[Floats, Ints, list[int]]:
         """The times of all pairs of hosts for each class of equally loaded rails, the classes, and a rail of each."""
