@@ -17,7 +17,7 @@ from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.loop_estimate import estimated
-from flowccl.schedule.generation.loops import extrapolated_ps, part_of, tasks_of, with_loops
+from flowccl.schedule.generation.loops import part_of, tasks_of, with_loops
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
@@ -25,9 +25,9 @@ from flowccl.topology.topology import Topology
 
 EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
-_WORTH = 0.01  # of the completion time: what collected messages or other loops must save
+_WORTH = 0.01  # of the completion time: what collected messages or more loops must save
 _LOOPED = 100_000  # transfers of a schedule with loops: larger ones take seconds
-_FIRST_PARTS = 8  # parts of the data that say how long all of them take
+_LEAST_LOOPS = 8  # with fewer, the first part is on its way for too long
 _PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
 _LEAST_TIMED = 1_000  # transfers: what small schedules take is not in proportion to them
@@ -161,53 +161,29 @@ class Carrier:
             return None
 
     def expected_loops(self, schedule: Schedule) -> tuple[float, int]:
-        """Return about the completion time with the best number of loops, from the work alone, and that number.
+        """Return about the completion time with a good number of loops, from the work alone, and that number.
 
-        Infinity where loops are not possible.
+        That is the least number with which the time is near that with the best one. The time is infinite where loops
+        are not possible.
         """
-        execution = self._looped(schedule, _FIRST_PARTS) if self._may_repeat(schedule, _FIRST_PARTS) else None
+        execution = self._looped(schedule, _LEAST_LOOPS) if self._may_repeat(schedule, _LEAST_LOOPS) else None
         if execution is None:
-            return inf, _FIRST_PARTS
-        found, loops, best = estimated(schedule, execution), _FIRST_PARTS, (inf, _FIRST_PARTS)
+            return inf, _LEAST_LOOPS
+        work, loops, found = estimated(schedule, execution), _LEAST_LOOPS, list[tuple[float, int]]()
         while self._may_repeat(schedule, loops):
-            best = min(best, (found.ps(loops), loops))
+            found.append((work.ps(loops), loops))
             loops *= 2
-        return best
+        return next(row for row in found if row[0] <= (1 + _WORTH) * min(found)[0])
 
     def with_loops(self, schedule: Schedule) -> Schedule | None:
-        """Return a schedule with threadblocks that repeat their operations; None where it is not earlier.
-
-        The first parts of the data say about how long all take: with the number of loops that the work alone asks for,
-        then with more or fewer as long as that is better.
-        """
-        known: dict[_Variant, int] = {}
-
-        def about(variant: _Variant) -> int:
-            if variant not in known:
-                fits = variant.loops >= _FIRST_PARTS and variant.loops * len(schedule) <= _LOOPED
-                known[variant] = self.about_ps(schedule, variant, schedule.finish_ps) if fits else _NEVER_PS
-            return known[variant]
-
-        best = _Variant(loops=self.expected_loops(schedule)[1])
-        while about(best) < _NEVER_PS:
-            near = [replace(best, loops=2 * best.loops), replace(best, loops=best.loops // 2)]
-            near.append(replace(best, longest_first=not best.longest_first))
-            near += [replace(best, least=least) for least in _LEAST if least != best.least]
-            better = min(near, key=about)
-            if about(better) > (1 - _WORTH) * about(best):
-                break
-            best = better
-        return self.run(schedule, best, schedule) if about(best) < schedule.finish_ps else None
-
-    def about_ps(self, schedule: Schedule, variant: _Variant, most_ps: int) -> int:
-        """Return about when a schedule with loops is complete, from its first parts.
-
-        A large number where it cannot be carried out, or where the first parts take longer than `most_ps`.
-        """
-        base = self.part(schedule, variant)
-        draft = None if base is None else with_loops(base, _FIRST_PARTS)
-        found = None if draft is None else Engine(draft, draft.execution).run(None, variant.least, most_ps)
-        return _NEVER_PS if found is None else extrapolated_ps(found, _FIRST_PARTS)
+        """Return a schedule with threadblocks that repeat their operations; None where it is not earlier."""
+        best, variant = schedule, _Variant(loops=self.expected_loops(schedule)[1])
+        for change in ({}, {"least": _LEAST[-1]}, {"longest_first": True}):
+            tried = replace(variant, **change)
+            found = self.run(schedule, tried, best)
+            if found is not None and found.finish_ps < best.finish_ps:
+                best, variant = found, tried
+        return None if best is schedule else best
 
     def _repeated(self, schedule: Schedule, variant: _Variant, best: Schedule | None) -> Schedule | None:
         """Return the schedule with loops; None where that is not possible or not earlier."""
@@ -348,7 +324,7 @@ def carried_out(
 
 def has_parts(demand: Demand) -> bool:
     """Whether chunks are large enough to be divided into parts by threadblocks that repeat their operations."""
-    return int(demand.chunk_bytes.max(initial=0)) >= _FIRST_PARTS * _PART_BYTES
+    return int(demand.chunk_bytes.max(initial=0)) >= _LEAST_LOOPS * _PART_BYTES
 
 
 def repeated(schedule: Schedule, profile: RuntimeProfile, sms: int, loops: int) -> Schedule | None:

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from flowccl.runtimes.execution import Execution
 from flowccl.schedule.clock import MessageTimes
+from flowccl.schedule.generation.loops import busiest_link_ps, reduced_at_once
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
 
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
@@ -55,7 +57,7 @@ def estimated(schedule: Schedule, execution: Execution) -> LoopEstimate:
     np.minimum.at(slowest, shape.segment_route, shape.segment_GBps)
     flow = costs.wire_bytes * 1000.0 / np.minimum(costs.rate_GBps, slowest[route])
     issues, proxied = np.flatnonzero(~costs.is_proxied), np.flatnonzero(costs.is_proxied)
-    works, spent = _operations(alone, costs, stage, target)
+    works, spent = _operations(alone, costs, execution.most_together, stage, target)
     node = np.append(source[issues], target[works])
     whole, each = np.append(flow[issues], spent), np.append(costs.overhead_ps[issues], np.zeros(len(works)))
     of, hop = spread(shape.routes.ptr, route)
@@ -71,20 +73,17 @@ def estimated(schedule: Schedule, execution: Execution) -> LoopEstimate:
     longest[::2] = np.maximum(longest[::2], load.max(axis=1, initial=0.0))
     return LoopEstimate(
         (
-            np.concatenate((load.sum(axis=0), np.zeros(nodes), whole, gpus[0])),
-            np.concatenate((np.zeros(links), posted, each, gpus[1])),
+            np.concatenate(([busiest_link_ps(alone)], np.zeros(nodes), whole, gpus[0])),
+            np.concatenate(([0.0], posted, each, gpus[1])),
         ),
         (longest, overhead),
     )
 
 
-def _operations(schedule: Schedule, costs: MessageTimes, stage: I64, target: NDArray[np.int32]) -> tuple[I64, F64]:
+def _operations(schedule: Schedule, costs: MessageTimes, most: int, stage: I64, target: I32) -> tuple[I64, F64]:
     """The first transfer of each operation on what arrives, and its time; reductions of a stage are one operation."""
     worked = np.flatnonzero(costs.work_ps > 0)
-    keys = np.where(schedule.reduce[worked], -1, worked), schedule.chunk[worked], target[worked], stage[worked]
-    order = np.lexsort(keys)
-    begins = np.append(True, np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0))[: len(order)]
-    number = np.cumsum(begins) - 1
-    works = worked[order[begins]]
-    further = np.bincount(number, np.where(begins, 0, costs.further_ps[worked[order]]), len(works))
-    return works, costs.work_ps[works] + further
+    first = reduced_at_once(schedule, costs, most, (stage, schedule.chunk, target))[worked]
+    works, of = np.unique(first, return_inverse=True)
+    further = np.bincount(of.reshape(-1), np.where(first == worked, 0, costs.further_ps[worked]), len(works))
+    return works, np.asarray(costs.work_ps[works] + further, dtype=np.float64)

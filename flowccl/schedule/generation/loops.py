@@ -18,6 +18,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.runtimes.limits import AGAIN_OPERATIONS, FURTHER_OPERATIONS, ISSUE_OPERATIONS, USABLE_OPERATIONS
 from flowccl.runtimes.posters import BlockTask
+from flowccl.schedule.clock import MessageTimes
 from flowccl.schedule.generation.engine import Engine, Waits, leaves_first
 from flowccl.schedule.generation.precedence import feeding
 from flowccl.schedule.generation.stages import stages_of
@@ -80,14 +81,14 @@ def rows_of_parts(schedule: Schedule) -> I64:
     return rows[np.argsort(rows[:, 0])]
 
 
-def with_loops(base: Schedule, parts: int = 0) -> Schedule | None:
+def with_loops(base: Schedule) -> Schedule | None:
     """Return the draft of a schedule in which threadblocks repeat what they do in `base`, that of one part.
 
-    The draft says in which order groups do things; its times are those of one part after the other. It has only the
-    first `parts` of the data, where that is above 0. None where the groups cannot hold the operations.
+    The draft says in which order groups do things; its times are those of one part after the other. None where the
+    groups cannot hold the operations.
     """
     assert base.execution is not None
-    waits, loops = Engine(base, base.execution).waits, parts or base.execution.loops
+    waits, loops = Engine(base, base.execution).waits, base.execution.loops
     grouped = by_stage(base, waits)
     if grouped is None:
         return None
@@ -143,7 +144,8 @@ def _waits_of_parts(waits: Waits, loops: int) -> Waits:
 def by_stage(base: Schedule, waits: Waits) -> Schedule | None:
     """Return the schedule with other groups: what belongs to the same stage and peer, or chunk, shares a group.
 
-    What is reduced into the same chunk in the same stage is one operation, as far as the runtime has such operations.
+    What is reduced into the same chunk in the same stage is one operation, as far as the runtime has such operations
+    and the threadblock keeps up with the links.
     `waits` says which transfers come after which. None where the groups cannot hold the operations.
     """
     execution, timing = base.execution, base.timing
@@ -159,7 +161,7 @@ def by_stage(base: Schedule, waits: Waits) -> Schedule | None:
     stage, issues = stages_of(base), np.flatnonzero(base.issuer >= 0)
     worked = np.flatnonzero(costs.work_ps > 0)
     columns = stage, _sent_before(stage, waits), base.chunk, target
-    first = worked[_together(execution.most_together, base, worked, columns)]  # of the operation of each
+    first = reduced_at_once(base, costs, execution.most_together, columns)[worked]
     works, of, count = np.unique(first, return_inverse=True, return_counts=True)
     of = of.reshape(-1)
     begin, spent = np.zeros(len(works), dtype=np.int64), costs.work_ps[works]
@@ -193,20 +195,36 @@ def _sent_before(stage: I64, waits: Waits) -> I64:
     return last
 
 
-def _together(most: int, base: Schedule, worked: I64, columns: tuple[NDArray[Any], ...]) -> I64:
-    """For each transfer that is worked on, the first one in the same operation, as a position among them.
+def busiest_link_ps(schedule: Schedule) -> float:
+    """The time for which the busiest link or limit is busy with all transfers."""
+    topology, shape = schedule.topology, schedule.shape
+    of, hop = spread(shape.routes.ptr, schedule.route)
+    moved = schedule.sent_bytes[of] * shape.hop_weight[hop]
+    load = np.bincount(shape.routes.link[hop], moved, len(topology.links)) * 1000.0
+    limits = [float(load[list(limit.links)].sum()) / limit.bandwidth_GBps for limit in topology.limits]
+    return max([float((load / topology.link_GBps).max(initial=0.0)), *limits])
 
-    Those are reductions with equal `columns`, at most so many in one operation.
+
+def reduced_at_once(schedule: Schedule, costs: MessageTimes, most: int, columns: tuple[NDArray[Any], ...]) -> I64:
+    """For each transfer, the first one that is reduced in the same operation: itself where it is alone.
+
+    Those are reductions with equal `columns`, at most so many in one operation, and no more than the threadblock can
+    reduce while the busiest link is busy.
     """
-    alone = np.where(base.reduce[worked], -1, worked)
-    keys = [alone, *(column[worked] for column in columns)]
-    order = np.lexsort((base.work_from_ps[worked], *keys))
+    worked = np.flatnonzero(costs.work_ps > 0)
+    room_ps = busiest_link_ps(schedule) - costs.work_ps[worked]
+    fit = 1 + np.minimum(room_ps.clip(0.0) // np.maximum(costs.further_ps[worked], 1), most - 1)
+    keys = [np.where(schedule.reduce[worked], -1, worked), *(column[worked] for column in columns)]
+    order = np.lexsort((schedule.work_from_ps[worked], *keys))
     begins = np.append(True, np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0))[: len(order)]
-    place = np.arange(len(order))
-    begins |= (place - np.maximum.accumulate(np.where(begins, place, 0))) % most == 0
-    first = np.empty(len(order), dtype=np.int64)
+    of, place = np.cumsum(begins) - 1, np.arange(len(order))
+    count, number = np.bincount(of)[of] if len(of) else of, place - np.maximum.accumulate(np.where(begins, place, 0))
+    operations = -(-count // fit[order].astype(np.int64))  # into which the reductions are divided evenly
+    part = number * operations // np.maximum(count, 1)
+    begins[1:] |= np.diff(part) != 0
+    first = np.arange(len(schedule))
     if len(order):
-        first[order] = np.minimum.reduceat(order, np.flatnonzero(begins))[np.cumsum(begins) - 1]
+        first[worked[order]] = np.minimum.reduceat(worked[order], np.flatnonzero(begins))[np.cumsum(begins) - 1]
     return first
 
 
@@ -229,15 +247,3 @@ def _cut(groups: int, takes_ps: I64, operations: I64) -> I64 | None:
         used, done = used + count, done + takes
         left, left_size = left - takes, left_size - count
     return chosen
-
-
-def extrapolated_ps(some: Schedule, parts: int) -> int:
-    """Return about the completion time of all parts, from the schedule of the first `parts`, whose last ones repeat."""
-    assert some.execution is not None
-    arrival = np.zeros(parts, dtype=np.int64)
-    timing = some.timing
-    np.maximum.at(arrival, some.chunk[timing.end_transfer] % parts, timing.end_arrival_ps)
-    done = np.maximum.accumulate(arrival)
-    half = parts // 2
-    period = (int(done[-1]) - int(done[half - 1])) / (parts - half)
-    return int(done[-1] + period * (some.execution.loops - parts))
