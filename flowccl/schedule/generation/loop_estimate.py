@@ -1,7 +1,8 @@
 """About how long threadblocks take that repeat their operations, from the work alone, before anything is scheduled.
 
 The parts follow each other at the pace of whatever is the busiest: a link, the proxy of a NIC, the longest job of a
-threadblock, or all threadblocks of a GPU together. The first part goes through all stages before that.
+threadblock, or all threadblocks of a GPU together. The first part goes through all stages before that; the chunks of a
+block are at different stages at a time.
 """
 
 from dataclasses import dataclass, replace
@@ -70,7 +71,7 @@ def estimated(schedule: Schedule, execution: Execution) -> LoopEstimate:
     longest, overhead = np.zeros((2, count))
     np.maximum.at(longest, job, whole)
     np.maximum.at(overhead, job, each)
-    longest[::2] = np.maximum(longest[::2], load.max(axis=1, initial=0.0))
+    longest[::2] = np.maximum(longest[::2], load.max(axis=1, initial=0.0) / schedule.demand.pieces)
     return LoopEstimate(
         (
             np.concatenate(([busiest_link_ps(alone)], np.zeros(nodes), whole, gpus[0])),
