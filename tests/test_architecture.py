@@ -285,10 +285,10 @@ LONG_FUNCTIONS = {
     "export/proof/event_kernels.py:simulate",
     "export/proof/value_kernels.py:run_steps",
     "moe/chunk_kernels.py:cut",
-    "moe/layout.py:_paths",
+    "moe/chunk_kernels.py:_cut_all",
     "moe/message_kernels.py:locals_of",
     "moe/message_kernels.py:place",
-    "run/group_works.py:_plan_call_class",
+    "moe/plan_kernels.py:messages_of",
     "schedule/generation/engine_kernels.py:run_engine",
 }
 

@@ -246,6 +246,32 @@ def _paths(
     np.minimum.at(rate, shape.segment_route, shape.segment_GBps)
     if np.any(np.bincount(shape.segment_route, minlength=len(near.routes))[used] > 1):
         raise TopologyError(f"{topology.name}: the planner does not support store-and-forward switches")
+    ptr, resource, offset, more = _resources(topology, links)
+    paths = Paths(
+        np.array([a for a, _ in pairs], dtype=np.int64),
+        np.array([b for _, b in pairs], dtype=np.int64),
+        pointers([len(walk) for walk in walks]),
+        number.reshape(-1).astype(np.int64),
+        rate[used],
+        np.array([sum(int(topology.link_latency_ps[k]) for k in row) for row in links], dtype=np.int64),
+        np.array([max(int(topology.link_overhead_ps[k]) for k in row) for row in links], dtype=np.int64),
+        np.array([_overhead_GBps(topology, row) for row in links]),
+        ptr,
+        resource,
+        offset,
+        more,
+        _servers(topology, links, rate[used]),
+        slot,
+        place,
+        np.zeros((len(pairs), 8)),
+        tuple(links),
+    )
+    _fill_quick(paths)
+    return paths
+
+
+def _resources(topology: Topology, links: list[tuple[int, ...]]) -> tuple[Ints, Ints, Ints, Ints]:
+    """The links and limits of each route: pointer, resource, when its data gets there, how much longer it is there."""
     ptr, resource, offset, more = [0], list[int](), list[int](), list[int]()
     limit_ptr, limit_of = topology.link_limits
     for row in links:
@@ -262,27 +288,8 @@ def _paths(
             offset.append(0)
             more.append(last)
         ptr.append(len(resource))
-    paths = Paths(
-        np.array([a for a, _ in pairs], dtype=np.int64),
-        np.array([b for _, b in pairs], dtype=np.int64),
-        pointers([len(walk) for walk in walks]),
-        number.reshape(-1).astype(np.int64),
-        rate[used],
-        np.array([sum(int(topology.link_latency_ps[k]) for k in row) for row in links], dtype=np.int64),
-        np.array([max(int(topology.link_overhead_ps[k]) for k in row) for row in links], dtype=np.int64),
-        np.array([_overhead_GBps(topology, row) for row in links]),
-        np.array(ptr, dtype=np.int64),
-        np.array(resource, dtype=np.int64),
-        np.array(offset, dtype=np.int64),
-        np.array(more, dtype=np.int64),
-        _servers(topology, links, rate[used]),
-        slot,
-        place,
-        np.zeros((len(pairs), 8)),
-        tuple(links),
-    )
-    _fill_quick(paths)
-    return paths
+    found = [np.array(column, dtype=np.int64) for column in (ptr, resource, offset, more)]
+    return found[0], found[1], found[2], found[3]
 
 
 def _fill_quick(paths: Paths) -> None:

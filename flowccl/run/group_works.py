@@ -37,17 +37,10 @@ def _plan_call_class() -> Any:
 
         def finish(self, error: BaseException | None = None) -> None:
             with self.guard:
-                self.error = error
+                self.error, future = error, self.future
                 self.ended.release()
-                future = self.future
             if future is not None:
-                self._complete(future)
-
-        def _complete(self, future: Any) -> None:
-            if self.error is None:
-                future.set_result(self.tensors)
-            else:
-                future.set_exception(self.error)
+                _complete(future, self.tensors, self.error)
 
         def wait(self, timeout: timedelta | None = None) -> bool:
             limit = -1.0 if timeout is None or not timeout else timeout.total_seconds()
@@ -80,11 +73,19 @@ def _plan_call_class() -> Any:
                 future = self.future = torch.futures.Future()
                 ended = not self.ended.locked()
             if ended:
-                self._complete(future)
+                _complete(future, self.tensors, self.error)
             return future
 
     uncompiled(vars(PlanCall).values())
     return PlanCall
+
+
+def _complete(future: Any, tensors: list[Any], error: BaseException | None) -> None:
+    """End a future with the tensors of a call, or with its error."""
+    if error is None:
+        future.set_result(tensors)
+    else:
+        future.set_exception(error)
 
 
 def plan_call(result: list[Any]) -> Any:
