@@ -206,3 +206,9 @@ def test_a_method_whose_first_step_takes_longer_than_what_is_left_is_left_out_an
     counted = search(methods, steps=10)
     assert list(counted.run())
     assert all(row["steps"] for row in counted.methods_tried())
+
+
+def test_a_large_machine_begins_with_what_has_a_good_schedule_soon():
+    topology = machine("dgx_h100:16")
+    for name, first in (("allreduce", "hierarchical-halves"), ("allgather", "hierarchical"), ("alltoall", "reroute")):
+        assert portfolio(Problem(topology, collective(name, 128, 1_280_000)))[0] == first
