@@ -103,13 +103,14 @@ def test_json_names_the_runtimes(capsys):
     assert set(value["runtimes"]) >= {"mscclpp", "msccl"}
 
 
-def test_large_schedules_are_not_lowered_for_json(capsys, monkeypatch):
-    monkeypatch.setattr("flowccl.commands.synth._MOST_LOWERED", 55)
+def test_schedules_are_not_lowered_for_json_after_the_time_limit(capsys, monkeypatch):
+    monkeypatch.setattr("flowccl.commands.synth._LOWERED_S", 1e6)
     command = ["synth", "dgx1", "allgather", "--size", "256KiB", "--method", "direct", "--chunks", "1", "--json"]
     assert main([*command, "--quiet"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["transfers"] == 56
-    assert value["runtimes"] is None
+    assert set(value["runtimes"]) >= {"mscclpp", "msccl"}
+    assert value["runtimes"]["msccl"] == {"left_out": "lowering takes about 56000000.0 s"}
 
 
 def test_an_in_network_plan_that_does_not_fit_the_sms_is_left_out() -> None:

@@ -14,18 +14,18 @@ from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_
 from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
 from flowccl.commands.synth_reshard import NAME, check_no_reshard, synth_reshard
 from flowccl.commands.terminal import ProgressLine, print_text
-from flowccl.errors import InputError
+from flowccl.errors import FlowcclError, InputError
+from flowccl.search.budget import Budget
 
 if TYPE_CHECKING:
     from flowccl.demand.demand import Demand
     from flowccl.result import Result
-    from flowccl.schedule.schedule import Schedule
     from flowccl.synthesis.options import SearchOptions
     from flowccl.synthesis.trade_off import TradeOffPoint
     from flowccl.topology.topology import Topology
 
 _LOADING = "loading compiled code (the first run compiles it)"
-_MOST_LOWERED = 10_000  # transfers, up to which `--json` says what runtimes make of a schedule: a millisecond for each
+_LOWERED_S = 5e-4  # of a transfer, for each runtime of which `--json` says what it makes of a schedule
 
 
 def add(commands: Commands) -> None:
@@ -61,6 +61,7 @@ def _synth_one(
     options: argparse.Namespace, topology: "Topology", wanted: "str | Demand", size: int | None, given: dict[str, Any]
 ) -> int:
     """Synthesize one collective or demand; `given` are the options of its method."""
+    budget = Budget(options.time_limit, options.steps)
     from flowccl.demand.demand import Demand
     from flowccl.demand.division import divided
     from flowccl.demand.requested import requested_demand
@@ -88,7 +89,7 @@ def _synth_one(
         check_picture(options.trade_off)
     first = planned_first(options, topology, size)
     if first is not None and first.gap <= options.gap:
-        return _report(options, first, size)
+        return _report(options, first, size, budget)
     stop = StopSignal()
     limit_s = options.time_limit if first is None else max(options.time_limit - first.synthesis_s, 0.001)
     progress = ProgressLine(options.quiet or options.verbose, limit_s)
@@ -107,10 +108,10 @@ def _synth_one(
         progress.clear()
     if first is not None and first.schedule.finish_ps <= result.schedule.finish_ps:
         result = replace(first, bound=max(first.bound, result.bound, key=lambda bound: bound.ps))
-    return _report(options, result, size)
+    return _report(options, result, size, budget)
 
 
-def _report(options: argparse.Namespace, result: "Result", size: int | None) -> int:
+def _report(options: argparse.Namespace, result: "Result", size: int | None, budget: Budget) -> int:
     """Write and print a result."""
     from flowccl.schedule.files import save_schedule
     from flowccl.show import describe_methods, describe_result, describe_trade_off
@@ -123,7 +124,7 @@ def _report(options: argparse.Namespace, result: "Result", size: int | None) -> 
         print(f"flowccl: note: {note}; planned for {planned:,} B", file=sys.stderr)
     front = _trade_off(options, result)
     if options.json:
-        more = {"runtimes": _runtimes(result.schedule, options.sms)}
+        more = {"runtimes": _runtimes(result, options.sms, budget)}
         print(json.dumps(result.to_json() | more | ({"trade_off": [one.to_json() for one in front]} if front else {})))
     else:
         print_text(describe_result(result, options.out))
@@ -154,21 +155,30 @@ def _trade_off(options: argparse.Namespace, result: "Result") -> "list[TradeOffP
     return front
 
 
-def _runtimes(schedule: "Schedule", sms: int | None) -> "dict[str, Any] | None":
+def _runtimes(result: "Result", sms: int | None, budget: Budget) -> "dict[str, Any]":
     """The runtimes that can load the schedule as it is, each with its time and the scratch bytes of a GPU.
 
-    None for large schedules, which would take longer to lower than to find.
+    Those for which lowering would end after the time limit are left out, and it says so.
     """
-    if len(schedule) > _MOST_LOWERED:
-        return None
-    from flowccl.lowered import loadable
+    from flowccl.lowered import lower_for
     from flowccl.runtimes.machine import known_sms
+    from flowccl.runtimes.profiles import PROFILES
 
-    programs = loadable(schedule, known_sms(schedule.topology, sms))
-    return {
-        name: {"program_us": program.program_us, "scratch_bytes": program.scratch_bytes}
-        for name, program in programs.items()
-    }
+    schedule, found = result.schedule, dict[str, Any]()
+    seconds, count = _LOWERED_S * len(schedule), known_sms(schedule.topology, sms)
+    for name, profile in PROFILES.items():
+        made = result.lowered if result.lowered is not None and result.lowered.runtime == name else None
+        if profile.is_ideal:
+            continue
+        if made is None and seconds > budget.after_s:
+            found[name] = {"left_out": f"lowering takes about {seconds:.1f} s"}
+            continue
+        try:
+            made = made or lower_for(schedule, profile, count)
+        except FlowcclError:
+            continue
+        found[name] = {"program_us": made.program_us, "scratch_bytes": made.scratch_bytes}
+    return found
 
 
 def _search_options(options: argparse.Namespace, limit_s: float, given: dict[str, Any]) -> "SearchOptions":
