@@ -37,7 +37,7 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     ordered = [best, *sorted(found, key=lambda one: one.finish_ps)]
     best, lowered = with_program(ordered, task.target, task.sms, lambda: budget.after_s)
     if lowered is None:
-        needs = f"it takes about {lowering_s(best):.0f} s, and the time limit does not leave that"
+        needs = f"it takes about {lowering_s(best):.1f} s, and the time limit does not leave that"
         searching.context.notes["program"] = f"left out: {needs}; flowccl export writes it"
     return best, lowered, found
 
