@@ -65,6 +65,7 @@ LINKS = replace(DENSE, links=True)
 FINER_LINKS = replace(LINKS, pieces=32)
 MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
 COARSE = replace(FINE, residual=0.03, pieces=1, cuts=(1 / 4, 3 / 4))
+UNCUT = replace(FINE, residual=0.03, cuts=())
 WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
 OWN = replace(WHOLE, balance=False)
 FAST = replace(FINE, residual=0.0)
@@ -164,7 +165,7 @@ class Planner:
         elif not self.layout.is_even:
             others += [FAST, RAILS]
         if self.layout.has_trunks:
-            costly = (MEDIUM,) if self.topology.has_overheads else ()
+            costly = (MEDIUM, COARSE, UNCUT) if self.topology.has_overheads else ()
             others += [FAST, FAST_WHOLE, RAILS, *(replace(one, in_turn=True) for one in (usual, *costly))]
         if first.finish_ps < _SMALL * self._tables.latency_ps:
             others += [WHOLE, OWN, COARSE, replace(FINE, balance=False), DIRECT, replace(DIRECT, pieces=1, cuts=())]

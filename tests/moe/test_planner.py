@@ -37,7 +37,7 @@ def test_uniform_hosts_of_one_gpu_reach_the_bound() -> None:
 
 
 def test_unequal_hosts_of_one_gpu_reach_the_bound() -> None:
-    """A preemptive open shop ends with its busiest machine; one percent may be left over by the stages."""
+    """A preemptive open shop ends with its busiest machine; a part may be left over by the stages."""
     for seed in range(20):
         sizes = np.random.default_rng(seed).integers(0, 4_000_000, (6, 6))
         assert Planner(machine("rail:6x1")).plan(sizes).gap < 0.03
