@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.compiled import I32, I64, compiled, inlined, inner
+from flowccl.compiled import I32, I64, compiled, inlined, inner, maker
 
 
 class _ChunkArrays(NamedTuple):
@@ -74,13 +74,7 @@ def cut(
     count, entry, crossings, pairs = len(head[0]), head[3][-1], len(lane), len(gathered)
     most = count + len(segments) + crossings
     entries = entry + (most - count if len(to) == len(to_ptr) - 1 else _entries(segments, to_ptr, crossings))
-    chunks = _ChunkArrays(
-        np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32),
-        np.empty(most, np.int32), np.empty(most + 1, np.int64), np.empty(entries, np.int32),
-    )  # fmt: skip
-    chunks.block[:count], chunks.offset[:count], chunks.bytes[:count] = head[0], head[1], head[2]
-    chunks.entry_ptr[: count + 1], chunks.entry_of[:entry] = head[3], head[4]
-    chunks.gather[:count], chunks.cross[:count] = -1, -1
+    chunks = _with_head(head, most, entries)
     into = _Collected(
         np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32), np.full(pairs, -1, np.int32),
         np.zeros(pairs, np.int64), gathered // pieces, least,
@@ -91,11 +85,13 @@ def cut(
     )  # fmt: skip
     own, end = np.empty(crossings, np.int64), np.empty(crossings, np.int64)
     at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, np.int64)
-    seen = np.full(pairs, -1, np.int32)
     count, until, gathers, fans = _cut_all(
-        segments, lane, size, to_ptr, to, lane_in, slot, place, local, count, entry, at, done, seen, own, end, chunks,
-        into, out,
+        segments, lane, size, to_ptr, to, lane_in, slot, place, local, count, entry, at, done,
+        np.full(pairs, -1, np.int32), own, end, chunks, into, out,
     )  # fmt: skip
+    for k in range(entry, until):
+        if chunks.entry_of[k] >= 0:
+            chunks.entry_of[k] += local + crossings + gathers
     return (
         (own, end),
         (
@@ -105,6 +101,20 @@ def cut(
         (into.pair[:gathers], into.bytes[:gathers], into.edge[:gathers]),
         (out.pair[:fans], out.bytes[:fans], out.edge[:fans]),
     )  # fmt: skip
+
+
+@maker
+def _with_head(head: tuple[I32, I64, I64, I64, I32], most: int, entries: int) -> _ChunkArrays:
+    """Space for chunks, of which the first ones stay in their hosts."""
+    count, entry = len(head[0]), head[3][-1]
+    chunks = _ChunkArrays(
+        np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32),
+        np.empty(most, np.int32), np.empty(most + 1, np.int64), np.empty(entries, np.int32),
+    )  # fmt: skip
+    chunks.block[:count], chunks.offset[:count], chunks.bytes[:count] = head[0], head[1], head[2]
+    chunks.entry_ptr[: count + 1], chunks.entry_of[:entry] = head[3], head[4]
+    chunks.gather[:count], chunks.cross[:count] = -1, -1
+    return chunks
 
 
 @inner
@@ -130,11 +140,10 @@ def _cut_all(
     out: _Collected,
 ) -> tuple[int, int, int, int]:
     """Cut the segments from chunk `count` on; return the numbers of chunks, destinations, gathers and fan-outs."""
-    gathers, fans, first_fan, crossings = 0, 0, entry, len(lane)
+    gathers, fans, crossings = 0, 0, len(lane)
     for message in range(crossings):
         on = lane[message]
-        segment, used, need = at[on], done[on], size[message]
-        own[message] = -1
+        segment, used, need, own[message] = at[on], done[on], size[message], -1
         while need > 0:
             block, pair, fan = segments[segment, 0], segments[segment, 3], segments[segment, 4]
             part = min(need, segments[segment, 2] - used)
@@ -168,9 +177,6 @@ def _cut_all(
         if own[message] < 0:
             own[message] = count
     chunks.entry_ptr[count] = entry
-    for k in range(first_fan, entry):
-        if chunks.entry_of[k] >= 0:
-            chunks.entry_of[k] += local + crossings + gathers
     return count, entry, gathers, fans
 
 

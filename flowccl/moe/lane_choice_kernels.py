@@ -1,6 +1,6 @@
 """Which bytes take which lane where links inside hosts, not network cards, limit the time.
 
-Every way of a block over a lane loads the links that bring its data to the sender, the lane itself, and the links that
+Every path of a block over a lane loads the links that bring its data to the sender, the lane itself, and the links that
 pass it on. The greatest load of a link is made small: blocks are placed in parts, each where the links' prices add up
 to the least, and placed again in further rounds. The price of a link is a power of its load; higher powers in later
 rounds come closer to the greatest load alone.
@@ -13,7 +13,7 @@ from flowccl.moe.lane_kernels import write_segments
 
 _POWERS = 5  # price: the load to the power 2^1 in the first round, up to 2^5
 _PARTS = 16  # of blocks that a lane gets, about
-_WAY = 0.01  # price of each link besides that of its load: short ways are better where loads are low
+_BASE_PRICE = 0.01  # price of each link besides that of its load: short paths are better where loads are low
 
 
 @compiled
@@ -48,10 +48,10 @@ def least_load(
     amount = np.zeros(ptr[-1], dtype=np.int64)
     load, price = np.zeros(resources), np.zeros(resources)
     _load_inside(block_ptr, source, size, to_ptr, to, lane_ptr, slot, place, leg_ptr, leg_resource, leg_ps, load)
-    way_ptr = np.zeros(np.diff(lane_ptr).max() + 1, dtype=np.int64)
+    loaded_ptr = np.zeros(np.diff(lane_ptr).max() + 1, dtype=np.int64)
     wide = np.diff(leg_ptr).max() * (np.diff(to_ptr).max() + 2) if len(source) else 0
-    way = np.zeros(wide * len(way_ptr), dtype=np.int64)
-    way_ps = np.zeros(wide * len(way_ptr))
+    loaded = np.zeros(wide * len(loaded_ptr), dtype=np.int64)
+    loaded_ps = np.zeros(wide * len(loaded_ptr))
     for turn in range(rounds):
         top = max(load.max(), 1.0)
         squarings = min(turn + 1, _POWERS)
@@ -64,12 +64,12 @@ def least_load(
                 total += size[block]
             step = total // max((last - first) * _PARTS, 1) // unit * unit + unit
             for block in range(block_ptr[pair], block_ptr[pair + 1] if first < last else block_ptr[pair]):
-                _ways(
+                _loads_of(
                     block, first, last, source, to_ptr, to, lane_out, lane_in, lane_pair, slot, place, leg_ptr,
-                    leg_resource, leg_ps, way_ptr, way, way_ps,
+                    leg_resource, leg_ps, loaded_ptr, loaded, loaded_ps,
                 )  # fmt: skip
                 row = amount[ptr[block] : ptr[block + 1]]
-                _place(size[block], step, row, way_ptr, way, way_ps, load, price, top, squarings)
+                _place(size[block], step, row, loaded_ptr, loaded, loaded_ps, load, price, top, squarings)
     return amount, ptr
 
 
@@ -107,7 +107,7 @@ def _load_inside(
 
 
 @inner
-def _ways(
+def _loads_of(
     block: int,
     first: int,
     last: int,
@@ -122,11 +122,11 @@ def _ways(
     leg_ptr: I64,
     leg_resource: I64,
     leg_ps: F64,
-    way_ptr: I64,
-    way: I64,
-    way_ps: F64,
+    loaded_ptr: I64,
+    loaded: I64,
+    loaded_ps: F64,
 ) -> None:
-    """Write what each way of a block loads: `way[way_ptr[l]:way_ptr[l + 1]]` for lane `first + l`."""
+    """Write what each path of a block loads: `loaded[loaded_ptr[l]:loaded_ptr[l + 1]]` for lane `first + l`."""
     count = 0
     for lane in range(first, last):
         u, v = lane_out[lane], lane_in[lane]
@@ -138,9 +138,9 @@ def _ways(
             else:
                 pair = slot[v] + place[to[k]]
             for leg in range(leg_ptr[pair], leg_ptr[pair + 1]):
-                way[count], way_ps[count] = leg_resource[leg], leg_ps[leg]
+                loaded[count], loaded_ps[count] = leg_resource[leg], leg_ps[leg]
                 count += 1
-        way_ptr[lane - first + 1] = count
+        loaded_ptr[lane - first + 1] = count
 
 
 @inner
@@ -148,9 +148,9 @@ def _place(
     size: int,
     step: int,
     amount: I64,
-    way_ptr: I64,
-    way: I64,
-    way_ps: F64,
+    loaded_ptr: I64,
+    loaded: I64,
+    loaded_ps: F64,
     load: F64,
     price: F64,
     top: float,
@@ -159,9 +159,9 @@ def _place(
     """Place a block anew, in parts of `step` bytes, each on the lane with the lowest prices."""
     for lane in range(len(amount)):
         if amount[lane] > 0:
-            for k in range(way_ptr[lane], way_ptr[lane + 1]):
-                load[way[k]] -= amount[lane] * way_ps[k]
-                price[way[k]] = _price(max(load[way[k]], 0.0) / top, squarings)
+            for k in range(loaded_ptr[lane], loaded_ptr[lane + 1]):
+                load[loaded[k]] -= amount[lane] * loaded_ps[k]
+                price[loaded[k]] = _price(max(load[loaded[k]], 0.0) / top, squarings)
             amount[lane] = 0
     left = size
     while left > 0:
@@ -169,15 +169,15 @@ def _place(
         best, least = 0, np.inf
         for lane in range(len(amount)):
             cost = 0.0
-            for k in range(way_ptr[lane], way_ptr[lane + 1]):
-                cost += (price[way[k]] + _WAY) * way_ps[k]
+            for k in range(loaded_ptr[lane], loaded_ptr[lane + 1]):
+                cost += (price[loaded[k]] + _BASE_PRICE) * loaded_ps[k]
             if cost < least:
                 best, least = lane, cost
         amount[best] += part
         left -= part
-        for k in range(way_ptr[best], way_ptr[best + 1]):
-            load[way[k]] += part * way_ps[k]
-            price[way[k]] = _price(load[way[k]] / top, squarings)
+        for k in range(loaded_ptr[best], loaded_ptr[best + 1]):
+            load[loaded[k]] += part * loaded_ps[k]
+            price[loaded[k]] = _price(load[loaded[k]] / top, squarings)
 
 
 @compiled

@@ -60,9 +60,9 @@ class PlanParams:
 
 FINE = PlanParams()
 DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
-FINER = replace(FINE, pieces=32)
+MANY = replace(FINE, pieces=32)
 LINKS = replace(DENSE, links=True)
-FINER_LINKS = replace(LINKS, pieces=32)
+MANY_LINKS = replace(LINKS, pieces=32)
 MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
 COARSE = replace(FINE, residual=0.03, pieces=1, cuts=(1 / 4, 3 / 4))
 UNCUT = replace(FINE, residual=0.03, cuts=())
@@ -161,7 +161,7 @@ class Planner:
         if self.topology.has_overheads:
             others += [replace(FINE, lead=1 / 2), MEDIUM, COARSE, FAST, FAST_WHOLE, RAILS, SPREAD_OUT, DIRECT]
         elif self.layout.hosts <= _FEW_HOSTS and first.gap > _GOOD:
-            others += [replace(usual, lead=1 / 2), FAST, RAILS, FINER, LINKS, FINER_LINKS]
+            others += [replace(usual, lead=1 / 2), FAST, RAILS, MANY, LINKS, MANY_LINKS]
         elif not self.layout.is_even:
             others += [FAST, RAILS]
         if self.layout.has_trunks:
