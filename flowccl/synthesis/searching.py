@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 Methods = dict[str, Method]
 _LOOPS_PART = 0.15  # of the time limit, for threadblocks that repeat their operations
-_REPEATED = 4  # schedules for which that is tried
 
 
 class TaskSearch:
@@ -94,26 +93,24 @@ class TaskSearch:
         return [*self.portfolio.found(), *self.repeated]
 
     def _repeat(self, on_progress: Callable[[Progress], None] | None) -> None:
-        """Let threadblocks repeat their operations in schedules, the most promising first, while there is time.
+        """Let threadblocks repeat their operations in schedules, the most promising first.
 
-        The first one is tried even in the time that is kept for its program, which has far more operations than one
-        with loops.
+        That lasts as long as was kept for it, and longer where the search left more time.
         """
-        budget, self.for_loops_s = self.context.budget, 0.0
+        budget, part_s, self.for_loops_s = self.context.budget, self.for_loops_s, 0.0
+        began_s = budget.elapsed_s
         limits = self.task.target.limits
         if self.carrier is None or limits is None or not limits.one_sided or not has_parts(self.task.problem.demand):
             return
-        schedules = self.portfolio.found()
-        expected_ps = [self.carrier.expected_loops(schedule)[0] for schedule in schedules]
-        for number, n in enumerate(sorted(range(len(schedules)), key=expected_ps.__getitem__)[:_REPEATED]):
-            best_ps = self.best.finish_ps if self.best else 0
-            if best_ps <= max(budget.good_ps, expected_ps[n]) or budget.should_stop() or (number and budget.over()):
-                return
-            found = self.carrier.with_loops(schedules[n])
-            if found is not None and not verify(found):
+        if self.best is None or self.best.finish_ps <= budget.good_ps or budget.should_stop():
+            return
+        for found in self.carrier.with_loops(self.portfolio.found(), self.best):
+            if found.finish_ps < self.best.finish_ps and not verify(found):
                 self.repeated.append(found)
-                if self.best is None or found.finish_ps < self.best.finish_ps:
-                    self._improved(found, on_progress)
+                self._improved(found, on_progress)
+            has_time = budget.elapsed_s - began_s < part_s or not budget.over()
+            if self.best.finish_ps <= budget.good_ps or budget.should_stop() or not has_time:
+                return
 
     def bound(self) -> Bound:
         """The best lower bound, of the search for bounds or one that a method proved."""

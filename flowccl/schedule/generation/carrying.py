@@ -1,9 +1,10 @@
 """How a runtime carries out a schedule: the width of its groups of threadblocks, the protocol, the order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import thread_time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant t
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
 _WORTH = 0.01  # of the completion time: what collected messages or more loops must save
 _LOOPED = 100_000  # transfers of a schedule with loops: larger ones take seconds
+_REPEATED = 4  # schedules whose threadblocks may repeat their operations
 _LEAST_LOOPS = 8  # with fewer, the first part is on its way for too long
 _PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
@@ -175,15 +177,26 @@ class Carrier:
             loops *= 2
         return next(row for row in found if row[0] <= (1 + _WORTH) * min(found)[0])
 
-    def with_loops(self, schedule: Schedule) -> Schedule | None:
-        """Return a schedule with threadblocks that repeat their operations; None where it is not earlier."""
-        best, variant = schedule, _Variant(loops=self.expected_loops(schedule)[1])
-        for change in ({}, {"least": _LEAST[-1]}, {"longest_first": True}):
-            tried = replace(variant, **change)
-            found = self.run(schedule, tried, best)
-            if found is not None and found.finish_ps < best.finish_ps:
-                best, variant = found, tried
-        return None if best is schedule else best
+    def with_loops(self, schedules: list[Schedule], best: Schedule) -> Iterator[Schedule]:
+        """Try loops in schedules, the most promising first; after each trial, yield the best schedule so far.
+
+        Each schedule is tried once, with the least rates that are best without loops. Then the best of them, or the
+        most promising one, is tried in other variants.
+        """
+        least = self.known.get(("", 0), _Variant()).least
+        expected = [self.expected_loops(schedule) for schedule in schedules]
+        order = sorted(range(len(schedules)), key=lambda n: expected[n][0])[:_REPEATED]
+        promising = [n for n in order if expected[n][0] < best.finish_ps]
+        trials = [(schedules[n], _Variant(least=least, loops=expected[n][1])) for n in promising]
+        chosen = trials[:1]
+        others: list[dict[str, Any]] = [{"least": other} for other in _LEAST[1:] if other != least]
+        for changes in ({}, *others, {"longest_first": True}):
+            for schedule, variant in chosen if changes else trials:
+                tried = replace(variant, **changes)
+                found = self.run(schedule, tried, best)
+                if found is not None and found.finish_ps < best.finish_ps:
+                    best, chosen = found, [(schedule, tried)]
+                yield best
 
     def _repeated(self, schedule: Schedule, variant: _Variant, best: Schedule | None) -> Schedule | None:
         """Return the schedule with loops; None where that is not possible or not earlier."""
