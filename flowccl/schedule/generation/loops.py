@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
-from flowccl.runtimes.limits import AGAIN_OPERATIONS, FURTHER_OPERATIONS, ISSUE_OPERATIONS, USABLE_OPERATIONS
+from flowccl.runtimes.limits import FURTHER_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS, USABLE_OPERATIONS
 from flowccl.runtimes.posters import BlockTask
 from flowccl.schedule.clock import MessageTimes
 from flowccl.schedule.generation.engine import Engine, Waits, leaves_first
@@ -170,7 +170,7 @@ def by_stage(base: Schedule, waits: Waits) -> Schedule | None:
     np.add.at(spent, of, np.where(first == worked, 0, costs.further_ps[worked]))
     node = np.append(source[issues], target[works])
     time, takes = np.append(base.start_ps[issues], begin), np.append(sent[issues] - base.start_ps[issues], spent)
-    received = AGAIN_OPERATIONS + (count - 1) * FURTHER_OPERATIONS
+    received = RECEIVE_OPERATIONS + (count - 1) * FURTHER_OPERATIONS
     operations = np.append(np.full(len(issues), ISSUE_OPERATIONS), received)
     stage = np.append(2 * stage[issues], 2 * stage[works] + 1)
     shared = np.append(target[issues], base.chunk[works])
