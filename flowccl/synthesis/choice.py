@@ -34,7 +34,7 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     best = leanest(found, best, later)
     if task.target.is_ideal:
         return best, None, found
-    ordered = [best, *sorted(found, key=lambda one: one.finish_ps)]
+    ordered = [best, *sorted((one for one in found if one is not best), key=lambda one: one.finish_ps)]
     best, lowered = with_program(ordered, task.target, task.sms, lambda: budget.after_s)
     if lowered is None:
         needs = f"it takes about {lowering_s(best):.1f} s, and the time limit does not leave that"
