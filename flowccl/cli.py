@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    logging.getLogger("flowccl").setLevel(logging.DEBUG if options.verbose else logging.ERROR)
+    if options.verbose:
+        logging.getLogger("flowccl").setLevel(logging.DEBUG)
     try:
         code = int(options.run(options))
         sys.stdout.flush()

@@ -36,7 +36,7 @@ class MessageCost:
         return us_to_ps(self.signal_us)
 
 
-_FURTHER = {"reduce": 1 / 3, "read packets": 2 / 3}
+_FURTHER = {"reduce": 0.49, "read packets": 2 / 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class LocalCost:
     def further(self) -> float:
         """The part of the operation's time that each further source takes, where it reduces several at once.
 
-        That is the part of the bytes that it moves. A reduction of two sources reads both and writes the result, so a
-        third source adds a third. Packets are twice their data, and their data is written once.
+        For reductions it is measured (docs/gpu.md). For packets it is the part of the bytes that are moved: packets are
+        twice their data, and their data is written once.
         """
         return _FURTHER.get(self.operation, 1.0)
 

@@ -61,7 +61,7 @@ def test_more_than_an_operation_can_read_are_several_operations() -> None:
 
 @pytest.mark.parametrize(("GBps", "count"), [(10.0, 4), (15.0, 3), (50.0, 2)])
 def test_repeated_operations_reduce_as_much_at_once_as_keeps_up_with_the_links(GBps: float, count: int) -> None:
-    """A reduction of one message takes 1 / 24.8, and each further one a third of that."""
+    """A reduction of one message takes 1 / 24.8, and each further one 0.49 of that."""
     schedule = repeated(planned(4, 4 << 20, GBps), MSCCLPP, 32, 4)
     assert schedule is not None
     assert verify(schedule) == []

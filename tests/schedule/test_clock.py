@@ -143,7 +143,7 @@ def test_what_is_there_is_reduced_in_one_operation():
     timed = reduced(3)
     assert verify(timed) == []
     assert len(set(timed.work_from_ps.tolist())) == len(set(timed.receiver.tolist())) == 1
-    assert timed.finish_us == pytest.approx(0.6 + 248 / 34.1 + 1.2 + 10 * 5 / 3, abs=1e-5)
+    assert timed.finish_us == pytest.approx(0.6 + 248 / 34.1 + 1.2 + 10 * 1.98, abs=1e-5)
 
 
 def test_packets_are_reduced_in_one_operation():

@@ -33,11 +33,11 @@ def reduced(peers: int, GBps: float) -> Schedule:
 
 
 def test_the_busiest_sets_the_pace_and_the_first_part_goes_through_all_stages():
-    """Links of 10 GB/s take 2,480 us, and a threadblock reduces three messages at once in 1,000 * 5 / 3 us.
+    """Links of 10 GB/s take 2,480 us, and a threadblock reduces three messages at once in 1,980 us.
 
     Links of 100 GB/s take 248 us: the threadblock would not keep up, so each of the messages has an operation.
     """
-    flow, work = 24_800 / 34.1, 1000 * 5 / 3
+    flow, work = 24_800 / 34.1, 1980
     slow, fast = (estimated(reduced(3, GBps), Execution(MSCCLPP, 16)) for GBps in (10, 100))
     assert slow.ps(8) == pytest.approx((2480 + 8 * 0.6 + 2480 / 8 + 0.6 + work / 8) * US, rel=1e-6)
     assert fast.ps(8) == pytest.approx((1000 + flow / 8 + 0.6 + 1000 / 8) * US, rel=1e-6)
