@@ -96,6 +96,16 @@ def test_a_lost_network_card_is_replaced_by_the_others_of_its_host():
     assert best(machine_without, "allreduce", 960_000, 4).finish_us <= 13.1  # 330 KB on a rail: 6.6 us; latencies 6 us
 
 
+@pytest.mark.parametrize("name", ["allgather", "reduce_scatter", "allreduce"])
+def test_a_gpu_without_its_switch_is_reached_through_another_host(name):
+    """Hosts on that way got chunks twice, so contributions were counted twice in the mirror image."""
+    whole = machine("rail:3x3")
+    problem = Problem(with_faults(whole, without=["gpu0 <-> switch0"]), collective(name, 9, 2**20))
+    found = [one for one in islice(hierarchical(problem, SearchContext.with_limit(10)), 4) if one is not None]
+    assert found
+    assert [verify(one) for one in found] == [[]] * len(found)
+
+
 def test_gpus_without_network_cards_leave_the_load_balanced():
     """Two hosts of 6, 4 rails: the gateways reduce and spread the same share each, whatever their rank."""
     whole = rails(2, 6)

@@ -94,7 +94,7 @@ class TreeBuilder:
             result += cross.get(group, [])
             result += self.tree(gateway[group], per_group.get(group, []), size, level + 1)
         detours = any(len(edges) > 1 for edges in cross.values())  # else parents are first already
-        return _parents_first(root, result) if detours else result
+        return _parents_first(root, result) if detours or _is_reached_twice(root, result) else result
 
     def _cross(self, level: int, holder: int, have: list[int], group: int, wanted: list[int], size: int) -> list[Edge]:
         """The edge that brings a chunk into a group, from its holder in another group or from a GPU near it.
@@ -298,6 +298,12 @@ class _FixedEdges(NamedTuple):
         """The links of some edges."""
         links, times = np.unique([link for edge in edges for link in edge.links], return_counts=True)
         return cls(edges, links, times * network.per_byte_ps[links])
+
+
+def _is_reached_twice(root: int, edges: list[Edge]) -> bool:
+    """Whether some GPU gets the chunk twice: where the way to one of its group leads through another group."""
+    ends = [end for edge in edges for end in edge.ends]
+    return len({root, *ends}) <= len(ends)
 
 
 def _parents_first(root: int, edges: list[Edge]) -> list[Edge]:
