@@ -190,10 +190,7 @@ def place(
         else:
             for hop in range(path_ptr[p + 1] - path_ptr[p]):
                 route = path_route[path_ptr[p] + hop]
-                busy = int(np.ceil(size[message] * 1000.0 / route_GBps[route]))
-                if route_overhead_ps[route] > 0:
-                    alone = int(np.ceil(size[message] * 1000.0 / route_overhead_GBps[route]))
-                    busy = max(busy, route_overhead_ps[route] + alone)
+                busy = _busy_ps(size[message], route, route_GBps, route_overhead_ps, route_overhead_GBps)
                 for use in range(use_ptr[route], use_ptr[route + 1]):
                     server = _first_free(free, server_ptr, use_resource[use])
                     now = max(now, free[server] - use_offset_ps[use])
@@ -208,6 +205,45 @@ def place(
             latest[gpu] = max(latest[gpu], now)
             crossed[message - first[1]] = latest[gpu]
     return hop_ptr, start, arrival
+
+
+@inner
+def _busy_ps(size: int, route: int, route_GBps: F64, route_overhead_ps: I64, route_overhead_GBps: F64) -> int:
+    """How long a message holds the links of a route."""
+    busy = int(np.ceil(size * 1000.0 / route_GBps[route]))
+    if route_overhead_ps[route] > 0:
+        busy = max(busy, route_overhead_ps[route] + int(np.ceil(size * 1000.0 / route_overhead_GBps[route])))
+    return busy
+
+
+@compiled
+def hop_loads(
+    pair: I32,
+    size: I64,
+    hop_ptr: I64,
+    path_ptr: I64,
+    path_route: I64,
+    route_GBps: F64,
+    route_overhead_ps: I64,
+    route_overhead_GBps: F64,
+    use_ptr: I64,
+    use_resource: I64,
+    use_more_ps: I64,
+    servers: I64,
+) -> tuple[I64, I64]:
+    """Return how long each hop holds its links, and how long each resource is busy (divided by its servers)."""
+    busy, load = np.zeros(hop_ptr[-1], np.int64), np.zeros(len(servers), np.int64)
+    for message in range(len(pair)):
+        p = pair[message]
+        for hop in range(path_ptr[p + 1] - path_ptr[p]):
+            route = path_route[path_ptr[p] + hop]
+            held = _busy_ps(size[message], route, route_GBps, route_overhead_ps, route_overhead_GBps)
+            busy[hop_ptr[message] + hop] = held
+            for use in range(use_ptr[route], use_ptr[route + 1]):
+                load[use_resource[use]] += held + use_more_ps[use]
+    for resource in range(len(servers)):
+        load[resource] //= max(servers[resource], 1)
+    return busy, load
 
 
 @inner

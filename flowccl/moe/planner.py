@@ -16,6 +16,7 @@ from flowccl.moe.lane_kernels import assign, blocks_of, own_lanes, same_rails, w
 from flowccl.moe.layout import layout_of
 from flowccl.moe.plan import Chunks, Plan, PlanMessages
 from flowccl.moe.plan_kernels import messages_of
+from flowccl.moe.reordering import MOST_MESSAGES, busiest_ps, reordered
 from flowccl.moe.tables import tables_of
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile
@@ -29,7 +30,8 @@ MAX_ENTRY_BYTES = 2**39
 _FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few that they are divided more often
 _GOOD = 0.01  # with few hosts, a plan with a larger gap is compared with others
 _SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
-
+_LATE = 1.05  # times the load of the most loaded link: plans that end later are tried in another order
+_ALIKE = 1.02  # times the least load of a plan: those with less are as good
 
 Order = Literal["stages", "shifted", "ranks"]
 
@@ -151,9 +153,7 @@ class Planner:
             return first
         others = self._others(usual, first)
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
-        return min(
-            self._fitting(plans, partial(self._plan, blocks, total, collective)), key=lambda plan: plan.finish_ps
-        )
+        return _in_order(self._fitting(plans, partial(self._plan, blocks, total, collective)))
 
     def _others(self, usual: PlanParams, first: Plan) -> list[PlanParams]:
         """Other plans worth a try: none for large matrices on equal rails without message costs."""
@@ -295,6 +295,20 @@ class Planner:
         tables = self._tables
         busy = np.bincount(tables.trunk_use, (lane_bytes * tables.lane_ps)[tables.trunk_lane], len(tables.trunk_places))
         return float((busy / tables.trunk_places).max(initial=0.0))
+
+
+def _in_order(plans: list[Plan]) -> Plan:
+    """The earliest plan; of those with the least loads, the first and the earliest are tried in another order, too."""
+    best = min(plans, key=lambda plan: plan.finish_ps)
+    if len(best.messages) > MOST_MESSAGES:
+        return best
+    loads = [busiest_ps(plan) for plan in plans]
+    light = [plan for load, plan in zip(loads, plans, strict=True) if load <= min(loads) * _ALIKE]
+    earliest = min(light, key=lambda plan: plan.finish_ps)
+    for plan in (earliest, *(plan for plan in light[:1] if plan is not earliest)):
+        if best.finish_ps > min(loads) * _LATE:
+            best = min(best, reordered(plan), key=lambda plan: plan.finish_ps)
+    return best
 
 
 def _fixed_order(load: Floats, order: Order) -> tuple[Ints, Floats, float]:
