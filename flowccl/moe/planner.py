@@ -153,7 +153,15 @@ class Planner:
             return first
         others = self._others(usual, first)
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
-        return _in_order(self._fitting(plans, partial(self._plan, blocks, total, collective)))
+        fitting = self._fitting(plans, partial(self._plan, blocks, total, collective))
+        return _in_order(fitting, self._crossing_ps(total))
+
+    def _crossing_ps(self, total: Ints) -> float:
+        """How long the busiest host sends or receives at least; 0 where its lanes are not equally fast."""
+        if not self.layout.is_even:
+            return 0.0
+        square = total.reshape(self.layout.hosts, self.layout.hosts)
+        return float(max(square.sum(axis=0).max(), square.sum(axis=1).max())) * self._tables.rail_ps
 
     def _others(self, usual: PlanParams, first: Plan) -> list[PlanParams]:
         """Other plans worth a try: none for large matrices on equal rails without message costs."""
@@ -297,10 +305,10 @@ class Planner:
         return float((busy / tables.trunk_places).max(initial=0.0))
 
 
-def _in_order(plans: list[Plan]) -> Plan:
+def _in_order(plans: list[Plan], crossing_ps: float) -> Plan:
     """The earliest plan; of those with the least loads, the first and the earliest are tried in another order, too."""
     best = min(plans, key=lambda plan: plan.finish_ps)
-    if len(best.messages) > MOST_MESSAGES:
+    if best.finish_ps <= crossing_ps * _LATE or len(best.messages) > MOST_MESSAGES:
         return best
     loads = [busiest_ps(plan) for plan in plans]
     light = [plan for load, plan in zip(loads, plans, strict=True) if load <= min(loads) * _ALIKE]
