@@ -12,6 +12,7 @@ from flowccl.moe.blocks import Blocks
 from flowccl.moe.expert_parallel import CombinePlan
 from flowccl.moe.plan import Plan
 from flowccl.moe.planner import FINE, Planner, PlanParams
+from flowccl.moe.reordering import busiest_ps, reordered
 from flowccl.result import Progress, Result
 from flowccl.schedule.metrics import measure
 from flowccl.verifier.verify import verify
@@ -44,6 +45,8 @@ def improved(
         if best.gap <= gap or time.monotonic() > until or should_stop():
             break
         other = planner.plan_blocks(blocks, collective, params=params)
+        if busiest_ps(other) < best.finish_ps:
+            other = reordered(other)
         if other.finish_ps < best.finish_ps:
             best = other
             on_better(best)
