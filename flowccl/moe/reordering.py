@@ -37,7 +37,7 @@ def reordered(plan: Plan) -> Plan:
     count = len(plan.messages)
     if count == 0 or count > MOST_MESSAGES:
         return plan
-    forward, backward, takes, busiest = _both_ways(plan)
+    forward, backward, takes, busiest = _forward_and_backward(plan)
     start, best = plan.messages.hop_start_ps, plan
     rounds = min(max(_PLACED // count, 1), _ROUNDS)
     for turn in range(rounds):
@@ -67,7 +67,7 @@ def _loads(plan: Plan) -> tuple[Ints, Ints]:
     )  # fmt: skip
 
 
-def _both_ways(plan: Plan) -> tuple["QueuedJobs", "QueuedJobs", Ints, int]:
+def _forward_and_backward(plan: Plan) -> tuple["QueuedJobs", "QueuedJobs", Ints, int]:
     """The hops as jobs, and those of the plan from its end; how long each hop takes, and the load of the busiest link.
 
     From the end, a hop starts when it arrived, and those that bring its data start after it.
