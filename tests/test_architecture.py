@@ -61,7 +61,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "faults": METHODS | {"adapters", "catalog", "export", "lowered", "result", "runtimes", "synthesis"},
     "adaptive": METHODS | {"catalog", "lowered"},
     "jobs": METHODS | {"catalog", "runtimes", "lowered", "result", "synthesis"},
-    "run": SCHEDULE | {"export", "runtimes"},
+    "run": SCHEDULE | {"export", "memory", "runtimes"},
     "torch": SCHEDULE | {"adaptive", "catalog", "moe", "resharding", "run"},
     "profile": SCHEDULE | {"export", "run", "runtimes"},
     "plot": SCHEDULE,

@@ -37,8 +37,8 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     ordered = [best, *sorted((one for one in found if one is not best), key=lambda one: one.finish_ps)]
     best, lowered = with_program(ordered, task.target, task.sms, lambda: budget.after_s)
     if lowered is None:
-        needs = f"it takes about {lowering_s(best):.1f} s, and the time limit does not leave that"
-        searching.context.notes["program"] = f"left out: {needs}; flowccl export writes it"
+        reason = f"it takes about {lowering_s(best):.1f} s, and the time limit does not leave that"
+        searching.context.notes["program"] = f"left out: {reason}; flowccl export writes it"
     return best, lowered, found
 
 

@@ -32,7 +32,7 @@ _REPEATED = 4  # schedules whose threadblocks may repeat their operations
 _LEAST_LOOPS = 8  # with fewer, the first part is on its way for too long
 _PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
-_LEAST_TIMED = 1_000  # transfers: what small schedules take is not in proportion to them
+_LEAST_MEASURED = 1_000  # transfers: what small schedules take is not in proportion to them
 _NEVER_PS = int(np.iinfo(np.int64).max)
 _LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
@@ -108,7 +108,7 @@ class Carrier:
         try:
             return self._run(schedule, variant, best, message)
         finally:
-            self.transfer_s = max(self.transfer_s, (thread_time() - began_s) / max(len(schedule), _LEAST_TIMED))
+            self.transfer_s = max(self.transfer_s, (thread_time() - began_s) / max(len(schedule), _LEAST_MEASURED))
 
     def _run(
         self, schedule: Schedule, variant: _Variant, best: Schedule | None, message: NDArray[np.int32] | None

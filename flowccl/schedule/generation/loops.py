@@ -212,8 +212,8 @@ def reduced_at_once(schedule: Schedule, costs: MessageTimes, most: int, columns:
     reduce while the busiest link is busy.
     """
     worked = np.flatnonzero(costs.work_ps > 0)
-    room_ps = busiest_link_ps(schedule) - costs.work_ps[worked]
-    fit = 1 + np.minimum(room_ps.clip(0.0) // np.maximum(costs.further_ps[worked], 1), most - 1)
+    space_ps = busiest_link_ps(schedule) - costs.work_ps[worked]
+    fit = 1 + np.minimum(space_ps.clip(0.0) // np.maximum(costs.further_ps[worked], 1), most - 1)
     keys = [np.where(schedule.reduce[worked], -1, worked), *(column[worked] for column in columns)]
     order = np.lexsort((schedule.work_from_ps[worked], *keys))
     begins = np.append(True, np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0))[: len(order)]
