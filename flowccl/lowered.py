@@ -1,5 +1,6 @@
 """A schedule as a program of a runtime: how long it takes there, and what it needs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,11 +85,13 @@ def lowering_s(schedule: Schedule) -> float:
     return _LOWERING_S * messages / execution.loops * execution.width + timing_s
 
 
-def loadable(schedule: Schedule, sms: int | None) -> dict[str, Lowered]:
-    """Return, for every runtime that can load the schedule as it is, its program."""
+def loadable(
+    schedule: Schedule, sms: int | None, skip: Callable[[str], bool] = lambda name: False
+) -> dict[str, Lowered]:
+    """Return, for every runtime that can load the schedule as it is and that `skip` does not leave out, its program."""
     found = {}
     for name, profile in PROFILES.items():
-        if not profile.is_ideal:
+        if not profile.is_ideal and not skip(name):
             try:
                 found[name] = lower_for(schedule, profile, sms)
             except FlowcclError:

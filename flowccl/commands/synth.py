@@ -14,7 +14,7 @@ from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_
 from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
 from flowccl.commands.synth_reshard import NAME, check_no_reshard, synth_reshard
 from flowccl.commands.terminal import ProgressLine, print_text
-from flowccl.errors import FlowcclError, InputError
+from flowccl.errors import InputError
 from flowccl.search.budget import Budget
 
 if TYPE_CHECKING:
@@ -160,25 +160,27 @@ def _runtimes(result: "Result", sms: int | None, budget: Budget) -> "dict[str, A
 
     Those for which lowering would end after the time limit are left out, and it says so.
     """
-    from flowccl.lowered import lower_for
+    from flowccl.lowered import loadable
     from flowccl.runtimes.machine import known_sms
     from flowccl.runtimes.profiles import PROFILES
 
-    schedule, found = result.schedule, dict[str, Any]()
-    seconds, count = _LOWERED_S * len(schedule), known_sms(schedule.topology, sms)
-    for name, profile in PROFILES.items():
-        made = result.lowered if result.lowered is not None and result.lowered.runtime == name else None
-        if profile.is_ideal:
-            continue
-        if made is None and seconds > budget.after_s:
-            found[name] = {"left_out": f"lowering takes about {seconds:.1f} s"}
-            continue
-        try:
-            made = made or lower_for(schedule, profile, count)
-        except FlowcclError:
-            continue
-        found[name] = {"program_us": made.program_us, "scratch_bytes": made.scratch_bytes}
-    return found
+    schedule, own = result.schedule, result.lowered
+    seconds, late = _LOWERED_S * len(schedule), dict[str, Any]()
+
+    def skip(name: str) -> bool:
+        if own is not None and own.runtime == name:
+            return True
+        if seconds > budget.after_s:
+            late[name] = {"left_out": f"lowering takes about {seconds:.1f} s"}
+        return name in late
+
+    programs = loadable(schedule, known_sms(schedule.topology, sms), skip)
+    if own is not None and own.runtime in PROFILES:
+        programs[own.runtime] = own
+    return late | {
+        name: {"program_us": program.program_us, "scratch_bytes": program.scratch_bytes}
+        for name, program in programs.items()
+    }
 
 
 def _search_options(options: argparse.Namespace, limit_s: float, given: dict[str, Any]) -> "SearchOptions":

@@ -87,11 +87,6 @@ class MessageCosts:
         cost: MessageCost = getattr(self, kind)
         return cost
 
-    @property
-    def are_free(self) -> bool:
-        """Whether messages cost nothing."""
-        return all(cost == MessageCost(0.0) for cost in (self.nvlink, self.pcie, self.nic))
-
 
 FREE = MessageCosts(MessageCost(0.0), MessageCost(0.0), MessageCost(0.0))
 """The model of the papers: only bytes and latencies take time."""

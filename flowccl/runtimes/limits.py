@@ -116,12 +116,6 @@ FURTHER_OPERATIONS = 1
 """Of a further message that is reduced in the same operation: a wait."""
 USABLE_OPERATIONS = 58  # of the 64 operations of a threadblock; the others begin and end a call
 
-
-def poster_operations(posts: int, arrivals: int) -> int:
-    """Return the operations of a threadblock that posts messages to a NIC and waits for those from there, at most."""
-    return 3 * (posts + arrivals) + 5
-
-
 LIMITS: dict[str, RuntimeLimits] = {**XML_LIMITS, "mscclpp": MSCCLPP_LIMITS}
 
 

@@ -208,7 +208,7 @@ def busiest_link_ps(schedule: Schedule) -> float:
 def reduced_at_once(schedule: Schedule, costs: MessageTimes, most: int, columns: tuple[NDArray[Any], ...]) -> I64:
     """For each transfer, the first one that is reduced in the same operation: itself where it is alone.
 
-    Those are reductions with equal `columns`, at most so many in one operation, and no more than the threadblock can
+    Those are reductions with equal `columns`, at most `most` in one operation, and no more than the threadblock can
     reduce while the busiest link is busy.
     """
     worked = np.flatnonzero(costs.work_ps > 0)
