@@ -336,17 +336,15 @@ def test_a_transfer_to_a_slow_network_card_occupies_the_fast_one_that_sends():
     """400 Gb/s to 100 Gb/s, cut-through: both links are held for as long as the slow one needs."""
     faulty = with_faults(machine("dgx_h100:2:nvls=false"), slow=["gpu3 <-> rail3=100Gb/s"])
     network = LoadedRoutes(faulty, np.zeros(len(faulty.links) + 1))
-    links = network.add_route(int(network.first[11, 3]), 50_000)
-    assert len(links) == 2
-    assert network.load_ps[list(links)].tolist() == [4e6, 4e6]
+    assert (50_000 * network.busy_ps[network.first[11, 3]]).tolist() == [4e6, 4e6]
 
 
 def test_a_trunk_is_occupied_by_a_share_of_the_transfer():
     topology = leaf_and_spine()
     network = LoadedRoutes(topology, np.zeros(len(topology.links) + 1))
-    links = network.add_route(int(network.first[0, 16]), 50_000)
-    rates = [topology.links[link].bandwidth_GBps for link in links]
-    assert network.load_ps[list(links)].tolist() == pytest.approx([50_000 / rate * 1e3 for rate in rates])
+    route = network.first[0, 16]
+    rates = [topology.links[link].bandwidth_GBps for link in network.links[route]]
+    assert (50_000 * network.busy_ps[route]).tolist() == pytest.approx([50_000 / rate * 1e3 for rate in rates])
     assert max(rates) == 400
 
 

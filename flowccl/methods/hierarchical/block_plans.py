@@ -4,6 +4,7 @@ One plan serves for all numbers of chunks, so it also tells which variants are p
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -177,8 +178,10 @@ def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64], label: ND
     return float((np.bincount(kind[used], load_ps[used]) / np.maximum(count, 1)).max())
 
 
-def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
-    """The schedule of a variant; None where its gateways are not joined."""
+def schedule_of(
+    problem: Problem, variant: TreeVariant, has_time: Callable[[float], bool] = lambda seconds: True
+) -> Schedule | None:
+    """The best schedule of a variant of those that there is time for; None where its gateways are not joined."""
     planned = planned_blocks(problem, variant)
     if planned is None:
         return None
@@ -187,7 +190,7 @@ def schedule_of(problem: Problem, variant: TreeVariant) -> Schedule | None:
     count = math.lcm(count, variant.exchanged or 1)
     plan = chunk_plan(problem, planned, count).repeated(problem.demand.pieces // count, count)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
-    schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]))
+    schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]), has_time)
     exchanged = problem.is_reduction and (not variant.rooted or variant.exchanged > 0)
     if schedule is not None and exchanged and verify(schedule):  # a gateway received before it had sent
         return None

@@ -34,8 +34,6 @@ class _RouteTable:
     count: I64
     per_byte_ps: F64
     busy_ps: F64
-    between: dict[tuple[int, ...], dict[tuple[int, int], I64]]  # see `LoadedRoutes.between_groups`
-    hops: dict[int, tuple[tuple[int, ...], I64, F64]]  # of routes in use: links, twice, and how long a byte takes
 
 
 @lru_cache(maxsize=8)
@@ -52,9 +50,7 @@ def _route_table(topology: Topology) -> _RouteTable:
     first[near.src, near.end], count[near.src, near.end] = near.pair_ptr[:-1], np.diff(near.pair_ptr)
     per_byte_ps = np.append(1000.0 / topology.link_GBps, 0.0)
     busy_ps = _busy_times(topology, links, per_byte_ps)
-    return _RouteTable(
-        near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, busy_ps, {}, {}
-    )
+    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, busy_ps)
 
 
 def _busy_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
@@ -93,25 +89,8 @@ class LoadedRoutes:
         self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
         self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
         self.per_byte_ps, self.busy_ps = table.per_byte_ps, table.busy_ps
-        self.stars: dict[tuple[bytes, bytes], tuple[I64, I64, NDArray[np.bool_]]] = {}
         self.uneven: dict[tuple[int, ...], bool] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
-
-    def routes(self, a: int, b: int) -> I64:
-        """The routes from one node to another that is its neighbour."""
-        return np.arange(self.first[a, b], self.first[a, b] + self.count[a, b])
-
-    def between_groups(self, label: tuple[int, ...]) -> dict[tuple[int, int], I64]:
-        """The routes from each group to each other one; `label` is the group of every GPU."""
-        if label not in self.table.between:
-            group = np.array(label)
-            routes = np.flatnonzero(self.joins_groups(group))
-            pairs = np.stack((group[self.src[routes]], group[self.end[routes]]))
-            order = np.lexsort(pairs[::-1])
-            starts = np.flatnonzero(np.diff(pairs[:, order], axis=1, prepend=-1).any(axis=0))
-            keys = map(tuple, pairs[:, order[starts]].T.tolist())
-            self.table.between[label] = dict(zip(keys, np.split(routes[order], starts[1:]), strict=True))
-        return self.table.between[label]
 
     def joins_groups(self, label: I64) -> NDArray[np.bool_]:
         """Whether each route leads from a GPU of one group to a GPU of another; `label` is the group of every GPU."""
@@ -139,29 +118,6 @@ class LoadedRoutes:
         cost = np.where(route >= 0, self.route_cost(route, size), np.inf)
         return np.where(src == end, 0.0, cost)
 
-    def star_cost(self, roots: I64, ends: I64, size: int) -> F64:
-        """The cost of sending the same bytes from each root to all ends, one by one; inf where one is no neighbour."""
-        key = (roots.tobytes(), ends.tobytes())
-        if key not in self.stars:
-            self.stars[key] = self._star_links(roots, ends)
-        links, times, possible = self.stars[key]
-        return np.where(possible, self.cost(links, size * times), np.inf)
-
-    def _star_links(self, roots: I64, ends: I64) -> tuple[I64, I64, NDArray[np.bool_]]:
-        """The links from each root to all ends, how many use each of them, and whether all ends are neighbours.
-
-        A link that several ends use is listed once for all of them; the last link, which is none, fills up.
-        """
-        route = self.first[roots[:, None], ends[None, :]]
-        away = roots[:, None] != ends[None, :]
-        none = len(self.load_ps) - 1
-        links = np.where((away & (route >= 0))[:, :, None], self.links[route], none)
-        links = np.sort(links.reshape(len(roots), -1), axis=1)
-        first = np.diff(links, axis=1, prepend=-1) > 0
-        times = np.zeros(links.shape, dtype=np.int64)
-        times[first] = np.diff(np.append(np.flatnonzero(first), first.size))
-        return np.where(first, links, none), times, ~(away & (route < 0)).any(axis=1)
-
     def is_uneven(self, root: int, ends: list[int]) -> bool:
         """Whether the root has direct links to some ends and much slower routes to others: then GPUs forward chunks."""
         key = (root, *ends)
@@ -177,30 +133,6 @@ class LoadedRoutes:
         direct = (self.links[routes] < len(self.topology.links)).sum(axis=1) == 1
         return bool(direct[np.argmin(slowest)] and slowest.max() > FASTER * slowest.min())
 
-    def add(self, links: list[int], size: int) -> None:
-        """Count bytes on links."""
-        self.load_ps[links] += size * self.per_byte_ps[links]
-
-    def add_route(self, route: int, size: int) -> tuple[int, ...]:
-        """Count bytes on a route, and return its links."""
-        if route not in self.table.hops:
-            own = self.near.routes.links(route)
-            self.table.hops[route] = own, np.array(own), self.busy_ps[route, : len(own)]
-        links, places, busy_ps = self.table.hops[route]
-        self.load_ps[places] += size * busy_ps
-        return links
-
-    def links_of(self, route: int) -> list[int]:
-        """The links of a route."""
-        return list(self.near.routes.links(route))
-
-    def least_loaded(self, a: int, b: int, size: int) -> int:
-        """The best route between neighbours."""
-        if self.count[a, b] == 1:
-            return int(self.first[a, b])
-        routes = self.routes(a, b)
-        return int(routes[np.argmin(self.route_cost(routes, size))])
-
     @cached_property
     def quickest(self) -> NDArray[np.int32]:
         """The node before each node on the quickest path from each GPU, over neighbours."""
@@ -212,13 +144,6 @@ class LoadedRoutes:
         graph = csr_matrix((cost, (self.near.src, self.near.end)), (count, count))
         gpus = np.arange(self.topology.num_gpus)
         return np.asarray(dijkstra(graph, indices=gpus, return_predecessors=True)[1])
-
-    def path(self, a: int, b: int) -> list[int]:
-        """The nodes of the quickest path from one GPU to another."""
-        nodes = [b]
-        while nodes[-1] != a:
-            nodes.append(int(self.quickest[a, nodes[-1]]))
-        return nodes[::-1]
 
     @cached_property
     def multicasts(self) -> list[tuple[dict[int, int], dict[int, int]]]:

@@ -121,7 +121,7 @@ def _tree_options(
             break
         estimate = estimate_ps(problem, one, idle)
         if estimate is not None:
-            options.append(_Option(*estimate, partial(schedule_of, problem, one), one))
+            options.append(_Option(*estimate, partial(schedule_of, problem, one, context.budget.has_time), one))
     return options
 
 
@@ -146,11 +146,11 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
         return rooted
     some = [one for one in exchange_variants(problem) if least_exchange_ps(problem, one) < best_ps]
     exchanges = _tree_options(problem, context, some)
-    mixed = [_partly_exchanged(problem, one, other) for one in rooted for other in exchanges]
+    mixed = [_partly_exchanged(problem, context, one, other) for one in rooted for other in exchanges]
     return [*rooted, *exchanges, *(option for option in mixed if option is not None)]
 
 
-def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _Option | None:
+def _partly_exchanged(problem: Problem, context: SearchContext, rooted: _Option, exchange: _Option) -> _Option | None:
     """Chunks with roots of which some are exchanged on the same levels; None where all or none would be."""
     variant, other = rooted.variant, exchange.variant
     every = max((k for k in range(2, _MOST_ROOTED + 2) if problem.demand.pieces % k == 0), default=0)
@@ -158,7 +158,7 @@ def _partly_exchanged(problem: Problem, rooted: _Option, exchange: _Option) -> _
         return None
     more_ps = (exchange.load_ps - rooted.load_ps) / every
     mixed = replace(variant, exchanged=every)
-    make = partial(schedule_of, problem, mixed)
+    make = partial(schedule_of, problem, mixed, context.budget.has_time)
     return _Option(rooted.finish_ps + more_ps, rooted.load_ps + more_ps, make, mixed)
 
 

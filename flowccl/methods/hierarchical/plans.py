@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.loads import LoadedRoutes
+from flowccl.methods.hierarchical.plan_kernels import EXCHANGE, REDUCE, SPREAD
+from flowccl.methods.hierarchical.plan_rows import GrowingRows
 from flowccl.methods.hierarchical.roots import RootChoice
 from flowccl.methods.hierarchical.scheduling import TransferPlan
-from flowccl.methods.hierarchical.trees import Edge, TreeBuilder, TreeShape
-from flowccl.topology.routes import Routes
+from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder, TreeShape
 from flowccl.topology.topology import Topology
 
 _OVERLOADED = 1.5  # load over the mean load of links like it; whole chunks make smaller differences
@@ -40,12 +41,6 @@ class HierarchicalPlanner:
     shape: TreeShape
     overloaded: NDArray[np.bool_] | None = None
     chunks: list[tuple[int, int, int, int]] = field(default_factory=list)  # block, rail, root, transfers up to here
-    links: list[tuple[int, ...]] = field(default_factory=list)  # of each transfer, as the next two
-    reduce: list[bool] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)  # what a transfer waits for, and which one
-    after: list[int] = field(default_factory=list)
-    gangs: list[tuple[int, int, int]] = field(default_factory=list)  # transfer, gang, its turn in it; others are alone
     lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -59,8 +54,8 @@ class HierarchicalPlanner:
                 tree.network.overloaded = self.overloaded
         self.width, self.groups = max(map(len, self.forward.members[-1])), len(self.forward.members[0])
         self.order = _in_turns(self.demand)
-        self.ends = [(0, 0)]  # the numbers of transfers and of waits, after each chunk of every block
-        self.into: dict[int, list[int]] = {}  # of the present chunk: the transfers that bring it to each node
+        self.rows = GrowingRows(len(self.topology.nodes))
+        self.ends = [(0, 0)]  # the marks of the rows after each chunk of every block
         self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
         self.rail, self.root = -1, -1  # of the present chunk
 
@@ -80,14 +75,15 @@ class HierarchicalPlanner:
             while len(self.ends) <= pieces:
                 # Every other round runs backwards, since blocks that choose first load the best links.
                 for block in self.order if len(self.ends) % 2 else self.order[::-1]:
-                    self.into, self.rail, self.root = {}, -1, -1
+                    self.rail, self.root = -1, -1
+                    self.rows.begin_chunk()
                     self._plan_chunk(block)
-                    self.chunks.append((block, self.rail, self.root, len(self.links)))
-                self.ends.append((len(self.links), len(self.before)))
-        count, waits = self.ends[pieces]
-        routes, route = Routes.from_lists(self.links[:count]).distinct()
+                    self.chunks.append((block, self.rail, self.root, self.rows.marks[0]))
+                self.ends.append(self.rows.marks)
+        count = self.ends[pieces][0]
+        routes, route = self.rows.routes(count).distinct()
         index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]
-        end, reduce = np.array(self.end[:count], dtype=np.int64), np.array(self.reduce[:count], dtype=np.bool_)
+        end, reduce = self.rows.rows.end[:count].copy(), self.rows.rows.reduce[:count].copy()
         shift = (index[end] - index[start]) % self.width
         blocks, rail, root, last = np.array(self.chunks[: pieces * len(self.order)], dtype=np.int64).reshape(-1, 4).T
         turn = np.repeat(np.arange(len(last)), np.diff(last, prepend=0))  # of the chunk of each transfer
@@ -96,20 +92,22 @@ class HierarchicalPlanner:
             away = self._away(root[turn], np.where(reduce, start, end), reduce)
             rounds = turn // len(self.order) * self.groups + np.where(root[turn] >= 0, away, 0)
         gang, place = np.arange(count), np.zeros(count, dtype=np.int64)
-        row, together, later = np.array([one for one in self.gangs if one[0] < count], np.int64).reshape(-1, 3).T
+        row, together, later = self.rows.gangs(count).T
         gang[row], place[row] = together, later
+        before, after, joins = self.rows.waits(self.ends[pieces])
         return TransferPlan(
             routes,
             blocks[turn] * pieces + turn // len(self.order),
             route.astype(np.int64),
             reduce,
-            np.array(self.before[:waits], dtype=np.int64),
-            np.array(self.after[:waits], dtype=np.int64),
+            before,
+            after,
             gang,
             place,
             rounds,
             shift,
             rail[turn],
+            joins=joins,
         )
 
     def _away(self, root: NDArray[np.int64], node: NDArray[np.int64], reduce: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -127,35 +125,21 @@ class HierarchicalPlanner:
         sources, wanted = demand.sources(chunk).tolist(), demand.destinations(chunk).tolist()
         size = int(demand.chunk_bytes[chunk])
         if len(sources) == 1:
-            self._spread(self.forward.tree(sources[0], wanted, size))
+            self._spread(sources[0], wanted, size, self.shape.arity)
         elif self.shape.has_root(len(self.ends) - 1):
-            self.root = self.roots.root(wanted, chunk, len(self.chunks), size)
-            self._reduce(self.backward.tree(self.root, sources, size))
-            self._spread(self.forward.tree(self.root, wanted, size))
+            self.root, arity = self.roots.root(wanted, chunk, len(self.chunks), size)
+            self._reduce(self.root, sources, size, arity)
+            self._spread(self.root, wanted, size, arity)
         else:
             self._exchange(sources, wanted, size)
 
-    def _send(self, links: tuple[int, ...], reduce: bool, before: list[int], ends: tuple[int, ...]) -> None:
-        row = len(self.links)
-        self.links.append(links)
-        self.reduce.append(reduce)
-        self.end.append(ends[0])
-        self.before += before
-        self.after += [row] * len(before)
-        for end in ends:
-            self.into.setdefault(end, []).append(row)
-
-    def _spread(self, edges: list[Edge]) -> None:
+    def _spread(self, root: int, wanted: list[int], size: int, arity: int, level: int = 0) -> None:
         """Down a tree: each parent sends what it has."""
-        for edge in edges:
-            self._send(edge.links, False, self.into.get(edge.parent, []), edge.ends)
+        self.forward.add(self.rows.with_room(self.forward), SPREAD, root, wanted, size, level, arity)
 
-    def _reduce(self, edges: list[Edge]) -> None:
+    def _reduce(self, root: int, sources: list[int], size: int, arity: int, level: int = 0) -> None:
         """Up a tree of the reversed machine: each child sends when it has all contributions from below."""
-        for edge in reversed(edges):
-            before = [row for end in edge.ends for row in self.into.get(end, [])]
-            reduces = bool(self.topology.reduces[edge.parent])
-            self._send(edge.links[::-1], reduces, before, (edge.parent,))
+        self.backward.add(self.rows.with_room(self.backward), REDUCE, root, sources, size, level, arity)
 
     def _exchange(self, sources: list[int], wanted: list[int], size: int) -> None:
         """Reduce to the gateway of every group, exchange between the gateways, spread from each gateway.
@@ -170,28 +154,19 @@ class HierarchicalPlanner:
         gateway = choose(groups, inside, size, len(self.chunks))
         self.rail = self.rails.setdefault(tuple(gateway[group] for group in groups), len(self.rails))
         for group in groups:
-            self._reduce(self.backward.tree(gateway[group], inside[group], size, depth))
+            self._reduce(gateway[group], inside[group], size, DIRECT, depth)
         stages = self.stages if self.shape.is_staged else [[groups]]
         for stage in stages if self.rail % 2 == 0 else stages[::-1]:
             for members in stage:
                 self._exchange_among([gateway[group] for group in members], size)
         for group in groups:
             ends = [rank for rank in wanted if label[rank] == group]
-            self._spread(self.forward.tree(gateway[group], ends, size, depth))
+            self._spread(gateway[group], ends, size, DIRECT, depth)
 
     def _exchange_among(self, gateways: list[int], size: int) -> None:
-        """Each gateway sends what it has to all others.
-
-        All these sends are one gang, which starts at once: else a gateway might receive before it has sent.
-        """
-        network, gang = self.forward.network, len(self.links)
-        ready = [list(self.into.get(gateway, [])) for gateway in gateways]
-        for shift in range(1, len(gateways)):
-            for at, a in enumerate(gateways):
-                b = gateways[(at + shift) % len(gateways)]
-                links = network.add_route(network.least_loaded(a, b, size), size)
-                self.gangs.append((len(self.links), gang, shift - 1))
-                self._send(links, True, ready[at], (b,))
+        """Each gateway sends what it has to all others."""
+        rows = self.rows.with_room(self.forward, len(gateways) ** 2)
+        self.forward.add(rows, EXCHANGE, -1, gateways, size)
 
     @cached_property
     def roots(self) -> RootChoice:
@@ -261,8 +236,7 @@ class HierarchicalPlanner:
 
     def _own_cost(self, ranks: list[int], size: int) -> NDArray[np.float64]:
         """The cost of each GPU as a gateway of its group: what it receives to reduce and what it forwards."""
-        gateways = np.array(ranks)
-        return self.forward.spread_cost(gateways, ranks, size) + self.backward.spread_cost(gateways, ranks, size)
+        return self.forward.spread_cost(ranks, ranks, size) + self.backward.spread_cost(ranks, ranks, size)
 
     def _pair_cost(self, ones: list[int], others: list[int], size: int) -> NDArray[np.float64]:
         """The cost of the routes between GPUs of two groups, in both directions; inf where there is none."""

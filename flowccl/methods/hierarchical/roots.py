@@ -1,7 +1,8 @@
 """The root of each chunk of an allreduce: contributions are reduced there, and the result is spread from there.
 
-The group of a root sends and receives more than the others. So chunks have their roots where the links between groups
-have time left: fewer in a host with a slow or lost network card.
+The group of a root sends the result to all others, and receives from all others: more than they do. So a host with a
+slow or lost network card has fewer roots. Chunks that would have their roots there go along binary trees instead, with
+that host as a leaf: a whole chunk more, to all groups, would load the network card of another root by much more.
 """
 
 from functools import cached_property
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.methods.hierarchical.loads import POWER
-from flowccl.methods.hierarchical.trees import TreeBuilder
+from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder
 
 F64 = NDArray[np.float64]
 _EQUAL = 1 + 1e-9  # costs that differ by less are equal
+_BINARY = 2
 
 
 class RootChoice:
@@ -29,11 +31,11 @@ class RootChoice:
         out = np.stack((network.src[between], used[:, 0]), axis=1)
         into = np.stack((network.end[between], used[np.arange(len(used)), last]), axis=1)
         self.sides = [np.unique(side, axis=0).T.astype(np.int64) for side in (out, into)]  # GPU, link
-        turns = range(1, self.groups)
-        children = np.bincount([trees.shape.parent(turn) for turn in turns], minlength=self.groups)
-        transfers = children + (np.arange(self.groups) > 0)  # sent or received, by the turn of a group
+        children = np.bincount((np.arange(1, self.groups) - 1) // _BINARY, minlength=self.groups)
+        transfers = children + (np.arange(self.groups) > 0)  # sent or received in a binary tree, by the turn of a group
         numbers = np.arange(self.groups)
         self.transfers = transfers[(numbers[None, :] - numbers[:, None]) % self.groups]  # by root's group, group
+        self.asked, self.placed = np.zeros((2, self.groups))  # chunks of each group so far, and those with roots there
 
     @cached_property
     def is_even(self) -> bool:
@@ -52,31 +54,49 @@ class RootChoice:
             result &= np.bincount(pairs[0], minlength=len(label)) == self.groups - 1
         return result
 
-    def root(self, wanted: list[int], block: int, turn: int, size: int) -> int:
-        """The root of the chunk of a block that is planned in this turn: the best of the GPUs that want it.
+    @cached_property
+    def share(self) -> F64:
+        """The part of the chunks of each group that have their roots there: all, unless it would be late.
+
+        A group sends the contribution to each chunk of another group, and sends its own chunks to all other groups: in
+        units of all data, 1 + part (groups - 2), where part is that of the chunks with roots there.
+        """
+        if self.groups <= 2:
+            return np.ones(self.groups)
+        rates = [self._rates(self.label[gpu], link, self.groups)[0] for gpu, link in self.sides]
+        rate = np.maximum(np.minimum(*rates), 1e-9)
+        takes = max(2 * (self.groups - 1) / float(rate.sum()), float(1 / rate.min()))
+        return np.clip((takes * rate - 1) * self.groups / (self.groups - 2), 0.0, 1.0)
+
+    def root(self, wanted: list[int], block: int, turn: int, size: int) -> tuple[int, int]:
+        """The root of the chunk of a block that is planned in this turn, one of the GPUs that want it; and the arity.
 
         Where all are alike, they are roots in turn, so that each sends as much of the results as the others.
         """
         if self.near and (near := [rank for rank in wanted if self.reaches_all[rank]]):
-            return near[turn % len(near)]
+            return near[turn % len(near)], DIRECT
         preferred = wanted[block % len(wanted)]
-        return preferred if self.is_even else self._least_loaded(wanted, preferred, size)
-
-    def _least_loaded(self, wanted: list[int], preferred: int, size: int) -> int:
-        """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
-        ranks = np.array(wanted)
-        cost = self._group_cost(size)
-        allowed = np.unique(self.label[ranks])
+        if self.is_even:
+            return preferred, DIRECT
+        ranks, group = np.array(wanted), self.label[preferred]
+        self.asked[group] += 1
+        if self.placed[group] + 0.5 <= self.share[group] * self.asked[group]:
+            self.placed[group] += 1
+            return self._least_loaded(ranks[self.label[ranks] == group], preferred, size), DIRECT
+        cost, allowed = self._group_cost(size), np.unique(self.label[ranks])
         best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
-        group = int(best[np.argmin((best - self.label[preferred]) % self.groups)])
-        ranks = ranks[self.label[ranks] == group]
+        group = int(best[np.argmin((best - group) % self.groups)])
+        return self._least_loaded(ranks[self.label[ranks] == group], preferred, size), _BINARY
+
+    def _least_loaded(self, ranks: NDArray[np.int64], preferred: int, size: int) -> int:
+        """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
         time = self._gpu_time(size)[ranks]
         equal = ranks[time <= time.min() * _EQUAL]
         away = (self.index[equal] - self.index[preferred]) % len(self.index)
         return int(equal[np.argmin(away)])
 
     def _group_cost(self, size: int) -> F64:
-        """What a root in each group costs: the sum of the powers of the loads that all groups then have."""
+        """What a tree with its root in each group costs: the sum of the powers of the loads that groups then have."""
         total = np.zeros(self.groups)
         for gpu, link in self.sides:
             rate, load = self._rates(self.label[gpu], link, self.groups)

@@ -8,6 +8,9 @@ busiest port has transfers. A colour is a round; transfers inside groups go with
 
 In an allreduce with roots, the results of some chunks are spread while further chunks are reduced: the rounds of the
 first part of the chunks come first, then those of the second part with the results of the first one, and so on.
+
+Or the transfers of each port are put into an order, and each one has a latest start: it must leave the port the time
+for those that come after it. So what a busy port waits for goes before what an idle port could send later.
 """
 
 from dataclasses import dataclass
@@ -22,11 +25,15 @@ _MOST_PLACES = 50_000_000  # of the table of ports and colours, which has 8 byte
 
 @dataclass(frozen=True, eq=False)
 class Crossings:
-    """The transfers between groups: for each its ports, as numbers of lanes, and its time in units of the shortest."""
+    """The transfers between groups: for each its ports, as numbers of lanes, and how long it holds them.
+
+    `units` is that time in units of the shortest.
+    """
 
     transfer: I64
     out: I64
     into: I64
+    takes_ps: tuple[I64, I64]
     units: I64
 
     @classmethod
@@ -42,7 +49,16 @@ class Crossings:
         out, into = (_busiest(np.flatnonzero(some), owner, load[link]) for some in sides)
         rows = owner[out]
         units = np.clip(np.rint(takes[out] / takes[out].min()), 1, _MOST_UNITS)
-        return cls(rows, _lanes(link[out], lane_ptr), _lanes(link[into], lane_ptr), units.astype(np.int64))
+        ports = _lanes(link[out], lane_ptr), _lanes(link[into], lane_ptr)
+        return cls(rows, *ports, (takes[out], takes[into]), units.astype(np.int64))
+
+    def latest_starts(self, order: I64) -> I64:
+        """The latest start of each transfer, if its ports carry those with a lower `order` before it.
+
+        All ports end at the same time, so that the busiest one starts at time zero.
+        """
+        rest = np.maximum(*(_rest(*side, order) for side in zip((self.out, self.into), self.takes_ps, strict=True)))
+        return np.asarray(rest.max(initial=0) - rest)
 
     def rounds(self, part: I64) -> I64 | None:
         """The round of each transfer: all of one `part` before those of the next; None where a table would be large."""
@@ -61,6 +77,16 @@ class Crossings:
             np.minimum.at(least, unit, colour)
             result[rows], begin = begin + least[rows], begin + degree
         return result
+
+
+def _rest(port: I64, takes_ps: I64, order: I64) -> I64:
+    """The time that the port of each transfer needs for it and for those that come after it."""
+    last_first = np.lexsort((order, port))[::-1]
+    total = np.cumsum(takes_ps[last_first])
+    begins = np.diff(port[last_first], prepend=-1) != 0
+    rest = np.empty(len(port), dtype=np.int64)
+    rest[last_first] = total - np.maximum.accumulate(np.where(begins, total - takes_ps[last_first], 0))
+    return rest
 
 
 def _busiest(hops: I64, owner: I64, load: NDArray[np.float64]) -> I64:

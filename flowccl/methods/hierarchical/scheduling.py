@@ -1,5 +1,7 @@
 """From a plan (transfers and what each waits for) to a schedule: list scheduling, the longest tail first."""
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +20,9 @@ from flowccl.topology.trunks import lane_counts
 I64 = NDArray[np.int64]
 _WINDOWS = (2, 4)  # chunks of a rail at a time: one is reduced while another is spread, and others are between groups
 _EARLIER = 10  # the tail of the last piece counts as shorter by this part of the time of the busiest link
-_PARTS = (4, 16)  # of the chunks of an allreduce in rounds: the more, the less is idle at the start and the end
+_PARTS = 4  # of the chunks of an allreduce in rounds: the more, the less is idle at the start and the end
+_LATE = 3  # chunks of a block by which results are spread after contributions, in the order of ports
+_PASSES = 3  # orders of ports, each by the starts that the one before led to
 _MOST_AT_ONCE = 50_000  # transfers of an exchange of which all may wait at a time
 
 
@@ -31,6 +35,8 @@ class TransferPlan:
     Of jobs with equal tails, those of an earlier `round` go first, in a round those with a lower `shift`: then the GPUs
     of a group send to different ones at the same time. `rail` is the set of gateways that exchange the chunk, -1: none.
     `partner`, if given, is the transfer that each one is exchanged for, or the transfer itself; see `exchanges`.
+    Numbers of `before` and `after` beyond the transfers are those of `joins`: a join waits like a transfer, takes no
+    time, and others wait for it.
     """
 
     routes: Routes
@@ -45,6 +51,7 @@ class TransferPlan:
     shift: I64
     rail: I64
     partner: I64 | None = None
+    joins: int = 0
 
     @property
     def together(self) -> "TransferPlan":
@@ -55,19 +62,24 @@ class TransferPlan:
         """The plan several times, each for chunks whose numbers are higher by `pieces`."""
         count, rounds = len(self.chunk), int(self.round.max(initial=0)) + 1
         copies = np.repeat(np.arange(times), count)
-        waits = np.repeat(np.arange(times), len(self.before)) * count
+        waits = np.repeat(np.arange(times), len(self.before))
+        before, after = (
+            np.where(tiled < count, tiled + waits * count, tiled + (times - 1) * count + waits * self.joins)
+            for tiled in (np.tile(self.before, times), np.tile(self.after, times))
+        )
         return replace(
             self,
             chunk=np.tile(self.chunk, times) + copies * pieces,
             route=np.tile(self.route, times),
             reduce=np.tile(self.reduce, times),
-            before=np.tile(self.before, times) + waits,
-            after=np.tile(self.after, times) + waits,
+            before=before,
+            after=after,
             job=np.tile(self.job, times) + copies * count,
             turn=np.tile(self.turn, times),
             round=np.tile(self.round, times) + copies * rounds,
             shift=np.tile(self.shift, times),
             rail=np.tile(self.rail, times),
+            joins=self.joins * times,
         )
 
 
@@ -85,18 +97,18 @@ class PlanScheduler:
         np.minimum.at(first, draft.timing.hop_transfer, draft.timing.hop_to_ps)
         self.offset = plan.turn * first  # from the start of a job to that of the transfer
         self.schedule = replace(draft, start_ps=self.offset)
-        self.jobs, self.job = np.unique(plan.job, return_inverse=True)
+        number, self.joins = self._number_jobs(plan), plan.joins
         self.round, self.shift = plan.round[self.jobs], plan.shift[self.jobs]
         self.rail, self.chunk = plan.rail[self.jobs], plan.chunk[self.jobs]
         self.piece = self.chunk % demand.pieces
         timing, size = self.schedule.timing, len(self.jobs)
-        arrival = np.zeros(count, dtype=np.int64)
+        arrival, sent = np.zeros((2, count + plan.joins), dtype=np.int64)
         np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
-        sent = np.full(count, np.iinfo(np.int64).max)
+        sent[:count] = np.iinfo(np.int64).max
         np.minimum.at(sent, timing.root_transfer, timing.root_from_ps)
         takes = np.zeros(size, dtype=np.int64)
-        np.maximum.at(takes, self.job, arrival)
-        waits = self.job[plan.before], self.job[plan.after], arrival[plan.before] - sent[plan.after]
+        np.maximum.at(takes, self.job, arrival[:count])
+        waits = number[plan.before], number[plan.after], arrival[plan.before] - sent[plan.after]
         none = np.zeros(0, dtype=np.int64)
         self.mutual = (none, none, none)
         """Constraints (before, after, lag) between the two transfers of an exchange, see `exchanges`."""
@@ -117,19 +129,56 @@ class PlanScheduler:
         hops_of_jobs = (self.hop_ptr, self.hop_link, self.hop_from, self.hop_to)
         self.transfers = jobs_of((self.ptr, self.after, self.lag), hops_of_jobs, pointers(lane_counts(topology)))
 
-    def best(self, label: NDArray[np.int64]) -> Schedule | None:
-        """The best of several schedules, with the longest tails, the first pieces or the first rounds of chunks first.
+    def _number_jobs(self, plan: TransferPlan) -> I64:
+        """Number all jobs and joins, each after those that it waits for; return the numbers of transfers and joins.
 
-        `label` is the group of every GPU. An exchange is also tried with few chunks of each rail at a time. Otherwise
-        the queue of a link counts where it joins groups: then the first chunks of a slow network card go first.
+        `jobs` has the first transfer of each job, and of a join the first one that waits for it.
         """
-        keys = [-self.tail_ps, self._early_pieces(), self._in_turns(self.piece), self._in_turns(self.round)]
-        keys += self._rounds(label)
-        found = [self._in_windows(label, most, key) for most in _WINDOWS for key in keys]
-        if all(one is None for one in found) or len(self.jobs) <= _MOST_AT_ONCE:
-            keys.append(-self._queued_tails(label))
-            found += [self._in_order_of(key, self.ptr, self.after, self.lag) for key in keys]
-        return min((one for one in found if one is not None), key=lambda one: one.finish_ps, default=None)
+        count = len(plan.chunk)
+        rows, job = np.unique(plan.job, return_inverse=True)
+        first = np.full(plan.joins, count)
+        joined = plan.before >= count
+        np.minimum.at(first, plan.before[joined] - count, plan.after[joined])
+        order = np.argsort(np.append(2 * rows + 1, 2 * first), kind="stable")
+        number = np.empty(len(order), dtype=np.int64)
+        number[order] = np.arange(len(order))
+        self.jobs, self.job = np.append(rows, first)[order], number[job]
+        return np.asarray(np.append(self.job, number[len(rows) :]), dtype=np.int64)
+
+    def best(
+        self, label: NDArray[np.int64], has_time: Callable[[float], bool] = lambda seconds: True
+    ) -> Schedule | None:
+        """The best of several schedules, of as many as there is time for, and at least one.
+
+        `label` is the group of every GPU. An exchange is also tried with few chunks of each rail at a time.
+        """
+        best, began = None, time.monotonic()
+        for found in self._in_several_orders(label):
+            if found is not None and (best is None or found.finish_ps < best.finish_ps):
+                best = found
+            began, took_s = time.monotonic(), time.monotonic() - began
+            if best is not None and not has_time(took_s):
+                break
+        return best
+
+    def _in_several_orders(self, label: NDArray[np.int64]) -> Iterator[Schedule | None]:
+        """Schedules with the longest tails first, the first pieces or rounds of chunks, or what busy ports wait for.
+
+        Last, the queue of a link counts where it joins groups: then the first chunks of a slow network card go first.
+        """
+        keys = [self._early_pieces(), self._in_turns(self.piece), self._in_turns(self.round)]
+        paced = False
+        for most in _WINDOWS if (self.rail >= 0).any() else ():
+            for key in (-self.tail_ps, *keys):
+                found = self._in_windows(label, most, key)
+                paced = paced or found is not None
+                yield found
+        if paced and len(self.jobs) > _MOST_AT_ONCE:
+            return
+        yield self.longest_first()
+        yield from self._between_groups(label)
+        for key in (*keys, -self._queued_tails(label)):
+            yield self._in_order_of(key, self.ptr, self.after, self.lag)
 
     def longest_first(self, noise: NDArray[np.float64] | None = None) -> Schedule | None:
         """The schedule with the longest tails first, each changed by a fraction; None if transfers wait in a circle."""
@@ -138,32 +187,37 @@ class PlanScheduler:
 
     def _in_turns(self, turn: I64) -> I64:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
-        return turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps
+        return np.asarray(turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps)
 
-    def _rounds(self, label: NDArray[np.int64]) -> list[I64]:
-        """Keys by which no port between groups has two transfers at a time, see `rounds`; one for each size of parts.
-
-        None where transfers start together.
-        """
+    def _between_groups(self, label: NDArray[np.int64]) -> Iterator[Schedule | None]:
+        """Schedules with orders of the transfers between groups, see `rounds`; none where transfers start together."""
         from flowccl.methods.hierarchical.round_kernels import with_neighbours
 
         start, end = self._groups_of_ends(label)
-        crossing = (start != end)[self.jobs]
-        if len(self.jobs) < len(self.schedule) or not crossing.any():
-            return []
-        found, pieces = [], self.schedule.demand.pieces
-        crossings = Crossings.of(
-            crossing, self.hop_ptr, self.hop_link, self.hop_to - self.hop_from, self.transfers.lane_ptr
-        )
-        reduced = np.diff(self.schedule.demand.source_ptr) > 1
-        spread = (~self.schedule.reduce & reduced[self.chunk])[crossings.transfer]
-        for parts in sorted({min(some, pieces) for some in _PARTS}) if spread.any() else (1,):
-            rounds = crossings.rounds(self.piece[crossings.transfer] * parts // pieces + spread)
-            if rounds is not None:
-                known = np.full(len(self.jobs), -1, dtype=np.int64)
-                known[crossings.transfer] = rounds
-                found.append(self._in_turns(with_neighbours(known, self.ptr, self.after)))
-        return found
+        crossing = (start != end)[self.jobs] & (np.diff(self.hop_ptr) > 0)
+        if len(self.jobs) < len(self.schedule) + self.joins or not crossing.any():
+            return
+        takes, pieces = self.hop_to - self.hop_from, self.schedule.demand.pieces
+        crossings = Crossings.of(crossing, self.hop_ptr, self.hop_link, takes, self.transfers.lane_ptr)
+        reduced, rows = np.diff(self.schedule.demand.source_ptr) > 1, crossings.transfer
+        spread = (~self.schedule.reduce[self.jobs] & reduced[self.chunk])[rows]
+
+        def in_turns(turn: I64) -> Schedule | None:
+            known = np.full(len(self.jobs), -1, dtype=np.int64)
+            known[rows] = turn
+            key = self._in_turns(with_neighbours(known, self.ptr, self.after))
+            return self._in_order_of(key, self.ptr, self.after, self.lag)
+
+        order = (self.piece[rows] + _LATE * spread) * (int(self.tail_ps.max()) + 1) - self.tail_ps[rows]
+        for _ in range(_PASSES):
+            found = in_turns(crossings.latest_starts(order))
+            yield found
+            if found is None:
+                break
+            order = found.start_ps[self.jobs[rows]]
+        rounds = crossings.rounds(self.piece[rows] * (min(_PARTS, pieces) if spread.any() else 1) // pieces + spread)
+        if rounds is not None:
+            yield in_turns(rounds)
 
     def _early_pieces(self) -> I64:
         """A key by which the longest tail goes first, and the last piece counts as a little shorter than the first."""

@@ -1,27 +1,20 @@
-"""The tree of a chunk on a hierarchy: from group to group between gateways, then on inside each group.
-
-The gateways of a chunk are the two GPUs whose route between the groups has the least load, so that every network card
-carries what its bandwidth allows: a slow card less, and what a lost one would carry goes over the others of its host.
-"""
+"""What trees on a hierarchy are grown from: their shape, and tables of the machine for the compiled loops."""
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.methods.hierarchical.loads import LoadedRoutes
+from flowccl.methods.hierarchical.plan_kernels import PlanRows, add_transfers, spread_costs
+from flowccl.methods.hierarchical.tree_tables import IN_CHAIN, MIXED, STAR, Growing, TreeTables, new_growing
 
 I64 = NDArray[np.int64]
-
-
-class Edge(NamedTuple):
-    """A transfer of a tree: from its parent to one end, or to several through a switch that copies."""
-
-    parent: int
-    ends: tuple[int, ...]
-    links: tuple[int, ...]
+_ARITY = {"chain": 1, "tree": 2}  # of trees of groups; else each group sends to all others
+DIRECT = 1 << 30  # the arity of a star
+_INSIDE = {"star": STAR, "chain": IN_CHAIN, "mixed": MIXED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +42,17 @@ class TreeShape:
         """Whether groups exchange level by level."""
         return self.between == "stages"
 
-    def parent(self, turn: int) -> int:
-        """The group, in order of distance from the root's group, that sends to the `turn`-th group after it."""
-        return {"direct": 0, "chain": turn - 1, "tree": (turn - 1) // 2}[self.between]
+    @property
+    def arity(self) -> int:
+        """To how many groups each group sends: the group of turn t gets a chunk from that of turn (t - 1) // arity.
+
+        Groups have their turns in the order of their distance from the root's group.
+        """
+        return _ARITY.get(self.between, DIRECT)
 
 
 class TreeBuilder:
-    """Builds the trees of one chunk after another, and counts their load."""
+    """Grows the trees of one chunk after another, and counts their load."""
 
     def __init__(self, network: LoadedRoutes, shape: TreeShape) -> None:
         self.network, self.shape = network, shape
@@ -63,183 +60,130 @@ class TreeBuilder:
             [[rank for rank, group in enumerate(label) if group == at] for at in range(max(label) + 1)]
             for label in shape.labels
         ]
-        self.routes_among: dict[tuple[int, ...], I64] = {}
-        self.own_routes: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}  # by level
-        self.fixed: dict[tuple[int, ...], _FixedEdges | None] = {}  # by root and wanted GPUs, and whether one by one
-        self.trees_inside: dict[int, int] = {}  # of each innermost group, so far
         self.index = np.zeros(len(network.topology.nodes), dtype=np.int64)  # of each GPU in its innermost group
         for ranks in self.members[-1]:
             self.index[ranks] = np.arange(len(ranks))
+        self.reduces = np.array([node.reduces for node in network.topology.nodes])
+        self.turns = np.zeros(len(self.members[-1]), dtype=np.int64)  # trees inside each innermost group so far
 
-    def tree(self, root: int, wanted: list[int], size: int, level: int = 0) -> list[Edge]:
-        """The edges of a tree from the root to all wanted GPUs, parents first."""
-        wanted = [rank for rank in wanted if rank != root]
-        if level == len(self.shape.labels):
-            return self._inside(root, wanted, size) if wanted else []
-        label = self.shape.labels[level]
-        count = max(label) + 1
-        home, per_group = label[root], dict[int, list[int]]()
-        for rank in wanted:
-            per_group.setdefault(label[rank], []).append(rank)
-        order = [home, *(g for turn in range(1, count) if (g := (home + turn) % count) in per_group)]
-        gateway, cross = {home: root}, dict[int, list[Edge]]()
-        for turn, group in enumerate(order[1:], 1):
-            source = order[self.shape.parent(turn)]
-            edges = self._cross(level, gateway[source], per_group.get(source, []), group, per_group[group], size)
-            gateway[group], cross[group] = edges[-1].ends[0], edges
-            if edges[0].parent != gateway[source] and edges[0].parent not in per_group.setdefault(source, []):
-                per_group[source].append(edges[0].parent)
-        result = list[Edge]()
-        for group in order:
-            result += cross.get(group, [])
-            result += self.tree(gateway[group], per_group.get(group, []), size, level + 1)
-        detours = any(len(edges) > 1 for edges in cross.values())  # else parents are first already
-        return _parents_first(root, result) if detours or _is_reached_twice(root, result) else result
+    @cached_property
+    def tables(self) -> TreeTables:
+        """The machine and the shape of the trees, for the compiled loops."""
+        network, topology = self.network, self.network.topology
+        labels = np.array(self.shape.labels, dtype=np.int64)
+        sizes = [np.bincount(label) for label in labels]
+        groups = np.array([len(size) for size in sizes])
+        pair_ptr, pair_route = self._routes_between(labels, groups)
+        multicasts = network.multicasts
+        into, out = np.full((2, len(multicasts), len(topology.nodes)), -1, dtype=np.int64)
+        for number, sides in enumerate(multicasts):
+            for table, side in zip((into, out), sides, strict=True):
+                table[number, list(side)] = list(side.values())
+        fast_ptr, fast = self._routes_inside(labels[-1])
+        return TreeTables(
+            topology.num_gpus,
+            _INSIDE[self.shape.inside],
+            labels,
+            groups,
+            pointers(groups)[:-1],
+            np.concatenate(sizes),
+            pointers(groups**2)[:-1],
+            pair_ptr,
+            pair_route,
+            self._own_routes(labels, int(groups.max())),
+            self.index,
+            network.src.astype(np.int64),
+            network.end.astype(np.int64),
+            network.links,
+            network.busy_ps,
+            np.asarray(network.overloaded[network.links].any(axis=1)),
+            network.per_byte_ps,
+            network.first,
+            network.count,
+            into,
+            out,
+            network.quickest.astype(np.int64) if self._has_gaps(pair_ptr, groups) else network.first[:1],
+            fast_ptr,
+            fast,
+        )
 
-    def _cross(self, level: int, holder: int, have: list[int], group: int, wanted: list[int], size: int) -> list[Edge]:
-        """The edge that brings a chunk into a group, from its holder in another group or from a GPU near it.
+    @cached_property
+    def growing(self) -> Growing:
+        """Room for the tree that is being grown."""
+        t = self.tables
+        sizes = (len(t.place), t.gpus, len(t.groups), int(t.groups.max()), len(t.per_byte_ps), *t.links.shape)
+        return new_growing(*sizes)
 
-        Several edges where no route joins the two groups.
+    def add(
+        self, rows: PlanRows, step: int, root: int, members: list[int], size: int, level: int = 0, arity: int = DIRECT
+    ) -> None:
+        """Send a chunk down a tree, up a tree, or between all members; see `add_transfers`."""
+        t, load_ps = self.tables, self.network.load_ps
+        ranks = np.array(members, dtype=np.int64)
+        add_transfers(
+            step, t, load_ps, self.growing, self.turns, rows, root, ranks, level, arity, float(size), self.reduces
+        )
+
+    def spread_cost(self, gateways: list[int], members: list[int], size: int) -> NDArray[np.float64]:
+        """What it costs that each gateway forwards a chunk to all members; chains cost the same from everywhere."""
+        some, every = (np.array(ranks, dtype=np.int64) for ranks in (gateways, members))
+        return spread_costs(self.tables, self.network.load_ps, self.growing, some, every, float(size))
+
+    def _routes_between(self, labels: I64, groups: I64) -> tuple[I64, I64]:
+        """The routes from each group to each other one, on all levels."""
+        network, counts, routes = self.network, list[I64](), list[I64]()
+        for label, count in zip(labels, groups.tolist(), strict=True):
+            joining = np.flatnonzero(network.joins_groups(label))
+            pair = label[network.src[joining]] * count + label[network.end[joining]]
+            counts.append(np.bincount(pair, minlength=count**2))
+            routes.append(joining[np.argsort(pair, kind="stable")])
+        return pointers(np.concatenate(counts)), np.concatenate(routes)
+
+    def _has_gaps(self, pair_ptr: I64, groups: I64) -> bool:
+        """Whether two groups of a level, or two GPUs of an innermost group, are no neighbours: paths are needed."""
+        joined = np.diff(pair_ptr) > 0
+        own = np.concatenate([np.eye(count, dtype=np.bool_).reshape(-1) for count in groups.tolist()])
+        inside = [(self.network.first[np.ix_(ranks, ranks)] < 0).sum() > len(ranks) for ranks in self.members[-1]]
+        return bool((~joined & ~own).any() or any(inside))
+
+    def _own_routes(self, labels: I64, most_groups: int) -> I64:
+        """The route along the rail of each sender to each group, on each level; -1: it has none, or several.
+
+        None has a link that is overloaded.
         """
-        source = self.shape.labels[level][holder]
-        routes = self.network.between_groups(self.shape.labels[level]).get((source, group))
-        if routes is None:
-            path = self.network.path(holder, wanted[0])
-            return self._path(path, size)
-        if level not in self.own_routes:
-            self.own_routes[level] = self._own_routes(np.array(self.shape.labels[level]))
-        best, end = self.own_routes[level].get((holder, group), (-1, -1))
-        if end not in wanted:
-            best = self.choose(routes, holder, have, wanted, size)
-            end = int(self.network.end[best])
-        links = self.network.add_route(best, size)
-        return [Edge(int(self.network.src[best]), (end,), links)]
-
-    def _own_routes(self, label: I64) -> dict[tuple[int, int], tuple[int, int]]:
-        """The route along the rail of each sender to each group, and its end: what `choose` takes if the end wants it.
-
-        There is none where a sender has several such routes, or where a link is overloaded.
-        """
-        network = self.network
-        routes = np.flatnonzero(network.joins_groups(label))
-        src, end = network.src[routes], network.end[routes]
-        off_rail = self.index[end] != self.index[src]
-        columns = np.stack((src, label[end], off_rail))
-        order = np.lexsort(columns[::-1])
-        is_first = np.diff(columns[:2, order], axis=1, prepend=-1).any(axis=0)
-        is_alone = np.diff(columns[:, order], axis=1, append=-1).any(axis=0)
-        kept = order[is_first & is_alone]
-        kept = kept[~network.overloaded[network.links[routes[kept]]].any(axis=1)]
-        keys = zip(src[kept].tolist(), label[end[kept]].tolist(), strict=True)
-        return dict(zip(keys, zip(routes[kept].tolist(), end[kept].tolist(), strict=True), strict=True))
-
-    def choose(self, routes: I64, holder: int, have: list[int], wanted: list[int], size: int) -> int:
-        """Of some routes into a group, the best one: fewest further hops, then along the rail, then the least load.
-
-        The load is that of the route and of what it makes necessary: the hop to its sender, and what its end forwards.
-        Chunks keep to the network card of their holder, unless it is overloaded: then the least cost decides.
-        """
-        network = self.network
-        src, end = network.src[routes].astype(np.int64), network.end[routes].astype(np.int64)
-        before, behind = ~self._mask([*have, holder])[src], ~self._mask(wanted)[end]
-        hops = (src != holder) + before.astype(np.int64) + 2 * behind
-        off_rail = self.index[end] != self.index[src]
-        overloaded = np.asarray(network.overloaded[network.links[routes]].any(axis=1))
-        nearest = np.flatnonzero(hops == hops.min())
-        nearest = nearest[off_rail[nearest] == off_rail[nearest].min()]
-        if len(nearest) == 1 and not overloaded[nearest[0]]:
-            return int(routes[nearest[0]])
-        gateways = np.flatnonzero(np.bincount(end))
-        place = np.searchsorted(gateways, end)
-        cost = network.route_cost(routes, size) + self.spread_cost(gateways, wanted, size)[place]
-        if before.any():
-            cost = np.where(before, cost + network.hop_cost(np.full_like(src, holder), src, size), cost)
-        worse = overloaded & (cost > cost.min() * (1 + 1e-9))
-        return int(routes[np.lexsort((src, cost, off_rail, hops, worse))[0]])
-
-    def _mask(self, nodes: list[int]) -> NDArray[np.bool_]:
-        result = np.zeros(len(self.index), dtype=np.bool_)
-        result[nodes] = True
+        network, result = self.network, np.full((len(labels), labels.shape[1], most_groups), -1, dtype=np.int64)
+        for own, label in zip(result, labels, strict=True):
+            routes = np.flatnonzero(network.joins_groups(label))
+            src, end = network.src[routes], network.end[routes]
+            columns = np.stack((src, label[end], self.index[end] != self.index[src]))
+            order = np.lexsort(columns[::-1])
+            is_first = np.diff(columns[:2, order], axis=1, prepend=-1).any(axis=0)
+            is_alone = np.diff(columns[:, order], axis=1, append=-1).any(axis=0)
+            kept = order[is_first & is_alone]
+            kept = kept[~network.overloaded[network.links[routes[kept]]].any(axis=1)]
+            own[src[kept], label[end[kept]]] = routes[kept]
         return result
 
-    def spread_cost(self, gateways: I64, wanted: list[int], size: int) -> NDArray[np.float64]:
-        """What it costs that each gateway forwards a chunk to all wanted GPUs; chains cost the same from everywhere."""
-        for into, out in self.network.multicasts if len(wanted) > 2 else ():
-            if all(rank in out for rank in wanted):
-                return self._multicast_cost(into, {rank: out[rank] for rank in wanted}, gateways, size)
-        if self.shape.inside == "chain" or (len(wanted) > 1 and self.network.is_uneven(wanted[0], wanted[1:])):
-            return np.zeros(len(gateways))  # trees of the group reach all from anywhere at about the same cost
-        return self.network.star_cost(gateways, np.array(wanted), size)
+    def _routes_inside(self, label: I64) -> tuple[I64, I64]:
+        """Of each innermost group, the fastest routes that join it where GPUs forward, then all routes inside."""
+        network = self.network
+        inside = (network.src < len(label)) & (network.end < len(label))
+        inside[inside] = label[network.src[inside]] == label[network.end[inside]]
+        routes = np.flatnonzero(inside)
+        routes = routes[np.argsort(label[network.src[routes]], kind="stable")]
+        every = np.split(routes, np.searchsorted(label[network.src[routes]], np.arange(1, len(self.members[-1]))))
+        parts = list[I64]()
+        for ranks, some in zip(self.members[-1], every, strict=True):
+            uneven = len(ranks) > 1 and any(network.is_uneven(a, [b for b in ranks if b != a]) for a in ranks)
+            parts += [self._fastest_routes(ranks, some) if uneven else some[:0], some]
+        return pointers([len(part) for part in parts]), np.concatenate(parts)
 
-    def _multicast_cost(
-        self, into: dict[int, int], out: dict[int, int], gateways: I64, size: int
-    ) -> NDArray[np.float64]:
-        """The cost of a multicast from each gateway to all others that have a link out; inf without a link in."""
-        roots = gateways.tolist()
-        none = len(self.network.topology.links)  # its load is 0
-        cost = self.network.cost(
-            np.array([[into.get(root, none), out.get(root, none)] for root in roots])[..., None], size
-        )
-        every = float(self.network.cost(np.array(list(out.values())), size))
-        return np.where([root in into for root in roots], every + cost[:, 0] - cost[:, 1], np.inf)
-
-    def _multicast(self, root: int, wanted: list[int]) -> tuple[int, ...] | None:
-        """The links of a multicast to all wanted GPUs; None where no switch can do it."""
-        if len(wanted) > 1:
-            for into, out in self.network.multicasts:
-                if root in into and all(rank in out for rank in wanted):
-                    return (into[root], *(out[rank] for rank in wanted))
-        return None
-
-    def _inside(self, root: int, wanted: list[int], size: int) -> list[Edge]:
-        """From the root to all wanted GPUs: through a switch that copies, else one by one or along a chain."""
-        alone = self.shape.inside == "mixed" and self._is_turn_of_single_copies(root, len(wanted))
-        key = (root, *wanted, int(alone))
-        if key not in self.fixed:
-            self.fixed[key] = self._fixed_edges(root, wanted, alone)
-        if (fixed := self.fixed[key]) is not None:
-            self.network.load_ps[fixed.links] += size * fixed.per_byte_ps
-            return list(fixed.edges)
-        if self.network.is_uneven(root, wanted):
-            return self._grown(root, wanted, size)
-        if (self.network.count[root, wanted] == 1).all():  # a chain
-            return self._path([root, *self._in_turn(root, wanted)], size)
-        edges, reached = list[Edge](), {root}
-        for rank in self._in_turn(root, wanted):
-            if rank in reached:
-                continue
-            path = [root, rank] if self.network.first[root, rank] >= 0 else self.network.path(root, rank)
-            last = max(at for at, node in enumerate(path) if node in reached)
-            edges += self._path(path[last:], size)
-            reached.update(path)
-        return edges
-
-    def _grown(self, root: int, wanted: list[int], size: int) -> list[Edge]:
-        """A tree that grows by the route with the least cost, where far from the root costs more."""
-        network, members = self.network, tuple(sorted([root, *wanted]))
-        if members not in self.routes_among:
-            self.routes_among[members] = self._fastest_routes(list(members))
-        routes = self.routes_among[members]
-        src, end = network.src[routes], network.end[routes]
-        reached = self._mask([root])
-        hops = np.zeros(len(self.index))
-        edges = list[Edge]()
-        while len(edges) < len(wanted):
-            usable = np.flatnonzero(reached[src] & ~reached[end])
-            cost = network.route_cost(routes[usable], size) * (1 + hops[src[usable]])
-            best = int(usable[np.argmin(cost)])
-            a, b = int(src[best]), int(end[best])
-            reached[b], hops[b] = True, hops[a] + 1
-            edges.append(Edge(a, (b,), network.add_route(int(routes[best]), size)))
-        return edges
-
-    def _fastest_routes(self, members: list[int]) -> I64:
-        """The routes among some GPUs with the highest rates that join all of them."""
+    def _fastest_routes(self, members: list[int], routes: I64) -> I64:
+        """Of the routes among some GPUs, those with the highest rates that join all of them."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import connected_components
 
         network, count = self.network, len(self.index)
-        routes = np.flatnonzero(np.isin(network.src, members) & np.isin(network.end, members))
         slowness = network.per_byte_ps[network.links[routes]].max(axis=1)
         for most in np.unique(slowness).tolist():
             kept: I64 = routes[slowness <= most]
@@ -248,82 +192,3 @@ class TreeBuilder:
             if (label[members] == label[members[0]]).all():
                 return kept
         return routes
-
-    def _is_turn_of_single_copies(self, root: int, others: int) -> bool:
-        """Whether the next tree inside the root's group copies one by one: one of as many as it has GPUs."""
-        group = self.shape.labels[-1][root]
-        turn = self.trees_inside.get(group, 0)
-        self.trees_inside[group] = turn + 1
-        return turn % (others + 1) == others
-
-    def _fixed_edges(self, root: int, wanted: list[int], alone: bool) -> "_FixedEdges | None":
-        """The edges to all wanted GPUs where loads do not matter: a multicast, or one route for each. Else None."""
-        network = self.network
-        links = None if alone else self._multicast(root, wanted)
-        if links is not None:
-            return _FixedEdges.of(network, [Edge(root, tuple(wanted), links)])
-        if network.is_uneven(root, wanted) or (network.count[root, wanted] != 1).any():
-            return None
-        ends = self._in_turn(root, wanted)
-        parents = [root, *ends[:-1]] if self.shape.inside == "chain" else [root] * len(ends)
-        if (network.count[parents, ends] != 1).any():
-            return None
-        routes = [network.links_of(int(route)) for route in network.first[parents, ends]]
-        edges = [Edge(a, (b,), tuple(links)) for a, b, links in zip(parents, ends, routes, strict=True)]
-        return _FixedEdges.of(network, edges)
-
-    def _in_turn(self, root: int, wanted: list[int]) -> list[int]:
-        """The wanted GPUs, those after the root first."""
-        gpus = self.network.topology.num_gpus
-        return sorted(wanted, key=lambda rank: (rank - root) % gpus)
-
-    def _path(self, nodes: list[int], size: int) -> list[Edge]:
-        """One edge after the other."""
-        edges = []
-        for a, b in pairwise(nodes):
-            links = self.network.add_route(self.network.least_loaded(a, b, size), size)
-            edges.append(Edge(a, (b,), links))
-        return edges
-
-
-class _FixedEdges(NamedTuple):
-    """Edges that do not depend on loads, their links, and the time that a byte on all edges adds to each link."""
-
-    edges: list[Edge]
-    links: I64
-    per_byte_ps: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, network: LoadedRoutes, edges: list[Edge]) -> "_FixedEdges":
-        """The links of some edges."""
-        links, times = np.unique([link for edge in edges for link in edge.links], return_counts=True)
-        return cls(edges, links, times * network.per_byte_ps[links])
-
-
-def _is_reached_twice(root: int, edges: list[Edge]) -> bool:
-    """Whether some GPU gets the chunk twice: where the way to one of its group leads through another group."""
-    ends = [end for edge in edges for end in edge.ends]
-    return len({root, *ends}) <= len(ends)
-
-
-def _parents_first(root: int, edges: list[Edge]) -> list[Edge]:
-    """The edges in an order in which every parent is reached before it sends; what a node gets twice is dropped."""
-    reached, waiting, result = {root}, list(edges), list[Edge]()
-    while waiting:
-        left = list[Edge]()
-        for edge in waiting:
-            if edge.parent not in reached:
-                left.append(edge)
-            elif new := [end for end in edge.ends if end not in reached]:
-                reached.update(new)
-                result.append(edge if len(new) == len(edge.ends) else _only(edge, new))
-        if len(left) == len(waiting):
-            raise AssertionError("a tree has an edge whose parent is never reached")
-        waiting = left
-    return result
-
-
-def _only(edge: Edge, ends: list[int]) -> Edge:
-    """A multicast to some of its ends; its first link leads into the switch."""
-    out = dict(zip(edge.ends, edge.links[1:], strict=True))
-    return Edge(edge.parent, tuple(ends), (edge.links[0], *(out[end] for end in ends)))

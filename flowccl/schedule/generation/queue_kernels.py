@@ -26,8 +26,8 @@ class QueuedJobs(NamedTuple):
     """Transfers to schedule, the least `rank` first where several wait.
 
     `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i, and none before `soonest`. Hop h of a
-    transfer occupies a lane of its link from `hop_from` to `hop_to` after the start. Transfers of one `kind` use the
-    same links at the same times after their start.
+    transfer occupies a lane of its link from `hop_from` to `hop_to` after the start; a join, which only waits for others,
+    has no hops. Transfers of one `kind` use the same links at the same times after their start.
     """
 
     rank: I64
@@ -261,6 +261,12 @@ def in_queues(jobs: QueuedJobs) -> tuple[bool, I64]:
         now = events.time[0]
         while events.size[0] > 0 and events.time[0] == now:
             code = take(events)
+            if code >= 0 and jobs.hop_ptr[code] == jobs.hop_ptr[code + 1]:
+                start[code] = now
+                left -= 1
+                events = larger(events) if lacks_space(events, jobs.ptr[code + 1] - jobs.ptr[code]) else events
+                _release(jobs, earliest, missing, events, code, now)
+                continue
             link = _join(jobs, waiting, code) if code >= 0 else -1 - code
             if code < 0:
                 if due[link] != now:
