@@ -172,10 +172,11 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
 
 
 def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
-    """Return the shape on whole arrays if every route is a path or a multicast through one switch, else None."""
+    """Return the shape on whole arrays if every route is a path, or one to several or from several, else None."""
     straight = _straight(topology, routes)
-    fan = ~straight
-    if not _fans(topology, routes, fan).all():
+    fan = _fans(topology, routes, ~straight, merges=False)
+    merge = _fans(topology, routes, ~straight & ~fan, merges=True)
+    if not (straight | fan | merge).all():
         return None
     count, size = len(routes), np.diff(routes.ptr)
     every, first, last = np.arange(count, dtype=np.int64), routes.ptr[:-1], routes.ptr[1:] - 1
@@ -183,9 +184,13 @@ def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
     latency = topology.link_latency_ps[routes.link]
     before = np.cumsum(latency) - latency
     offset = before - before[first][segment]
-    offset = np.where(fan[segment] & (hop > first[segment]), latency[first][segment], offset)
-    is_end = np.where(fan[segment], hop > first[segment], hop == last[segment])
-    end_ptr = pointers(np.where(fan, size - 1, 1))
+    is_first, is_last = hop == first[segment], hop == last[segment]
+    offset = np.where(fan[segment] & ~is_first, latency[first][segment], offset)
+    if merge.any():  # all inputs of the switch arrive at the same time
+        slowest = np.maximum.reduceat(np.where(is_last, 0, latency), first)
+        offset = np.where(merge[segment], slowest[segment] - np.where(is_last, 0, latency), offset)
+    is_root = np.where(merge[segment], ~is_last, is_first)
+    is_end = np.where(fan[segment], ~is_first, is_last)
     return RouteShape(
         routes,
         offset,
@@ -193,10 +198,10 @@ def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
         every,
         np.full(count, -1, dtype=np.int64),
         segment_GBps(topology, routes.link, segment, count, topology.link_GBps),
-        np.arange(count + 1, dtype=np.int64),
-        topology.link_src[routes.link[first]],
-        first,
-        end_ptr,
+        pointers(np.where(merge, size - 1, 1)),
+        topology.link_src[routes.link[is_root]],
+        hop[is_root],
+        pointers(np.where(fan, size - 1, 1)),
         topology.link_dst[routes.link[is_end]],
         hop[is_end],
         {},
@@ -222,25 +227,30 @@ def _straight(topology: Topology, routes: Routes) -> NDArray[np.bool_]:
     return result
 
 
-def _fans(topology: Topology, routes: Routes, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which of the routes asked for are multicasts: from a storing node through one cut-through switch.
+def _fans(topology: Topology, routes: Routes, asked: NDArray[np.bool_], *, merges: bool) -> NDArray[np.bool_]:
+    """Return which of the routes asked for go from one storing node through a cut-through switch to several others.
 
-    All others are True.
+    With `merges`, those that come from several nodes through a switch that reduces, to one: the last link is that of
+    the one node, instead of the first.
     """
-    result = ~asked
+    result = np.zeros(len(routes), dtype=np.bool_)
     rows = np.flatnonzero(asked & (np.diff(routes.ptr) > 2))
     if not len(rows):
         return result
-    first, many = routes.ptr[rows], np.diff(routes.ptr)[rows] - 1
-    root, switch = topology.link_src[routes.link[first]], topology.link_dst[routes.link[first]]
+    near, far, able = topology.link_src, topology.link_dst, topology.copies
+    if merges:
+        near, far, able = far, near, topology.reduces
+    many = np.diff(routes.ptr)[rows] - 1
+    single, first = (routes.ptr[rows + 1] - 1, routes.ptr[rows]) if merges else (routes.ptr[rows], routes.ptr[rows] + 1)
+    one, switch = near[routes.link[single]], far[routes.link[single]]
     row = np.repeat(np.arange(len(rows)), many)
-    out = routes.link[np.arange(len(row)) + (first + 1 - (np.cumsum(many) - many))[row]]
-    end = topology.link_dst[out]
-    key = np.sort(row * len(topology.nodes) + end)
+    other = routes.link[np.arange(len(row)) + (first - (np.cumsum(many) - many))[row]]
+    node = far[other]
+    key = np.sort(row * len(topology.nodes) + node)
     again = np.zeros(len(rows), dtype=np.bool_)
     again[key[1:][key[1:] == key[:-1]] // len(topology.nodes)] = True
-    good = (topology.link_src[out] == switch[row]) & topology.stores[end] & (end != root[row])
-    able = topology.stores[root] & topology.cuts_through[switch] & topology.copies[switch] & ~topology.stores[switch]
+    good = (near[other] == switch[row]) & topology.stores[node] & (node != one[row])
+    able = topology.stores[one] & topology.cuts_through[switch] & able[switch] & ~topology.stores[switch]
     result[rows] = able & ~again & np.logical_and.reduceat(good, np.cumsum(many) - many)
     return result
 

@@ -186,6 +186,7 @@ def schedule_of(
     if planned is None:
         return None
     balanced = _is_balanced(problem.topology, planned.load_ps) and not planned.overloaded.any()
+    balanced = balanced and (not variant.rooted or planned.planner.roots.is_even)
     count = 1 if balanced else _planned_count(problem.demand)  # chunks of a block that take ways of their own
     count = math.lcm(count, variant.exchanged or 1)
     plan = chunk_plan(problem, planned, count).repeated(problem.demand.pieces // count, count)

@@ -23,7 +23,7 @@ _EARLIER = 10  # the tail of the last piece counts as shorter by this part of th
 _PARTS = 4  # of the chunks of an allreduce in rounds: the more, the less is idle at the start and the end
 _LATE = 3  # chunks of a block by which results are spread after contributions, in the order of ports
 _PASSES = 3  # orders of ports, each by the starts that the one before led to
-_MOST_AT_ONCE = 50_000  # transfers of an exchange of which all may wait at a time
+_MOST_IN_ALL_ORDERS = 50_000  # transfers; larger plans are tried in the orders that are best for most of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,18 +166,18 @@ class PlanScheduler:
 
         Last, the queue of a link counts where it joins groups: then the first chunks of a slow network card go first.
         """
-        keys = [self._early_pieces(), self._in_turns(self.piece), self._in_turns(self.round)]
-        paced = False
+        keys, paced = [self._early_pieces(), self._in_turns(self.piece), self._in_turns(self.round)], False
         for most in _WINDOWS if (self.rail >= 0).any() else ():
             for key in (-self.tail_ps, *keys):
                 found = self._in_windows(label, most, key)
                 paced = paced or found is not None
                 yield found
-        if paced and len(self.jobs) > _MOST_AT_ONCE:
+        is_large = len(self.jobs) > _MOST_IN_ALL_ORDERS
+        if paced and is_large:
             return
         yield self.longest_first()
-        yield from self._between_groups(label)
-        for key in (*keys, -self._queued_tails(label)):
+        yield from self._between_groups(label, in_rounds=not is_large)
+        for key in () if is_large else (*keys, -self._queued_tails(label)):
             yield self._in_order_of(key, self.ptr, self.after, self.lag)
 
     def longest_first(self, noise: NDArray[np.float64] | None = None) -> Schedule | None:
@@ -189,7 +189,7 @@ class PlanScheduler:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
         return np.asarray(turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps)
 
-    def _between_groups(self, label: NDArray[np.int64]) -> Iterator[Schedule | None]:
+    def _between_groups(self, label: NDArray[np.int64], in_rounds: bool) -> Iterator[Schedule | None]:
         """Schedules with orders of the transfers between groups, see `rounds`; none where transfers start together."""
         from flowccl.methods.hierarchical.round_kernels import with_neighbours
 
@@ -215,6 +215,8 @@ class PlanScheduler:
             if found is None:
                 break
             order = found.start_ps[self.jobs[rows]]
+        if not in_rounds:
+            return
         rounds = crossings.rounds(self.piece[rows] * (min(_PARTS, pieces) if spread.any() else 1) // pieces + spread)
         if rounds is not None:
             yield in_turns(rounds)
@@ -223,7 +225,7 @@ class PlanScheduler:
         """A key by which the longest tail goes first, and the last piece counts as a little shorter than the first."""
         busy = np.bincount(self.hop_link, self.hop_to - self.hop_from)
         last_ps = int(busy.max(initial=0)) // _EARLIER
-        return self.piece * last_ps // (int(self.piece.max(initial=0)) + 1) - self.tail_ps
+        return np.asarray(self.piece * last_ps // (int(self.piece.max(initial=0)) + 1) - self.tail_ps)
 
     def _queued_tails(self, label: NDArray[np.int64]) -> I64:
         from flowccl.schedule.generation.queue_kernels import queued_tails

@@ -26,8 +26,8 @@ class QueuedJobs(NamedTuple):
     """Transfers to schedule, the least `rank` first where several wait.
 
     `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i, and none before `soonest`. Hop h of a
-    transfer occupies a lane of its link from `hop_from` to `hop_to` after the start; a join, which only waits for others,
-    has no hops. Transfers of one `kind` use the same links at the same times after their start.
+    transfer occupies a lane of its link from `hop_from` to `hop_to` after the start; a join, which only waits for
+    others, has no hops. Transfers of one `kind` use the same links at the same times after their start.
     """
 
     rank: I64
