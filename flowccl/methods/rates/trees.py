@@ -117,7 +117,7 @@ def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
     `load` is that of the first trees.
     """
     total, price, amount = master.solve()
-    bound, center = _best_prices(master, [price, *master.crowded(amount, load)])
+    bound, center = _best_prices(master, [price, master.arrivals(), *master.crowded(amount, load)])
     slow = 0  # programs in a row that hardly lowered the time
     while total > bound * (1 + _CLOSE) and time.monotonic() < until:
         if slow >= _PATIENCE and total <= bound * (1 + _NEAR):
@@ -216,6 +216,12 @@ class _Master:
         full, first = full / full.max(), load / capacity / (load / capacity).max()
         weights = (full > 1 - _CLOSE, full > 1 - _NEAR, first**16, first**64)
         return [np.asarray(weight / capacity / weight.sum()) for weight in weights]
+
+    def arrivals(self) -> F64:
+        """The same price on every link into a GPU: all GPUs receive everything, which is often what takes longest."""
+        price = np.zeros(len(self.network.capacity))
+        price[: len(self.network.topology.links)] = self.network.topology.link_dst < self.count
+        return price
 
     def useful(self, price: F64, amount: F64) -> I64:
         """The trees with data, and others of each root that are nearly as cheap, to choose from for whole chunks."""
