@@ -73,12 +73,16 @@ def main(units: Sequence[str]) -> int:
     return 0
 
 
+def processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _helpers(missing: Sequence[str]) -> list[subprocess.Popen[bytes]]:
     """Processes that compile the missing units, each in another order; none where one processor or unit is left."""
     if _HELPER in os.environ or folder() is None:
         return []
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = min(processors, len(missing))
+    count = min(processors(), len(missing))
     orders = [[*missing[n:], *missing[:n]] for n in (len(missing) * part // count for part in range(1, count))]
     nowhere = subprocess.DEVNULL
     return [

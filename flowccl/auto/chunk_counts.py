@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -49,6 +50,23 @@ class ChunkCounts:
         aligned, blocks = (not np.any(one.chunk_bytes % ALIGNMENT_BYTES) for one in (demand, self.allowed(1)))
         other = self.min_chunk_bytes < ALIGNMENT_BYTES or count & (count - 1) == 0 or not blocks
         return demand if aligned or (other and not self.for_runtime) else None
+
+    @cached_property
+    def most(self) -> int:
+        """The largest allowed count, where it lies between two powers of two; else 1.
+
+        Where a pipeline fills slowly, its smallest chunks are the best.
+        """
+        block = int(self.allowed(1).chunk_bytes.min())
+        largest = min(block // self.min_chunk_bytes, self.max_deliveries // max(self.deliveries, 1))
+        power = 1 << max(largest.bit_length() - 1, 0)
+        divides = (n for n in range(largest, power, -1) if block % (n * ALIGNMENT_BYTES) == 0 or block % ALIGNMENT_BYTES)
+        return next((n for n in divides if self.demand(n) is not None), 1)
+
+    @property
+    def deliveries(self) -> int:
+        """The number of (chunk, destination) pairs with one chunk per block."""
+        return len(self.allowed(1).destination_rank)
 
     def above(self, count: int, *, powers: bool) -> int | None:
         """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end."""

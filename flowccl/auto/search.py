@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
 _FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
+_WHILE_OTHERS_WAIT = 0.4  # part of the time left that a step with more chunks may take before all methods had a try
 _CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
 _QUICK_S = 1.0  # first steps that take no longer run as long as nothing is found, even after the time limit
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
@@ -220,9 +221,11 @@ class PortfolioSearch:
         most = max(self.useful_chunks(name), self._above(tried, least) if leads else 0)
         half = len(tried) == 1 and not self._delivery_s(tried[-1])  # first half of the way, to see what is best
         highest = (most.bit_length() - 1) // (2 if half else 1)
-        counts = [*(1 << k for k in range(highest, 0, -1)), self._above(tried, least)]
+        finest = [] if half or self.counts.most > most else [self.counts.most]
+        counts = [*finest, *(1 << k for k in range(highest, 0, -1)), self._above(tried, least)]
         found = [n for n in counts if least < n <= most and self.counts.demand(n) and self._fits(tried[-1], n)][:1]
-        skipped = len(tried) > 1 and tried[-2].count < least // 2 and self._fits(tried[-1], least // 2)
+        between = len(tried) > 1 and tried[-2].count < least // 2 and self.counts.demand(least // 2) is not None
+        skipped = between and self._fits(tried[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
 
     def _is_rated(self, name: str) -> bool:
@@ -235,14 +238,22 @@ class PortfolioSearch:
         return [(name, count) for count in (self._useful_counts(name) if len(tried) == 1 else [] if tried else [1])]
 
     def _fits(self, below: Arm, count: int) -> bool:
-        """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic."""
+        """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic.
+
+        While other methods wait for their first try, it may take a part of the time that is left.
+        """
         if delivery_s := self._delivery_s(below):
             demand = self.counts.allowed(count)
             seconds = delivery_s * (len(demand.destination_rank) + len(demand.source_rank))
-            return self.context.budget.has_time(_SAFETY * (below.first_s + seconds))
+            return self.context.budget.has_time(_SAFETY * (below.first_s + seconds) / self._part())
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
         is_leap = count > 2 * below.count and (below.traits.delivery_s or not below.traits.one_schedule)
-        return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more))
+        return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more) / self._part())
+
+    def _part(self) -> float:
+        """The part of the time left that one step may take: less while other methods wait for their first try."""
+        tried = {arm.name for arm in self.arms if arm.taken} | self.dropped | set(self.left_out)
+        return _WHILE_OTHERS_WAIT if any(name not in tried for name in self.methods) else 1.0
 
     def _delivery_s(self, arm: Arm) -> float:
         """Seconds for each delivery, where known: not on a runtime, where carrying out takes longer than planning."""

@@ -10,7 +10,7 @@ from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.search import PortfolioSearch
 from flowccl.bounds.lower_bound import Bound
-from flowccl.compilation import load_loops, units_of
+from flowccl.compilation import load_loops, processors, units_of
 from flowccl.lowered import LoweringTime
 from flowccl.memory import MemoryWatch, most_deliveries
 from flowccl.methods.registry import info_of, load_method, on_the_machine
@@ -68,7 +68,7 @@ class TaskSearch:
             ChunkCounts(task.demand_of, task.least_chunk_bytes, most, for_runtime=not target.is_ideal),
             methods,
             self.context,
-            options.workers,
+            min(options.workers, processors()),  # arms on the same processor only delay each other
             cache(partial(_useful_chunks, task=task, context=self.context)),
             params,
             self.carrier,

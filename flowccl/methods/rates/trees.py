@@ -111,6 +111,12 @@ def tree_rates(network: PricedNetwork, data: F64 | None, time_limit_s: float) ->
     return _generate(master, load, began + time_limit_s)
 
 
+def pair_bound(network: PricedNetwork) -> float:
+    """A lower bound of the time of all data over pairs of trees, quickly: each GPU receives what arrives there."""
+    master = _Master(network, None)
+    return master.priced(master.arrivals())[0]
+
+
 def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
     """Solve and add columns until the time is close to its bound, falls no more, or the time limit is over.
 
