@@ -203,17 +203,19 @@ def tree_loads(parents: I64, roots: I64, last: I64, tail: I32, links: int) -> tu
 
 
 @compiled
-def longest_path(parent: I64, root: int, last: I64, tail: I32, takes: F64) -> float:
-    """Return the longest path of a tree from its root, where a route takes as long as its slowest link."""
+def longest_path(parent: I64, root: int, last: I64, tail: I32, takes: F64, latency: F64) -> float:
+    """Return the longest path of a tree from its root: a route takes its slowest link and the latency of all."""
     count, longest = len(parent), 0.0
     route, end = np.zeros(count), np.full(count, -1.0)
     end[root] = 0.0
     for node in range(count):
         if node != root:
-            at = node
+            at, slowest, sum_of_latencies = node, 0.0, 0.0
             while at != parent[node]:
-                route[node] = max(route[node], takes[last[parent[node], at]])
+                slowest = max(slowest, takes[last[parent[node], at]])
+                sum_of_latencies += latency[last[parent[node], at]]
                 at = tail[last[parent[node], at]]
+            route[node] = slowest + sum_of_latencies
     for node in range(count):
         at, more = node, 0.0
         while end[at] < 0:

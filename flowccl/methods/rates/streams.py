@@ -48,7 +48,7 @@ class TreePipelines:
         trees, rates = self.rates.trees, self.rates
         roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in trees])
         columns = Columns.of(roots, rates.amount, rates.load)
-        amounts = fewer_trees(self.network, rates, self.data, len(self.demand))
+        amounts = fewer_trees(self.network, rates, self.data, len(self.demand), int(self.demand.chunk_bytes.sum()))
         some = [self._pipelines(replace(columns, weight=one), least) for one in amounts for least in _LEAST_PARTS]
         some.sort(key=lambda one: one.time_ps)
         return [Candidate(one.time_ps, lambda one=one: one.schedule(self.method)) for one in some]

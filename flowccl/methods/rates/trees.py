@@ -28,9 +28,9 @@ _PATIENCE, _NEAR = 5, 0.05  # programs that hardly lower T, this near to its bou
 _DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _WARM_STEPS = 4  # trees of each root with prices that follow the loads, before the first program is solved
-_NEARLY_AS_CHEAP, _TREES_PER_ROOT = 0.02, 4  # trees beside those with data, for whole chunks
 _EQUAL = 1e-3  # difference of prices of edges, relative to a typical one, below which shallow trees are preferred
-_LEVEL = 0.1  # price of a level of a shallow tree, relative to a typical edge
+_LEVELS = (0.1, 0.5, 2.0)  # prices of a level of shallow trees, relative to a typical edge
+_WORTH = 1e-3  # part of its cost that a deeper tree must save to be kept beside a shallow one
 _FEWER = 4  # programs that follow each other to find fewer trees
 _NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
 
@@ -63,11 +63,12 @@ class TreeColumn:
             queue += new
         return edges
 
-    def longest_path(self, takes: F64) -> float:
-        """The longest path from the root, where a route takes as long as its slowest link."""
+    def longest_path(self, takes: F64, latency: F64) -> float:
+        """The longest path from the root, where a route takes as long as its slowest link, and all its latencies."""
         from flowccl.methods.rates.pricing_kernels import longest_path
 
-        return float(longest_path(self.parent, self.root, self.last, self.network.topology.link_src, takes))
+        tail = self.network.topology.link_src
+        return float(longest_path(self.parent, self.root, self.last, tail, takes, latency))
 
     @cached_property
     def plan(self) -> ChunkTransfers:
@@ -157,20 +158,23 @@ def _best_prices(master: "_Master", prices: Sequence[F64]) -> tuple[float, F64]:
     return bounds[best], prices[best]
 
 
-def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chunks: int) -> list[F64]:
+def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chunks: int, size_bytes: int) -> list[F64]:
     """Return amounts on the same trees for a number of chunks: those of the rates, and others on fewer trees.
 
-    A tree with n chunks keeps its links busy for n - 1 + D periods, where D is its longest path in periods. So its
-    data counts (n - 1 + D) / n times; n follows from the program before.
+    A tree with n chunks keeps its links busy for n - 1 + D periods, where D is its longest path in periods, while its
+    latency L of the time T is lost. So its data counts (n - 1 + D) / n + L / T times; n follows from the program before.
     """
     full = np.array(rates.load).T @ rates.amount / network.capacity
     links = full[: len(network.topology.links)] / full.max()  # a link that is used in part delays by that part
-    path = np.array([tree.longest_path(links) for tree in rates.trees])
+    latency, none = network.topology.link_latency_ps / (1000 * rates.time * size_bytes), np.zeros(len(links))
+    path = np.array([tree.longest_path(links, none) for tree in rates.trees])
+    lost = np.array([tree.longest_path(none, latency) for tree in rates.trees])
     if data is None:  # a pair of trees is as long as both
         path += float(path @ rates.amount / rates.amount.sum())
+        lost += float(lost @ rates.amount / rates.amount.sum())
     amounts = [rates.amount]
     for _ in range(_FEWER):
-        extra = np.maximum(path - 1, 0) / np.maximum(chunks * amounts[-1], 1)
+        extra = np.maximum(path - 1, 0) / np.maximum(chunks * amounts[-1], 1) + lost
         master = _Master(network, data)
         master.add_loads(rates.trees, [load * (1 + more) for load, more in zip(rates.load, extra, strict=True)])
         amounts.append(np.maximum(master.solve()[2], 0))
@@ -230,21 +234,19 @@ class _Master:
         return price
 
     def useful(self, price: F64, amount: F64) -> I64:
-        """The trees with data, and others of each root that are nearly as cheap, to choose from for whole chunks."""
+        """The trees with data, and for each root shallower ones: the cheapest of each depth that is worth its depth."""
         cost = np.array(self.load_of) @ price
         group = np.array([tree.root + self.count * tree.inward for tree in self.trees])
-        least = np.full(2 * self.count, np.inf)
-        np.minimum.at(least, group, cost)
-        has_data = amount > _NEGLIGIBLE / self.count
         depth = np.array([tree.depth for tree in self.trees])
-        cheap = (cost <= (1 + _NEARLY_AS_CHEAP) * least[group]) & (depth <= depth[has_data].max())
-        able = np.flatnonzero(has_data | cheap)
+        has_data = amount > _NEGLIGIBLE / self.count
+        kept, least = has_data.copy(), np.full(2 * self.count, np.inf)
+        able = np.ones(len(group), dtype=np.bool_)
         if self.data is None:  # only roots with data
-            roots = np.unique(group[has_data] % self.count)
-            able = able[np.isin(group[able] % self.count, roots)]
-        order = able[np.lexsort((cost[able], ~has_data[able], group[able]))]
-        place = np.arange(len(order)) - np.searchsorted(group[order], group[order])
-        return np.sort(order[(place < _TREES_PER_ROOT) | has_data[order]])
+            able = np.isin(group % self.count, np.unique(group[has_data] % self.count))
+        for j in np.lexsort((cost, depth, group)).tolist():
+            if able[j] and cost[j] < least[group[j]] * (1 - _WORTH):
+                kept[j], least[group[j]] = True, cost[j]
+        return np.flatnonzero(kept)
 
     def priced(self, price: F64) -> tuple[float, "list[_Trees]"]:
         """The least cost of all data for these prices, and the cheapest trees of each root, some of them shallow."""
@@ -265,8 +267,8 @@ class _Master:
         edge = between[parents, ranks]
         edge[ranks, ranks] = 0.0
         roots = ranks if self.data is None else np.flatnonzero(self.data)
-        more = shallow_trees(between, roots, _LEVEL * typical)
-        found = _Trees.of(network, np.tile(roots, 2), np.concatenate((parents[roots], more)), last, inward=inward)
+        some = [parents[roots], *(shallow_trees(between, roots, level * typical) for level in _LEVELS)]
+        found = _Trees.of(network, np.tile(roots, len(some)), np.concatenate(some), last, inward=inward)
         return edge.sum(axis=1), found
 
     def spread(self, load: F64) -> None:
@@ -281,12 +283,12 @@ class _Master:
                 one = np.array([root])
                 parents = (
                     cheapest_trees(between, one, _EQUAL * typical),
-                    shallow_trees(between, one, _LEVEL * typical),
+                    *(shallow_trees(between, one, level * typical) for level in _LEVELS),
                 )
                 inward = network is self.reversed
-                both = _Trees.of(network, np.repeat(one, 2), np.concatenate(parents), last, inward=inward)
-                load += (1.0 if self.data is None else self.data[root]) / 2 * both.loads.sum(axis=0)
-                found.append(both)
+                some = _Trees.of(network, np.repeat(one, len(parents)), np.concatenate(parents), last, inward=inward)
+                load += (1.0 if self.data is None else self.data[root]) / 2 * some.loads[:2].sum(axis=0)
+                found.append(some)
         self.add(found)
 
     def add(self, found: "list[_Trees]") -> int:
