@@ -60,7 +60,9 @@ class ChunkCounts:
         block = int(self.allowed(1).chunk_bytes.min())
         largest = min(block // self.min_chunk_bytes, self.max_deliveries // max(self.deliveries, 1))
         power = 1 << max(largest.bit_length() - 1, 0)
-        divides = (n for n in range(largest, power, -1) if block % (n * ALIGNMENT_BYTES) == 0 or block % ALIGNMENT_BYTES)
+        divides = (
+            n for n in range(largest, power, -1) if block % (n * ALIGNMENT_BYTES) == 0 or block % ALIGNMENT_BYTES
+        )
         return next((n for n in divides if self.demand(n) is not None), 1)
 
     @property

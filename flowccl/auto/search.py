@@ -308,7 +308,8 @@ class PortfolioSearch:
         """The most promising refinement of a schedule, where one is due."""
         bases: dict[int, Schedule] = {}
         for arm in sorted(self.arms, key=lambda arm: -arm.best_ps):
-            if arm.best is not None and len(self.methods) > 1:
+            rated = arm.traits.delivery_s > 0  # more chunks of such a method are better than its chunks in parts
+            if arm.best is not None and len(self.methods) > 1 and not rated:
                 bases[arm.count] = arm.best
         fines = {count: self._refined_count(count, base) for count, base in bases.items()}
         options = [(self._refined_limit_ps(count, bases[count]), fine, count) for count, fine in fines.items() if fine]
@@ -347,10 +348,11 @@ class PortfolioSearch:
         self.arms.append(Arm(name, count, problem.demand, steps, self.params.memory_s))
         return self.arms[-1]
 
-    def _order_of(self, turn: tuple[Arm, int]) -> tuple[bool, bool, float]:
-        """The order of turns within a round: what goes first, then what goes to its useful chunk count at once."""
+    def _order_of(self, turn: tuple[Arm, int]) -> tuple[bool, bool, bool, float]:
+        """The order in a round: first tries, what goes first, what goes to its useful chunk count at once."""
         arm, steps = turn
-        return not self._goes_first(arm.name), not self._delivery_s(arm), arm.next_work_s * steps
+        again = arm.count > 1 or arm.taken > 0
+        return again, not self._goes_first(arm.name), not self._delivery_s(arm), arm.next_work_s * steps
 
     def _goes_first(self, name: str) -> bool:
         """Whether a method goes before the searches, or is about as good as the best."""

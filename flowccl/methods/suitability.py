@@ -9,6 +9,7 @@ from flowccl.topology.topology import Topology
 
 MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only the symmetric schedule is tried
 _MOST_FOR_BASELINES = 20_000  # deliveries
+_MOST_PLACED = 500  # deliveries of baselines where links share limits: then their transfers are placed one by one
 _MOST_RING_TRANSFERS = 40_000
 _MOST_FOR_PROGRAMS = 5_000  # chunks of a time-expanded linear program
 _LARGE_MACHINE = 64  # GPUs
@@ -119,7 +120,7 @@ def is_for_all(demand: Demand) -> bool:
 
 def suits_baselines(problem: Problem) -> bool:
     """All GPUs take part, no buffer limits, and few deliveries."""
-    few = problem.deliveries <= _MOST_FOR_BASELINES
+    few = problem.deliveries <= (_MOST_PLACED if problem.topology.limits else _MOST_FOR_BASELINES)
     return few and not problem.topology.has_buffer_limits and problem.demand.group is None
 
 

@@ -60,7 +60,7 @@ def test_the_number_of_deliveries_is_bounded():
 
 
 def test_all_counts_must_move_the_same_bytes():
-    with pytest.raises(InputError, match="it has 8000000 bytes, with 1 it has 4000000; both must have the same"):
+    with pytest.raises(InputError, match=r"it has \d+ bytes, with 1 it has 4000000; both must have the same"):
         synthesize(machine("ring:4"), lambda count: collective("allgather", 4, 4_000_000 * count, 1))
 
 

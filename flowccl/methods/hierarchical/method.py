@@ -25,7 +25,7 @@ from flowccl.topology.trunks import with_merged_trunks
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
-_AFTER_ESTIMATES = 3  # times what estimates take must be left for schedules
+_AFTER_ESTIMATES = 6  # times what estimates take must be left for schedules
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 

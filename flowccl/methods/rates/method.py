@@ -15,7 +15,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.rates.network import F64, PricedNetwork
 from flowccl.methods.rates.proof import report_tree_bound
 from flowccl.methods.rates.streams import HalvesPipelines, TreePipelines, reversed_reduction
-from flowccl.methods.rates.trees import TreeRates, pair_bound, tree_rates
+from flowccl.methods.rates.trees import TreeRates, least_of_halves, pair_bound, tree_rates
 from flowccl.methods.suitability import is_for_all
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
@@ -38,19 +38,22 @@ def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
         for found in packed_trees(Problem(topology.reversed, demand.backward), context):
             yield None if found is None else reversed_reduction(found, topology, demand)
         return
-    is_new = _key_of(problem) not in context.incumbents.hints
+    is_new = all(not key.startswith(_key_of(problem)) for key in context.incumbents.hints)
     makers = _pipelines_of(problem, context)
     if is_new:  # the rates serve all chunk counts
         yield None
-    yield from _schedules(makers, context)
+    yield from _schedules(problem, makers, context)
 
 
 def useful_chunks(problem: Problem) -> int:
     """A number of chunks with which the pipelines are long: a power of two."""
-    demand, gpus = problem.demand, problem.topology.num_gpus
-    blocks = max(len(demand) // demand.pieces, 1)
-    transfers = blocks * (gpus - 1) * (2 if problem.is_allreduce else 1)
-    return 1 << max(int(_MOST_STREAMED / transfers).bit_length() - 1, 0)
+    per_chunk = max(_transfers(problem) // problem.demand.pieces, 1)
+    return 1 << max(int(_MOST_STREAMED / per_chunk).bit_length() - 1, 0)
+
+
+def _transfers(problem: Problem) -> int:
+    """The number of transfers of a pipeline."""
+    return len(problem.demand) * (problem.topology.num_gpus - 1) * (2 if problem.is_allreduce else 1)
 
 
 def _data_of(problem: Problem) -> F64 | None:
@@ -81,24 +84,31 @@ def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
 
 
 def _pipelines_of(problem: Problem, context: SearchContext) -> list[TreePipelines | HalvesPipelines]:
-    """What makes pipelines for the problem; for an allreduce halves and, where they may be faster, pairs of trees.
+    """What makes pipelines for the problem; for an allreduce halves, or pairs of trees, or both.
 
-    Pipelines of halves are shorter.
+    Pipelines of halves are shorter, while pairs may have higher rates where GPUs differ.
     """
+    topology, demand, hints = problem.topology, problem.demand, context.incumbents.hints
     if not problem.is_allreduce:
         spread = _spread(problem, context)
-        report_tree_bound(spread.network, problem.demand, spread.rates.price, context.incumbents)
+        report_tree_bound(spread.network, demand, spread.rates.price, context.incumbents)
         return [spread]
-    data, key = _data_of(problem), _key_of(problem)
-    assert data is None
-    topology, second = problem.topology, problem.demand.halves[1][0]
+    key = f"{_key_of(problem)} halves"
+    least = hints.get(key)
+    if not isinstance(least, tuple):
+        least = hints[key] = (pair_bound(PricedNetwork(topology)), least_of_halves(topology))
+    pairs = None
+    if least[1] > least[0] * _AS_GOOD:
+        pairs = TreePipelines(topology, demand, _rates_of(problem, context), None, _NAME)
+        if pairs.rates.time <= least[1]:
+            return [pairs]
+    second = demand.halves[1][0]
     there = _spread(Problem(topology, second), context)
     back = None if opposite_links(topology) is not None else _spread(Problem(topology.reversed, second), context)
-    halves = HalvesPipelines(problem.demand, there, back)
-    if context.incumbents.hints.setdefault(f"{key} least", pair_bound(there.network)) * _AS_GOOD >= halves.time:
-        context.incumbents.hints[key] = halves.time
-        return [halves]
-    return [halves, TreePipelines(topology, problem.demand, _rates_of(problem, context), None, _NAME)]
+    halves = HalvesPipelines(demand, there, back)
+    if pairs is None and halves.time > least[0] * _AS_GOOD:
+        pairs = TreePipelines(topology, demand, _rates_of(problem, context), None, _NAME)
+    return [halves] if pairs is None else [halves, pairs]
 
 
 def _spread(problem: Problem, context: SearchContext) -> TreePipelines:
@@ -106,18 +116,24 @@ def _spread(problem: Problem, context: SearchContext) -> TreePipelines:
     return TreePipelines(problem.topology, problem.demand, _rates_of(problem, context), _data_of(problem), _NAME)
 
 
-def _schedules(makers: list[TreePipelines | HalvesPipelines], context: SearchContext) -> Iterator[Schedule | None]:
+def _schedules(
+    problem: Problem, makers: list[TreePipelines | HalvesPipelines], context: SearchContext
+) -> Iterator[Schedule | None]:
     """Pipelines, then their transfers in orders of the engine: those better than all before, or None."""
-    some = sorted((one for maker in makers for one in maker.candidates()), key=lambda one: one.time_ps)
+    some = sorted((one for maker in makers for one in maker.in_order()), key=lambda one: one.time_ps)
+    if _transfers(problem) > _MOST_LISTED and some[0].time_ps >= context.incumbents.best_ps:
+        return  # the engine would not improve it
     best = some[0].make()
     yield best
     if len(best) > _MOST_LISTED:
         return
     best_ps = best.finish_ps
     for found in _in_order_of([best, *(one.make() for one in some[1:_ORDERS])], context):
-        better = found is not None and found.finish_ps < best_ps
-        best_ps = found.finish_ps if better else best_ps
-        yield found if better else None
+        if found is None or found.finish_ps >= best_ps:
+            yield None
+        else:
+            best_ps = found.finish_ps
+            yield found
 
 
 def _in_order_of(orders: list[Schedule], context: SearchContext) -> Iterator[Schedule | None]:

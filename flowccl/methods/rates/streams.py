@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from flowccl.topology.topology import Topology
 _LEAST_PARTS = (0.001, 0.1)  # of the largest tree of a root: trees with less data are left out
 
 
-class Candidate(NamedTuple):
+class Planned(NamedTuple):
     """A schedule that was not made yet, with its expected completion time."""
 
     time_ps: float
@@ -43,7 +43,7 @@ class TreePipelines:
         """The resources of the machine."""
         return PricedNetwork(self.topology)
 
-    def candidates(self) -> list[Candidate]:
+    def in_order(self) -> list[Planned]:
         """All pipelines, the earliest first."""
         trees, rates = self.rates.trees, self.rates
         roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in trees])
@@ -51,7 +51,7 @@ class TreePipelines:
         amounts = fewer_trees(self.network, rates, self.data, len(self.demand), int(self.demand.chunk_bytes.sum()))
         some = [self._pipelines(replace(columns, weight=one), least) for one in amounts for least in _LEAST_PARTS]
         some.sort(key=lambda one: one.time_ps)
-        return [Candidate(one.time_ps, lambda one=one: one.schedule(self.method)) for one in some]
+        return [Planned(one.time_ps, partial(one.schedule, self.method)) for one in some]
 
     def _pipelines(self, columns: Columns, least: float) -> Pipelines:
         """Chunks in proportion to weights, on trees with this part of the largest of their root or more."""
@@ -98,24 +98,24 @@ class HalvesPipelines:
         """The time of all data with these rates."""
         return self.spread.rates.time + (self.back or self.spread).rates.time
 
-    def candidates(self) -> list[Candidate]:
+    def in_order(self) -> list[Planned]:
         """The earliest pipelines of both halves together, then the next ones."""
-        there = self.spread.candidates()
-        back = there if self.back is None else self.back.candidates()
+        there = self.spread.in_order()
+        back = there if self.back is None else self.back.in_order()
         return [
-            Candidate(one.time_ps + other.time_ps, lambda one=one, other=other: self._both(one, other))
+            Planned(one.time_ps + other.time_ps, partial(self._both, one, other))
             for one, other in zip(back, there, strict=True)
         ]
 
-    def _both(self, back: Candidate, there: Candidate) -> Schedule:
+    def _both(self, back: Planned, there: Planned) -> Schedule:
         topology, second = self.spread.topology, there.make()
         if self.back is None:
             opposite = opposite_links(topology)
             assert opposite is not None
-            mirrored = replace(second, topology=topology.reversed, routes=second.routes.renamed(opposite))
+            opposed = replace(second, topology=topology.reversed, routes=second.routes.renamed(opposite))
         else:
-            mirrored = back.make()
-        return in_sequence(reversed_reduction(mirrored, topology, self.demand.halves[0][0]), second, self.demand)
+            opposed = back.make()
+        return in_sequence(reversed_reduction(opposed, topology, self.demand.halves[0][0]), second, self.demand)
 
 
 def reversed_reduction(found: Schedule, topology: Topology, demand: Demand) -> Schedule:

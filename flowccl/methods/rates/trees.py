@@ -22,12 +22,14 @@ import numpy as np
 from flowccl.methods.rates.chunk_transfers import ChunkTransfers
 from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
+from flowccl.topology.topology import Topology
 
 _CLOSE = 0.002  # relative distance of T to its lower bound at which columns suffice
 _PATIENCE, _NEAR = 5, 0.05  # programs that hardly lower T, this near to its bound, before T counts as optimal
 _DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal trees, shallow ones are chosen
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
-_WARM_STEPS = 4  # trees of each root with prices that follow the loads, before the first program is solved
+_WARM_STEPS = 3  # trees of each root with prices that follow the loads, before the first program is solved
+_TURNS = 16  # times that these prices follow within a step
 _EQUAL = 1e-3  # difference of prices of edges, relative to a typical one, below which shallow trees are preferred
 _LEVELS = (0.1, 0.5, 2.0)  # prices of a level of shallow trees, relative to a typical edge
 _WORTH = 1e-3  # part of its cost that a deeper tree must save to be kept beside a shallow one
@@ -118,6 +120,14 @@ def pair_bound(network: PricedNetwork) -> float:
     return master.priced(master.arrivals())[0]
 
 
+def least_of_halves(topology: Topology) -> float:
+    """A lower bound of the time of all data over a reduce-scatter and then an allgather, from each GPU's own links."""
+    count = topology.num_gpus
+    ends = (topology.link_dst, topology.link_src)
+    rates = (np.bincount(end, topology.link_GBps, len(topology.nodes))[:count] for end in ends)
+    return sum((1 - 1 / count) / float(rate.min()) for rate in rates)
+
+
 def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
     """Solve and add columns until the time is close to its bound, falls no more, or the time limit is over.
 
@@ -145,6 +155,8 @@ def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
         before = total
         total, price, amount = master.solve()
         slow = slow + 1 if total > before * (1 - _CLOSE) else 0
+    master.add(master.priced(center)[1])  # with shallow ones, to choose from where there are few chunks
+    amount = np.concatenate((amount, np.zeros(len(master.trees) - len(amount))))
     used = master.useful(price, amount)
     return TreeRates(
         tuple(master.trees[j] for j in used), amount[used], total, bound, center, tuple(master.load_of[j] for j in used)
@@ -161,8 +173,8 @@ def _best_prices(master: "_Master", prices: Sequence[F64]) -> tuple[float, F64]:
 def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chunks: int, size_bytes: int) -> list[F64]:
     """Return amounts on the same trees for a number of chunks: those of the rates, and others on fewer trees.
 
-    A tree with n chunks keeps its links busy for n - 1 + D periods, where D is its longest path in periods, while its
-    latency L of the time T is lost. So its data counts (n - 1 + D) / n + L / T times; n follows from the program before.
+    A tree with n chunks keeps its links busy for n - 1 + D periods, where D is its longest path in periods, and loses
+    its latency L of the time T. So its data counts (n - 1 + D) / n + L / T times; n follows from the program before.
     """
     full = np.array(rates.load).T @ rates.amount / network.capacity
     links = full[: len(network.topology.links)] / full.max()  # a link that is used in part delays by that part
@@ -259,36 +271,27 @@ class _Master:
         return float((cost + back_cost).min()), [found, back]
 
     def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, "_Trees"]:
-        from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
-
         between, last, typical = _gpu_prices(network, price)
-        ranks = np.arange(self.count)
-        parents = cheapest_trees(between, ranks, _EQUAL * typical)
-        edge = between[parents, ranks]
-        edge[ranks, ranks] = 0.0
-        roots = ranks if self.data is None else np.flatnonzero(self.data)
-        some = [parents[roots], *(shallow_trees(between, roots, level * typical) for level in _LEVELS)]
-        found = _Trees.of(network, np.tile(roots, len(some)), np.concatenate(some), last, inward=inward)
-        return edge.sum(axis=1), found
+        roots = np.arange(self.count) if self.data is None else np.flatnonzero(self.data)
+        found = _trees(network, roots, between, last, typical, inward)
+        cost = np.zeros(self.count)
+        for row, tree in enumerate(found.columns[: len(roots)]):
+            others = np.arange(self.count) != tree.root
+            cost[roots[row]] = between[tree.parent[others], np.flatnonzero(others)].sum()
+        return cost, found
 
     def spread(self, load: F64) -> None:
-        """Add a tree for each root in turn, cheapest for prices that grow with the load so far, which is updated."""
-        from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
-
+        """Add trees for some roots after others, cheapest for prices that grow with the load so far: it is updated."""
         capacity, found = self.network.capacity, []
-        for root in np.flatnonzero(np.ones(self.count) if self.data is None else self.data).tolist():
+        roots = np.flatnonzero(np.ones(self.count) if self.data is None else self.data)
+        data = np.ones(self.count) if self.data is None else self.data
+        for some in np.array_split(roots, min(len(roots), _TURNS)):
             for network in filter(None, (self.network, self.reversed)):
                 relative = load / capacity / max(float((load / capacity).max()), 1e-300)
                 between, last, typical = _gpu_prices(network, (0.02 + relative**4) / capacity)
-                one = np.array([root])
-                parents = (
-                    cheapest_trees(between, one, _EQUAL * typical),
-                    *(shallow_trees(between, one, level * typical) for level in _LEVELS),
-                )
-                inward = network is self.reversed
-                some = _Trees.of(network, np.repeat(one, len(parents)), np.concatenate(parents), last, inward=inward)
-                load += (1.0 if self.data is None else self.data[root]) / 2 * some.loads[:2].sum(axis=0)
-                found.append(some)
+                trees = _trees(network, some, between, last, typical, network is self.reversed)
+                load += data[np.tile(some, 2)] @ trees.loads[: 2 * len(some)] / 2
+                found.append(trees)
         self.add(found)
 
     def add(self, found: "list[_Trees]") -> int:
@@ -342,6 +345,22 @@ class _Trees:
         rows = zip(roots.tolist(), parents, depth.tolist(), strict=True)
         columns = [TreeColumn(network, root, inward, parent, last, level) for root, parent, level in rows]
         return cls(columns, network.with_limits(loads))
+
+
+def _trees(
+    network: PricedNetwork,
+    roots: I64,
+    between: F64,
+    last: I64,
+    typical: float,
+    inward: bool,
+) -> _Trees:
+    """For each root the cheapest tree, and shallow ones, for prices between GPUs of which one is typical."""
+    from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
+
+    some = [cheapest_trees(between, roots, _EQUAL * typical)]
+    some += [shallow_trees(between, roots, level * typical) for level in _LEVELS]
+    return _Trees.of(network, np.tile(roots, len(some)), np.concatenate(some), last, inward=inward)
 
 
 def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64, float]:
