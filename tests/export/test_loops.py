@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import load_schedule, save_schedule
 from flowccl.schedule.generation.carrying import repeated
+from flowccl.schedule.generation.loops import rows_of_parts
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
@@ -83,6 +85,34 @@ def test_a_plan_with_loops_is_right_and_takes_what_its_schedule_takes(
     plan = json.loads(program.data)
     names = [op["name"] for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"]]
     assert "pipeline" in names
+
+
+def pcie_hosts(gpus: int) -> Topology:
+    """Two hosts whose GPUs share a PCIe switch and a NIC behind it."""
+    nodes = [Node(name=f"gpu{n}", host="ab"[n // gpus]) for n in range(2 * gpus)]
+    nodes += [Node(name=f"switch{host}", kind="switch", host=host) for host in "ab"]
+    ports = [(n, 2 * gpus + n // gpus, 24.0, "pcie") for n in range(2 * gpus)] + [(2 * gpus, 2 * gpus + 1, 12.5, "nic")]
+    links = [Link(src=a, dst=b, bandwidth_GBps=rate, kind=kind) for a, b, rate, kind in ports]
+    links += [Link(src=b, dst=a, bandwidth_GBps=rate, kind=kind) for a, b, rate, kind in ports]
+    return Topology("PCIe hosts", tuple(nodes), tuple(links))
+
+
+@pytest.mark.parametrize(("gpus", "what"), [(2, "allreduce"), (3, "allgather"), (3, "reduce_scatter")])
+def test_parts_leave_for_a_nic_in_order_and_the_program_is_as_early_as_its_schedule(gpus: int, what: str) -> None:
+    """Messages of several GPUs share the NIC and the ports; a threadblock posts one part after another."""
+    topology = pcie_hosts(gpus)
+    demand = collective(what, 2 * gpus, 2 * gpus * parse_bytes("16MiB"))
+    found = next(filter(None, load_method("trees")(Problem(topology, demand), SearchContext.with_limit(60.0))))
+    schedule = repeated(found, MSCCLPP, 80, 64)
+    assert schedule is not None
+    assert schedule.costs is not None
+    rows = rows_of_parts(schedule)
+    rows = rows[schedule.costs.is_proxied[rows[:, 0]]]
+    arrival = np.zeros(len(schedule), dtype=np.int64)
+    arrival[schedule.timing.end_transfer] = schedule.timing.end_arrival_ps
+    for time in (schedule.start_ps, arrival):
+        assert np.all(np.diff(time[rows], axis=1) >= 0)
+    assert lower_program(schedule).program_ps == schedule.finish_ps
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

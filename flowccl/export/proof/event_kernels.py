@@ -371,6 +371,8 @@ def simulate(
                     wake = min(wake, max(soonest, now + 1))
                     continue
                 started = True
+                if asked:  # exactly as planned: a lower rate by rounding would end a picosecond later
+                    rate = most
                 _share(kinds, routes, kind, c, -1, sharing, resource, low, high)
                 _begin_send(steps, kinds, routes, n, c, now, rate, proxy_free, late, times)
                 spans = _spans(routes, r, kinds.size_bytes[kind], rate, resource, low, high)

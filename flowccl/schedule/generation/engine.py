@@ -101,7 +101,7 @@ class Engine:
         lead = self._of[reduced_together(schedule)[first]]
         leads = lead == np.arange(len(first))
         place = np.full(2 * len(first), -1, dtype=np.int64)
-        place[0::2] = np.where(issuer >= 0, messages.source * groups + issuer, -1)
+        place[0::2] = np.where(issuer >= 0, messages.source * groups + issuer, self._post_of)
         place[1::2] = np.where((messages.work_ps > 0) & leads, messages.target * groups + receiver, -1)
         time = np.stack((schedule.start_ps[first], schedule.work_from_ps[first]), axis=1).reshape(-1)
         order = np.lexsort((np.arange(len(place)), time, place))
@@ -109,7 +109,8 @@ class Engine:
         following = np.full(len(place), -1, dtype=np.int64)
         same = np.diff(place[order]) == 0
         following[order[:-1][same]] = order[1:][same]
-        head = np.full(groups * len(self._target.topology.nodes), -1, dtype=np.int64)
+        places = max(groups * len(self._target.topology.nodes), int(place.max(initial=-1)) + 1)
+        head = np.full(places, -1, dtype=np.int64)
         begins = np.append(True, ~same) if len(order) else np.zeros(0, dtype=np.bool_)
         head[place[order][begins]] = order[begins]
         parked, worked = np.zeros(len(place), dtype=np.bool_), np.zeros(len(first), dtype=np.bool_)
@@ -120,6 +121,15 @@ class Engine:
         next_one[members[:-1][same]] = members[1:][same]
         missing = np.bincount(lead, minlength=len(first))
         return Turns(place, following, head, parked, *chains, worked, lead, next_one, missing)
+
+    @property
+    def _post_of(self) -> I64:
+        """The place of each message over a NIC: that of the threadblock which posts all parts of a chunk; else -1."""
+        assert self.execution is not None
+        first, places = self._first, self.execution.groups * len(self._target.topology.nodes)
+        columns = self.schedule.route[first], self.schedule.chunk[first] // self.execution.loops
+        _, post = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        return np.where(self._messages.proxied, places + post.reshape(-1), -1)
 
     def _chains(self, time: I64, leads: NDArray[np.bool_]) -> tuple[I64, I64]:
         """For each message that leads, the one that is reduced into the same chunk before it, and the one after it.

@@ -77,12 +77,13 @@ class Turns(NamedTuple):
     """Which groups of threadblocks issue messages and work on them, in a fixed order; empty where the engine chooses.
 
     Item 2 * i is the issue of message i, and item 2 * i + 1 the work on it. What is reduced into the same chunk has a
-    fixed order, too. Messages that are reduced together have one item, that of the first one.
+    fixed order, too. Messages that are reduced together have one item, that of the first one. What the same threadblock
+    posts to a NIC also has a place, behind those of all groups: it is posted in order, and arrives in order.
     """
 
     place: I64  # of each item: the group of its node, as node * groups + group; -1: none
     following: I64  # of each item: the next one of its group, or -1
-    head: I64  # of each group: the item whose turn it is
+    head: I64  # of each place: the item whose turn it is
     parked: Bool  # items that are ready before their turn
     before: I64  # of each message: the one that is reduced into the same chunk before it, or -1
     after: I64  # of each message: the next one that is reduced into the same chunk, or -1
@@ -124,6 +125,7 @@ class _EngineState(NamedTuple):
     accumulator_group: I64  # that reduced into a chunk last; -1: none
     sends_to: Bool  # (group, node)
     proxy_free: I64
+    posted_until: I64  # of each threadblock that posts in turn: when its last message has crossed
     start: I64
     rate: F64
     issuer: I32
@@ -301,6 +303,17 @@ def _has_more(
 
 
 @inner
+def _reserve_route(messages: MessageArrays, table: _Reservations, i: int, leave: int, flow: int, rate: float) -> None:
+    """Reserve what a message needs on its route whose first byte leaves at a time."""
+    for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
+        begin = leave + messages.hop_from_ps[h]
+        length = messages.hop_for_ps[h] if messages.rigid[i] else flow
+        own = messages.hop_GBps[h] if messages.rigid[i] else rate
+        if length > 0:
+            _reserve(table, messages.hop_resource[h], begin, begin + length, own * messages.hop_weight[h])
+
+
+@inner
 def _try(
     messages: MessageArrays,
     capacity: Capacity,
@@ -317,7 +330,7 @@ def _try(
     """
     links = len(capacity.bandwidth_GBps)
     source, target = messages.source[i], messages.target[i]
-    issuer = -1
+    issuer, place, posts = -1, -1, capacity.nodes * capacity.groups
     leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
     if len(turns.place):
         place = turns.place[2 * i]
@@ -327,7 +340,7 @@ def _try(
                 return -3, -1
             if state.group_free[place] > now:
                 return -3, state.group_free[place]
-            issuer = place - source * capacity.groups
+            issuer = place - source * capacity.groups if place < posts else -1
     elif capacity.groups and (not messages.proxied[i] or messages.pack_ps[i]):
         peer = -1 if messages.proxied[i] else target
         issuer = _best_group(state, capacity, source, now, messages.operations[i], peer)
@@ -341,14 +354,13 @@ def _try(
     if blocker >= 0:
         return blocker, max(again - (leave - now), now + 1)
     flow = messages.sending_ps[i] if messages.rigid[i] else _flow_ps(messages.wire_bytes[i], rate)
+    if len(turns.place) and place >= posts:
+        if state.posted_until[place - posts] > leave + flow:
+            return -3, now + state.posted_until[place - posts] - leave - flow
+        state.posted_until[place - posts] = leave + flow
     state.start[i], state.rate[i] = now, rate
     state.issuer[i] = issuer
-    for h in range(messages.hop_ptr[i], messages.hop_ptr[i + 1]):
-        begin = leave + messages.hop_from_ps[h]
-        length = messages.hop_for_ps[h] if messages.rigid[i] else flow
-        own = messages.hop_GBps[h] if messages.rigid[i] else rate
-        if length > 0:
-            _reserve(table, messages.hop_resource[h], begin, begin + length, own * messages.hop_weight[h])
+    _reserve_route(messages, table, i, leave, flow, rate)
     if messages.proxied[i]:
         state.proxy_free[source] = leave
     if issuer >= 0:
@@ -574,19 +586,20 @@ def _without_top(child: I64, sibling: I64, rank: I64, top: int) -> int:
 
 
 @maker
-def _new_state(messages: MessageArrays, capacity: Capacity) -> _EngineState:
+def _new_state(messages: MessageArrays, capacity: Capacity, turns: Turns) -> _EngineState:
     count, accumulators = len(messages.rank), 0
     for k in range(len(messages.into)):
         accumulators = max(accumulators, messages.into[k] + 1)
     places = max(capacity.nodes * capacity.groups, 1)
     return _EngineState(
-        np.zeros(places, dtype=np.int64),
+        np.zeros(max(places, len(turns.head)), dtype=np.int64),
         np.zeros(places, dtype=np.int64),
         np.zeros(places, dtype=np.int64),
         np.zeros(accumulators, dtype=np.int64),
         np.full(accumulators, -1, dtype=np.int64),
         np.zeros((places, capacity.nodes), dtype=np.bool_),
         np.zeros(capacity.nodes, dtype=np.int64),
+        np.zeros(max(len(turns.head) - places, 0), dtype=np.int64),
         np.zeros(count, dtype=np.int64),
         np.zeros(count, dtype=np.float64),
         np.full(count, -1, dtype=np.int32),
@@ -663,7 +676,7 @@ def run_engine(
     `give_up_ps`.
     """
     count, links = len(messages.rank), len(capacity.bandwidth_GBps)
-    state = _new_state(messages, capacity)
+    state = _new_state(messages, capacity, turns)
     resources = links + 2 * capacity.nodes
     hops = len(messages.hop_resource)
     table = _Reservations(
