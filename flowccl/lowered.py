@@ -13,7 +13,7 @@ from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
-_TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
+_TIMING_S = 2e-5  # for a message in every repetition: 1 to 1.8e-5 s
 _LOWERING_S = 1.2e-4  # for a message and each threadblock of its group: 1.1 to 1.3e-4 s on one core, large programs
 
 
@@ -81,8 +81,12 @@ def lowering_s(schedule: Schedule) -> float:
     if execution is None:
         return 0.0
     messages = int(np.count_nonzero(schedule.leader == np.arange(len(schedule))))
-    timing_s = _TIMING_S * messages if execution.loops > 1 else 0.0
-    return _LOWERING_S * messages / execution.loops * execution.width + timing_s
+    return program_s(messages / execution.loops, execution.loops, execution.width)
+
+
+def program_s(messages: float, loops: int, width: int = 1) -> float:
+    """About how many seconds a program with a number of messages takes, each of which is repeated in all loops."""
+    return messages * (_LOWERING_S * width + (_TIMING_S * loops if loops > 1 else 0.0))
 
 
 def loadable(

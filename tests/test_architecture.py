@@ -275,7 +275,6 @@ LONG_FILES = {
     "auto/search.py",
     "export/formats/read_mscclpp.py",
     "export/lowering/build.py",
-    "schedule/generation/carrying.py",
     "schedule/generation/engine.py",
     "schedule/generation/engine_kernels.py",
 }

@@ -5,7 +5,7 @@ seconds; so rounds are the same with one thread and with two, and more time only
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from math import inf
@@ -39,8 +39,9 @@ _SAFETY = 1.5  # a first step begins only where this many times its expected sec
 class PortfolioSearch:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
-    `useful_chunks` is the second chunk count of a method. `carry` carries out a schedule on a runtime. A single method
-    raises its errors; one of several is dropped instead.
+    `useful_chunks` is the second chunk count of a method. `carry` carries out a schedule on a runtime. `after_round`
+    makes better schedules of those that were found. A single method raises its errors; one of several is dropped
+    instead.
     """
 
     topology: Topology
@@ -51,8 +52,10 @@ class PortfolioSearch:
     useful_chunks: Callable[[str], int] = lambda name: 1
     params: AutoParams = field(default_factory=AutoParams)
     carry: Callable[[Schedule], Schedule | None] | None = None
+    after_round: Callable[[float], Iterable[Schedule]] = lambda best_ps: ()
     arms: list[Arm] = field(default_factory=list)
-    best_ps: float = inf
+    best_ps: float = inf  # of all arms
+    reached_ps: float = inf  # the same, or of what was made of their schedules
     work_s: float = 0.0
     steps: int = 0
 
@@ -74,12 +77,17 @@ class PortfolioSearch:
                 for arm, found in self._results(futures):
                     if found.finish_ps < self.best_ps and self._is_valid(arm, found):
                         self.best_ps = found.finish_ps
-                        yield found
+                        if self.best_ps < self.reached_ps:
+                            self.reached_ps = self.best_ps
+                            yield found
+                for found in self.after_round(self.reached_ps):
+                    self.reached_ps = found.finish_ps
+                    yield found
                 self.work_s = sum(arm.work_s for arm in self.arms) / _PLACES
                 self.steps = sum(arm.taken for arm in self.arms)
                 self.context.incumbents.best_ps = self.best_ps
                 self.context.incumbents.publish()
-                if reasons := [rule.reason for rule in self.rules if rule(self.work_s, self.best_ps)]:
+                if reasons := [rule.reason for rule in self.rules if rule(self.work_s, self.reached_ps)]:
                     self.stopped = reasons[-1]
                     return
             self.stopped = self._why_nothing()

@@ -1,9 +1,10 @@
 """The search of a synthesis: its budget, methods, lower bound and portfolio."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from math import inf
 
 from flowccl.adapters.runtime import on_the_runtime
 from flowccl.auto.chunk_counts import ChunkCounts
@@ -11,25 +12,28 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.search import PortfolioSearch
 from flowccl.bounds.lower_bound import Bound
 from flowccl.compilation import load_loops, processors, units_of
-from flowccl.lowered import LoweringTime
+from flowccl.lowered import LoweringTime, program_s
 from flowccl.memory import MemoryWatch, most_deliveries
 from flowccl.methods.registry import info_of, load_method, on_the_machine
 from flowccl.problem import Problem
 from flowccl.result import Progress
 from flowccl.runtimes.machine import largest_group, least_costs
-from flowccl.schedule.generation.carrying import EXPLORED, Carrier, has_parts
+from flowccl.schedule.generation.carrying import EXPLORED, Carrier
+from flowccl.schedule.generation.looping import has_parts
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.bound_search import BoundSearch
 from flowccl.search.budget import Budget
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.incumbents import Incumbents
+from flowccl.synthesis.loop_search import LoopSearch
 from flowccl.synthesis.prepare import Task
 from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
 
 Methods = dict[str, Method]
-_LOOPS_PART = 0.15  # of the time limit, for threadblocks that repeat their operations
+_LOOPS_PART = 0.15  # of the time limit, for threadblocks that repeat their operations, after all other methods
+_LOOPS_SHARE = 1 / 3  # of the time so far, for the same between the rounds of the search
 
 
 class TaskSearch:
@@ -42,7 +46,8 @@ class TaskSearch:
         self.task, self.should_stop = task, should_stop
         self.watch, self.lowering = MemoryWatch(), LoweringTime()
         programs = target.limits is not None and target.limits.one_sided
-        self.for_loops_s = _LOOPS_PART * options.time_limit_s if programs and has_parts(first) else 0.0
+        repeats = programs and has_parts(first)
+        self.for_loops_s = _LOOPS_PART * options.time_limit_s if repeats else 0.0
         self.repeated: list[Schedule] = []  # schedules whose threadblocks repeat their operations
         budget = Budget(
             options.time_limit_s,
@@ -57,6 +62,7 @@ class TaskSearch:
         on_phase("searching")
         budget.start(began_s + compile_s)
         adapted, self.carrier = self._adapter()
+        self.loops = None if not repeats or self.carrier is None else LoopSearch(self.carrier.looper, self._fits)
         methods = adapted({name: load_method(name) for name in task.method_names})
         self.bounds = BoundSearch(_bounded(task), self.context, options.gap, largest_group(task.topology, target))
         params = AutoParams()
@@ -72,6 +78,7 @@ class TaskSearch:
             cache(partial(_useful_chunks, task=task, context=self.context)),
             params,
             self.carrier,
+            self._with_loops,
         )
         self.best: Schedule | None = None
         self.trace: list[Progress] = []
@@ -92,25 +99,46 @@ class TaskSearch:
         """The schedules to choose from."""
         return [*self.portfolio.found(), *self.repeated]
 
+    def _with_loops(self, best_ps: float) -> Iterator[Schedule]:
+        """After a round of the search: schedules whose threadblocks repeat their operations, better than all before."""
+        if self.loops is None or self.carrier is None:
+            return
+        budget, loops = self.context.budget, self.loops
+        loops.see(self.portfolio.found(), self.carrier.least)
+        share_s = inf if budget.steps is not None else _LOOPS_SHARE * budget.elapsed_s
+        yield from self._verified(loops.trials(best_ps, lambda seconds: loops.seconds + seconds <= share_s))
+
     def _repeat(self, on_progress: Callable[[Progress], None] | None) -> None:
-        """Let threadblocks repeat their operations in schedules, the most promising first.
+        """After the search: more schedules whose threadblocks repeat their operations, and variants of the best one.
 
         That lasts as long as was kept for it, and longer where the search left more time.
         """
-        budget, part_s, self.for_loops_s = self.context.budget, self.for_loops_s, 0.0
-        began_s = budget.elapsed_s
-        limits = self.task.target.limits
-        if self.carrier is None or limits is None or not limits.one_sided or not has_parts(self.task.problem.demand):
+        budget, end_s, self.for_loops_s = self.context.budget, self.context.budget.elapsed_s + self.for_loops_s, 0.0
+        if self.loops is None or self.best is None or self.best.finish_ps <= budget.good_ps or budget.should_stop():
             return
-        if self.best is None or self.best.finish_ps <= budget.good_ps or budget.should_stop():
-            return
-        for found in self.carrier.with_loops(self.portfolio.found(), self.best):
-            if found.finish_ps < self.best.finish_ps and not verify(found):
+
+        def may_take(seconds: float) -> bool:
+            return budget.elapsed_s + seconds < end_s or not budget.over()
+
+        for found in self._verified(self.loops.trials(self.best.finish_ps, may_take)):
+            self._improved(found, on_progress)
+        for found in self._verified(self.loops.variants(self.best.finish_ps, may_take)):
+            self._improved(found, on_progress)
+
+    def _verified(self, trials: Iterator[Schedule | None]) -> Iterator[Schedule]:
+        """The valid schedules of some trials with loops, until one is good enough."""
+        for found in trials:
+            if found is not None and not verify(found):
                 self.repeated.append(found)
-                self._improved(found, on_progress)
-            has_time = budget.elapsed_s - began_s < part_s or not budget.over()
-            if self.best.finish_ps <= budget.good_ps or budget.should_stop() or not has_time:
+                yield found
+                if found.finish_ps <= self.context.budget.good_ps:
+                    return
+            if self.context.budget.should_stop():
                 return
+
+    def _fits(self, seconds: float, messages: int, loops: int) -> bool:
+        """Whether there is time for some seconds of the search, and then for a program with loops."""
+        return self.context.budget.after_s >= seconds + program_s(messages, loops)
 
     def bound(self) -> Bound:
         """The best lower bound, of the search for bounds or one that a method proved."""

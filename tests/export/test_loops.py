@@ -20,7 +20,7 @@ from flowccl.problem import Problem
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import load_schedule, save_schedule
-from flowccl.schedule.generation.carrying import repeated
+from flowccl.schedule.generation.looping import repeated
 from flowccl.schedule.generation.loops import rows_of_parts
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -113,6 +113,37 @@ def test_parts_leave_for_a_nic_in_order_and_the_program_is_as_early_as_its_sched
     for time in (schedule.start_ps, arrival):
         assert np.all(np.diff(time[rows], axis=1) >= 0)
     assert lower_program(schedule).program_ps == schedule.finish_ps
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("full:5", "allgather"), ("full:6", "allreduce"), ("star:5", "reduce_scatter")]
+)
+def test_the_last_part_may_be_smaller(name: str, what: str) -> None:
+    """Blocks of a number of GPUs that is no power of two do not divide evenly into parts."""
+    count = machine(name).num_gpus
+    schedule = looped(name, what, "direct", 64, loops=8, size=f"{16 * count * 52_429} B")
+    size = schedule.demand.chunk_bytes.reshape(-1, 8)
+    assert np.all(size[:, :7] == size[0, 0])
+    assert np.all(size[:, 7] < size[0, 0])
+    assert size[0].sum() == 16 * 52_429
+    assert verify(schedule) == []
+    program = lower_program(schedule)
+    assert program.findings == ()
+    assert program.program_ps == pytest.approx(schedule.finish_ps, rel=0.01)
+
+
+def test_a_chunk_may_take_a_link_twice_once_to_be_reduced_and_once_as_the_result() -> None:
+    """Around a ring of three GPUs: two GPUs add to what one has, and the sum goes on to that one and to the next."""
+    gpus = tuple(Node(name=f"gpu{n}", host="a") for n in range(3))
+    links = tuple(Link(src=n, dst=(n + 1) % 3, bandwidth_GBps=100.0) for n in range(3))
+    demand, ms = collective("allreduce", 3, 48 << 20), 10**9
+    rows = [(c, [(c + k) % 3], k * ms, k < 2) for c in range(3) for k in range(4)]
+    schedule = repeated(Schedule.from_transfers(Topology("ring", gpus, links), demand, rows), MSCCLPP, 16, 8)
+    assert schedule is not None
+    assert verify(schedule) == []
+    program = lower_program(schedule)
+    assert program.findings == ()
+    assert program.program_ps == pytest.approx(schedule.finish_ps, rel=0.01)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

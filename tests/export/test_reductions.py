@@ -13,8 +13,8 @@ from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import PROFILES
-from flowccl.schedule.generation.carrying import repeated
 from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.looping import repeated
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full

@@ -22,8 +22,8 @@ from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import load_schedule
-from flowccl.schedule.generation.carrying import repeated
 from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.looping import repeated
 from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine as built_in
 from flowccl.units import parse_bytes

@@ -10,8 +10,8 @@ from flowccl.problem import Problem
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
-from flowccl.schedule.generation.carrying import Carrier, repeated
 from flowccl.schedule.generation.loop_estimate import estimated
+from flowccl.schedule.generation.looping import Looper, repeated
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
@@ -67,7 +67,7 @@ def test_what_is_expected_is_near_what_the_engine_finds(name: str, what: str, ch
     topology = used_by(machine(name), MSCCLPP)
     demand = collective(what, topology.num_gpus, 64 * MIB, chunks)
     schedule = next(filter(None, load_method("greedy")(Problem(topology, demand), SearchContext.with_limit(60.0))))
-    expected_ps, loops = Carrier(MSCCLPP, topology, sms).expected_loops(schedule)
+    expected_ps, loops = Looper(MSCCLPP, topology, sms).expected(schedule)
     found = repeated(schedule, MSCCLPP, sms, loops)
     assert found is not None
     assert found.finish_ps == pytest.approx(expected_ps, rel=0.15)
@@ -77,4 +77,4 @@ def test_nothing_is_expected_where_loops_are_not_possible():
     topology = used_by(machine("full:4"), MSCCLPP)
     demand = collective("allgather", 4, 64 * 1024, 1)  # parts would be too small
     schedule = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(60.0)))
-    assert Carrier(MSCCLPP, topology, 32).expected_loops(schedule)[0] == np.inf
+    assert Looper(MSCCLPP, topology, 32).expected(schedule)[0] == np.inf

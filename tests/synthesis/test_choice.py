@@ -1,5 +1,6 @@
 """The choice among schedules: fewer chunks where they are as good, programs of all methods where a runtime is given."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from flowccl.lowered import lowering_s
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.schedule import Schedule
-from flowccl.synthesis import synthesize
+from flowccl.synthesis import choice, synthesize
 from flowccl.synthesis.choice import leanest, slack, with_fewer_chunks, with_program
 from flowccl.topology.machines import machine
 
@@ -60,4 +61,19 @@ def test_a_program_that_takes_longer_than_what_is_left_is_left_out():
     assert with_program([found], profile, None, lambda: seconds / 2) == (found, None)
     best, lowered = with_program([found], profile, None, lambda: 2 * seconds)
     assert best is found
+    assert lowered is not None
+
+
+def test_a_much_later_schedule_is_not_chosen_for_its_program(monkeypatch):
+    early, late = (
+        synthesize(machine("dgx_h100:1"), "allgather", 1 << 20, method=method, runtime="mscclpp", steps=1).schedule
+        for method in ("direct", "ring")
+    )
+    near = replace(early, method="near")
+    assert late.finish_ps > 2 * early.finish_ps
+    monkeypatch.setattr(choice, "lowering_s", lambda schedule: 10.0 if schedule is early else 0.1)
+    profile = PROFILES["mscclpp"]
+    assert with_program([early, late], profile, None, lambda: 1.0) == (early, None)
+    best, lowered = with_program([early, near, late], profile, None, lambda: 1.0)
+    assert best is near
     assert lowered is not None

@@ -1,24 +1,20 @@
 """How a runtime carries out a schedule: the width of its groups of threadblocks, the protocol, the order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import inf
 from time import thread_time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import known_sms, with_costs_in_links
-from flowccl.runtimes.posters import assign_tasks, posters_of
+from flowccl.runtimes.posters import posters_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
-from flowccl.schedule.generation.loop_estimate import estimated
-from flowccl.schedule.generation.loops import part_of, tasks_of, with_loops
+from flowccl.schedule.generation.looping import Looper
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
@@ -26,15 +22,15 @@ from flowccl.topology.topology import Topology
 
 EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
-_WORTH = 0.01  # of the completion time: what collected messages or more loops must save
-_LOOPED = 100_000  # transfers of a schedule with loops: larger ones take seconds
-_REPEATED = 4  # schedules whose threadblocks may repeat their operations
-_LEAST_LOOPS = 8  # with fewer, the first part is on its way for too long
-_PART_BYTES = 32_768  # of a chunk: a threadblock sends this in about the time of the overhead and the signal
+_WORTH = 0.01  # of the completion time: what collected messages must save
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
 _LEAST_MEASURED = 1_000  # transfers: what small schedules take is not in proportion to them
 _NEVER_PS = int(np.iinfo(np.int64).max)
-_LEAST = (1.0, 0.5, 0.1)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
+LEAST_RATES = (
+    1.0,
+    0.5,
+    0.1,
+)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,6 @@ class _Variant:
     longest_first: bool = False
     least: float = 0.5
     paced: bool = False
-    loops: int = 1
     collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
 
@@ -92,6 +87,16 @@ class Carrier:
         self.best_ps[key] = min(self.best_ps.get(key, found.finish_ps), found.finish_ps)
         return found
 
+    @property
+    def looper(self) -> Looper:
+        """What lets threadblocks repeat their operations, on the same machine."""
+        return Looper(self.profile, self.topology, self.sms)
+
+    @property
+    def least(self) -> float:
+        """The part of their rate below which messages wait, in the best schedule so far."""
+        return self.known.get(("", 0), _Variant()).least
+
     def can_run(self, schedule: Schedule) -> bool:
         """Whether there is time to carry out a schedule in one more variant."""
         return self.has_time(_SAFETY * self.transfer_s * len(schedule))
@@ -113,8 +118,6 @@ class Carrier:
     def _run(
         self, schedule: Schedule, variant: _Variant, best: Schedule | None, message: NDArray[np.int32] | None
     ) -> Schedule | None:
-        if variant.loops > 1:
-            return self._repeated(schedule, variant, best)
         try:
             execution = self.execution(schedule, variant.width, variant.protocol)
         except InputError:
@@ -124,87 +127,6 @@ class Carrier:
         engine = Engine(schedule, execution, self.topology, message, schedule.rate_GBps if variant.paced else None)
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
-
-    def part(self, schedule: Schedule, variant: _Variant) -> Schedule | None:
-        """Return what threadblocks do with one part of the data, where they repeat it; None where they cannot."""
-        if not self._may_repeat(schedule, variant.loops):
-            return None
-        part = part_of(schedule.demand, variant.loops)
-        if part is None:
-            return None
-        base = replace(schedule, demand=part, message=schedule.message[:0])
-        if not schedule.has_messages:
-            base.cache["waits"] = Engine(schedule).waits
-        execution = self._looped(base, variant.loops)
-        if execution is None:
-            return None
-        engine = Engine(base, execution, self.topology, in_turn=False)
-        key = -engine.tail_ps if variant.longest_first else None
-        return engine.run(key, variant.least)
-
-    def _may_repeat(self, schedule: Schedule, loops: int) -> bool:
-        """Whether threadblocks may repeat what they do, with parts that are aligned and large enough."""
-        demand, shape = schedule.demand, schedule.shape
-        several = (np.diff(shape.root_ptr) > 1) | (np.diff(shape.end_ptr) > 1)
-        if len(schedule) * loops > _LOOPED or several.any() or demand.ready_ps is not None:
-            return False
-        if demand.collective == "alltoallv" or np.any(demand.chunk_bytes % (loops * ALIGNMENT_BYTES)):
-            return False
-        return int(demand.chunk_bytes.min(initial=_PART_BYTES * loops)) >= _PART_BYTES * loops
-
-    def _looped(self, schedule: Schedule, loops: int) -> Execution | None:
-        """Return the execution of a schedule with loops; None where there are too few threadblocks."""
-        costs = route_costs(self.topology, schedule.shape, Execution(self.profile, self.sms))
-        tasks = assign_tasks(tasks_of(schedule, costs.is_proxied[schedule.route]))
-        posters = 1 + max(tasks.values(), default=-1)
-        try:
-            return Execution(self.profile, self.sms, 1, posters, loops=loops)
-        except InputError:
-            return None
-
-    def expected_loops(self, schedule: Schedule) -> tuple[float, int]:
-        """Return about the completion time with a good number of loops, from the work alone, and that number.
-
-        That is the least number with which the time is near that with the best one. The time is infinite where loops
-        are not possible.
-        """
-        execution = self._looped(schedule, _LEAST_LOOPS) if self._may_repeat(schedule, _LEAST_LOOPS) else None
-        if execution is None:
-            return inf, _LEAST_LOOPS
-        work, loops, found = estimated(schedule, execution), _LEAST_LOOPS, list[tuple[float, int]]()
-        while self._may_repeat(schedule, loops):
-            found.append((work.ps(loops), loops))
-            loops *= 2
-        return next(row for row in found if row[0] <= (1 + _WORTH) * min(found)[0])
-
-    def with_loops(self, schedules: list[Schedule], best: Schedule) -> Iterator[Schedule]:
-        """Try loops in schedules, the most promising first; after each trial, yield the best schedule so far.
-
-        Each schedule is tried once, with the least rates that are best without loops. Then the best of them, or the
-        most promising one, is tried in other variants.
-        """
-        least = self.known.get(("", 0), _Variant()).least
-        expected = [self.expected_loops(schedule) for schedule in schedules]
-        order = sorted(range(len(schedules)), key=lambda n: expected[n][0])[:_REPEATED]
-        promising = [n for n in order if expected[n][0] < best.finish_ps]
-        trials = [(schedules[n], _Variant(least=least, loops=expected[n][1])) for n in promising]
-        chosen = trials[:1]
-        others: list[dict[str, Any]] = [{"least": other} for other in _LEAST[1:] if other != least]
-        for changes in ({}, *others, {"longest_first": True}):
-            for schedule, variant in chosen if changes else trials:
-                tried = replace(variant, **changes)
-                found = self.run(schedule, tried, best)
-                if found is not None and found.finish_ps < best.finish_ps:
-                    best, chosen = found, [(schedule, tried)]
-                yield best
-
-    def _repeated(self, schedule: Schedule, variant: _Variant, best: Schedule | None) -> Schedule | None:
-        """Return the schedule with loops; None where that is not possible or not earlier."""
-        base = self.part(schedule, variant)
-        draft = None if base is None else with_loops(base)
-        if draft is None:
-            return None
-        return Engine(draft, draft.execution).run(None, variant.least, *(() if best is None else (best.finish_ps,)))
 
     def execution(self, schedule: Schedule, width: int, protocol: str) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
@@ -304,7 +226,7 @@ class _VariantSearch:
                 )
                 if variant != self.variant:
                     self._try(variant)
-        for least in _LEAST:
+        for least in LEAST_RATES:
             if least != self.variant.least:
                 self._try(replace(self.variant, least=least))
         if self.schedule.rate_GBps.any():
@@ -333,16 +255,6 @@ def carried_out(
             f"--for {profile.name} --sms {count}"
         )
     return found
-
-
-def has_parts(demand: Demand) -> bool:
-    """Whether chunks are large enough to be divided into parts by threadblocks that repeat their operations."""
-    return int(demand.chunk_bytes.max(initial=0)) >= _LEAST_LOOPS * _PART_BYTES
-
-
-def repeated(schedule: Schedule, profile: RuntimeProfile, sms: int, loops: int) -> Schedule | None:
-    """Return a schedule as threadblocks carry it out that repeat their operations; None where they cannot."""
-    return Carrier(profile, schedule.topology, sms).run(schedule, _Variant(loops=loops))
 
 
 def without_multicasts(schedule: Schedule, profile: RuntimeProfile) -> Schedule:

@@ -127,7 +127,8 @@ class Engine:
         """The place of each message over a NIC: that of the threadblock which posts all parts of a chunk; else -1."""
         assert self.execution is not None
         first, places = self._first, self.execution.groups * len(self._target.topology.nodes)
-        columns = self.schedule.route[first], self.schedule.chunk[first] // self.execution.loops
+        schedule = self.schedule
+        columns = schedule.route[first], schedule.reduce[first], schedule.chunk[first] // self.execution.loops
         _, post = np.unique(np.stack(columns), axis=1, return_inverse=True)
         return np.where(self._messages.proxied, places + post.reshape(-1), -1)
 

@@ -18,6 +18,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.runtimes.limits import FURTHER_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS, USABLE_OPERATIONS
 from flowccl.runtimes.posters import BlockTask
+from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.clock import MessageTimes
 from flowccl.schedule.generation.engine import Engine, Waits, leaves_first
 from flowccl.schedule.generation.precedence import feeding
@@ -31,16 +32,24 @@ _COLUMNS = ("route", "start_ps", "reduce", "message", "issuer", "receiver", "wor
 
 
 def part_of(demand: Demand, loops: int) -> Demand | None:
-    """Return the demand with a part of every chunk; None where chunks do not divide evenly."""
-    if np.any(demand.chunk_bytes % loops) or demand.size_bytes % loops:
+    """Return the demand with the first part of every chunk; the last part may be smaller.
+
+    Parts are multiples of the bytes that a runtime aligns. None where the chunks have not so many of them, or are not
+    all of the same size.
+    """
+    size = int(demand.chunk_bytes[0])
+    part = -(-size // (loops * ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
+    if np.any(demand.chunk_bytes != size) or size % ALIGNMENT_BYTES or -(-size // part) != loops:
         return None
-    return replace(demand, chunk_bytes=demand.chunk_bytes // loops, size_bytes=demand.size_bytes // loops)
+    return replace(demand, chunk_bytes=np.full(len(demand), part), size_bytes=demand.size_bytes // size * part)
 
 
-def whole_of(part: Demand, loops: int) -> Demand:
-    """Return the demand of the whole data, whose chunks are the parts of chunks."""
-    of = np.repeat(np.arange(len(part), dtype=np.int32), loops)
-    return _with_chunks(part, of, part.size_bytes * loops, part.pieces * loops)
+def in_parts(demand: Demand, part: Demand, loops: int) -> Demand:
+    """Return a demand whose chunks are the parts of the chunks of another one; `part` is that with the first parts."""
+    of = np.repeat(np.arange(len(demand), dtype=np.int32), loops)
+    size = np.full(len(of), part.chunk_bytes[0])
+    size[loops - 1 :: loops] = demand.chunk_bytes - (loops - 1) * part.chunk_bytes
+    return replace(_with_chunks(demand, of, demand.size_bytes, demand.pieces * loops), chunk_bytes=size)
 
 
 def _with_chunks(demand: Demand, of: NDArray[np.int32], size_bytes: int, pieces: int) -> Demand:
@@ -63,7 +72,9 @@ def first_part(schedule: Schedule) -> Schedule:
     loops, demand = schedule.execution.loops, schedule.demand
     keep = np.flatnonzero(schedule.chunk % loops == 0)
     of = np.arange(0, len(demand), loops, dtype=np.int32)
-    part = _with_chunks(demand, of, demand.size_bytes // loops, demand.pieces // loops)
+    whole_bytes = int(demand.chunk_bytes[:loops].sum())
+    size_bytes = demand.size_bytes // whole_bytes * int(demand.chunk_bytes[0])
+    part = _with_chunks(demand, of, size_bytes, demand.pieces // loops)
     columns: dict[str, Any] = {name: getattr(schedule, name)[keep] for name in _COLUMNS}
     return replace(schedule, demand=part, chunk=schedule.chunk[keep] // loops, **columns)
 
@@ -72,17 +83,18 @@ def rows_of_parts(schedule: Schedule) -> I64:
     """Return a row for each transfer of the first part, with the transfers that do the same with all parts."""
     assert schedule.execution is not None
     loops = schedule.execution.loops
-    order = np.lexsort((schedule.chunk, schedule.route, schedule.chunk // loops))
+    order = np.lexsort((schedule.chunk, schedule.reduce, schedule.route, schedule.chunk // loops))
     rows = order.reshape(-1, loops) if not len(order) % loops else order[:0].reshape(0, loops)
     is_next = schedule.chunk[rows] == schedule.chunk[rows[:, :1]] + np.arange(loops)
     is_same = schedule.route[rows] == schedule.route[rows[:, :1]]
+    is_same &= schedule.reduce[rows] == schedule.reduce[rows[:, :1]]
     if len(rows) * loops < len(order) or not (is_next & is_same).all():
         raise InputError(f"the schedule does not do the same with each of {loops} parts of its chunks")
     return rows[np.argsort(rows[:, 0])]
 
 
-def with_loops(base: Schedule) -> Schedule | None:
-    """Return the draft of a schedule in which threadblocks repeat what they do in `base`, that of one part.
+def with_loops(base: Schedule, demand: Demand) -> Schedule | None:
+    """Return the draft of a schedule for a demand in which threadblocks repeat what they do in `base`, for one part.
 
     The draft says in which order groups do things; its times are those of one part after the other. None where the
     groups cannot hold the operations.
@@ -99,7 +111,7 @@ def with_loops(base: Schedule) -> Schedule | None:
     columns["work_from_ps"] += after[part]
     draft = replace(
         grouped,
-        demand=whole_of(base.demand, loops),
+        demand=in_parts(demand, base.demand, loops),
         chunk=np.repeat(base.chunk, loops) * loops + part,
         **columns,
     )
