@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from flowccl.moe.expert_parallel import CombinePlan, ExpertParallel
     from flowccl.moe.hot_experts import ExpertChange, expert_changes
     from flowccl.moe.plan import Plan, PlanTable
-    from flowccl.moe.planner import Planner, PlanParams
+    from flowccl.moe.plan_params import PlanParams
+    from flowccl.moe.planner import Planner
     from flowccl.moe.routing import ExpertPlacement, load_placement, load_routing
 
 _MODULES = {
     "expert_parallel": "CombinePlan ExpertParallel",
     "hot_experts": "ExpertChange expert_changes",
     "plan": "Plan PlanTable",
-    "planner": "Planner PlanParams",
+    "plan_params": "PlanParams",
+    "planner": "Planner",
     "routing": "ExpertPlacement load_placement load_routing",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

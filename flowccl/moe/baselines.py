@@ -16,7 +16,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.moe.planner import DIRECT, FAST, RAILS, SPREAD_OUT, Planner
+from flowccl.moe.plan_params import DIRECT, FAST, RAILS, SPREAD_OUT
+from flowccl.moe.planner import Planner
 
 _PARAMS = {"fast": FAST, "rails": RAILS, "spread-out": SPREAD_OUT, "direct": DIRECT}
 BASELINES = tuple(_PARAMS)

@@ -3,6 +3,8 @@
 A block is the data of one source for the same destinations in one host. Blocks are sorted by host pair and source.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from flowccl.compiled import F64, I32, I64, compiled, inner
@@ -273,6 +275,18 @@ def write_segments(
         for j in range(to_ptr[block], to_ptr[block + 1]):
             if to[j] != v:
                 fanned[slot[v] + place[to[j]]] += amount
+
+
+class StageRows(NamedTuple):
+    """The first inputs of `crossings`."""
+
+    order: I64
+    row_class: I64
+    to: I64
+    share: F64
+    start: F64
+    end: F64
+    class_rails: I64
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from flowccl.units import ps_to_us
 
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
+Integers = NDArray[np.integer[Any]]
 KINDS = ("local", "cross", "gather", "fan-out")
 """The kinds of messages: in its own host, to another host, to the GPU that sends it, from the GPU that received it."""
 
@@ -55,12 +57,34 @@ class PlanMessages:
 
 
 @dataclass(frozen=True, eq=False)
+class Relays:
+    """How chunks get to a GPU of a third host, which sends them on.
+
+    Messages `gather`, `cross` and `fan_out` carry chunk `chunk` there, one after the other; -1 where there is none.
+    """
+
+    chunk: Ints
+    gather: Ints
+    cross: Ints
+    fan_out: Ints
+
+    @property
+    def messages(self) -> tuple[Ints, Ints, Ints]:
+        """The messages in this order."""
+        return self.gather, self.cross, self.fan_out
+
+
+_NO_RELAYS = Relays(*(np.zeros(0, dtype=np.int64),) * 4)
+
+
+@dataclass(frozen=True, eq=False)
 class Chunks:
     """The chunks of a plan: `bytes[c]` of block `block[c]`, from `offset[c]` on.
 
     The messages `gather[c]` (or -1) and `cross[c]` (-1 if the chunk stays in its host) carry the chunk. Its entries
     `entry_ptr[c]` to `entry_ptr[c + 1] - 1` are the destinations of its block; `entry_message` is the message that
-    brings the chunk there at last, -1 if the crossing message ends there.
+    brings the chunk there at last, -1 if the crossing message ends there. Chunks of `relays` cross a third host
+    before.
     """
 
     block: Ints32
@@ -70,6 +94,7 @@ class Chunks:
     cross: Ints32
     entry_ptr: Ints
     entry_message: Ints32
+    relays: Relays = _NO_RELAYS
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -131,6 +156,9 @@ class Plan:
         result = np.zeros(self.topology.num_gpus, dtype=np.int64)
         for message, some in ((chunks.gather, chunks.gather >= 0), (chunks.cross, passed & (chunks.cross >= 0))):
             np.add.at(result, end[message[some]], chunks.bytes[some])
+        for leg in chunks.relays.messages:
+            some = leg >= 0
+            np.add.at(result, end[leg[some]], chunks.bytes[chunks.relays.chunk[some]])
         return result
 
     @cached_property
@@ -168,13 +196,13 @@ class Plan:
     @cached_property
     def sends(self) -> tuple[Ints, Ints]:
         """All pairs (chunk, message): which message carries which chunk, in the order of the chunks' ways."""
-        chunks = self.chunks
-        gathered, crossing = np.flatnonzero(chunks.gather >= 0), np.flatnonzero(chunks.cross >= 0)
-        of_entry = np.repeat(np.arange(len(chunks)), np.diff(chunks.entry_ptr))
-        last = np.flatnonzero(chunks.entry_message >= 0)
-        chunk = np.concatenate((gathered, crossing, of_entry[last]))
-        message = (chunks.gather[gathered], chunks.cross[crossing], chunks.entry_message[last])
-        return chunk, np.concatenate(message).astype(np.int64)
+        chunks, relays = self.chunks, self.chunks.relays
+        every = np.arange(len(chunks))
+        of_entry = np.repeat(every, np.diff(chunks.entry_ptr))
+        legs: list[tuple[Integers, Integers]] = [(relays.chunk, message) for message in relays.messages]
+        legs += [(every, chunks.gather), (every, chunks.cross), (of_entry, chunks.entry_message)]
+        chunk, message = (np.concatenate(column) for column in zip(*legs, strict=True))
+        return chunk[message >= 0], message[message >= 0].astype(np.int64)
 
     def schedule(self) -> Schedule:
         """Return the plan as a schedule, for the verifier, pictures and `explain`."""
@@ -241,6 +269,7 @@ def message_stages(plan: Plan) -> Ints:
     paths, messages = plan.layout.paths, plan.messages
     chunk, message = plan.sends
     order = np.lexsort((messages.arrival_ps, messages.start_ps))
+    passed_on = len(chunk) - int(np.count_nonzero(plan.chunks.entry_message >= 0))
     return stages_in_order(
         order,
         messages.first,
@@ -250,5 +279,6 @@ def message_stages(plan: Plan) -> Ints:
         plan.layout.host_of,
         chunk,
         message,
+        passed_on,
         len(plan.chunks),
     )

@@ -1,9 +1,9 @@
 """The planner: from a byte matrix, or from blocks with several destinations, to a plan in milliseconds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,30 @@ from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
 from flowccl.moe.lane_choice_kernels import least_load, segments_of
-from flowccl.moe.lane_kernels import assign, blocks_of, own_lanes, same_rails, whole_lanes
+from flowccl.moe.lane_kernels import StageRows, assign, blocks_of, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import layout_of
-from flowccl.moe.plan import Chunks, Plan, PlanMessages
-from flowccl.moe.plan_kernels import messages_of
+from flowccl.moe.making import made
+from flowccl.moe.plan import Plan
+from flowccl.moe.plan_params import (
+    COARSE,
+    DENSE,
+    DIRECT,
+    FAST,
+    FAST_WHOLE,
+    FINE,
+    LINKS,
+    MANY,
+    MANY_LINKS,
+    MEDIUM,
+    OWN,
+    RAILS,
+    SPREAD_OUT,
+    UNCUT,
+    WHOLE,
+    Order,
+    PlanParams,
+)  # fmt: skip
+from flowccl.moe.relaying import PhasedMachine, phased_machine, relayed
 from flowccl.moe.reordering import MOST_MESSAGES, busiest_ps, reordered
 from flowccl.moe.tables import tables_of
 from flowccl.runtimes.machine import on_runtime
@@ -31,50 +51,8 @@ _FEW_HOSTS = 4  # with up to this many hosts, the stages themselves are so few t
 _GOOD = 0.01  # with few hosts, a plan with a larger gap is compared with others
 _SMALL = 64.0  # crossing times below this many latencies: plans with fewer and larger messages are tried too
 _LATE = 1.05  # times the load of the most loaded link: plans that end later are tried in another order
+_RELAYED = 0.02  # larger gaps: a plan in which data crosses over third hosts is tried
 _ALIKE = 1.02  # times the least load of a plan: those with less are as good
-
-Order = Literal["stages", "shifted", "ranks"]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanParams:
-    """How a plan is made.
-
-    `balance`: use the GPUs of a host that have network cards to spare. `links`: choose lanes by the loads of all links,
-    inside hosts, too. `residual`: the share of the crossing time that
-    stages need not cover. `pieces`: messages of a pair of GPUs inside a host, besides the small ones at the start or
-    at the end. `cuts`: the times, as shares of the crossing time, at which stages are divided. `lead`: how long before
-    a message crosses, as a share, its data is collected. `rounds`: of balancing lanes or links. `in_turn`: the rails
-    send the data that crosses trunks one after the other, and other data meanwhile. `order`: stages of an
-    open shop, or to the hosts behind the sender one after the other, or to all hosts in rank order.
-    """
-
-    balance: bool = True
-    links: bool = False
-    residual: float = 0.003
-    pieces: int = 8
-    cuts: tuple[float, ...] = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 31 / 32)
-    lead: float = 1 / 8
-    rounds: int = 8
-    in_turn: bool = False
-    order: Order = "stages"
-
-
-FINE = PlanParams()
-DENSE = replace(FINE, pieces=16, cuts=tuple(k / 32 for k in range(1, 32)))
-MANY = replace(FINE, pieces=32)
-LINKS = replace(DENSE, links=True)
-MANY_LINKS = replace(LINKS, pieces=32)
-MEDIUM = replace(FINE, residual=0.03, cuts=(1 / 16, 1 / 4, 1 / 2, 3 / 4, 15 / 16), lead=1 / 2)
-COARSE = replace(FINE, residual=0.03, pieces=1, cuts=(1 / 4, 3 / 4))
-UNCUT = replace(FINE, residual=0.03, cuts=())
-WHOLE = replace(FINE, residual=0.1, pieces=1, cuts=())
-OWN = replace(WHOLE, balance=False)
-FAST = replace(FINE, residual=0.0)
-FAST_WHOLE = replace(FAST, pieces=1, cuts=())
-RAILS = replace(FAST, order="shifted")
-SPREAD_OUT = replace(RAILS, balance=False)
-DIRECT = replace(SPREAD_OUT, order="ranks")
 
 
 class Planner:
@@ -154,7 +132,17 @@ class Planner:
         others = self._others(usual, first)
         plans = [first, *(self._plan(blocks, total, collective, one, previous) for one in others)]
         fitting = self._fitting(plans, partial(self._plan, blocks, total, collective))
-        return _in_order(fitting, self._crossing_ps(total))
+        best = _in_order(fitting, self._crossing_ps(total))
+        if self._phased is not None and best.gap > _RELAYED:
+            other = relayed(self._phased, best, usual, self.unit_bytes)
+            if other is not None and other.finish_ps < best.finish_ps and self._fits(other):
+                return other
+        return best
+
+    @cached_property
+    def _phased(self) -> PhasedMachine | None:
+        """The machine for plans in which data crosses over third hosts; None where that is never of use."""
+        return None if self.layout.is_even else phased_machine(self.layout, self._tables)
 
     def _crossing_ps(self, total: Ints) -> float:
         """How long the busiest host sends or receives at least; 0 where its lanes are not equally fast."""
@@ -181,36 +169,29 @@ class Planner:
 
     def _fitting(self, plans: list[Plan], make: Callable[[PlanParams, None], Plan]) -> list[Plan]:
         """The plans whose relayed data fits in the buffers; those without balancing are tried if none does."""
-        limit = self.buffer_bytes
-        if limit is None:
-            return plans
-        fitting = [plan for plan in plans if plan.relayed_bytes.max() <= limit]
-        fitting = fitting or [
-            plan for plan in (make(OWN, None), make(DIRECT, None)) if plan.relayed_bytes.max() <= limit
-        ]
+        fitting = [plan for plan in plans if self._fits(plan)]
+        fitting = fitting or [plan for plan in (make(OWN, None), make(DIRECT, None)) if self._fits(plan)]
         if not fitting:
             least = min(plans, key=lambda plan: int(plan.relayed_bytes.max())).relayed_bytes
             name = self.topology.nodes[int(least.argmax())].name
             raise DemandError(
-                f"alltoallv: {name} would have to pass on {least.max()} bytes of others, and its buffer has {limit}"
+                f"alltoallv: {name} would have to pass on {least.max()} bytes of others, and its buffer has "
+                f"{self.buffer_bytes}"
             )
         return fitting
 
+    def _fits(self, plan: Plan) -> bool:
+        """Whether the data that GPUs pass on fits in their buffers."""
+        return self.buffer_bytes is None or int(plan.relayed_bytes.max()) <= self.buffer_bytes
+
     def _plan(self, blocks: Blocks, total: Ints, collective: str, params: PlanParams, previous: Plan | None) -> Plan:
         """The plan with some parameters; `total` are the bytes between every two hosts."""
-        layout, tables, paths = self.layout, self._tables, self.layout.paths
         lane_bytes, segments = self._segments(blocks, total, params)
         rows, stages, length = self._rows(lane_bytes, total, params, previous)
-        horizon = length if length > 0 else float(blocks.bytes.sum()) * tables.slowest_ps
-        messages, chunks = messages_of(
-            *rows, tables.lane_at, lane_bytes, self.unit_bytes, blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr,
-            blocks.to, *segments, tables.lane_in, tables.lane_pair, paths.slot, paths.place, tables.pair_turn,
-            tables.inside_GBps, horizon, params.pieces, params.lead * length, layout.hosts, tables.most, paths.dst,
-            paths.path_ptr, paths.path_route, paths.route_GBps, paths.route_latency_ps, paths.route_overhead_ps,
-            paths.route_overhead_GBps, paths.use_ptr, paths.use_resource, paths.use_offset_ps, paths.use_more_ps,
-            tables.server_ptr, paths.quick, self.topology.num_gpus,
-        )  # fmt: skip
-        return Plan(layout, collective, blocks, PlanMessages(*messages), Chunks(*chunks), stages, self.runtime)
+        messages, chunks = made(
+            self.layout, self._tables, blocks, lane_bytes, segments, rows, length, params, self.unit_bytes
+        )
+        return Plan(self.layout, collective, blocks, messages, chunks, stages, self.runtime)
 
     def _segments(self, blocks: Blocks, total: Ints, params: PlanParams) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints]]:
         """The bytes of each lane, and which bytes of which block these are."""
@@ -247,7 +228,7 @@ class Planner:
 
     def _rows(
         self, lane_bytes: Ints, total: Ints, params: PlanParams, previous: Plan | None
-    ) -> tuple["_StageRows", tuple[Ints, ...], float]:
+    ) -> tuple[StageRows, tuple[Ints, ...], float]:
         """The stages of all classes of rails as rows, sorted by time; the stages as such; and the longest length."""
         layout, hosts = self.layout, self.layout.hosts
         in_turn = params.in_turn and layout.has_trunks
@@ -270,14 +251,14 @@ class Planner:
             found = stage_rows(square, receiver, time, np.array(params.cuts) * length)
             count, last = len(found[0]), float(found[3].max(initial=0.0))
             members = np.ones((1, layout.rails), dtype=np.int64)
-            return _StageRows(np.arange(count), np.zeros(count, np.int64), *found, members), tuple(kept), last
+            return StageRows(np.arange(count), np.zeros(count, np.int64), *found, members), tuple(kept), last
         trunk_ps = self._trunk_ps(lane_bytes) if in_turn else 0.0
         rows = _rows_of(parts, np.array(params.cuts), layout.rails, trunk_ps, in_turn)
         to, share_of, start, end = map(np.concatenate, zip(*rows, strict=True))
         order = np.argsort(start, kind="stable")
         members = (class_of == np.arange(len(rails))[:, None]).astype(np.int64)
         classes = np.repeat(row_class, [len(row[0]) for row in rows])
-        inputs = _StageRows(order, classes, to, share_of, start, end, members)
+        inputs = StageRows(order, classes, to, share_of, start, end, members)
         return inputs, tuple(kept), float(end.max(initial=0.0))
 
     def _loads(self, lane_bytes: Ints, total: Ints, balance: bool, separate: bool) -> tuple[Floats, Ints, list[int]]:
@@ -363,15 +344,3 @@ def _rows_of(
         late = np.floor((begin + start) / cycle + 1e-9) * cycle
         result.append((to, share, begin + start - late, begin + end - late))
     return result
-
-
-class _StageRows(NamedTuple):
-    """The inputs of `crossings`."""
-
-    order: Ints
-    row_class: Ints
-    to: Ints
-    share: Floats
-    start: Floats
-    end: Floats
-    class_rails: Ints

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import NEVER, pointers
 from flowccl.moe.message_kernels import hop_loads
-from flowccl.moe.plan import Plan
+from flowccl.moe.plan import Integers, Plan
 from flowccl.schedule.generation.list_scheduling import in_order
 
 if TYPE_CHECKING:
@@ -32,23 +32,27 @@ def busiest_ps(plan: Plan) -> int:
     return int(_loads(plan)[1].max(initial=0))
 
 
-def reordered(plan: Plan) -> Plan:
-    """Return the plan with its messages in another order, or the plan itself where none found is earlier."""
+def reordered(plan: Plan, timed: bool = True) -> Plan:
+    """Return the plan with its messages in another order, or the plan itself where none found is earlier.
+
+    If it is not `timed`, its starts are only an order, in which messages may be before their data.
+    """
     count = len(plan.messages)
     if count == 0 or count > MOST_MESSAGES:
         return plan
     forward, backward, takes, busiest = _forward_and_backward(plan)
-    start, best = plan.messages.hop_start_ps, plan
+    start, best, finish_ps = plan.messages.hop_start_ps, plan, plan.finish_ps if timed else NEVER
     rounds = min(max(_PLACED // count, 1), _ROUNDS)
     for turn in range(rounds):
         found = in_order(np.argsort(start, kind="stable"), forward)
         if found is None:  # pragma: no cover - messages wait for earlier ones only
             break
         arrival = found + takes
-        if int(arrival.max(initial=0)) < best.finish_ps:
+        if int(arrival.max(initial=0)) < finish_ps:
+            finish_ps = int(arrival.max(initial=0))
             last = plan.messages.hop_ptr[1:] - 1
             best = replace(plan, messages=replace(plan.messages, hop_start_ps=found, arrival_ps=arrival[last]))
-        if best.finish_ps <= busiest * _CLOSE or turn == rounds - 1:
+        if finish_ps <= busiest * _CLOSE or turn == rounds - 1:
             break
         late = in_order(np.argsort(-arrival, kind="stable"), backward)
         if late is None:  # pragma: no cover
@@ -104,13 +108,15 @@ def _after(before: Ints, after: Ints, lag: Ints, count: int) -> tuple[Ints, Ints
 
 def _waits(plan: Plan, hops: Ints) -> tuple[Ints, Ints]:
     """The hops that wait for each other (before, after): those of a message, and those of the same data."""
-    chunks, hop_ptr = plan.chunks, plan.messages.hop_ptr
-    gathered = np.flatnonzero(chunks.gather >= 0)
+    chunks, hop_ptr, relays = plan.chunks, plan.messages.hop_ptr, plan.chunks.relays
     chunk = np.repeat(np.arange(len(chunks)), np.diff(chunks.entry_ptr))
-    fanned = np.flatnonzero((chunks.entry_message >= 0) & (chunks.cross[chunk] >= 0))
-    brings = np.concatenate((chunks.gather[gathered], chunks.cross[chunk[fanned]])).astype(np.int64)
-    takes_on = np.concatenate((chunks.cross[gathered], chunks.entry_message[fanned])).astype(np.int64)
-    pairs = np.unique(brings * len(hops) + takes_on)
+    begins = np.where(chunks.gather >= 0, chunks.gather, chunks.cross)[relays.chunk]
+    there = np.where(relays.fan_out >= 0, relays.fan_out, relays.cross)
+    legs: list[tuple[Integers, Integers]] = [(chunks.gather, chunks.cross), (chunks.cross[chunk], chunks.entry_message)]
+    legs += [(relays.gather, relays.cross), (relays.cross, relays.fan_out), (there, begins)]
+    brings, takes_on = (np.concatenate(column).astype(np.int64) for column in zip(*legs, strict=True))
+    both = (brings >= 0) & (takes_on >= 0)
+    pairs = np.unique(brings[both] * len(hops) + takes_on[both])
     brings, takes_on = np.divmod(pairs, max(len(hops), 1))
     follows = np.setdiff1d(np.arange(1, hop_ptr[-1]), hop_ptr)
     return np.concatenate((follows - 1, hop_ptr[brings + 1] - 1)), np.concatenate((follows, hop_ptr[takes_on]))

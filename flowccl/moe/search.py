@@ -11,7 +11,8 @@ from flowccl.errors import InvalidScheduleError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.expert_parallel import CombinePlan
 from flowccl.moe.plan import Plan
-from flowccl.moe.planner import FINE, Planner, PlanParams
+from flowccl.moe.plan_params import FINE, PlanParams
+from flowccl.moe.planner import Planner
 from flowccl.moe.reordering import busiest_ps, reordered
 from flowccl.result import Progress, Result
 from flowccl.schedule.metrics import measure

@@ -15,12 +15,14 @@ def stages_in_order(
     host_of: I64,
     chunk: I64,
     message: I64,
+    passed_on: int,
     chunks: int,
 ) -> I64:
     """Return the stage of each message; `order` sorts them by time, `chunk` and `message` say what they carry.
 
     A message is in a stage behind those of the messages that bring its data. Its sender sends, and its receiver gets,
-    at most one message between hosts per stage; messages inside hosts share stages.
+    at most one message between hosts per stage; messages inside hosts share stages. After the first `passed_on` rows
+    of `chunk` and `message`, nothing waits for what they carry.
     """
     count = len(pair)
     ptr = np.zeros(count + 1, dtype=np.int64)
@@ -29,8 +31,10 @@ def stages_in_order(
     for m in range(count):
         ptr[m + 1] += ptr[m]
     at, carried = ptr[:-1].copy(), np.empty(len(message), np.int64)
+    goes_on = np.zeros(len(message), np.bool_)
     for k in range(len(message)):
         carried[at[message[k]]] = chunk[k]
+        goes_on[at[message[k]]] = k < passed_on
         at[message[k]] += 1
     ready = np.zeros(chunks, dtype=np.int64)
     sent, got = np.zeros(len(host_of), dtype=np.int64), np.zeros(len(host_of), dtype=np.int64)
@@ -45,7 +49,7 @@ def stages_in_order(
             sent[pair_src[pair[m]]] = now + 1
             got[pair_dst[pair[m]]] = now + 1
         stage[m] = now
-        if m < first[3]:  # nothing waits for a fan-out
-            for k in range(ptr[m], ptr[m + 1]):
+        for k in range(ptr[m], ptr[m + 1]):
+            if goes_on[k]:
                 ready[carried[k]] = max(ready[carried[k]], now + 1)
     return stage

@@ -1,4 +1,4 @@
-"""Random clusters with unequal hosts and faults, and random byte matrices."""
+"""Hosts with unequal network cards, random clusters with unequal hosts and faults, and random byte matrices."""
 
 from dataclasses import replace
 
@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.topology.builders import both
+from flowccl.topology.faults import with_faults
+from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+
+
+def four_hosts() -> Topology:
+    """Hosts 0 and 2 have network cards on two rails, hosts 1 and 3 on the first rail only; 12.5 GB/s each."""
+    return with_faults(machine("rail:4x2"), without=["gpu3 <-> rail1", "gpu7 <-> rail1"])
 
 
 def random_cluster(rng: np.random.Generator) -> Topology:

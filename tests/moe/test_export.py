@@ -11,7 +11,8 @@ from flowccl.errors import FileError, InputError
 from flowccl.export.exporting import ExportOptions, check, prove
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.proof.interpreter import interpret
-from flowccl.moe.planner import COARSE, Planner
+from flowccl.moe.plan_params import COARSE
+from flowccl.moe.planner import Planner
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.machines import machine
 from tests.moe.machines import random_cluster, random_matrix

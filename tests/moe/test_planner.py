@@ -12,7 +12,8 @@ from flowccl.errors import DemandError, InputError, TopologyError
 from flowccl.moe.baselines import BASELINES, baseline_us
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.lane_kernels import blocks_of
-from flowccl.moe.planner import COARSE, DENSE, LINKS, OWN, WHOLE, Planner
+from flowccl.moe.plan_params import COARSE, DENSE, LINKS, OWN, WHOLE
+from flowccl.moe.planner import Planner
 from flowccl.moe.search import improved
 from flowccl.topology.faults import with_faults
 from flowccl.topology.machines import machine

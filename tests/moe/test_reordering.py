@@ -6,7 +6,8 @@ import pytest
 from benchmarks.moe_workloads import Shape, matrix
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.lane_kernels import blocks_of
-from flowccl.moe.planner import DENSE, FAST, LINKS, Planner
+from flowccl.moe.plan_params import DENSE, FAST, LINKS
+from flowccl.moe.planner import Planner
 from flowccl.moe.reordering import busiest_ps, reordered
 from flowccl.moe.search import improved
 from flowccl.topology.machines import machine

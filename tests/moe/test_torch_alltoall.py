@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flowccl.topology.machines import machine
+from tests.moe.machines import four_hosts
 from tests.run.test_torch import needs_torch, rendezvous, start
 
 RANKS = 8
@@ -61,6 +62,34 @@ def test_every_element_is_right(tmp_path: Path) -> None:
     results = start(exchange, tmp_path, 200, count=RANKS)
     print("overhead per call, us:", [round(row["overhead_us"]) for row in results])
     assert [(row["wrong"], row["miscounted"]) for row in results] == [(0, 0)] * RANKS
+
+
+def over_third_hosts(rank: int, folder: Path) -> dict[str, int]:
+    """Rank 0 has most for ranks 2 and 6, whose hosts share one rail with its own; return the counts."""
+    import torch
+    from torch import distributed
+
+    from flowccl.torch.alltoall import PlannedAllToAll
+
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60), **rendezvous(folder, rank, "all", RANKS))
+    planned = PlannedAllToAll(four_hosts())
+    wrong = relayed = 0
+    for call in range(5):
+        splits = np.random.default_rng(call).integers(0, 400, (RANKS, RANKS))
+        splits[0, 2] = splits[0, 6] = 200_000 + call
+        data = torch.cat([torch.arange(splits[rank, d]) * 7 + 31 * rank + d for d in range(RANKS)])
+        output = torch.zeros(int(splits[:, rank].sum()), dtype=data.dtype)
+        planned.all_to_all_single(output, data, splits[:, rank].tolist(), splits[rank].tolist())
+        wanted = torch.cat([torch.arange(splits[s, rank]) * 7 + 31 * s + rank for s in range(RANKS)])
+        wrong += int((output != wanted).sum())
+        relayed += len(planned.plan.chunks.relays.chunk) > 0  # type: ignore[union-attr]
+    distributed.destroy_process_group()
+    return {"wrong": wrong, "relayed": relayed}
+
+
+@needs_torch
+def test_data_crosses_third_hosts(tmp_path: Path) -> None:
+    assert start(over_third_hosts, tmp_path, count=RANKS) == [{"wrong": 0, "relayed": 5}] * RANKS
 
 
 def disagree(rank: int, folder: Path) -> str:
