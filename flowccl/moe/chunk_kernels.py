@@ -25,19 +25,21 @@ class _ChunkArrays(NamedTuple):
 
 
 class _Collected(NamedTuple):
-    """Messages inside hosts: pair, bytes, and the first message that needs, or the last one that brings, their data.
+    """Messages inside hosts: pair, bytes, and the first and the last message that needs, or brings, their data.
 
-    `open` is the last message of each pair, `left` the bytes that the pair's messages have, or are still to get, and
-    `share` and `least` the bytes of a pair at which a message is closed.
+    Row p of `state` has, for pair p: its open message or -1, that message's bytes, the last message between hosts that
+    needs or brings its data, the bytes that its closed messages have, or that are still to come, and two limits at
+    which a message is closed: the share of a message, and the least bytes.
     """
 
     pair: I32
     bytes: I64
-    edge: I32
-    open: I32
-    left: I64
-    share: I64
-    least: I64
+    first: I32
+    last: I32
+    state: I64
+
+
+_OPEN, _BYTES, _LAST, _LEFT, _SHARE, _LEAST = range(6)
 
 
 @compiled
@@ -71,24 +73,20 @@ def cut(
     A gather is closed when it has 1 / `pieces` of the data of its pair, or as much as all before it; a fan-out when it
     has that, or as much as is still to come. Neither is closed below the `least` bytes of its pair.
     """
-    count, entry, crossings, pairs = len(head[0]), head[3][-1], len(lane), len(gathered)
+    count, entry, crossings = len(head[0]), head[3][-1], len(lane)
     most = count + len(segments) + crossings
     entries = entry + (most - count if len(to) == len(to_ptr) - 1 else _entries(segments, to_ptr, crossings))
     chunks = _with_head(head, most, entries)
-    into = _Collected(
-        np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32), np.full(pairs, -1, np.int32),
-        np.zeros(pairs, np.int64), gathered // pieces, least,
-    )  # fmt: skip
-    out = _Collected(
-        np.empty(entries, np.int32), np.empty(entries, np.int64), np.empty(entries, np.int32),
-        np.full(pairs, -1, np.int32), fanned.copy(), fanned // pieces, least,
-    )  # fmt: skip
+    into, out = _collected(gathered, pieces, least, most), _collected(fanned, pieces, least, entries)
+    out.state[:, _LEFT] = fanned
     own, end = np.empty(crossings, np.int64), np.empty(crossings, np.int64)
     at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, np.int64)
     count, until, gathers, fans = _cut_all(
-        segments, lane, size, to_ptr, to, lane_in, slot, place, local, count, entry, at, done,
-        np.full(pairs, -1, np.int32), own, end, chunks, into, out,
+        segments, lane, size, to_ptr, to, lane_in, slot, place, local, count, entry, at, done, own, end, chunks,
+        into, out,
     )  # fmt: skip
+    _close_all(into)
+    _close_all(out)
     for k in range(entry, until):
         if chunks.entry_of[k] >= 0:
             chunks.entry_of[k] += local + crossings + gathers
@@ -98,9 +96,20 @@ def cut(
             chunks.block[:count], chunks.offset[:count], chunks.bytes[:count], chunks.gather[:count],
             chunks.cross[:count], chunks.entry_ptr[: count + 1], chunks.entry_of[:until],
         ),
-        (into.pair[:gathers], into.bytes[:gathers], into.edge[:gathers]),
-        (out.pair[:fans], out.bytes[:fans], out.edge[:fans]),
+        (into.pair[:gathers], into.bytes[:gathers], into.first[:gathers]),
+        (out.pair[:fans], out.bytes[:fans], out.last[:fans]),
     )  # fmt: skip
+
+
+@maker
+def _collected(total: I64, pieces: int, least: I64, most: int) -> _Collected:
+    """No messages yet, with space for `most`."""
+    state = np.zeros((len(total), 6), np.int64)
+    state[:, _OPEN] = state[:, _LAST] = -1
+    state[:, _SHARE] = total // pieces
+    state[:, _LEAST] = least
+    pair, first, last = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
+    return _Collected(pair, np.empty(most, np.int64), first, last, state)
 
 
 @maker
@@ -132,7 +141,6 @@ def _cut_all(
     entry: int,
     at: I64,
     done: I64,
-    seen: I32,
     own: I64,
     end: I64,
     chunks: _ChunkArrays,
@@ -150,23 +158,30 @@ def _cut_all(
             chunks.block[count], chunks.offset[count] = block, segments[segment, 1] + used
             chunks.bytes[count], chunks.cross[count] = part, local + message
             if pair >= 0:
-                gathers = _gather(pair, message, part, gathers, seen, into)
-                chunks.gather[count] = into.open[pair] + local + crossings
+                gathers = _gather(pair, message, part, gathers, into)
+                chunks.gather[count] = into.state[pair, _OPEN] + local + crossings
                 if own[message] < 0:
                     own[message] = count
             else:
                 chunks.gather[count] = -1
             chunks.entry_ptr[count] = entry
-            v = lane_in[on]
-            first, last = (to_ptr[block], to_ptr[block + 1]) if fan == -2 else (0, 1)
-            for k in range(first, last):
-                one = (slot[v] + place[to[k]] if to[k] != v else -1) if fan == -2 else fan
-                if one >= 0:
-                    fans = _fan_out(one, message, part, fans, out)
-                    chunks.entry_of[entry] = out.open[one]
+            if fan >= -1:
+                if fan >= 0:
+                    fans = _fan_out(fan, message, part, fans, out)
+                    chunks.entry_of[entry] = out.state[fan, _OPEN]
                 else:
                     chunks.entry_of[entry] = -1
                 entry += 1
+            else:
+                v = lane_in[on]
+                for k in range(to_ptr[block], to_ptr[block + 1]):
+                    one = slot[v] + place[to[k]] if to[k] != v else -1
+                    if one >= 0:
+                        fans = _fan_out(one, message, part, fans, out)
+                        chunks.entry_of[entry] = out.state[one, _OPEN]
+                    else:
+                        chunks.entry_of[entry] = -1
+                    entry += 1
             count += 1
             need -= part
             used += part
@@ -194,37 +209,49 @@ def _entries(segments: I64, to_ptr: I64, cuts: int) -> int:
     return count + widest * cuts
 
 
-@inlined
-def _gather(pair: int, crossing: int, part: int, count: int, seen: I32, into: _Collected) -> int:
-    """Put a chunk into the open gather of a pair, or into a new one between two crossings; return the gathers.
+@inner
+def _close_all(some: _Collected) -> None:
+    """Write the bytes and the last crossing message of the messages that are still open."""
+    for pair in range(len(some.state)):
+        message = some.state[pair, _OPEN]
+        if message >= 0:
+            some.bytes[message], some.last[message] = some.state[pair, _BYTES], some.state[pair, _LAST]
 
-    `seen` is the last crossing that needs data of a pair.
-    """
-    message = into.open[pair]
-    if message >= 0 and seen[pair] != crossing:
-        full = into.bytes[message]
-        if full >= max(into.least[pair], min(into.share[pair], into.left[pair])):
-            into.left[pair] += full
-            message = -1
-    if message < 0:
-        message = into.open[pair] = count
-        into.pair[count], into.bytes[count], into.edge[count] = pair, 0, crossing
+
+@inlined
+def _is_full(state: I64, pair: int, crossing: int) -> bool:
+    """Whether the open message of a pair is large enough, and the crossing that it was last open for has ended."""
+    limit = max(state[pair, _LEAST], min(state[pair, _SHARE], state[pair, _LEFT]))
+    return bool(state[pair, _LAST] != crossing and state[pair, _BYTES] >= limit)
+
+
+@inlined
+def _gather(pair: int, crossing: int, part: int, count: int, into: _Collected) -> int:
+    """Put a chunk into the open gather of a pair, or into a new one between two crossings; return the gathers."""
+    state = into.state
+    full = state[pair, _BYTES]
+    if state[pair, _OPEN] < 0 or _is_full(state, pair, crossing):
+        if state[pair, _OPEN] >= 0:
+            into.bytes[state[pair, _OPEN]] = full
+            state[pair, _LEFT] += full
+        state[pair, _OPEN], full = count, 0
+        into.pair[count], into.first[count] = pair, crossing
         count += 1
-    seen[pair] = crossing
-    into.bytes[message] += part
+    state[pair, _LAST], state[pair, _BYTES] = crossing, full + part
     return count
 
 
 @inlined
 def _fan_out(pair: int, crossing: int, part: int, count: int, out: _Collected) -> int:
     """Put a chunk into the open fan-out of a pair, or into a new one between two crossings; return the fan-outs."""
-    message = out.open[pair]
-    closes = message >= 0 and out.edge[message] != crossing
-    if message < 0 or (closes and out.bytes[message] >= max(out.least[pair], min(out.share[pair], out.left[pair]))):
-        message = out.open[pair] = count
-        out.pair[count], out.bytes[count] = pair, 0
+    state = out.state
+    full = state[pair, _BYTES]
+    if state[pair, _OPEN] < 0 or _is_full(state, pair, crossing):
+        if state[pair, _OPEN] >= 0:
+            out.bytes[state[pair, _OPEN]], out.last[state[pair, _OPEN]] = full, state[pair, _LAST]
+        state[pair, _OPEN], full = count, 0
+        out.pair[count] = pair
         count += 1
-    out.bytes[message] += part
-    out.edge[message] = crossing
-    out.left[pair] -= part
+    state[pair, _LAST], state[pair, _BYTES] = crossing, full + part
+    state[pair, _LEFT] -= part
     return count

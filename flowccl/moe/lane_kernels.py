@@ -159,7 +159,7 @@ def _keep_own(
     """
     many, lower = 0, begin
     for lane in range(first, last):
-        u, v = lane_out[lane], lane_in[lane]
+        u, v, free = lane_out[lane], lane_in[lane], space[lane]
         if lower == end or source[lower] >= u:
             lower = begin
         while lower < end and source[lower] < u:
@@ -168,15 +168,24 @@ def _keep_own(
         while upper < end and source[upper] == u:
             if to[to_ptr[upper]] <= v:
                 turn = upper + 1
-            if left[upper - begin] > 0 and space[lane] > 0 and _is_for(v, to_ptr, to, upper):
-                many = _take(lane, upper, begin, left, space, parts, many)
+            if left[upper - begin] > 0 and free > 0 and _is_for(v, to_ptr, to, upper):
+                amount = min(left[upper - begin], free)
+                parts[many, 0], parts[many, 1], parts[many, 2] = lane, upper, amount
+                left[upper - begin] -= amount
+                free -= amount
+                many += 1
             upper += 1
         for step in range(upper - lower):
             block = turn + step if turn + step < upper else turn + step - upper + lower
-            if space[lane] == 0:
+            if free == 0:
                 break
-            if left[block - begin] > 0:
-                many = _take(lane, block, begin, left, space, parts, many)
+            amount = min(left[block - begin], free)
+            if amount > 0:
+                parts[many, 0], parts[many, 1], parts[many, 2] = lane, block, amount
+                left[block - begin] -= amount
+                free -= amount
+                many += 1
+        space[lane] = free
         lower = upper
     return many
 
