@@ -13,8 +13,8 @@ from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
-_TIMING_S = 2e-5  # for a message in every repetition: 1 to 1.8e-5 s
-_LOWERING_S = 1.2e-4  # for a message and each threadblock of its group: 1.1 to 1.3e-4 s on one core, large programs
+_TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
+_LOWERING_S = 7e-5  # for a message and each threadblock of its group: 5 to 7e-5 s on one core, large programs
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ import json
 import re
 from typing import Any
 
-from flowccl.export.formats.mscclpp_threadblock import REPEATED
 from flowccl.export.formats.plan_fields import PlanError, field_of, number_of
 from flowccl.files import parse_json
 
+REPEATED = '{"name":"pipeline","iter_context":{"unit_size":', ',"num_chunks":1},"ops":[\n', '\n],"end":true}'
+"""What comes before the unit of repeated operations, before the operations, and after them."""
 LOOP, END = "loop", "loop_end"
 """The marks, as names of operations."""
 _BEGIN = re.compile(re.escape(REPEATED[0].encode()) + rb"(\d+)" + re.escape(REPEATED[1].encode()))

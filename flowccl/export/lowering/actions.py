@@ -1,98 +1,78 @@
-"""Actions: what the threadblocks of a GPU do for the messages of a schedule, before barriers are added.
+"""Actions: what the threadblocks of all GPUs do for the messages of a schedule, before barriers are added.
 
 Group k of a GPU has the threadblocks k * width to k * width + width - 1; those that post messages to the NIC follow. A
 slot is the part of a chunk that one threadblock of a group carries. Places in chunks become places in slots here:
 `buffer << BUFFER_BITS | index`.
 """
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.schedule.placement import BUFFER_BITS
 
+I64 = NDArray[np.int64]
 MASK = (1 << BUFFER_BITS) - 1
-_PACKETS = 3 << BUFFER_BITS
-WAIT, WORK, PACK, SEND, POST, SIGNAL, FLUSH = range(7)
-"""Wait for a message; work on what arrived; pack; send, also through a switch; post to the NIC; signal; flush."""
+WAIT, WORK, PACK, SEND, POST, SIGNAL, FLUSH, STORE, LOAD = range(9)
+"""Wait for a message; work on what arrived; pack; send; post to the NIC; signal; flush; gstore; glres."""
 END = 1 << 61
 """The time of what comes last in a call."""
+LATE = END - 2
+"""The time of what no other action needs."""
 
-Range = tuple[int, int, int, tuple[int, ...]]
-"""(source, target, number of slots, slots that are reduced with the source)."""
+
+class Ranges(NamedTuple):
+    """What actions move: `slots` slots from a place to a place, reduced with those at `added[added_low:added_high]`."""
+
+    source: I64
+    target: I64
+    slots: I64
+    added_low: I64
+    added_high: I64
+    added: I64
 
 
-@dataclass(slots=True, eq=False)
-class Action:
-    """One action of a threadblock; `time` is its place in the order of the schedule.
+class Actions(NamedTuple):
+    """The actions of all threadblocks, one row each; `time` is the place of an action in the order of the schedule.
 
-    `ranges` are the slots that it moves; those of a wait are slots that arrive. `channels` are those that it waits for
-    or signals. `acquires` are semaphores that it takes before, and `releases` those that it gives after it. `name` is
-    the operation of the runtime. Where threadblocks repeat their operations, `once` says that this action is not among
-    those: it comes after all of them.
+    An action moves the ranges from `range_low` to `range_high`; those of a wait are what arrives. It waits for the
+    channels from `channel_low` to `channel_high`, or signals them. Of those at the same time, `tie` says which comes
+    first. Where threadblocks repeat their operations, `once` (1) says that an action is not among those: it comes after
+    all of them.
     """
 
-    kind: int
-    rank: int
-    block: int
-    time: int
-    name: str = ""
-    ranges: list[Range] = field(default_factory=list)
-    channels: tuple[int, ...] = ()
-    peer: int = -1
-    message: int = -1
-    group: tuple[int, ...] = ()
-    acquires: list[int] = field(default_factory=list)
-    releases: list[int] = field(default_factory=list)
-    tie: int = 0
-    once: bool = False
-
-    def slots_read(self) -> list[int]:
-        """Return the slots of its GPU that it reads."""
-        if self.kind in (WAIT, FLUSH):
-            return []
-        found: list[int] = []
-        for source, _, count, added in self.ranges:
-            for first in (source, *added):
-                if first < _PACKETS:
-                    found += range(first, first + count)
-        return found
-
-    def slots_written(self) -> list[int]:
-        """Return the slots of its GPU that it writes."""
-        if self.kind in (SIGNAL, FLUSH, POST) or (self.kind == SEND and not self.group):
-            return []
-        found: list[int] = []
-        for _, target, count, _ in self.ranges:
-            if target < _PACKETS:
-                found += range(target, target + count)
-        return found
+    kind: I64
+    rank: I64
+    block: I64
+    time: I64
+    tie: I64
+    message: I64
+    peer: I64
+    once: I64
+    range_low: I64
+    range_high: I64
+    channel_low: I64
+    channel_high: I64
 
 
-def slot_of(place: int, width: int, part: int) -> int:
-    """Return a slot of the chunk at a place."""
-    return (place & ~MASK) | ((place & MASK) * width + part)
+class Pairs(NamedTuple):
+    """Messages on channels: the actions that send and wait, and the direction of the channel.
 
-
-def part_ranges(
-    sources: list[int], targets: list[int], added: list[tuple[int, ...]] | None, width: int, part: int
-) -> list[Range]:
-    """Return the ranges that threadblock `part` of a group carries of some chunks, from places to places.
-
-    Each threadblock of the group carries as many slots as there are chunks, one after the other. `added` are the places
-    that are reduced with each source; None: nothing is.
+    Channel c has the directions 2 * c, where the GPU with the lower number sends, and 2 * c + 1. Those of channels to
+    a NIC have negative numbers, -1 - direction.
     """
-    count, more = len(sources), added or [()] * len(sources)
-    if count == 1:
-        places = sources[0], targets[0], *more[0]
-        source, target, *others = (slot_of(place, width, part) for place in places)
-        return [(source, target, 1, tuple(others))]
-    ranges: list[Range] = []
-    for index in range(part * count, (part + 1) * count):
-        k, sub = divmod(index, width)
-        source, target, *others = (slot_of(place, width, sub) for place in (sources[k], targets[k], *more[k]))
-        if ranges:
-            first, to, size, before = ranges[-1]
-            if source == first + size and target == to + size and others == [slot + size for slot in before]:
-                ranges[-1] = first, to, size + 1, before
-                continue
-        ranges.append((source, target, 1, tuple(others)))
-    return ranges
+
+    direction: I64
+    send: I64
+    wait: I64
+
+
+class Channels(NamedTuple):
+    """The channels of one type, in the order in which they were opened, and which of their directions carry data.
+
+    The ends of a channel are (GPU, threadblock, GPU, threadblock), the lower GPU first.
+    """
+
+    ends: I64
+    used: NDArray[np.bool_]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.lowering.actions import MASK
@@ -76,58 +77,39 @@ def _unit_bytes(demand: Demand, width: int) -> int:
     return common // width
 
 
-class Slots:
-    """From slots, the parts of chunks, to the chunks of a plan: the same where all chunks have the same size."""
+@dataclass(frozen=True, eq=False)
+class Units:
+    """From places of chunks to the chunks of a plan, the same where all chunks have the same size.
 
-    def total(self, rank: int, buffer: int, chunks: int, width: int) -> int:
-        """Return the plan's chunks of a buffer of a rank that holds some chunks of the schedule."""
-        return chunks * width
+    Otherwise, `first[first_ptr[4 * rank + buffer]:]` are the units before each place, for one part of each chunk.
+    """
 
-    def chunks_of(self, rank: int, slot: int, count: int) -> tuple[int, int]:
-        """Return the first chunk of the plan, and how many, of some slots of a rank that follow each other."""
-        return slot & MASK, count
+    first_ptr: I64
+    first: I64
 
-
-@dataclass(frozen=True, slots=True)
-class UnevenSlots(Slots):
-    """Slots of different sizes: `first[rank, buffer]` are the units before each place, for one part of each chunk."""
-
-    width: int
-    first: dict[tuple[int, int], list[int]]
-
-    def total(self, rank: int, buffer: int, chunks: int, width: int) -> int:
-        """Return the plan's chunks of a buffer of a rank that holds some chunks of the schedule."""
-        found = self.first.get((rank, buffer), [0])
-        return found[min(chunks, len(found) - 1)] * width
-
-    def chunks_of(self, rank: int, slot: int, count: int) -> tuple[int, int]:
-        """Return the first chunk of the plan, and how many, of some slots of a rank that follow each other."""
-        low = self._at(rank, slot)
-        return low, self._at(rank, slot + count) - low
-
-    def _at(self, rank: int, slot: int) -> int:
-        place, part = divmod(slot & MASK, self.width)
-        first = self.first[rank, slot >> BUFFER_BITS]
-        return first[place] * self.width + (part * (first[place + 1] - first[place]) if part else 0)
+    def totals(self, buffer: int, chunks: I64, width: int) -> I64:
+        """Return the plan's chunks of a buffer of each rank that holds some chunks of the schedule."""
+        if not len(self.first_ptr):
+            return chunks * width
+        low, high = self.first_ptr[:-1][buffer::4], self.first_ptr[1:][buffer::4]
+        return np.where(high > low, self.first[np.minimum(low + chunks, high - 1)], 0) * width
 
 
-def slots_of(layout: BufferLayout, schedule: Transfers, messages: Messages, places: Places) -> Slots:
-    """Return the table of slots of a program, from the places of all chunks."""
+def units_of(layout: BufferLayout, schedule: Transfers, messages: Messages, places: Places) -> Units:
+    """Return the units of a program, from the places of all chunks."""
+    none = np.zeros(0, dtype=np.int64)
     if not isinstance(layout, UnevenLayout):
-        return Slots()
+        return Units(none, none)
     rank, place, chunk = _contents(schedule, messages, places)
     size = layout.demand.chunk_bytes // (layout.unit_bytes * layout.instances)
-    buffer, index = place >> BUFFER_BITS, place & MASK
-    first: dict[tuple[int, int], list[int]] = {}
-    order = np.lexsort((index, buffer, rank))
-    key = rank[order] * 4 + buffer[order]
-    cuts = np.flatnonzero(np.diff(key, prepend=-1, append=-1))
-    for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-        rows = order[low:high]
-        sizes = np.zeros(int(index[rows[-1]]) + 1, dtype=np.int64)
-        sizes[index[rows]] = size[chunk[rows]]
-        first[int(rank[rows[0]]), int(buffer[rows[0]])] = [0, *np.cumsum(sizes).tolist()]
-    return UnevenSlots(layout.instances, first)
+    key, index = 4 * rank + (place >> BUFFER_BITS), place & MASK
+    count = np.zeros(4 * len(schedule.topology.nodes), dtype=np.int64)
+    np.maximum.at(count, key, index + 2)  # one more than places, where there are any
+    ptr = pointers(count)
+    sizes = np.zeros(ptr[-1] + 1, dtype=np.int64)
+    sizes[ptr[key] + index + 1] = size[chunk]
+    total = np.cumsum(sizes)
+    return Units(ptr, total[:-1] - np.repeat(total[np.minimum(ptr[:-1], len(total) - 1)], count))
 
 
 def _contents(schedule: Transfers, messages: Messages, places: Places) -> tuple[I64, I64, I64]:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import known_sms, with_costs_in_links
-from flowccl.runtimes.posters import posters_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.looping import Looper
+from flowccl.schedule.generation.posting import posters_of
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
@@ -135,19 +135,19 @@ class Carrier:
     def _posters(self, schedule: Schedule) -> int:
         """The threadblocks of a GPU that post messages to NICs and wait for those from there."""
         if "posters" not in schedule.cache:
-            schedule.cache["posters"] = posters_of(self._nic_messages(schedule))
+            schedule.cache["posters"] = posters_of(*self._nic_messages(schedule))
         found: int = schedule.cache["posters"]
         return found
 
-    def _nic_messages(self, schedule: Schedule) -> list[tuple[int, int, int]]:
-        """The messages over NICs, as (message, sender, receiver)."""
+    def _nic_messages(self, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The senders and receivers of all messages over NICs."""
         shape = schedule.shape
         costs = route_costs(self.topology, shape, Execution(self.profile, self.sms))
         first = np.flatnonzero(schedule.leader == np.arange(len(schedule)))
         first = first[costs.is_proxied[schedule.route[first]]]
         route = schedule.route[first]
         src, dst = shape.root_node[shape.root_ptr[:-1][route]], shape.end_node[shape.end_ptr[:-1][route]]
-        return list(zip(first.tolist(), src.tolist(), dst.tolist(), strict=True))
+        return src.astype(np.int64), dst.astype(np.int64)
 
     def _protocols(self, schedule: Schedule) -> tuple[str, ...]:
         """The protocols that can carry the schedule; at least one."""

@@ -1,0 +1,212 @@
+"""Actions that no message of the schedule stands for: copies of own data, the end of a call."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.arrays import pointers
+from flowccl.export.lowering.actions import (
+    END,
+    FLUSH,
+    LOAD,
+    MASK,
+    PACK,
+    POST,
+    SEND,
+    SIGNAL,
+    STORE,
+    WAIT,
+    WORK,
+    Actions,
+    Channels,
+    Ranges,
+)
+from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
+from flowccl.export.lowering.moments import MessageMoments
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
+from flowccl.schedule.messages import Messages
+from flowccl.schedule.placement import BUFFER_BITS
+from flowccl.schedule.schedule import Schedule
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Extra:
+    """Actions to be added: (kind, rank, block, time, tie, once), what each moves, and its channels."""
+
+    heads: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    ranges: list[tuple[int, int, int] | None] = field(default_factory=list)
+    ids: list[list[int]] = field(default_factory=list)
+
+    def add(
+        self,
+        head: tuple[int, int, int, int, int, int],
+        moved: tuple[int, int, int] | None = None,
+        ids: list[int] | None = None,
+    ) -> None:
+        """Add an action that moves (source, target, number of slots), if anything."""
+        self.heads.append(head)
+        self.ranges.append(moved)
+        self.ids.append(ids or [])
+
+
+@dataclass(frozen=True, eq=False)
+class Unscheduled:
+    """Adds to the actions of all messages what the schedule does not say; `place` is where each delivery ends."""
+
+    schedule: Schedule
+    execution: Execution
+    layout: BufferLayout
+    posters: int
+    times: MessageMoments
+    place: I64
+
+    def added(
+        self, actions: Actions, ranges: Ranges, ids: I64, memory: Channels, messages: Messages
+    ) -> tuple[Actions, Ranges, I64, Channels]:
+        """Return all actions, ranges, ids of channels, and channels between threadblocks."""
+        rows = _Extra()
+        if self.layout.inplace and (self.layout.collective == "alltoall" or self.layout.is_one_shot):
+            self._final_copies(rows, messages)
+        self._own_copies(rows, actions, ranges)
+        if self.execution.packets:
+            memory = self._leave(rows, messages)
+        self._flush(rows, actions, ids)
+        if not rows.heads:
+            return actions, ranges, ids, memory
+        head = np.array(rows.heads, dtype=np.int64)
+        moved = np.array([row for row in rows.ranges if row is not None], dtype=np.int64).reshape(-1, 3)
+        low = pointers([int(row is not None) for row in rows.ranges]) + len(ranges.source)
+        channel = pointers([len(row) for row in rows.ids]) + len(ids)
+        none, zero = np.full(len(head), -1), np.zeros(len(moved), dtype=np.int64)
+        more = [*head.T[:5], none, none, head[:, 5], low[:-1], low[1:], channel[:-1], channel[1:]]
+        joined = Ranges(
+            np.append(ranges.source, moved[:, 0]),
+            np.append(ranges.target, moved[:, 1]),
+            np.append(ranges.slots, moved[:, 2]),
+            np.append(ranges.added_low, zero),
+            np.append(ranges.added_high, zero),
+            ranges.added,
+        )
+        numbers = np.array([number for row in rows.ids for number in row], dtype=np.int64)
+        return (
+            Actions(*[np.append(column, rows) for column, rows in zip(actions, more, strict=True)]),
+            joined,
+            np.append(ids, numbers),
+            memory,
+        )
+
+    def _free_from(self, actions: Actions) -> I64:
+        """When each threadblock of each GPU is free for good."""
+        times, message = self.times, actions.message
+        sends = np.isin(actions.kind, (SEND, STORE, LOAD))
+        until = np.where(sends, times.issued[message], np.where(actions.kind == WORK, times.usable[message], 0))
+        until = np.where(actions.kind == PACK, times.posted[message], until)
+        last = np.zeros((self.layout.demand.num_gpus, 1 + int(actions.block.max(initial=0))), dtype=np.int64)
+        np.maximum.at(last, (actions.rank, actions.block), until)
+        return last
+
+    def _own_copies(self, rows: _Extra, actions: Actions, ranges: Ranges) -> None:
+        """Copy the own data of each GPU to its output, on the threadblocks that are free first."""
+        execution, count = self.execution, self.layout.demand.pieces * self.execution.width
+        wanted = [
+            (rank, *row) for rank in range(self.layout.demand.num_gpus) for row in self.layout.own_copies(rank, 0)
+        ]
+        if not wanted:
+            return
+        written, last = _written(actions, ranges), self._free_from(actions)
+        blocks = min(execution.groups, (execution.sms - self.posters) // execution.width) * execution.width
+        busy = np.zeros((len(last), max(blocks, last.shape[1])), dtype=np.int64)
+        busy[:, : last.shape[1]] = last
+        for rank, source, target in wanted:
+            first, to = _first_slot(source, execution.width), _first_slot(target, execution.width)
+            if any((rank, to + k) in written for k in range(count)):
+                continue
+            free = np.argsort(busy[rank, :blocks], kind="stable")[: min(count, blocks)].tolist()
+            if execution.loops > 1:  # those that repeat operations would copy after all of them
+                free = [block for block in free if not busy[rank, block]] or free
+            for k, block in enumerate(free):
+                low, high = k * count // len(free), (k + 1) * count // len(free)
+                head = WORK, rank, block, int(busy[rank, block]), 0, 1
+                rows.add(head, (first + low, to + low, high - low))
+
+    def _final_copies(self, rows: _Extra, messages: Messages) -> None:
+        """Copy chunks that stayed in scratch, because others were still to be sent from there, to the output."""
+        demand, width = self.schedule.demand, self.execution.width
+        wanted = set(zip(demand.destination_rank.tolist(), demand.destination_chunk.tolist(), strict=True))
+        chunk, final = self.schedule.chunk[messages.transfer].tolist(), dict[tuple[int, int], int]()
+        for m in np.lexsort((np.arange(len(messages)), self.times.usable)).tolist():
+            ends = messages.end[messages.end_ptr[m] : messages.end_ptr[m + 1]].tolist()
+            for d in range(int(messages.delivery_ptr[m]), int(messages.delivery_ptr[m + 1])):
+                k, j = divmod(d - int(messages.delivery_ptr[m]), len(ends))
+                key = ends[j], chunk[int(messages.ptr[m]) + k]
+                if key in wanted:
+                    final[key] = d
+        for (rank, number), d in sorted(final.items()):
+            target = _first_slot(self.layout.output(rank, number, 0), width)
+            source = (int(self.place[d]) & ~MASK) | (int(self.place[d]) & MASK) * width
+            for part in range(width):
+                block = number % self.execution.groups * width + part
+                rows.add((WORK, rank, block, END - 1, -1, 0), (source + part, target + part, 1))
+
+    def _leave(self, rows: _Extra, messages: Messages) -> Channels:
+        """At the end of a call with packets, tell all senders that their packets are read, and wait for all receivers.
+
+        The next call writes packets to the same places. Return the channels.
+        """
+        pairs = set(zip(messages.src.tolist(), messages.end[messages.end_ptr[:-1]].tolist(), strict=True))
+        peers: dict[int, list[int]] = defaultdict(list)
+        for a, b in sorted({tuple(sorted(pair)) for pair in pairs}):
+            peers[a].append(b)
+            peers[b].append(a)
+        numbers: dict[tuple[int, int], int] = {}
+        ends: list[tuple[int, int, int, int]] = []
+
+        def block(rank: int, peer: int) -> int:
+            return peers[rank].index(peer) // CHANNELS_PER_BLOCK
+
+        def channel(rank: int, peer: int) -> int:
+            a, b = min(rank, peer), max(rank, peer)
+            if (a, b) not in numbers:
+                numbers[a, b] = len(ends)
+                ends.append((a, block(a, b), b, block(b, a)))
+            return numbers[a, b]
+
+        for rank, found in sorted(peers.items()):
+            for number in range(-(-len(found) // CHANNELS_PER_BLOCK)):
+                own = [peer for peer in found if block(rank, peer) == number]
+                opened = {peer: channel(rank, peer) for peer in own}
+                tells = [n for peer, n in opened.items() if (peer, rank) in pairs]
+                hears = [n for peer, n in opened.items() if (rank, peer) in pairs]
+                for kind, late, used in ((SIGNAL, 0, tells), (WAIT, 1, hears)):
+                    if used:
+                        rows.add((kind, rank, number, END + late, -1, 0), None, used)
+        return Channels(np.array(ends, dtype=np.int64).reshape(-1, 4), np.zeros(2 * len(ends), dtype=np.bool_))
+
+    def _flush(self, rows: _Extra, actions: Actions, ids: I64) -> None:
+        """Let those that post wait until the NIC has read all data, before the call ends."""
+        used: dict[tuple[int, int], dict[int, None]] = defaultdict(dict)
+        posts = np.flatnonzero(actions.kind == POST)
+        columns = actions.rank[posts], actions.block[posts], ids[actions.channel_low[posts]]
+        for rank, block, number in zip(*(column.tolist() for column in columns), strict=True):
+            used[rank, block][number] = None
+        for (rank, block), channels in used.items():
+            rows.add((FLUSH, rank, block, END - 1, -1, 1), None, list(channels))
+
+
+def _first_slot(slot: BufferSlot, width: int) -> int:
+    """The first slot of a chunk."""
+    return "ios".index(slot[0]) << BUFFER_BITS | slot[1] * width
+
+
+def _written(actions: Actions, ranges: Ranges) -> set[tuple[int, int]]:
+    """The first slot of each range that GPUs pack into, or write through a switch."""
+    chosen = np.flatnonzero(np.isin(actions.kind, (PACK, STORE, LOAD)))
+    size = (actions.range_high - actions.range_low)[chosen]
+    row = np.repeat(actions.range_low[chosen] - (np.cumsum(size) - size), size) + np.arange(size.sum())
+    ranks = np.repeat(actions.rank[chosen], size)
+    return set(zip(ranks.tolist(), ranges.target[row].tolist(), strict=True))

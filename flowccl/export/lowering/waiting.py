@@ -1,0 +1,131 @@
+"""The group of threadblocks that waits for each message inside a host, and when.
+
+A threadblock has at most 16 channels of a type. A message between two groups of the same number always has a channel:
+no group exchanges messages with more than 16 GPUs. Other pairs of groups get one while there is room.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.arrays import pointers
+from flowccl.errors import InputError
+from flowccl.export.lowering.actions import END, LATE
+from flowccl.export.lowering.moments import MessageMoments
+from flowccl.runtimes.execution import Execution
+from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
+from flowccl.schedule.messages import MEMORY, NIC, Messages
+from flowccl.schedule.placement import Places
+
+I64 = NDArray[np.int64]
+_CROWDED = 40  # operations of a threadblock beyond which others wait for messages that nothing uses soon
+_TRIED = 4  # of those others
+
+
+@dataclass(frozen=True, eq=False)
+class Waiters:
+    """What is needed to choose the groups that wait; `issuer` and `receiver` are the groups at the ends of messages."""
+
+    messages: Messages
+    places: Places
+    times: MessageMoments
+    issuer: I64
+    receiver: I64
+    execution: Execution
+    gpus: int
+    staged: bool
+
+    def groups(self, already: I64) -> tuple[I64, I64]:
+        """Return the group that waits for each message, and when; LATE or later if nothing uses the data.
+
+        The group is -1 for other messages than those inside a host, and where `already` says which threadblock waits.
+        """
+        from flowccl.export.lowering.waiting_kernels import Rules, Waits, waiting_groups
+
+        messages, times, count = self.messages, self.times, self.execution.groups
+        first, inside = self._first_uses(), messages.kind == MEMORY
+        time = np.where(first[:, 1] >= -1, first[:, 0], LATE if self.staged else END)
+        chosen, waits_for = np.full(len(messages), -1), time.copy()
+        waits_for[already >= 0] = np.where(time >= LATE, time, times.whole_first)[already >= 0]
+        if self.execution.packets or not inside.any():
+            return chosen, waits_for
+        at, own = messages.end[messages.end_ptr[:-1]], self.receiver >= 0
+        waits_for[own & (already < 0)] = times.whole_first[own & (already < 0)]
+        order = np.flatnonzero(inside & (already < 0))
+        order = order[np.lexsort((order, times.start[order]))]
+        ptr, begin, end = self._jobs()
+        waits = Waits(
+            order,
+            messages.src * count + self.issuer,
+            at * count,
+            np.where(own, at * count + self.receiver, -1),
+            waits_for,
+            np.where((first[:, 1] >= 0) & ~own, at * count + first[:, 1], -1),
+            self._usual_peers(),
+            RECEIVE_OPERATIONS * np.diff(ptr),
+            ptr,
+            begin,
+            end,
+        )
+        looped = self.execution.loops > 1
+        found = waiting_groups(waits, Rules(count, CHANNELS_PER_BLOCK, _CROWDED, _TRIED, LATE, looped))
+        if np.any(found[order] < 0):  # it would wait in vain in every repetition
+            raise InputError(
+                f"mscclpp cannot run this schedule: a threadblock of gpu {at[order[np.argmin(found[order])]]} would "
+                f"need more than {CHANNELS_PER_BLOCK} channels"
+            )
+        chosen[order] = found[order] - at[order] * count
+        return chosen, waits_for
+
+    def _first_uses(self) -> I64:
+        """The time and the group of the first use of each message."""
+        from flowccl.export.lowering.waiting_kernels import Uses, first_uses
+
+        messages, places, times = self.messages, self.places, self.times
+        owner = np.repeat(np.arange(len(messages)), np.diff(messages.delivery_ptr))
+        versions = messages.ptr, messages.delivery_ptr, places.version, places.packed, places.added_version, owner
+        moments = messages.kind == NIC, times.start, times.posted, times.whole_first, self.issuer, self.receiver
+        found: I64 = first_uses(Uses(*versions, *moments))
+        return found
+
+    def _jobs(self) -> tuple[I64, I64, I64]:
+        """What each group of each GPU does: pointer, begin and end of each job, in order."""
+        messages, times = self.messages, self.times
+        sends, works = np.flatnonzero(self.issuer >= 0), np.flatnonzero(self.receiver >= 0)
+        until = np.where(messages.kind == NIC, times.posted, times.issued)
+        at, groups = messages.end[messages.end_ptr[:-1]], self.execution.groups
+        place = np.concatenate(
+            (messages.src[sends] * groups + self.issuer[sends], at[works] * groups + self.receiver[works])
+        )
+        begin = np.concatenate((times.start[sends], times.whole_first[works]))
+        end = np.concatenate((until[sends], times.usable[works]))
+        order = np.lexsort((end, begin, place))
+        return pointers(np.bincount(place, minlength=self.gpus * groups)), begin[order], end[order]
+
+    def _usual_peers(self) -> I64:
+        """The number of GPUs with which each group of each GPU exchanges messages with the group of the same number."""
+        messages, groups = self.messages, self.execution.groups
+        inside, several = messages.kind == MEMORY, np.flatnonzero(messages.kind > NIC)
+        rows = [np.stack((messages.src, self.issuer, messages.end[messages.end_ptr[:-1]]))[:, inside]]
+        for m in several.tolist():
+            others = [rank for rank in members_of(messages, m) if rank != messages.src[m]]
+            rows += [np.stack(np.broadcast_arrays(messages.src[m], self.issuer[m], np.array(others, dtype=np.int64)))]
+        src, group, dst = np.concatenate(rows, axis=1)
+        place, peer = np.concatenate((src, dst)) * groups + np.tile(group, 2), np.concatenate((dst, src))
+        pairs = np.unique(place * self.gpus + peer)
+        count = np.bincount(pairs // self.gpus, minlength=self.gpus * groups)
+        if count.max(initial=0) > CHANNELS_PER_BLOCK:
+            rank, group = divmod(int(np.argmax(count)), groups)
+            raise InputError(
+                f"group {group} of gpu {rank} exchanges messages with {count.max()} GPUs, but a threadblock of MSCCL++ "
+                f"has channels to at most {CHANNELS_PER_BLOCK}"
+            )
+        return count.astype(np.int64)
+
+
+def members_of(messages: Messages, m: int) -> tuple[int, ...]:
+    """Return the GPUs of the group of an operation of a switch."""
+    ends = messages.end[messages.end_ptr[m] : messages.end_ptr[m + 1]].tolist()
+    roots = messages.root[messages.root_ptr[m] : messages.root_ptr[m + 1]].tolist()
+    return tuple(sorted({int(messages.src[m]), *ends, *roots}))

@@ -1,0 +1,166 @@
+"""The compiled part of `waiting`: the first use of each message, and the group that waits for it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flowccl.compiled import I64, Bool, compiled, inner
+
+_NIC = 1
+
+
+class Uses(NamedTuple):
+    """What uses the data of messages: entries and deliveries, with the versions that they read."""
+
+    ptr: I64
+    delivery_ptr: I64
+    version: I64
+    packed: I64
+    added_version: I64
+    owner: I64  # of each delivery: its message
+    is_nic: Bool
+    start: I64
+    posted: I64
+    whole: I64  # of each message: when it is whole at its first end
+    issuer: I64
+    receiver: I64
+
+
+class Waits(NamedTuple):
+    """The messages inside a host, and the groups of the GPUs, numbered `GPU * groups + group`."""
+
+    start_order: I64  # the messages in the order of their starts
+    source: I64  # the group that issues each message
+    target: I64  # the first group of the GPU that receives it
+    receiver: I64  # the group that works on it, or -1
+    time: I64  # of its first use
+    user: I64  # the group that uses it first, or -1
+    usual: I64  # of each group: the GPUs with which it exchanges messages
+    load: I64  # of each group: its operations
+    job_ptr: I64  # what each group does: from when until when, in order
+    job_start: I64
+    job_end: I64
+
+
+class Rules(NamedTuple):
+    """Limits, and the times from which on nothing uses a message."""
+
+    groups: int
+    channels: int
+    crowded: int
+    tried: int
+    late: int
+    strict: bool
+
+
+@inner
+def _use(uses: Uses, delivery: int, time: int, group: int, first: I64) -> None:
+    m = uses.owner[delivery]
+    if first[m, 1] < -1 or time < first[m, 0]:
+        first[m, 0], first[m, 1] = time, group
+
+
+@compiled
+def first_uses(uses: Uses) -> I64:
+    """Return (time, group) of the first use of each message.
+
+    The group is -1 where a message over a NIC is first, and -2 where there is none.
+    """
+    first = np.zeros((len(uses.start), 2), dtype=np.int64)
+    first[:, 1] = -2
+    for m in range(len(uses.start)):
+        for e in range(uses.ptr[m], uses.ptr[m + 1]):
+            if uses.version[e] >= 0:
+                by_nic = uses.is_nic[m] and uses.packed[e] < 0
+                time = uses.posted[m] if by_nic else uses.start[m]
+                _use(uses, uses.version[e], time, -1 if by_nic else max(uses.issuer[m], 0), first)
+        for d in range(uses.delivery_ptr[m], uses.delivery_ptr[m + 1]):
+            if uses.added_version[d] >= 0:
+                _use(uses, uses.added_version[d], uses.whole[m], max(uses.receiver[m], 0), first)
+    return first
+
+
+@inner
+def _is_free(waits: Waits, place: int, time: int) -> bool:
+    """Whether a group does nothing just before a time."""
+    low, high = waits.job_ptr[place], waits.job_ptr[place + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if waits.job_start[middle] < time:
+            low = middle + 1
+        else:
+            high = middle
+    return bool(low == waits.job_ptr[place] or waits.job_end[low - 1] <= time)
+
+
+@inner
+def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64) -> tuple[int, int]:
+    """Write the groups that may wait for a message; return their number, and how many of them to try by their load.
+
+    That is 0 where they are tried in the order in which they are written.
+    """
+    here, time = waits.target[m], waits.time[m]
+    issuer = here + waits.source[m] % rules.groups
+    is_crowded, is_late, count = waits.load[issuer] > rules.crowded, time >= rules.late, 0
+    if waits.receiver[m] >= 0 or waits.user[m] >= 0:
+        wanted[0] = waits.receiver[m] if waits.receiver[m] >= 0 else waits.user[m]
+        return 1, 0
+    if is_late and not is_crowded:
+        return 0, 0
+    for k in range(1 if is_late else 0, rules.groups + 1):
+        place = issuer if k == 0 else here + k - 1
+        if is_late or _is_free(waits, place, time):
+            wanted[count] = place
+            count += 1
+    if not is_crowded:
+        return count, 0
+    return count, rules.tried if is_late else count
+
+
+@inner
+def _next(waits: Waits, wanted: I64, count: int) -> int:
+    """Take the group with the least operations out of those that are wanted; -1 where none is left."""
+    best = -1
+    for k in range(count):
+        if wanted[k] >= 0 and (best < 0 or waits.load[wanted[k]] < waits.load[wanted[best]]):
+            best = k
+    if best < 0:
+        return -1
+    group: int = wanted[best]
+    wanted[best] = -1
+    return group
+
+
+@compiled
+def waiting_groups(waits: Waits, rules: Rules) -> I64:
+    """Return the group that waits for each message: the first wanted one to which a channel fits, else the usual one.
+
+    The usual one has the number of the group that issues the message. The result is -1 where it would be taken and is
+    not wanted, if the rules are strict; what follows is not filled then.
+    """
+    result = np.zeros(len(waits.source), dtype=np.int64)
+    peers = np.zeros(len(waits.load), dtype=np.int64)
+    known = {np.int64(-1): np.int64(0)}
+    wanted = np.empty(rules.groups + 1, dtype=np.int64)
+    for m in waits.start_order:
+        count, tried = _wanted(waits, rules, m, wanted)
+        here, issuer = waits.source[m], waits.target[m] + waits.source[m] % rules.groups
+        group, is_wanted = issuer, count == 0
+        for k in range(tried if tried else count):
+            there = _next(waits, wanted, count) if tried else wanted[k]
+            if there < 0:
+                break
+            key = min(here, there) * len(peers) + max(here, there)
+            fits = max(peers[here] + waits.usual[here], peers[there] + waits.usual[there]) < rules.channels
+            if there == issuer or key in known or fits:
+                if there != issuer and key not in known:
+                    known[key] = np.int64(0)
+                    peers[here] += 1
+                    peers[there] += 1
+                group, is_wanted = there, True
+                break
+        result[m] = group if is_wanted or not rules.strict else -1
+        if result[m] < 0:
+            return result
+        waits.load[group] += 1 if waits.time[m] >= rules.late else 3
+    return result
