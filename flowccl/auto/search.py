@@ -145,7 +145,9 @@ class PortfolioSearch:
 
     def _first_s(self, name: str) -> float:
         """Expected seconds of a first step with one chunk; on a runtime, with what carrying out takes."""
-        demand = self.counts.allowed(1)
+        demand, traits = self.counts.allowed(1), traits_of(name)
+        if self.carry is not None and traits.carried_s:
+            return traits.carried_s * (len(demand.destination_rank) + len(demand.source_rank))
         carry_s = 0.0 if self.carry is None else _CARRY_S * (len(demand.destination_rank) + len(demand.source_rank))
         return step_work_s(name, demand, first=True) + carry_s
 

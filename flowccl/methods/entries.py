@@ -180,9 +180,10 @@ METHODS = (
         name="symmetric",
         load="flowccl.methods.symmetric:symmetric",
         summary="symmetric schedule from one source, on machines that look the same from every GPU",
+        by_orbits="flowccl.methods.symmetric.on_runtimes:symmetric_on_runtime",
         fluid=True,
         loops=(*EVERY, "symmetric"),
-        traits=_ONE_SCHEDULE,
+        traits=Traits(one_schedule=True, carried_s=1.5e-5),
         in_auto=suitability.is_large_and_regular,
     ),
     MethodInfo(

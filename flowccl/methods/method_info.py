@@ -42,6 +42,7 @@ class MethodInfo:
     overheads    it decides which chunks travel in one message; for others, an adapter adds the overhead per message
     operations   it uses operations of switches that only runtimes have
     variants     its schedules are a few variants of one plan: for a runtime, one step carries out all of them
+    by_orbits    "package.module:function" that makes its schedules for a runtime: it carries them out itself
     reduce_rate  it can be adapted to GPUs that take time to reduce
     allreduce    it is only for reductions with several destinations
     epochs       it works on a grid of epochs and takes the number of chunks as given, 1 by default
@@ -67,6 +68,7 @@ class MethodInfo:
     overheads: bool = False
     operations: bool = False
     variants: bool = False
+    by_orbits: str = ""
     reduce_rate: bool = True
     allreduce: bool = False
     epochs: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.demand.collectives import broadcast, collective, reduce, scatter
@@ -19,6 +20,7 @@ from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 
 COMPACT = ("allgather", "alltoall", "reduce_scatter", "allreduce")  # the collectives that have a compact form
+_SAME = ("issuer", "receiver", "work_from_ps", "rate_GBps")  # of all images of a transfer
 _MOST_EXPANDED = 20_000_000  # transfers; verifying them takes about 4 GB
 
 
@@ -81,7 +83,20 @@ class CompactSchedule:
             np.broadcast_to(one.start_ps[None, :], route.shape).ravel(),
             np.broadcast_to(one.reduce[None, :], route.shape).ravel(),
             one.method,
+            message=self._messages(),
+            execution=one.execution,
+            **{name: np.tile(getattr(one, name), count) for name in _SAME},
         )
+
+    def _messages(self) -> NDArray[np.int32]:
+        """The messages of all sources; none where each transfer is one."""
+        if not self.one.has_messages:
+            return self.one.message[:0]
+        numbers = np.where(
+            self.one.message < 0, np.arange(len(self.one)) + self.one.message.max() + 1, self.one.message
+        )
+        element = np.arange(len(self.group), dtype=np.int32)[:, None]
+        return np.asarray(element * (numbers.max() + 1) + numbers[None, :]).ravel().astype(np.int32)
 
 
 def part_of_one(name: str, count: int, block_bytes: int, pieces: int) -> Demand:

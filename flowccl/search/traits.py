@@ -18,6 +18,7 @@ class Traits:
     begins_early         its schedules follow from the structure of the machine: it goes before the searches
     delivery_s           seconds for each delivery where its time is in proportion to them, as measured: then it goes to
                          its useful chunk count at once
+    carried_s            seconds for each delivery and contribution on a runtime, where its time is proportional to that
     slow_second_step     its second step calls a solver and takes long
     quick_start          on large problems its first schedule comes much earlier than those of other searches
     """
@@ -30,6 +31,7 @@ class Traits:
     unicast_work: float = 1.0
     step_s: float = 0.0
     delivery_s: float = 0.0
+    carried_s: float = 0.0
     one_schedule: bool = False
     quick_start: bool = False
     begins_early: bool = False

@@ -2,21 +2,17 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowccl.bounds.lower_bound import Bound
 from flowccl.compilation import warm_up
 from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.result import peak_memory_MB
-from flowccl.schedule.compact import COMPACT, CompactSchedule, part_of_one
-from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import reverse
-from flowccl.topology.routes import Routes
+from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.topology.topology import Topology
 from flowccl.verifier.compact import symmetric_bound, verify_whole
 
@@ -90,6 +86,7 @@ def synthesize_compact(
 ) -> CompactResult:
     """Return a verified compact schedule; stop once the gap is at most `gap` or the time limit is reached."""
     from flowccl.methods.symmetric import symmetric_routes
+    from flowccl.methods.symmetric.halves import reduced_by_halves
 
     kind = collective_name(name)
     if kind not in COMPACT:
@@ -114,52 +111,11 @@ def synthesize_compact(
     if best is None:
         raise NothingFoundError(f"no schedule found; the lower bound is {bound.us:g} us")
     one = best.compact(_block(size_bytes, topology))
-    compact = CompactSchedule(kind, size_bytes, one if kind == forward else _reduced(one, kind), paths.group)
+    compact = CompactSchedule(kind, size_bytes, one if kind == forward else reduced_by_halves(one, kind), paths.group)
     violations = verify_whole(compact)
     if violations:
         raise InvalidScheduleError(f"symmetric made an invalid schedule, please report it: {violations[0]}")
     return CompactResult(compact, bound, time.monotonic() - began, peak_memory_MB(), seed)
-
-
-def _reduced(allgather: Schedule, kind: str) -> Schedule:
-    """A reduce_scatter from an allgather that runs backwards over the opposite links; an allreduce is both in turn.
-
-    In compact form the second phase starts when all of the first has arrived: a left shift would not see the orbits.
-    """
-    topology, opposite = allgather.topology, opposite_links(allgather.topology)
-    if opposite is None:
-        raise DemandError(f"the compact form of {kind} needs a link back for every link; {topology.name} has not")
-    count, pieces = topology.num_gpus, allgather.demand.pieces
-    block = int(allgather.demand.chunk_bytes.sum())
-    there = replace(allgather, topology=topology.reversed, routes=allgather.routes.renamed(opposite))
-    back = replace(reverse(there, part_of_one("reduce_scatter", count, block, pieces), reduce=True), topology=topology)
-    if kind == "reduce_scatter":
-        return back
-    routes = (back.routes, allgather.routes)
-    ptr = np.concatenate((routes[0].ptr, routes[0].ptr[-1] + routes[1].ptr[1:]))
-    return Schedule(
-        topology,
-        part_of_one(kind, count, block, pieces),
-        Routes(ptr, np.concatenate((routes[0].link, routes[1].link))),
-        np.concatenate((back.chunk, allgather.chunk)),
-        np.concatenate((back.route, allgather.route + len(back.routes))).astype(np.int32),
-        np.concatenate((back.start_ps, allgather.start_ps + back.finish_ps)),
-        np.concatenate((back.reduce, allgather.reduce)),
-        allgather.method,
-    )
-
-
-def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
-    """For each link, one back with the same bandwidth and latency, each once; None where a link has none."""
-    src, dst = topology.link_src, topology.link_dst
-    rates = (topology.link_latency_ps, topology.link_GBps)
-    there, back = np.lexsort((*rates, dst, src)), np.lexsort((*rates, src, dst))
-    pairs = ((src, dst), (dst, src), *((rate, rate) for rate in rates))
-    if not all(np.array_equal(one[there], other[back]) for one, other in pairs):
-        return None
-    result = np.empty(len(src), dtype=np.int64)
-    result[there] = back
-    return result
 
 
 def _block(size_bytes: int, topology: Topology) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, partial
 from math import inf
 
+from flowccl import by_name
 from flowccl.adapters.runtime import on_the_runtime
 from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
@@ -14,6 +15,7 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.compilation import load_loops, processors, units_of
 from flowccl.lowered import LoweringTime, program_s
 from flowccl.memory import MemoryWatch, most_deliveries
+from flowccl.methods.method_info import MethodInfo
 from flowccl.methods.registry import info_of, load_method, on_the_machine
 from flowccl.problem import Problem
 from flowccl.result import Progress
@@ -172,17 +174,21 @@ class TaskSearch:
 
 def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: Methods) -> Methods:
     """The methods for schedules that a runtime carries out."""
-    return {
-        name: on_the_runtime(
-            load_method(name, every=True),
-            carrier,
-            inner,
-            operations=info_of(name).operations,
-            by_rate=info_of(name).by_rate,
-            variants=info_of(name).variants,
-        )
-        for name in methods
-    }
+    return {name: _for_runtime(info_of(name), carrier, inner) for name in methods}
+
+
+def _for_runtime(info: MethodInfo, carrier: Carrier, inner: SearchContext) -> Method:
+    """A method for schedules that a runtime carries out."""
+    if info.by_orbits:
+        return lambda problem, context: by_name.load(info.by_orbits)(problem, context, carrier)
+    return on_the_runtime(
+        load_method(info.name, every=True),
+        carrier,
+        inner,
+        operations=info.operations,
+        by_rate=info.by_rate,
+        variants=info.variants,
+    )
 
 
 def _inner(context: SearchContext) -> SearchContext:

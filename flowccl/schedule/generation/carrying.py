@@ -18,6 +18,7 @@ from flowccl.schedule.generation.posting import posters_of
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
+from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 
 EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
@@ -51,7 +52,8 @@ class Carrier:
 
     The machine is the user's. Schedules may have been made for another one with the same links, whose bandwidths and
     latencies stand for the costs of messages. The variants that were best for schedules of a kind are tried first, and
-    only with these `protocols`, and variants only as long as the search `has_time` for one more.
+    only with these `protocols`, and variants only as long as the search `has_time` for one more. With a symmetry
+    `group`, schedules are those of GPU 0's data; without loops.
     """
 
     profile: RuntimeProfile
@@ -59,6 +61,7 @@ class Carrier:
     sms: int
     protocols: tuple[str, ...] = ("Simple", "LL")
     has_time: Callable[[float], bool] = lambda seconds: True
+    group: RegularGroup | None = None
     transfer_s: float = 0.0  # the most seconds that a transfer has taken so far, in one variant
     known: dict[tuple[str, int], _Variant] = field(default_factory=dict)
     best_ps: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -124,7 +127,8 @@ class Carrier:
             return None
         if message is None and variant.collected:
             message = staged_messages(schedule, variant.collected == "piece")
-        engine = Engine(schedule, execution, self.topology, message, schedule.rate_GBps if variant.paced else None)
+        pace = schedule.rate_GBps if variant.paced else None
+        engine = Engine(schedule, execution, self.topology, message, pace, group=self.group)
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
 
@@ -147,7 +151,14 @@ class Carrier:
         first = first[costs.is_proxied[schedule.route[first]]]
         route = schedule.route[first]
         src, dst = shape.root_node[shape.root_ptr[:-1][route]], shape.end_node[shape.end_ptr[:-1][route]]
-        return src.astype(np.int64), dst.astype(np.int64)
+        if self.group is None:
+            return src.astype(np.int64), dst.astype(np.int64)
+        there, back, own = (
+            self.group.difference(dst, src),
+            self.group.difference(src, dst),
+            np.zeros(len(src), np.int64),
+        )
+        return np.append(own, back.astype(np.int64)), np.append(there.astype(np.int64), own)
 
     def _protocols(self, schedule: Schedule) -> tuple[str, ...]:
         """The protocols that can carry the schedule; at least one."""

@@ -25,6 +25,7 @@ from flowccl.schedule.clock import reduced_together
 from flowccl.schedule.generation.precedence import data_pairs, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
+from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Engine:
     are timed, by default that of the schedule; it has the same links, but may have limits and costs that the schedule
     does not know. `message` joins transfers in other messages than the schedule does. No message is faster than
     `pace_GBps` of its first transfer, where that is above 0. Where threadblocks repeat their operations, each group
-    does things in the order of the schedule, unless not `in_turn`: then the engine chooses groups as elsewhere.
+    does things in the order of the schedule, unless not `in_turn`: then the engine chooses groups as elsewhere. With a
+    symmetry `group`, the schedule is that of GPU 0's data, and its images run at the same times.
     """
 
     schedule: Schedule
@@ -56,6 +58,7 @@ class Engine:
     message: NDArray[np.int32] | None = None
     pace_GBps: NDArray[np.float64] | None = None
     in_turn: bool = True
+    group: RegularGroup | None = None
 
     def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
@@ -65,6 +68,7 @@ class Engine:
         for each other, or where a message would start after `give_up_ps`.
         """
         from flowccl.schedule.generation.engine_kernels import Capacity, run_engine
+        from flowccl.schedule.generation.orbits import of_orbits
 
         topology, first = self._target.topology, self._first
         order = (self.schedule.start_ps if key is None else key)[first]
@@ -76,6 +80,8 @@ class Engine:
         else:
             together, groups = self.execution.most_together, self.execution.groups
             capacity = Capacity(bandwidth, groups, *_OPERATIONS, together, CHANNELS_PER_BLOCK, len(topology.nodes))
+        if self.group is not None:
+            capacity = of_orbits(capacity, self.group)
         messages = self._messages._replace(rank=rank)
         for _ in range(_PACKED_AGAIN):
             found = self._with_times(run_engine(messages, capacity, self._turns, float(least), int(give_up_ps)))
@@ -265,6 +271,7 @@ class Engine:
     @cached_property
     def _messages(self) -> "MessageArrays":
         from flowccl.schedule.generation.engine_kernels import MessageArrays
+        from flowccl.schedule.generation.orbits import in_orbits
 
         schedule, first, of = self._target, self._first, self._of
         shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
@@ -285,7 +292,7 @@ class Engine:
         hop_ptr, resource, weight, offset, takes, GBps = _hops(schedule, first, lead)
         pack = none if costs is None else costs.pack_ps[first]
         forwards = np.isin(np.arange(count), after[from_end]) | (pack > 0)
-        return MessageArrays(
+        made = MessageArrays(
             rank=none,
             soonest_ps=soonest,
             wire_bytes=(schedule.sent_bytes if costs is None else costs.wire_bytes)[first],
@@ -302,6 +309,7 @@ class Engine:
             into=into,
             source=np.where(shape.reduces_inside[route], end, root).astype(np.int32),
             target=end.astype(np.int32),
+            peer=end.astype(np.int32),
             proxied=np.zeros(count, dtype=np.bool_) if costs is None else costs.is_proxied[first],
             hop_ptr=hop_ptr,
             hop_resource=resource.astype(np.int32),
@@ -316,6 +324,7 @@ class Engine:
             work_after_ptr=np.searchsorted(works[0], np.arange(count + 1)).astype(np.int64),
             work_after=works[1],
         )
+        return made if self.group is None else in_orbits(made, self.group)
 
     @property
     def waits(self) -> Waits:

@@ -58,6 +58,7 @@ class MessageArrays(NamedTuple):
     into: I64  # what the work reduces into, one message after the other
     source: I32
     target: I32
+    peer: I32  # the other end, for the peers of a group of threadblocks
     proxied: Bool
     hop_ptr: I64
     hop_resource: I32
@@ -329,7 +330,7 @@ def _try(
     (-3, time): its group has not come to it; it is tried again at that time, or in its turn.
     """
     links = len(capacity.bandwidth_GBps)
-    source, target = messages.source[i], messages.target[i]
+    source = messages.source[i]
     issuer, place, posts = -1, -1, capacity.nodes * capacity.groups
     leave = now + messages.pack_ps[i] + messages.overhead_ps[i]
     if len(turns.place):
@@ -342,7 +343,7 @@ def _try(
                 return -3, state.group_free[place]
             issuer = place - source * capacity.groups if place < posts else -1
     elif capacity.groups and (not messages.proxied[i] or messages.pack_ps[i]):
-        peer = -1 if messages.proxied[i] else target
+        peer = -1 if messages.proxied[i] else messages.peer[i]
         issuer = _best_group(state, capacity, source, now, messages.operations[i], peer)
         if issuer == -2:
             return -2, 0
@@ -368,8 +369,8 @@ def _try(
         state.group_free[place] = now + messages.pack_ps[i] if messages.proxied[i] else leave + flow
     if issuer >= 0 and not len(turns.place):
         state.group_operations[place] += messages.operations[i]
-        if not messages.proxied[i] and not state.sends_to[place, target]:
-            state.sends_to[place, target] = True
+        if not messages.proxied[i] and not state.sends_to[place, messages.peer[i]]:
+            state.sends_to[place, messages.peer[i]] = True
             state.group_peers[place] += 1
     return -1, 0
 
@@ -587,7 +588,9 @@ def _without_top(child: I64, sibling: I64, rank: I64, top: int) -> int:
 
 @maker
 def _new_state(messages: MessageArrays, capacity: Capacity, turns: Turns) -> _EngineState:
-    count, accumulators = len(messages.rank), 0
+    count, accumulators, peers = len(messages.rank), 0, 0
+    for i in range(count):
+        peers = max(peers, messages.peer[i] + 1)
     for k in range(len(messages.into)):
         accumulators = max(accumulators, messages.into[k] + 1)
     places = max(capacity.nodes * capacity.groups, 1)
@@ -597,7 +600,7 @@ def _new_state(messages: MessageArrays, capacity: Capacity, turns: Turns) -> _En
         np.zeros(places, dtype=np.int64),
         np.zeros(accumulators, dtype=np.int64),
         np.full(accumulators, -1, dtype=np.int64),
-        np.zeros((places, capacity.nodes), dtype=np.bool_),
+        np.zeros((places, peers), dtype=np.bool_),
         np.zeros(capacity.nodes, dtype=np.int64),
         np.zeros(max(len(turns.head) - places, 0), dtype=np.int64),
         np.zeros(count, dtype=np.int64),

@@ -47,6 +47,13 @@ class RegularGroup:
             total += (nodes // inside % order + by // inside % order) % order * inside
         return total.astype(np.int32)
 
+    def difference(self, nodes: NDArray[np.integer], others: NDArray[np.integer]) -> I32:
+        """Return the elements that map GPU others[i] to GPU nodes[i]."""
+        total = np.zeros(np.broadcast(nodes, others).shape, dtype=np.int64)
+        for inside, order in zip(self.inside, self.order, strict=True):
+            total += (nodes // inside - others // inside) % order * inside
+        return total.astype(np.int32)
+
     @cached_property
     def link_orbits(self) -> I32:
         """The orbit of each link."""

@@ -1,0 +1,54 @@
+"""Reductions in compact form: an allgather that runs backwards, and an allgather after it."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.errors import DemandError
+from flowccl.schedule.compact import part_of_one
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import reverse
+from flowccl.topology.routes import Routes
+from flowccl.topology.topology import Topology
+
+
+def reduced_by_halves(allgather: Schedule, kind: str) -> Schedule:
+    """A reduce_scatter from an allgather that runs backwards over the opposite links; an allreduce is both in turn.
+
+    In compact form the second phase starts when all of the first has arrived: a left shift would not see the orbits.
+    """
+    topology, opposite = allgather.topology, opposite_links(allgather.topology)
+    if opposite is None:
+        raise DemandError(f"the compact form of {kind} needs a link back for every link; {topology.name} has not")
+    count, pieces = topology.num_gpus, allgather.demand.pieces
+    block = int(allgather.demand.chunk_bytes.sum())
+    there = replace(allgather, topology=topology.reversed, routes=allgather.routes.renamed(opposite))
+    back = replace(reverse(there, part_of_one("reduce_scatter", count, block, pieces), reduce=True), topology=topology)
+    if kind == "reduce_scatter":
+        return back
+    routes = (back.routes, allgather.routes)
+    ptr = np.concatenate((routes[0].ptr, routes[0].ptr[-1] + routes[1].ptr[1:]))
+    return Schedule(
+        topology,
+        part_of_one(kind, count, block, pieces),
+        Routes(ptr, np.concatenate((routes[0].link, routes[1].link))),
+        np.concatenate((back.chunk, allgather.chunk)),
+        np.concatenate((back.route, allgather.route + len(back.routes))).astype(np.int32),
+        np.concatenate((back.start_ps, allgather.start_ps + back.finish_ps)),
+        np.concatenate((back.reduce, allgather.reduce)),
+        allgather.method,
+    )
+
+
+def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
+    """For each link, one back with the same bandwidth and latency, each once; None where a link has none."""
+    src, dst = topology.link_src, topology.link_dst
+    rates = (topology.link_latency_ps, topology.link_GBps)
+    there, back = np.lexsort((*rates, dst, src)), np.lexsort((*rates, src, dst))
+    pairs = ((src, dst), (dst, src), *((rate, rate) for rate in rates))
+    if not all(np.array_equal(one[there], other[back]) for one, other in pairs):
+        return None
+    result = np.empty(len(src), dtype=np.int64)
+    result[there] = back
+    return result

@@ -1,0 +1,62 @@
+"""A tree of the fastest routes along which GPU 0's data spreads: for runtimes, where each message has its cost.
+
+Every GPU hears from the GPU to which it has the fastest route, of those the one that is nearest to GPU 0. With rails,
+GPU 0 sends to one GPU of each host, which sends to the others of its host. Reductions run backwards along the tree, so
+that what a host has is reduced in one operation.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowccl.methods.symmetric.one_source import OneSource
+from flowccl.methods.symmetric.routes import SourceRoutes
+from flowccl.methods.symmetric.spread_kernels import RouteKinds
+
+I64 = NDArray[np.int64]
+
+
+def tree_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int) -> OneSource:
+    """Return the data of GPU 0 spread along the tree, one piece after the other.
+
+    A GPU sends to those that hear from it over equally fast routes one after the other, the slow routes first.
+    """
+    count = len(source_routes.group)
+    busy = kinds.busy[kinds.route_kind]
+    best = np.lexsort((np.arange(len(busy)), busy, source_routes.end))  # the fastest route to each GPU
+    ends, first = np.unique(source_routes.end[best], return_index=True)
+    route, takes = np.full(count, -1), np.full(count, np.iinfo(np.int64).max)
+    route[ends], takes[ends] = best[first], busy[best[first]]
+    parent, order = _tree(source_routes, takes)
+    by = source_routes.group.difference(np.arange(count), parent)
+    arrive = kinds.arrive[kinds.route_kind]
+    ready, start, sent = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), dict[tuple[int, int], int]()
+    for node in order:
+        w, key = route[by[node]], (int(parent[node]), int(takes[by[node]]))
+        start[node] = max(int(ready[parent[node]]), sent.get(key, 0))
+        sent[key] = int(start[node] + busy[w])
+        ready[node] = start[node] + arrive[w]
+    to = np.array(order, dtype=np.int64)
+    span, piece = int(ready.max()), np.repeat(np.arange(pieces, dtype=np.int32), len(to))
+    for_all, root, over = (
+        np.tile(column, pieces).astype(np.int32) for column in (np.full(len(to), -1), parent[to], route[by[to]])
+    )
+    begin = np.tile(start[to], pieces) + piece.astype(np.int64) * span
+    return OneSource(source_routes, piece, for_all, root, over, begin, pieces * span)
+
+
+def _tree(source_routes: SourceRoutes, takes: I64) -> tuple[I64, list[int]]:
+    """The GPU from which each GPU hears, and the GPUs in the order in which they were added; `takes` is by element."""
+    group, count = source_routes.group, len(source_routes.group)
+    every, parent, depth = np.arange(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    cost, above, order = takes.copy(), np.zeros(count, dtype=np.int64), list[int]()
+    added = every == 0
+    for _ in range(count - 1):
+        left = np.flatnonzero(~added)
+        node = int(left[np.lexsort((left, above[left], cost[left]))[0]])
+        added[node] = True
+        order.append(node)
+        depth[node] = depth[parent[node]] + 1
+        there = takes[group.difference(every, np.array(node))]
+        nearer = ~added & ((there < cost) | ((there == cost) & (depth[node] < above)))
+        parent[nearer], cost[nearer], above[nearer] = node, there[nearer], depth[node]
+    return parent, order
