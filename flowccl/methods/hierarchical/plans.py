@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.loads import LoadedRoutes
-from flowccl.methods.hierarchical.plan_kernels import EXCHANGE, REDUCE, SPREAD
-from flowccl.methods.hierarchical.plan_rows import GrowingRows
 from flowccl.methods.hierarchical.roots import RootChoice
+from flowccl.methods.hierarchical.row_kernels import EXCHANGE, REDUCE, SPREAD
+from flowccl.methods.hierarchical.rows import GrowingRows
 from flowccl.methods.hierarchical.scheduling import TransferPlan
 from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder, TreeShape
 from flowccl.topology.topology import Topology

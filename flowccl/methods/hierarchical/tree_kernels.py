@@ -8,8 +8,17 @@ card less, and what a lost one would carry goes over the others of its host.
 import numpy as np
 
 from flowccl.compiled import F64, I64, inner
-from flowccl.methods.hierarchical.route_kernels import add_route, best_route, is_uneven, least_loaded, route_cost
-from flowccl.methods.hierarchical.tree_tables import IN_CHAIN, MIXED, Growing, TreeTables
+from flowccl.methods.hierarchical.route_kernels import (
+    IN_CHAIN,
+    MIXED,
+    Growing,
+    TreeTables,
+    add_route,
+    best_route,
+    is_uneven,
+    least_loaded,
+    route_cost,
+)
 
 _ROUTES, _SUBTREE = range(2)  # what waits on the stack
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.methods.hierarchical.loads import LoadedRoutes
-from flowccl.methods.hierarchical.plan_kernels import PlanRows, add_transfers, spread_costs
-from flowccl.methods.hierarchical.tree_tables import IN_CHAIN, MIXED, STAR, Growing, TreeTables, new_growing
+from flowccl.methods.hierarchical.route_kernels import IN_CHAIN, MIXED, STAR, Growing, TreeTables, new_growing
+from flowccl.methods.hierarchical.row_kernels import PlanRows, add_transfers, spread_costs
 
 I64 = NDArray[np.int64]
 _ARITY = {"chain": 1, "tree": 2}  # of trees of groups; else each group sends to all others

@@ -5,9 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flowccl.compiled import F64, I64, Bool, compiled, inner
-from flowccl.methods.hierarchical.route_kernels import add_route, least_loaded, spread_cost
+from flowccl.methods.hierarchical.route_kernels import Growing, TreeTables, add_route, least_loaded, spread_cost
 from flowccl.methods.hierarchical.tree_kernels import grow_tree
-from flowccl.methods.hierarchical.tree_tables import Growing, TreeTables
 
 SPREAD, REDUCE, EXCHANGE = range(3)  # steps of a chunk
 

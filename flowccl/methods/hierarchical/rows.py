@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.methods.hierarchical.plan_kernels import PlanRows, waits_of
+from flowccl.methods.hierarchical.row_kernels import PlanRows, waits_of
 from flowccl.methods.hierarchical.trees import TreeBuilder
 from flowccl.topology.routes import Routes
 
