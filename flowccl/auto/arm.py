@@ -11,6 +11,7 @@ from flowccl.search.traits import Traits
 REFINE = "refine"  # the arm that subdivides a schedule that another arm found
 _STEP_S, _DELIVERY_S = 0.003, 4e-6  # work of a step, and of each delivery and contribution in it, as measured
 _FIRST = 5  # work of a first step, relative to later ones, as measured
+_LARGE = 128  # GPUs from which on work grows, where it does
 
 
 def traits_of(name: str) -> Traits:
@@ -22,8 +23,11 @@ def step_work_s(name: str, demand: Demand, *, first: bool) -> float:
     """Work of a step in seconds of a typical computer: counted, not measured, so that runs are repeatable."""
     traits = traits_of(name)
     entries = len(demand.destination_rank) + len(demand.source_rank) - len(demand)
-    unicast = traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
-    factor = 0.2 if name == REFINE else _FIRST * traits.first_step_work * unicast if first else 1.0
+    is_unicast = demand.is_unicast and not demand.reduces
+    work = traits.first_step_work * (traits.unicast_work if is_unicast else 1.0)
+    factor = 0.2 if name == REFINE else _FIRST * work if first else 1.0
+    if traits.grows or (is_unicast and traits.unicast_grows):
+        factor *= max(demand.num_gpus / _LARGE, 1.0)
     return max((_STEP_S + _DELIVERY_S * entries) * factor, traits.step_s)
 
 

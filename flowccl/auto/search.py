@@ -254,7 +254,8 @@ class PortfolioSearch:
         """
         if delivery_s := self._delivery_s(below):
             demand = self.counts.allowed(count)
-            seconds = delivery_s * (len(demand.destination_rank) + len(demand.source_rank))
+            unicast = below.traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
+            seconds = delivery_s * unicast * (len(demand.destination_rank) + len(demand.source_rank))
             return self.context.budget.has_time(_SAFETY * (below.first_s + seconds) / self._part())
         more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
         is_leap = count > 2 * below.count and (below.traits.delivery_s or not below.traits.one_schedule)

@@ -82,7 +82,7 @@ METHODS = (
         trunks=True,
         loops=(*EVERY, "hierarchical"),
         useful_chunks=_useful_for_hierarchy,
-        traits=Traits(one_schedule=True, begins_early=True, quick_start=True, unicast_work=10.0, delivery_s=8e-6),
+        traits=Traits(one_schedule=True, begins_early=True, quick_start=True, unicast_work=2.0, delivery_s=8e-6),
         in_auto=suitability.suits_hierarchy,
     ),
     MethodInfo(
@@ -130,7 +130,7 @@ METHODS = (
         supports=_ALL,
         late=True,
         loops=(*EVERY, "greedy"),
-        traits=Traits(reports_after_round=True),
+        traits=Traits(reports_after_round=True, grows=True),
         in_auto=suitability.is_searchable,
     ),
     MethodInfo(
@@ -148,7 +148,7 @@ METHODS = (
         load="flowccl.methods.reroute:reroute",
         summary="rip-up and reroute, then job-shop scheduling",
         loops=(*EVERY, "reroute"),
-        traits=Traits(reports_after_round=True, quick_start=True, unicast_work=3.0),
+        traits=Traits(reports_after_round=True, quick_start=True, unicast_work=3.0, unicast_grows=True),
         in_auto=suitability.is_plain_search,
     ),
     MethodInfo(

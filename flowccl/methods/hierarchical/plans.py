@@ -25,6 +25,7 @@ from flowccl.methods.hierarchical.scheduling import TransferPlan
 from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder, TreeShape
 from flowccl.topology.topology import Topology
 
+I64 = NDArray[np.int64]
 _OVERLOADED = 1.5  # load over the mean load of links like it; whole chunks make smaller differences
 
 
@@ -40,7 +41,7 @@ class HierarchicalPlanner:
     demand: Demand
     shape: TreeShape
     overloaded: NDArray[np.bool_] | None = None
-    chunks: list[tuple[int, int, int, int]] = field(default_factory=list)  # block, rail, root, transfers up to here
+    chunks: list[I64] = field(default_factory=list)  # block, rail, root, transfers up to here; by round
     lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class HierarchicalPlanner:
         self.rows = GrowingRows(len(self.topology.nodes))
         self.ends = [(0, 0)]  # the marks of the rows after each chunk of every block
         self.rails: dict[tuple[int, ...], int] = {}  # the sets of gateways of exchanges, numbered
-        self.rail, self.root = -1, -1  # of the present chunk
+        self.turn, self.rail, self.root = 0, -1, -1  # of the present chunk: its number in the plan; see `chunks`
 
     def found_overloaded(self) -> NDArray[np.bool_]:
         """The links between groups with more load than the links like them have on average, as a slow network card."""
@@ -74,18 +75,15 @@ class HierarchicalPlanner:
         with self.lock:
             while len(self.ends) <= pieces:
                 # Every other round runs backwards, since blocks that choose first load the best links.
-                for block in self.order if len(self.ends) % 2 else self.order[::-1]:
-                    self.rail, self.root = -1, -1
-                    self.rows.begin_chunk()
-                    self._plan_chunk(block)
-                    self.chunks.append((block, self.rail, self.root, self.rows.marks[0]))
+                blocks = self.order if len(self.ends) % 2 else self.order[::-1]
+                self.chunks.append(self._spread_all(blocks) if self.is_spread else self._plan_each(blocks))
                 self.ends.append(self.rows.marks)
         count = self.ends[pieces][0]
         routes, route = self.rows.routes(count).distinct()
         index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]
         end, reduce = self.rows.rows.end[:count].copy(), self.rows.rows.reduce[:count].copy()
         shift = (index[end] - index[start]) % self.width
-        blocks, rail, root, last = np.array(self.chunks[: pieces * len(self.order)], dtype=np.int64).reshape(-1, 4).T
+        blocks, rail, root, last = np.concatenate(self.chunks[:pieces]).T
         turn = np.repeat(np.arange(len(last)), np.diff(last, prepend=0))  # of the chunk of each transfer
         rounds = turn // self.width
         if self.shape.rooted:
@@ -120,14 +118,41 @@ class HierarchicalPlanner:
         after = label[root] - label[node]
         return np.asarray(np.where(reduce, after, -after) % self.groups, dtype=np.int64)
 
+    @cached_property
+    def is_spread(self) -> bool:
+        """Whether every chunk has one source."""
+        return len(self.demand.source_rank) == len(self.demand)
+
+    def _spread_all(self, blocks: I64) -> I64:
+        """Send a chunk of each block from its source: the block, no rail, no root, and the transfers up to there."""
+        demand, until = self.demand, np.zeros(len(blocks), dtype=np.int64)
+        source, destination = demand.source_rank.astype(np.int64), demand.destination_rank.astype(np.int64)
+        chunks = (blocks, source, demand.destination_ptr, destination, demand.chunk_bytes)
+        at = 0
+        while at < len(blocks):
+            at = self.forward.add_spreads(self.rows.with_room(self.forward), at, chunks, until)
+        none = np.full(len(blocks), -1)
+        return np.stack((blocks, none, none, until), axis=1)
+
+    def _plan_each(self, blocks: I64) -> I64:
+        """Plan a chunk of each block: the block, its rail, its root, and the transfers up to there."""
+        result = []
+        for block in blocks.tolist():
+            self.rail, self.root = -1, -1
+            self.rows.begin_chunk()
+            self._plan_chunk(block)
+            result.append((block, self.rail, self.root, self.rows.marks[0]))
+            self.turn += 1
+        return np.array(result, dtype=np.int64)
+
     def _plan_chunk(self, chunk: int) -> None:
         demand = self.demand
         sources, wanted = demand.sources(chunk).tolist(), demand.destinations(chunk).tolist()
         size = int(demand.chunk_bytes[chunk])
         if len(sources) == 1:
-            self._spread(sources[0], wanted, size, self.shape.arity)
+            self._spread(sources[0], wanted, size, DIRECT)
         elif self.shape.has_root(len(self.ends) - 1):
-            self.root, arity = self.roots.root(wanted, chunk, len(self.chunks), size)
+            self.root, arity = self.roots.root(wanted, chunk, self.turn, size)
             self._reduce(self.root, sources, size, arity)
             self._spread(self.root, wanted, size, arity)
         else:
@@ -151,7 +176,7 @@ class HierarchicalPlanner:
         groups = sorted({label[rank] for rank in sources})
         inside = {g: [rank for rank in sources if label[rank] == g] for g in groups}
         choose = self._on_one_rail if self.shape.is_staged else self._gateways
-        gateway = choose(groups, inside, size, len(self.chunks))
+        gateway = choose(groups, inside, size, self.turn)
         self.rail = self.rails.setdefault(tuple(gateway[group] for group in groups), len(self.rails))
         for group in groups:
             self._reduce(gateway[group], inside[group], size, DIRECT, depth)
@@ -249,7 +274,7 @@ class NoExchangeError(Exception):
     """No GPUs of all groups are neighbours of each other."""
 
 
-def _in_turns(demand: Demand) -> list[int]:
+def _in_turns(demand: Demand) -> I64:
     """All chunks: the first of every source (or destination), then the second, those for nearby ranks first."""
     first = demand.source_rank[demand.source_ptr[:-1]].astype(np.int64)
     last = demand.destination_rank[demand.destination_ptr[:-1]].astype(np.int64)
@@ -259,5 +284,4 @@ def _in_turns(demand: Demand) -> list[int]:
     piece = np.arange(len(demand)) % demand.pieces
     owner = np.where(many, np.arange(len(demand)) // demand.pieces, owner)
     away = np.where(single & (np.diff(demand.destination_ptr) == 1), (last - first) % demand.num_gpus, 0)
-    order: list[int] = np.lexsort((owner, away, piece)).tolist()
-    return order
+    return np.lexsort((owner, away, piece)).astype(np.int64)

@@ -141,6 +141,50 @@ def add_transfers(
         _send_up(g, rows, reduces)
 
 
+@inner
+def _has_room(g: Growing, rows: PlanRows) -> bool:
+    """Whether the rows of one tree more fit."""
+    edges = len(g.edges)
+    return bool(
+        rows.used[0] + edges < len(rows.link_ptr)
+        and rows.used[1] + len(g.links) <= len(rows.link)
+        and rows.used[0] + edges <= len(rows.reduce)
+        and rows.used[2] + 2 * edges <= len(rows.wait)
+        and rows.used[4] + 2 * edges <= len(rows.entry)
+    )
+
+
+@compiled
+def add_spreads(
+    at: int,
+    chunks: I64,
+    source: I64,
+    ptr: I64,
+    destination: I64,
+    size: I64,
+    t: TreeTables,
+    load_ps: F64,
+    g: Growing,
+    turns: I64,
+    rows: PlanRows,
+    arity: int,
+    until: I64,
+) -> int:
+    """Send chunks from their sources to their destinations, from `at` on; return the first one that has no room.
+
+    `until[k]` becomes the number of rows after chunk k of the list.
+    """
+    while at < len(chunks) and _has_room(g, rows):
+        chunk = chunks[at]
+        rows.newest[:] = -1
+        members = destination[ptr[chunk] : ptr[chunk + 1]]
+        grow_tree(t, load_ps, g, turns, source[chunk], members, 0, arity, float(size[chunk]))
+        _send_down(g, rows)
+        until[at] = rows.used[0]
+        at += 1
+    return at
+
+
 @compiled
 def spread_costs(t: TreeTables, load_ps: F64, g: Growing, gateways: I64, members: I64, size: float) -> F64:
     """What it costs that each gateway forwards a chunk to all members; see `spread_cost`."""

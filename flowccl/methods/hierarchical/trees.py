@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.methods.hierarchical.loads import LoadedRoutes
 from flowccl.methods.hierarchical.route_kernels import IN_CHAIN, MIXED, STAR, Growing, TreeTables, new_growing
-from flowccl.methods.hierarchical.row_kernels import PlanRows, add_transfers, spread_costs
+from flowccl.methods.hierarchical.row_kernels import PlanRows, add_spreads, add_transfers, spread_costs
 
 I64 = NDArray[np.int64]
 _ARITY = {"chain": 1, "tree": 2}  # of trees of groups; else each group sends to all others
@@ -123,6 +123,11 @@ class TreeBuilder:
         add_transfers(
             step, t, load_ps, self.growing, self.turns, rows, root, ranks, level, arity, float(size), self.reduces
         )
+
+    def add_spreads(self, rows: PlanRows, at: int, chunks: tuple[I64, I64, I64, I64, I64], until: I64) -> int:
+        """Send chunks from their sources, from `at` on, while there is room; see `add_spreads`."""
+        state = (self.tables, self.network.load_ps, self.growing, self.turns, rows)
+        return int(add_spreads(at, *chunks, *state, self.shape.arity, until))
 
     def spread_cost(self, gateways: list[int], members: list[int], size: int) -> NDArray[np.float64]:
         """What it costs that each gateway forwards a chunk to all members; chains cost the same from everywhere."""
