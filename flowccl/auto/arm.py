@@ -19,10 +19,13 @@ def traits_of(name: str) -> Traits:
     return REGISTRY[name].traits if name in REGISTRY else Traits()
 
 
-def step_work_s(name: str, demand: Demand, *, first: bool) -> float:
-    """Work of a step in seconds of a typical computer: counted, not measured, so that runs are repeatable."""
+def step_work_s(name: str, demand: Demand, *, first: bool, times: float = 1.0) -> float:
+    """Work of a step in seconds of a typical computer: counted, not measured, so that runs are repeatable.
+
+    With `times` as many chunks as the demand has.
+    """
     traits = traits_of(name)
-    entries = len(demand.destination_rank) + len(demand.source_rank) - len(demand)
+    entries = times * (len(demand.destination_rank) + len(demand.source_rank) - len(demand))
     is_unicast = demand.is_unicast and not demand.reduces
     work = traits.first_step_work * (traits.unicast_work if is_unicast else 1.0)
     factor = 0.2 if name == REFINE else _FIRST * work if first else 1.0

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from time import thread_time
 
@@ -233,7 +234,8 @@ class PortfolioSearch:
         highest = (most.bit_length() - 1) // (2 if half else 1)
         finest = [] if half or self.counts.most > most else [self.counts.most]
         counts = [*finest, *(1 << k for k in range(highest, 0, -1)), self._above(tried, least)]
-        found = [n for n in counts if least < n <= most and self.counts.demand(n) and self._fits(tried[-1], n)][:1]
+        possible = (n for n in counts if least < n <= most and self._fits(tried[-1], n) and self.counts.demand(n))
+        found = list(islice(possible, 1))
         between = len(tried) > 1 and tried[-2].count < least // 2 and self.counts.demand(least // 2) is not None
         skipped = between and self._fits(tried[-1], least // 2)
         return found or ([least // 2] if skipped else [])  # more chunks are not always better
@@ -252,12 +254,13 @@ class PortfolioSearch:
 
         While other methods wait for their first try, it may take a part of the time that is left.
         """
+        times, demand = count / below.count, below.demand
         if delivery_s := self._delivery_s(below):
-            demand = self.counts.allowed(count)
             unicast = below.traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
-            seconds = delivery_s * unicast * (len(demand.destination_rank) + len(demand.source_rank))
+            seconds = delivery_s * unicast * times * (len(demand.destination_rank) + len(demand.source_rank))
             return self.context.budget.has_time(_SAFETY * (below.first_s + seconds) / self._part())
-        more = self._first_work_s(below.name, count) / step_work_s(below.name, below.demand, first=True)
+        more_s = step_work_s(below.name, demand, first=True, times=times)
+        more = more_s / step_work_s(below.name, demand, first=True)
         is_leap = count > 2 * below.count and (below.traits.delivery_s or not below.traits.one_schedule)
         return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more) / self._part())
 
