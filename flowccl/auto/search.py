@@ -180,7 +180,8 @@ class PortfolioSearch:
         partners = [min(some, key=lambda arm: arm.work_s) for some in (others[:1], slow, near) if some]
         chosen = self._compatible([leader, *partners], new)
         work_s = max([arm.next_work_s for arm in [*chosen, *new]])
-        return [(arm, max(int(work_s / (1 if arm is leader else 3) / arm.next_work_s), 1)) for arm in chosen]
+        steps = ((arm, int(work_s / (1 if arm is leader else 3) / arm.next_work_s)) for arm in chosen)
+        return [(arm, max(min(count, arm.taken), 1)) for arm, count in steps]  # others may open between the rounds
 
     def _compatible(self, arms: Sequence[Arm], new: Sequence[Arm]) -> list[Arm]:
         """Without duplicates; of a method that reports within a round, only one arm."""

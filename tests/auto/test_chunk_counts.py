@@ -53,6 +53,11 @@ def test_the_next_count_skips_what_is_not_allowed():
     assert some.above(12, powers=False) is None
 
 
+def test_the_largest_count_between_powers_of_two_is_known():
+    """250 and 12 chunks of 4,000 bytes; 16 is a power of two; blocks that are not aligned have any number up to 5."""
+    assert [counts(4 * block).most for block in (1_000_000, 48_000, 64_000, 20_004)] == [250, 12, 1, 5]
+
+
 def test_the_number_of_deliveries_is_bounded():
     some = ChunkCounts(lambda count: collective("allgather", 4, 10**9, count), 1, 100)
     assert some.demand(8) is not None

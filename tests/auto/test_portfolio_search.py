@@ -66,6 +66,17 @@ def test_methods_near_the_best_run_first():
     assert began.index(("direct", 2)) < began.index(("ring", 2))
 
 
+def test_no_arm_more_than_doubles_its_steps_in_a_round():
+    """The others wait for their next chunk count while one works."""
+    searched = search({name: load_method(name) for name in ("greedy", "direct", "lns")}, steps=200)
+    steps_of: list[tuple[int, int]] = []
+    advance = searched._advance
+    searched._advance = lambda arm, steps: steps_of.append((arm.taken, steps)) or advance(arm, steps)
+    list(searched.run())
+    assert all(steps <= max(taken, 1) for taken, steps in steps_of)
+    assert max(steps for _, steps in steps_of) > 1
+
+
 def test_methods_from_the_structure_of_the_machine_begin_before_the_searches():
     counts = ChunkCounts(lambda count: collective("allreduce", 16, 2**26, count), 4000, 400_000)
     methods = {name: load_method(name) for name in ("ring", "greedy", "lns", "hierarchical", "hierarchical-halves")}

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from flowccl.demand.collectives import collective
+from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import PricedNetwork
 from flowccl.methods.rates.pricing_kernels import cheapest_trees
 from flowccl.methods.rates.rounding import dealt
-from flowccl.methods.rates.trees import tree_rates
+from flowccl.methods.rates.sequence import in_sequence
+from flowccl.methods.rates.trees import fewer_trees, tree_rates
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
+from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full, line, ring, star
 from flowccl.topology.topology import Limit, Topology
@@ -87,6 +90,40 @@ def test_a_reduce_scatter_takes_as_long_as_an_allgather_of_the_reversed_machine(
     there = _first(topology, "reduce_scatter", 4_000_000, 8)
     back = _first(topology.reversed, "allgather", 4_000_000, 8)
     assert there.finish_ps == back.finish_ps
+
+
+def test_an_allreduce_on_a_ring_is_two_halves_that_fill_quickly():
+    """A chunk goes around once in each half: with pairs of trees it would wait for both directions of every link."""
+    found = _first(ring(4, bandwidth_GBps=25, latency_us=0), "allreduce", 4_000_000, 32)
+    assert found.finish_us <= 120 * 1.06
+
+
+def test_a_slow_gpu_is_no_root_where_pairs_of_trees_are_faster():
+    """Over its port of 10 GB/s go 1 MB in each direction; in halves it would also carry what it is the root of."""
+    whole = star(4, bandwidth_GBps=100, latency_us=0)
+    links = tuple(replace(k, bandwidth_GBps=10.0) if 0 in (k.src, k.dst) else k for k in whole.links)
+    found = _first(replace(whole, links=links), "allreduce", 1_000_000, 32)
+    assert found.finish_us <= 100 * 1.1
+
+
+def test_a_schedule_after_another_starts_when_its_chunk_has_arrived():
+    """The chunk takes 5 us to send and 5 us of latency to GPU 1, which sends it to GPU 2."""
+    topology = line(3, bandwidth_GBps=1, latency_us=5)
+    link = {(k.src, k.dst): i for i, k in enumerate(topology.links)}
+    demand = Demand.from_chunks("custom", 3, [Chunk(bytes=5_000, sources=(0,), destinations=(1, 2))])
+    parts = [Schedule.from_transfers(topology, demand, [(0, (link[ends],), 0)]) for ends in ((0, 1), (1, 2))]
+    both = in_sequence(*parts, demand)
+    assert both.start_ps.tolist() == [0, 10_000_000]
+    assert verify(both) == []
+
+
+def test_of_equal_rates_few_chunks_take_shallow_trees():
+    """On a star every tree has the same load; with two chunks a chain of five GPUs would fill four times."""
+    topology = star(6, bandwidth_GBps=10, latency_us=0)
+    rates = tree_rates(PricedNetwork(topology), np.eye(6)[0], 1000.0)
+    amounts = fewer_trees(PricedNetwork(topology), rates, np.eye(6)[0], 2, 1_000_000)
+    depth = np.array([tree.depth for tree in rates.trees])
+    assert depth[amounts[-1] > 1e-6].max() <= depth[amounts[0] > 1e-6].max()
 
 
 def test_rates_of_transfers_are_kept_in_files():
