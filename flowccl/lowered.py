@@ -14,7 +14,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
 _TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
-_LOWERING_S = 7e-5  # for a message and each threadblock of its group: 5 to 7e-5 s on one core, large programs
+_LOWERING_S = 6e-5  # for a message and each threadblock of its group: 5 to 6e-5 s on one core, large programs
 
 
 @dataclass(frozen=True, slots=True)

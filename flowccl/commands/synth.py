@@ -160,16 +160,18 @@ def _runtimes(result: "Result", sms: int | None, budget: Budget) -> "dict[str, A
 
     Those for which lowering would end after the time limit are left out, and it says so.
     """
-    from flowccl.lowered import loadable
+    from flowccl.lowered import loadable, lowering_s
     from flowccl.runtimes.machine import known_sms
     from flowccl.runtimes.profiles import PROFILES
 
     schedule, own = result.schedule, result.lowered
-    seconds, late = _LOWERED_S * len(schedule), dict[str, Any]()
+    late = dict[str, Any]()
 
     def skip(name: str) -> bool:
         if own is not None and own.runtime == name:
             return True
+        as_made = schedule.execution is not None and schedule.execution.profile.name == name
+        seconds = lowering_s(schedule) if as_made else _LOWERED_S * len(schedule)
         if seconds > budget.after_s:
             late[name] = {"left_out": f"lowering takes about {seconds:.1f} s"}
         return name in late

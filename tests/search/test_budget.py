@@ -27,7 +27,7 @@ def test_a_program_takes_time_for_every_message_and_threadblock():
     made = synthesize(machine("dgx_h100:1"), "allgather", 1 << 20, method="direct", runtime="mscclpp", steps=1).schedule
     lowering.see(made)
     messages = len(set(made.leader.tolist()))
-    assert lowering() == 7e-5 * messages * made.execution.width
+    assert lowering() == 6e-5 * messages * made.execution.width
 
 
 def test_all_of_a_synthesis_may_exceed_the_limit_by_a_tenth_or_by_three_seconds():

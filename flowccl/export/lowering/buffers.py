@@ -122,8 +122,9 @@ def layout_of(demand: Demand, instances: int, inplace: bool) -> BufferLayout:
     extra = (root,) if name in ROOTED else ()
     plain = COLLECTIVES_BY_NAME[name](demand.num_gpus, size, demand.pieces, *extra)
     columns = ("source_ptr", "source_rank", "destination_ptr", "destination_rank")
-    forms = [plain, plain.per_destination] if name == "allreduce" else [plain]
-    if not any(all(np.array_equal(getattr(form, c), getattr(demand, c)) for c in columns) for form in forms):
+    is_plain = all(np.array_equal(getattr(plain, c), getattr(demand, c)) for c in columns)
+    form = plain if is_plain or name != "allreduce" or len(demand) == len(plain) else plain.per_destination
+    if not is_plain and not all(np.array_equal(getattr(form, c), getattr(demand, c)) for c in columns):
         raise InputError(
             f"the demand is called {name}, but its chunks are not those of {name} on {demand.num_gpus} ranks with "
             f"{demand.pieces} chunks per block; runtimes run only whole collectives"

@@ -12,8 +12,8 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes
 
 _BASE_BYTES = 150e6  # compiled loops and what they need
-_OPERATION_BYTES = 2500.0  # at the peak; measured: 0.7 to 2.1 KB in programs of 4,000 to 72,000 operations
-_OPERATION_S = 25e-6  # measured: 11 to 25 us to lower one and write it, and about 3 us to read, time and prove it
+_OPERATION_BYTES = 2000.0  # at the peak; measured: 0.7 to 1.8 KB in programs of 100,000 to 3,000,000 operations
+_OPERATION_S = 15e-6  # measured: 4 us to lower one and write it, and 8 us to read, time and prove it
 _TEXT_BYTES = 90  # measured: 80 to 111 bytes
 
 

@@ -173,10 +173,9 @@ def _races(
     one.sort()
     a, b, where = a[one], b[one], where[one]
     is_loose = ~happens_before(table, graph, order, a, b)
-    rows, end = _ends(table, tokens, a)
-    over = np.zeros(len(a), dtype=np.bool_)
-    over[rows[happens_before(table, graph, order, end, b[rows])]] = True
-    lingers = table.lingers[a] & ~over & (parts_of(cells.code[where])[0] == table.rank[a])
+    lingers = table.lingers[a] & (parts_of(cells.code[where])[0] == table.rank[a])  # it still reads the chunk
+    rows, end = _ends(table, tokens, a, np.flatnonzero(lingers))
+    lingers[rows[happens_before(table, graph, order, end, b[rows])]] = False
     result = []
     for k in np.flatnonzero(is_loose | lingers)[:MOST_FINDINGS].tolist():
         rank, buffer, index = cell_of(int(cells.code[where[k]]))
@@ -185,9 +184,8 @@ def _races(
     return result
 
 
-def _ends(table: StepArrays, tokens: Tokens, a: I64) -> tuple[I64, I64]:
-    """Return (row, step) for each row of `a` that lingers, and each step after which its reads are complete."""
-    rows = np.flatnonzero(table.lingers[a])
+def _ends(table: StepArrays, tokens: Tokens, a: I64, rows: I64) -> tuple[I64, I64]:
+    """Return (row, step) for these rows of `a`, which linger, and each step after which their reads are complete."""
     if not len(rows):
         return rows, rows
     put, take = matched(tokens)
@@ -212,7 +210,9 @@ def happens_before(table: StepArrays, graph: PrecedenceGraph, order: I64, a: I64
     from flowccl.export.proof.order_kernels import are_near, follow
 
     result = are_near(a, b, graph.ptr, graph.before, table.thread, table.index)
-    far = np.flatnonzero(~result)
+    turn = np.empty(len(table), dtype=np.int64)
+    turn[order] = np.arange(len(order))
+    far = np.flatnonzero(~result & (turn[a] < turn[b]))  # others are not in that order
     asked = np.unique(table.thread[a[far]])
     width = max(1, _COLUMN_BYTES // max(4 * len(table), 1))
     column = np.full(int(table.thread.max(initial=-1)) + 1, -1, dtype=np.int64)
