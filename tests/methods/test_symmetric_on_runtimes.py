@@ -60,6 +60,17 @@ def test_all_gpus_together_need_no_more_time_than_one_with_orbits() -> None:
     assert again.finish_ps <= made.finish_ps * 1.02
 
 
+def test_a_tree_in_which_few_hear_from_one_gpu_reduces_earlier_where_hosts_are_many() -> None:
+    """One GPU that reduces what all other hosts send into one chunk would be slower than its link."""
+    topology = used_by(machine("dgx_h100:16"), MSCCLPP)
+    problem = Problem(topology, collective("allreduce", 128, 64_000_000))
+    steps = symmetric_on_runtime(problem, SearchContext.with_limit(60.0), Carrier(MSCCLPP, topology, 132))
+    star, tree = next(steps), next(steps)
+    assert star is not None
+    assert tree is not None
+    assert tree.finish_ps < star.finish_ps
+
+
 def test_a_machine_that_does_not_look_the_same_is_refused() -> None:
     topology = used_by(machine("rail:2x4"), MSCCLPP)
     links = tuple(replace(link, bandwidth_GBps=1.0) if n == 0 else link for n, link in enumerate(topology.links))

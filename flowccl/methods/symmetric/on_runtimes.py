@@ -22,6 +22,7 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.symmetry.regular_groups import regular_group
 
 _NEVER = int(np.iinfo(np.int64).max // 4)
+_FANS = (1.0, 1 / 2, 1 / 3)  # powers of the number of GPUs: to how many others one sends in a tree
 _COLUMNS = ("chunk_bytes", "source_ptr", "source_rank", "destination_ptr", "destination_rank")
 
 
@@ -39,8 +40,9 @@ def symmetric_on_runtime(problem: Problem, context: SearchContext, carrier: Carr
     for number in count():
         if demand.collective == "alltoall":
             found: OneSource | None = deliver_one(routes, kinds, demand.pieces, random)
-        elif number == 0:
-            found = tree_one(routes, kinds, demand.pieces)
+        elif number < len(_FANS):
+            most = round(demand.num_gpus ** _FANS[number])
+            found = tree_one(routes, kinds, demand.pieces, most)
         else:
             found = spread_one(routes, kinds, demand.pieces, random, _NEVER)
         if found is None:

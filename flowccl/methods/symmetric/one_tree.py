@@ -15,10 +15,11 @@ from flowccl.methods.symmetric.spread_kernels import RouteKinds
 I64 = NDArray[np.int64]
 
 
-def tree_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int) -> OneSource:
+def tree_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, most: int) -> OneSource:
     """Return the data of GPU 0 spread along the tree, one piece after the other.
 
-    A GPU sends to those that hear from it over equally fast routes one after the other, the slow routes first.
+    A GPU sends to at most `most` others over equally fast routes, one after the other. Where they are few, a reduction
+    has more stages, and no GPU reduces much into one chunk.
     """
     count = len(source_routes.group)
     busy = kinds.busy[kinds.route_kind]
@@ -26,7 +27,7 @@ def tree_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int) -> One
     ends, first = np.unique(source_routes.end[best], return_index=True)
     route, takes = np.full(count, -1), np.full(count, np.iinfo(np.int64).max)
     route[ends], takes[ends] = best[first], busy[best[first]]
-    parent, order = _tree(source_routes, takes)
+    parent, order = _tree(source_routes, takes, most)
     by = source_routes.group.difference(np.arange(count), parent)
     arrive = kinds.arrive[kinds.route_kind]
     ready, start, sent = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), dict[tuple[int, int], int]()
@@ -44,19 +45,37 @@ def tree_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int) -> One
     return OneSource(source_routes, piece, for_all, root, over, begin, pieces * span)
 
 
-def _tree(source_routes: SourceRoutes, takes: I64) -> tuple[I64, list[int]]:
-    """The GPU from which each GPU hears, and the GPUs in the order in which they were added; `takes` is by element."""
+def _tree(source_routes: SourceRoutes, takes: I64, most: int) -> tuple[I64, list[int]]:
+    """The GPU from which each GPU hears, and the GPUs in the order in which they were added; `takes` is by element.
+
+    A GPU sends to at most `most` others over equally fast routes, unless there is no other way.
+    """
     group, count = source_routes.group, len(source_routes.group)
     every, parent, depth = np.arange(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    cost, above, order = takes.copy(), np.zeros(count, dtype=np.int64), list[int]()
-    added = every == 0
+    _, kind = np.unique(takes, return_inverse=True)
+    sent, rank, order = np.zeros((count, int(kind.max()) + 1), dtype=np.int64), kind.copy(), list[int]()
+    added, far = every == 0, count * (int(kind.max()) + 2)
+
+    def ranked(nodes: I64, senders: I64) -> I64:
+        """How good it is to hear from each sender: the fastest route, then the nearest to GPU 0."""
+        by = kind[group.difference(nodes[:, None], senders[None, :])]
+        full = sent[senders[None, :], by] >= most
+        return np.asarray(by * count + depth[senders][None, :] + far * full)
+
+    rank = ranked(every, every[:1])[:, 0]
     for _ in range(count - 1):
         left = np.flatnonzero(~added)
-        node = int(left[np.lexsort((left, above[left], cost[left]))[0]])
-        added[node] = True
+        node = int(left[np.argmin(rank[left])])
+        sender = int(parent[node])
+        added[node], depth[node] = True, depth[sender] + 1
         order.append(node)
-        depth[node] = depth[parent[node]] + 1
-        there = takes[group.difference(every, np.array(node))]
-        nearer = ~added & ((there < cost) | ((there == cost) & (depth[node] < above)))
-        parent[nearer], cost[nearer], above[nearer] = node, there[nearer], depth[node]
+        by = kind[group.difference(np.array(node), parent[node])]
+        sent[sender, by] += 1
+        there = ranked(every, np.array([node]))[:, 0]
+        nearer = ~added & (there < rank)
+        parent[nearer], rank[nearer] = node, there[nearer]
+        if sent[sender, by] == most:  # others take over what it would send
+            lost, known = np.flatnonzero(~added & (parent == sender)), np.flatnonzero(added)
+            again = ranked(lost, known)
+            parent[lost], rank[lost] = known[np.argmin(again, axis=1)], again.min(axis=1, initial=2 * far)
     return parent, order
