@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
@@ -89,17 +91,17 @@ def load_routing(path: str | Path, num_gpus: int) -> list[Ints]:
     by a column `rank`.
     """
     name = str(path)
+    if name.endswith(".parquet"):
+        return _parquet(name, num_gpus)
     try:
-        if name.endswith(".npz"):
-            with np.load(path) as file:
-                arrays = [file[key] for key in file.files]
-            return _per_gpu(name, arrays, num_gpus)
-        if name.endswith(".parquet"):
-            return _parquet(name, num_gpus)
-        array = np.load(path)
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise FileError(f"{path}: cannot be read: {error}") from None
-    return experts_of(array, num_gpus, name)
+        with Path(path).open("rb") as file:
+            loaded = np.load(file)
+            arrays = [loaded[key] for key in loaded.files] if isinstance(loaded, NpzFile) else None
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, KeyError, BadZipFile):
+        raise FileError(f"{path}: not numbers in a file of numpy (npy or npz)") from None
+    return experts_of(loaded, num_gpus, name) if arrays is None else _per_gpu(name, arrays, num_gpus)
 
 
 def experts_of(array: NDArray[Any], num_gpus: int, name: str = "routing") -> list[Ints]:

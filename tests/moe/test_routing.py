@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.moe_workloads import Shape, routing
 from flowccl.cli import main
-from flowccl.errors import DemandError
+from flowccl.errors import DemandError, FileError
 from flowccl.moe.expert_parallel import ExpertParallel
 from flowccl.moe.hot_experts import expert_changes
 from flowccl.moe.planner import Planner
@@ -70,6 +70,16 @@ def test_files(tmp_path: Path) -> None:
         assert all((a == b).all() for a, b in zip(load_routing(tmp_path / name, 4), chosen, strict=True))
     (tmp_path / "p.json").write_text(json.dumps([0, 0, 1, 1, 2, 2, 3, [3, 0]]))
     assert load_placement(tmp_path / "p.json").gpus[-1] == (3, 0)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"PK\x03\x04 cut off", b""])
+@pytest.mark.parametrize("name", ["r.npy", "r.npz"])
+def test_files_that_are_not_of_numpy(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileError, match=rf"{name}: not numbers in a file of numpy \(npy or npz\)$"):
+        load_routing(tmp_path / name, 4)
+    with pytest.raises(FileError, match=r"missing.npy: cannot be read: No such file or directory$"):
+        load_routing(tmp_path / "missing.npy", 4)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="the extra parquet is not installed")
