@@ -266,9 +266,11 @@ class PortfolioSearch:
         return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more) / self._part())
 
     def _part(self) -> float:
-        """The part of the time left that one step may take: less while other methods wait for their first try."""
+        """The part of the time left that one step may take: less while others wait for a first try that is shorter."""
         tried = {arm.name for arm in self.arms if arm.taken} | self.dropped | set(self.left_out)
-        return _WHILE_OTHERS_WAIT if any(name not in tried for name in self.methods) else 1.0
+        part_s = _WHILE_OTHERS_WAIT * self.context.budget.left_s
+        waiting = (name for name in self.methods if name not in tried and self._first_s(name) <= part_s)
+        return _WHILE_OTHERS_WAIT if any(waiting) else 1.0
 
     def _delivery_s(self, arm: Arm) -> float:
         """Seconds for each delivery, where known: not on a runtime, where carrying out takes longer than planning."""

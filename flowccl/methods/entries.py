@@ -82,7 +82,7 @@ METHODS = (
         trunks=True,
         loops=(*EVERY, "hierarchical"),
         useful_chunks=_useful_for_hierarchy,
-        traits=Traits(one_schedule=True, begins_early=True, quick_start=True, unicast_work=2.0, delivery_s=8e-6),
+        traits=Traits(one_schedule=True, begins_early=True, quick_start=True, unicast_work=2.0, delivery_s=6e-6),
         in_auto=suitability.suits_hierarchy,
     ),
     MethodInfo(
@@ -94,7 +94,7 @@ METHODS = (
         trunks=True,
         loops=(*EVERY, "hierarchical"),
         useful_chunks=partial(_useful_for_hierarchy, halves=True),
-        traits=Traits(one_schedule=True, begins_early=True, quick_start=True, delivery_s=8e-6),
+        traits=Traits(one_schedule=True, begins_early=True, quick_start=True, delivery_s=6e-6),
         in_auto=suitability.suits_hierarchical_halves,
     ),
     MethodInfo(
