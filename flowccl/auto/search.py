@@ -116,7 +116,8 @@ class PortfolioSearch:
         names = [name for name in self._in_time() if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
             quick = [name for name in names if name not in REGISTRY or not REGISTRY[name].by_rate]  # solve no programs
-            alone = (quick or names)[0]
+            carried = [name for name in names if self.carry is not None and self._is_rated(name)]
+            alone = (carried or quick or names)[0]
             return [(self._open(alone, 1), 1)]  # alone, so that there is an answer early
         if rated := [row for name in names if self._is_rated(name) for row in self._first_counts(name)]:
             return [(self._open(name, count), 1) for name, count in rated]  # nothing slows them down
@@ -243,12 +244,19 @@ class PortfolioSearch:
 
     def _is_rated(self, name: str) -> bool:
         """Whether the time of a method is in proportion to the deliveries, and is not lost on carrying out."""
-        return self.carry is None and traits_of(name).delivery_s > 0 and name not in self.dropped
+        return self._rate_s(name) > 0 and name not in self.dropped
 
     def _first_counts(self, name: str) -> list[tuple[str, int]]:
-        """One chunk for a method that was not tried, and its useful chunk count after that."""
+        """One chunk for a method that was not tried, and its useful chunk count after that.
+
+        One that carries out its schedules itself goes on to twice as many as long as that is better.
+        """
         tried = self._arms_of(name)
-        return [(name, count) for count in (self._useful_counts(name) if len(tried) == 1 else [] if tried else [1])]
+        if self.carry is None or not tried:
+            return [(name, count) for count in (self._useful_counts(name) if len(tried) == 1 else [] if tried else [1])]
+        more, best_ps = self.counts.above(tried[-1].count, powers=True), min(arm.best_ps for arm in tried)
+        goes_on = more is not None and tried[-1].best_ps <= best_ps < inf and self._fits(tried[-1], more)
+        return [(name, more)] if more is not None and goes_on else []
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic.
@@ -273,8 +281,12 @@ class PortfolioSearch:
         return _WHILE_OTHERS_WAIT if any(waiting) else 1.0
 
     def _delivery_s(self, arm: Arm) -> float:
-        """Seconds for each delivery, where known: not on a runtime, where carrying out takes longer than planning."""
-        return 0.0 if self.carry is not None else arm.traits.delivery_s
+        """Seconds for each delivery, where known."""
+        return self._rate_s(arm.name)
+
+    def _rate_s(self, name: str) -> float:
+        """The same for a method; on a runtime, carrying out takes longer than planning, unless it does so itself."""
+        return traits_of(name).delivery_s if self.carry is None else traits_of(name).carried_s
 
     def _next_count(self, name: str, tried: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""

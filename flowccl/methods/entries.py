@@ -183,7 +183,7 @@ METHODS = (
         by_orbits="flowccl.methods.symmetric.on_runtimes:symmetric_on_runtime",
         fluid=True,
         loops=(*EVERY, "symmetric"),
-        traits=Traits(one_schedule=True, carried_s=1.5e-5),
+        traits=Traits(one_schedule=True, carried_s=5e-6),
         in_auto=suitability.is_large_and_regular,
     ),
     MethodInfo(
