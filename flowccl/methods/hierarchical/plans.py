@@ -130,7 +130,7 @@ class HierarchicalPlanner:
         chunks = (blocks, source, demand.destination_ptr, destination, demand.chunk_bytes)
         at = 0
         while at < len(blocks):
-            at = self.forward.add_spreads(self.rows.with_room(self.forward), at, chunks, until)
+            at = self.forward.add_spreads(self.rows.with_space(self.forward), at, chunks, until)
         none = np.full(len(blocks), -1)
         return np.stack((blocks, none, none, until), axis=1)
 
@@ -160,11 +160,11 @@ class HierarchicalPlanner:
 
     def _spread(self, root: int, wanted: list[int], size: int, arity: int, level: int = 0) -> None:
         """Down a tree: each parent sends what it has."""
-        self.forward.add(self.rows.with_room(self.forward), SPREAD, root, wanted, size, level, arity)
+        self.forward.add(self.rows.with_space(self.forward), SPREAD, root, wanted, size, level, arity)
 
     def _reduce(self, root: int, sources: list[int], size: int, arity: int, level: int = 0) -> None:
         """Up a tree of the reversed machine: each child sends when it has all contributions from below."""
-        self.backward.add(self.rows.with_room(self.backward), REDUCE, root, sources, size, level, arity)
+        self.backward.add(self.rows.with_space(self.backward), REDUCE, root, sources, size, level, arity)
 
     def _exchange(self, sources: list[int], wanted: list[int], size: int) -> None:
         """Reduce to the gateway of every group, exchange between the gateways, spread from each gateway.
@@ -190,7 +190,7 @@ class HierarchicalPlanner:
 
     def _exchange_among(self, gateways: list[int], size: int) -> None:
         """Each gateway sends what it has to all others."""
-        rows = self.rows.with_room(self.forward, len(gateways) ** 2)
+        rows = self.rows.with_space(self.forward, len(gateways) ** 2)
         self.forward.add(rows, EXCHANGE, -1, gateways, size)
 
     @cached_property

@@ -71,7 +71,7 @@ class Growing(NamedTuple):
 
 
 def new_growing(nodes: int, gpus: int, levels: int, groups: int, links: int, routes: int, width: int) -> Growing:
-    """Room for one tree."""
+    """Space for one tree."""
     edges = 8 * nodes + 64
     fill, start, order, gateway = np.zeros((4, groups), np.int64)
     wanted, reached = np.zeros((2, nodes), np.bool_)
@@ -159,13 +159,13 @@ def is_uneven(t: TreeTables, pool: I64, root: int, low: int, high: int) -> bool:
 def _multicast_cost(t: TreeTables, load_ps: F64, g: Growing, gateway: int, low: int, high: int, size: float) -> float:
     """The cost of a multicast from a gateway to all others of a set of GPUs: inf without a link; -1: no switch can."""
     for switch in range(len(t.into)):
-        total, joined = 0.0, True
+        total, connected = 0.0, True
         for at in range(low, high):
             link = t.out[switch, g.pool[at]]
-            joined = joined and link >= 0
-            if joined:
+            connected = connected and link >= 0
+            if connected:
                 total += _growth(load_ps, link, size * t.per_byte_ps[link])
-        if joined:
+        if connected:
             link, own = t.into[switch, gateway], t.out[switch, gateway]
             if link < 0:
                 return np.inf

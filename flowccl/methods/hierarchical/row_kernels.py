@@ -142,7 +142,7 @@ def add_transfers(
 
 
 @inner
-def _has_room(g: Growing, rows: PlanRows) -> bool:
+def _has_space(g: Growing, rows: PlanRows) -> bool:
     """Whether the rows of one tree more fit."""
     edges = len(g.edges)
     return bool(
@@ -170,11 +170,11 @@ def add_spreads(
     arity: int,
     until: I64,
 ) -> int:
-    """Send chunks from their sources to their destinations, from `at` on; return the first one that has no room.
+    """Send chunks from their sources to their destinations, from `at` on; return the first one that has no space.
 
     `until[k]` becomes the number of rows after chunk k of the list.
     """
-    while at < len(chunks) and _has_room(g, rows):
+    while at < len(chunks) and _has_space(g, rows):
         chunk = chunks[at]
         rows.newest[:] = -1
         members = destination[ptr[chunk] : ptr[chunk + 1]]

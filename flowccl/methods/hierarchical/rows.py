@@ -30,8 +30,8 @@ class GrowingRows:
         """No node has received anything of the next chunk."""
         self.rows.newest[:] = -1
 
-    def with_room(self, trees: TreeBuilder, transfers: int = 0) -> PlanRows:
-        """The arrays with room for one tree, or for some transfers between two GPUs each."""
+    def with_space(self, trees: TreeBuilder, transfers: int = 0) -> PlanRows:
+        """The arrays with space for one tree, or for some transfers between two GPUs each."""
         edges = max(len(trees.growing.edges), transfers)
         links = max(len(trees.growing.links), transfers * trees.tables.links.shape[1])
         rows, (count, linked, waits, gangs, entries) = self.rows, self.rows.used.tolist()
@@ -60,14 +60,14 @@ class GrowingRows:
         entry, row = self.rows.wait[: marks[1]].T
         size, used = self.rows.entry[:, 2], np.unique(entry)
         followers = np.bincount(np.searchsorted(used, entry), minlength=len(used))
-        joined = used[followers * size[used] > followers + size[used]]
+        shared = used[followers * size[used] > followers + size[used]]
         join = np.full(len(size), -1)
-        join[joined] = marks[0] + np.arange(len(joined))
+        join[shared] = marks[0] + np.arange(len(shared))
         single = join[entry] < 0
-        wanted = np.stack((np.append(entry[single], joined), np.append(row[single], join[joined])), axis=1)
+        wanted = np.stack((np.append(entry[single], shared), np.append(row[single], join[shared])), axis=1)
         before, after = np.zeros((2, int(size[wanted[:, 0]].sum())), dtype=np.int64)
         waits_of(self.rows.entry, wanted, before, after)
-        return np.append(before, join[entry[~single]]), np.append(after, row[~single]), len(joined)
+        return np.append(before, join[entry[~single]]), np.append(after, row[~single]), len(shared)
 
     def gangs(self, count: int) -> I64:
         """Of the first transfers, those that start together with others: the first one of them, and the turn."""
@@ -76,7 +76,7 @@ class GrowingRows:
 
 
 def _longer(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:
-    """The array, or one of at least twice its length where there is no room for so many entries more."""
+    """The array, or one of at least twice its length where there is no space for so many entries more."""
     if used + more <= len(array):
         return array
     result = np.zeros((max(used + more, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)

@@ -137,8 +137,8 @@ class PlanScheduler:
         count = len(plan.chunk)
         rows, job = np.unique(plan.job, return_inverse=True)
         first = np.full(plan.joins, count)
-        joined = plan.before >= count
-        np.minimum.at(first, plan.before[joined] - count, plan.after[joined])
+        at_join = plan.before >= count
+        np.minimum.at(first, plan.before[at_join] - count, plan.after[at_join])
         order = np.argsort(np.append(2 * rows + 1, 2 * first), kind="stable")
         number = np.empty(len(order), dtype=np.int64)
         number[order] = np.arange(len(order))

@@ -145,10 +145,10 @@ def _sort_in_turn(t: TreeTables, g: Growing, root: int, low: int, high: int) -> 
 def _multicast(t: TreeTables, load_ps: F64, g: Growing, root: int, low: int, high: int, size: float) -> bool:
     """Reach a set of GPUs through a switch that copies; False where none can."""
     for switch in range(len(t.into)):
-        joined = t.into[switch, root] >= 0
+        connected = t.into[switch, root] >= 0
         for at in range(low, high):
-            joined = joined and t.out[switch, g.pool[at]] >= 0
-        if joined:
+            connected = connected and t.out[switch, g.pool[at]] >= 0
+        if connected:
             edge, end, link = g.used[0], g.used[1], g.used[2]
             g.edges[edge, 0], g.edges[edge, 1], g.edges[edge, 2], g.edges[edge, 3] = root, end, high - low, link
             g.edges[edge, 4] = high - low + 1

@@ -146,10 +146,10 @@ class TreeBuilder:
 
     def _has_gaps(self, pair_ptr: I64, groups: I64) -> bool:
         """Whether two groups of a level, or two GPUs of an innermost group, are no neighbours: paths are needed."""
-        joined = np.diff(pair_ptr) > 0
+        near = np.diff(pair_ptr) > 0
         own = np.concatenate([np.eye(count, dtype=np.bool_).reshape(-1) for count in groups.tolist()])
         inside = [(self.network.first[np.ix_(ranks, ranks)] < 0).sum() > len(ranks) for ranks in self.members[-1]]
-        return bool((~joined & ~own).any() or any(inside))
+        return bool((~near & ~own).any() or any(inside))
 
     def _own_routes(self, labels: I64, most_groups: int) -> I64:
         """The route along the rail of each sender to each group, on each level; -1: it has none, or several.
