@@ -120,7 +120,8 @@ class PortfolioSearch:
             alone = (carried or quick or names)[0]
             return [(self._open(alone, 1), 1)]  # alone, so that there is an answer early
         if rated := [row for name in names if self._is_rated(name) for row in self._first_counts(name)]:
-            return [(self._open(name, count), 1) for name, count in rated]  # nothing slows them down
+            tries = [row for row in rated if row[1] == 1]  # before more chunks of others
+            return [(self._open(name, count), 1) for name, count in tries or rated]  # nothing slows them down
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             early = useful and self.context.budget.has_time(_FOR_OTHER_METHODS * self.context.budget.time_limit_s)

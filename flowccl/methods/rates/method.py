@@ -27,7 +27,7 @@ _ORDERS = 3  # pipelines whose order the engine takes
 _LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
 _MOST_LISTED, _MOST_STREAMED = 10_000, 400_000  # transfers of schedules for the engine, and of pipelines
 _NAME = "packed-trees"
-_RATES_SHARE = 0.2  # of the time limit, for the rates
+_RATES_SHARE, _HALF_SHARE = 0.15, 0.06  # of the time limit, for rates: of all trees, and of a half of an allreduce
 _AS_GOOD = 1.002  # ratio of times up to which pairs of trees are not looked for
 
 
@@ -72,12 +72,12 @@ def _key_of(problem: Problem) -> str:
     return f"{_NAME} {problem.topology.fingerprint} {None if data is None else np.round(data, 9).tolist()}"
 
 
-def _rates_of(problem: Problem, context: SearchContext) -> TreeRates:
-    """The rates of the problem, found once for all chunk counts."""
+def _rates_of(problem: Problem, context: SearchContext, share: float = _RATES_SHARE) -> TreeRates:
+    """The rates of the problem, found once for all chunk counts within a share of the time limit."""
     key = _key_of(problem)
     found = context.incumbents.hints.get(key)
     if not isinstance(found, TreeRates):
-        limit_s = context.budget.part_s(_RATES_SHARE)
+        limit_s = context.budget.part_s(share)
         found = tree_rates(PricedNetwork(problem.topology), _data_of(problem), limit_s)
         context.incumbents.hints[key] = found
     return found
@@ -103,17 +103,19 @@ def _pipelines_of(problem: Problem, context: SearchContext) -> list[TreePipeline
         if pairs.rates.time <= least[1]:
             return [pairs]
     second = demand.halves[1][0]
-    there = _spread(Problem(topology, second), context)
-    back = None if opposite_links(topology) is not None else _spread(Problem(topology.reversed, second), context)
+    there, back = _spread(Problem(topology, second), context, _HALF_SHARE), None
+    if opposite_links(topology) is None:
+        back = _spread(Problem(topology.reversed, second), context, _HALF_SHARE)
     halves = HalvesPipelines(demand, there, back)
     if pairs is None and halves.time > least[0] * _AS_GOOD:
         pairs = TreePipelines(topology, demand, _rates_of(problem, context), None, _NAME)
     return [halves] if pairs is None else [halves, pairs]
 
 
-def _spread(problem: Problem, context: SearchContext) -> TreePipelines:
+def _spread(problem: Problem, context: SearchContext, share: float = _RATES_SHARE) -> TreePipelines:
     """Pipelines for data that all GPUs receive."""
-    return TreePipelines(problem.topology, problem.demand, _rates_of(problem, context), _data_of(problem), _NAME)
+    rates = _rates_of(problem, context, share)
+    return TreePipelines(problem.topology, problem.demand, rates, _data_of(problem), _NAME)
 
 
 def _schedules(
