@@ -282,9 +282,6 @@ LONG_FUNCTIONS = {
     "export/formats/read_mscclpp.py:_block",
     "export/proof/event_kernels.py:simulate",
     "export/proof/value_kernels.py:run_steps",
-    "moe/message_kernels.py:locals_of",
-    "moe/message_kernels.py:place",
-    "moe/plan_kernels.py:messages_of",
     "schedule/generation/engine_kernels.py:run_engine",
 }
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.moe.kernel_tables import BlockArrays
+
 _MOST_UNIT = 4096
 
 
@@ -29,3 +31,8 @@ class Blocks:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def tables(self) -> BlockArrays:
+        """The arrays for compiled loops."""
+        return BlockArrays(self.ptr, self.source, self.bytes, self.to_ptr, self.to)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowccl.compiled import I32, I64, compiled, inlined, inner, maker
+from flowccl.moe.kernel_tables import BlockArrays, LaneSegments, PairTables
 
 
 class _ChunkArrays(NamedTuple):
@@ -44,17 +45,11 @@ _OPEN, _BYTES, _LAST, _LEFT, _SHARE, _LEAST = range(6)
 
 @compiled
 def cut(
-    segment_ptr: I64,
-    segments: I64,
-    gathered: I64,
-    fanned: I64,
+    segments: LaneSegments,
     lane: I64,
     size: I64,
-    to_ptr: I64,
-    to: I32,
-    lane_in: I64,
-    slot: I64,
-    place: I64,
+    blocks: BlockArrays,
+    pairs: PairTables,
     pieces: int,
     least: I64,
     head: tuple[I32, I64, I64, I64, I32],
@@ -74,17 +69,20 @@ def cut(
     has that, or as much as is still to come. Neither is closed below the `least` bytes of its pair.
     """
     count, entry, crossings = len(head[0]), head[3][-1], len(lane)
-    most = count + len(segments) + crossings
-    entries = entry + (most - count if len(to) == len(to_ptr) - 1 else _entries(segments, to_ptr, crossings))
+    most = count + len(segments.rows) + crossings
+    simple = len(blocks.to) == len(blocks.to_ptr) - 1
+    entries = entry + (most - count if simple else _entries(segments.rows, blocks.to_ptr, crossings))
     chunks = _with_head(head, most, entries)
-    into, out = _collected(gathered, pieces, least, most), _collected(fanned, pieces, least, entries)
-    out.state[:, _LEFT] = fanned
+    into, out = (
+        _collected(segments.gathered, pieces, least, most),
+        _collected(segments.fanned, pieces, least, entries),
+    )
+    out.state[:, _LEFT] = segments.fanned
     own, end = np.empty(crossings, np.int64), np.empty(crossings, np.int64)
-    at, done = segment_ptr[:-1].copy(), np.zeros(len(segment_ptr) - 1, np.int64)
+    at, done = segments.ptr[:-1].copy(), np.zeros(len(segments.ptr) - 1, np.int64)
     count, until, gathers, fans = _cut_all(
-        segments, lane, size, to_ptr, to, lane_in, slot, place, local, count, entry, at, done, own, end, chunks,
-        into, out,
-    )  # fmt: skip
+        segments.rows, lane, size, blocks, pairs, local, count, entry, at, done, own, end, chunks, into, out
+    )
     _close_all(into)
     _close_all(out)
     for k in range(entry, until):
@@ -131,11 +129,8 @@ def _cut_all(
     segments: I64,
     lane: I64,
     size: I64,
-    to_ptr: I64,
-    to: I32,
-    lane_in: I64,
-    slot: I64,
-    place: I64,
+    blocks: BlockArrays,
+    pairs: PairTables,
     local: int,
     count: int,
     entry: int,
@@ -173,15 +168,9 @@ def _cut_all(
                     chunks.entry_of[entry] = -1
                 entry += 1
             else:
-                v = lane_in[on]
-                for k in range(to_ptr[block], to_ptr[block + 1]):
-                    one = slot[v] + place[to[k]] if to[k] != v else -1
-                    if one >= 0:
-                        fans = _fan_out(one, message, part, fans, out)
-                        chunks.entry_of[entry] = out.state[one, _OPEN]
-                    else:
-                        chunks.entry_of[entry] = -1
-                    entry += 1
+                entry, fans = _fan_outs(
+                    block, pairs.lane_in[on], message, part, entry, fans, blocks, pairs, chunks, out
+                )
             count += 1
             need -= part
             used += part
@@ -193,6 +182,30 @@ def _cut_all(
             own[message] = count
     chunks.entry_ptr[count] = entry
     return count, entry, gathers, fans
+
+
+@inner
+def _fan_outs(
+    block: int,
+    receiver: int,
+    crossing: int,
+    part: int,
+    entry: int,
+    fans: int,
+    blocks: BlockArrays,
+    pairs: PairTables,
+    chunks: _ChunkArrays,
+    out: _Collected,
+) -> tuple[int, int]:
+    """Put a chunk into the fan-outs to all destinations of its block; return the numbers of entries and fan-outs."""
+    for k in range(blocks.to_ptr[block], blocks.to_ptr[block + 1]):
+        chunks.entry_of[entry] = -1
+        if blocks.to[k] != receiver:
+            pair = pairs.slot[receiver] + pairs.place[blocks.to[k]]
+            fans = _fan_out(pair, crossing, part, fans, out)
+            chunks.entry_of[entry] = out.state[pair, _OPEN]
+        entry += 1
+    return entry, fans
 
 
 @inner

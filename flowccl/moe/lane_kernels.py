@@ -287,7 +287,10 @@ def write_segments(
 
 
 class StageRows(NamedTuple):
-    """The first inputs of `crossings`."""
+    """Rows of stages of all classes of rails, which `order` sorts by time: receiving hosts, shares, and times.
+
+    `class_rails[c, r]` says that rail r is of class c.
+    """
 
     order: I64
     row_class: I64
@@ -299,22 +302,9 @@ class StageRows(NamedTuple):
 
 
 @compiled
-def crossings(
-    order: I64,
-    row_class: I64,
-    to: I64,
-    share: F64,
-    start: F64,
-    end: F64,
-    class_rails: I64,
-    lane_at: I64,
-    lane_bytes: I64,
-    unit: int,
-) -> tuple[I64, I64, F64, F64]:
-    """Return the messages between hosts in order of time: lane, bytes, and the times of start and end as planned.
-
-    `order` sorts the rows of all classes of rails by time. `class_rails[c, r]` says that rail r is of class c.
-    """
+def crossings(rows: StageRows, lane_at: I64, lane_bytes: I64, unit: int) -> tuple[I64, I64, F64, F64]:
+    """Return the messages between hosts in order of time: lane, bytes, and the times of start and end as planned."""
+    to, class_rails, row_class = rows.to, rows.class_rails, rows.row_class
     hosts, rails = to.shape[1], class_rails.shape[1]
     most = 0
     rows_left = np.zeros(len(lane_bytes), dtype=np.int32)
@@ -329,7 +319,7 @@ def crossings(
     begin, done = np.empty(most), np.empty(most)
     sent, until = np.zeros(len(lane_bytes), dtype=np.int64), np.zeros(len(lane_bytes))
     count = 0
-    for row in order:
+    for row in rows.order:
         for rail in range(rails):
             if class_rails[row_class[row], rail] == 0:
                 continue
@@ -339,14 +329,14 @@ def crossings(
                 if lane < 0:
                     continue
                 total = lane_bytes[lane]
-                until[lane] += share[row, a]
+                until[lane] += rows.share[row, a]
                 rows_left[lane] -= 1
                 upto = total
                 if rows_left[lane] > 0:
                     upto = min(int(total * until[lane] / unit) * unit, total)
                 if upto > sent[lane]:
                     lane_of[count], size[count] = lane, upto - sent[lane]
-                    begin[count], done[count] = start[row], end[row]
+                    begin[count], done[count] = rows.start[row], rows.end[row]
                     sent[lane] = upto
                     count += 1
     return lane_of[:count], size[:count], begin[:count], done[:count]

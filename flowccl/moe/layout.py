@@ -8,13 +8,14 @@ own.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.errors import TopologyError
+from flowccl.moe.kernel_tables import PathTables
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import lane_counts
@@ -50,8 +51,17 @@ class Paths:
     servers: Ints
     slot: Ints
     place: Ints
-    quick: Floats  # [pair, 8]: see `place` in message_kernels.py
+    quick: Floats  # [pair, 8]: see `PathTables`
     route_links: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def tables(self) -> PathTables:
+        """What compiled loops need to place messages."""
+        return PathTables(
+            self.dst, self.path_ptr, self.path_route, self.route_GBps, self.route_latency_ps, self.route_overhead_ps,
+            self.route_overhead_GBps, self.use_ptr, self.use_resource, self.use_offset_ps, self.use_more_ps,
+            pointers(self.servers), self.quick,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

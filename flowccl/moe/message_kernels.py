@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, compiled, inner
+from flowccl.compiled import F64, I32, I64, compiled, inner, maker
+from flowccl.moe.kernel_tables import BlockArrays, PairTables, PathTables
 
 LOCAL, CROSS, GATHER, FAN_OUT = 0, 1, 2, 3
 """The kinds of messages, in the order of their numbers."""
@@ -10,18 +11,7 @@ LOCAL, CROSS, GATHER, FAN_OUT = 0, 1, 2, 3
 
 @compiled
 def locals_of(
-    block_ptr: I64,
-    source: I32,
-    size: I64,
-    to_ptr: I64,
-    to: I32,
-    hosts: int,
-    slot: I64,
-    place: I64,
-    most_bytes: I64,
-    pieces: int,
-    unit: int,
-    widest: int,
+    blocks: BlockArrays, hosts: int, pairs: PairTables, most_bytes: I64, pieces: int, unit: int
 ) -> tuple[I32, I64, I64, I64, I32, I32, I64, F64]:
     """Return chunks and messages of the data that stays in its host.
 
@@ -29,44 +19,30 @@ def locals_of(
     pair. The chunks have block, offset and bytes; each (chunk, destination) a message; the messages pair, bytes, and
     their turn: first the first part of each pair, where a GPU starts with the GPU behind it.
     """
-    pairs = len(most_bytes)
-    total, parts = np.zeros(pairs, np.int64), np.ones(pairs, np.int64)
-    most, width = 0, 1
-    for host in range(hosts):
-        for block in range(block_ptr[host * hosts + host], block_ptr[host * hosts + host + 1]):
-            for k in range(to_ptr[block], to_ptr[block + 1]):
-                total[slot[source[block]] + place[to[k]]] += size[block]
-            most += 1
-            width = max(width, to_ptr[block + 1] - to_ptr[block])
-    for pair in range(pairs):
-        if total[pair] > most_bytes[pair]:
-            parts[pair] = min(-(-total[pair] // max(most_bytes[pair], 1)), pieces)
-    most *= pieces
+    size, slot, place = blocks.bytes, pairs.slot, pairs.place
+    parts, count_of, width = _parts_of(blocks, hosts, slot, place, most_bytes, pieces)
+    most, messages = count_of * pieces, len(most_bytes) * pieces
     block_of, offset_of, size_of = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int64)
     entry_ptr, entry_of_chunk = np.zeros(most + 1, np.int64), np.empty(most * width, np.int32)
-    message_of = np.full((pairs, pieces), -1, np.int32)
-    pair_of, bytes_of, turn = (
-        np.empty(pairs * pieces, np.int32),
-        np.zeros(pairs * pieces, np.int64),
-        np.empty(pairs * pieces),
-    )
+    message_of = np.full((len(most_bytes), pieces), -1, np.int32)
+    pair_of, bytes_of, turn = np.empty(messages, np.int32), np.zeros(messages, np.int64), np.empty(messages)
     count = chunk = entry = 0
     for host in range(hosts):
-        for block in range(block_ptr[host * hosts + host], block_ptr[host * hosts + host + 1]):
-            s, many, before = source[block], 1, 0
-            for k in range(to_ptr[block], to_ptr[block + 1]):
-                many = max(many, parts[slot[s] + place[to[k]]])
+        for block in range(blocks.ptr[host * hosts + host], blocks.ptr[host * hosts + host + 1]):
+            s, many, before = blocks.source[block], 1, 0
+            for k in range(blocks.to_ptr[block], blocks.to_ptr[block + 1]):
+                many = max(many, parts[slot[s] + place[blocks.to[k]]])
             for part in range(many):
                 until = size[block] if part == many - 1 else size[block] * (part + 1) // many // unit * unit
                 if until == before:
                     continue
                 block_of[chunk], offset_of[chunk], size_of[chunk] = block, before, until - before
-                for k in range(to_ptr[block], to_ptr[block + 1]):
-                    pair = slot[s] + place[to[k]]
+                for k in range(blocks.to_ptr[block], blocks.to_ptr[block + 1]):
+                    pair = slot[s] + place[blocks.to[k]]
                     if message_of[pair, part] < 0:
                         message_of[pair, part] = count
-                        around = place[to[k]] - place[s]
-                        pair_of[count], turn[count] = pair, part + (around % widest) / widest
+                        around = place[blocks.to[k]] - place[s]
+                        pair_of[count], turn[count] = pair, part + (around % pairs.widest) / pairs.widest
                         count += 1
                     entry_of_chunk[entry] = message_of[pair, part]
                     bytes_of[entry_of_chunk[entry]] += until - before
@@ -78,6 +54,25 @@ def locals_of(
         block_of[:chunk], offset_of[:chunk], size_of[:chunk], entry_ptr[: chunk + 1], entry_of_chunk[:entry],
         pair_of[:count], bytes_of[:count], turn[:count],
     )  # fmt: skip
+
+
+@maker
+def _parts_of(
+    blocks: BlockArrays, hosts: int, slot: I64, place: I64, most_bytes: I64, pieces: int
+) -> tuple[I64, int, int]:
+    """The messages of each pair inside a host; the number of blocks that stay in hosts, and of their destinations."""
+    total, parts = np.zeros(len(most_bytes), np.int64), np.ones(len(most_bytes), np.int64)
+    count, width = 0, 1
+    for host in range(hosts):
+        for block in range(blocks.ptr[host * hosts + host], blocks.ptr[host * hosts + host + 1]):
+            for k in range(blocks.to_ptr[block], blocks.to_ptr[block + 1]):
+                total[slot[blocks.source[block]] + place[blocks.to[k]]] += blocks.bytes[block]
+            count += 1
+            width = max(width, blocks.to_ptr[block + 1] - blocks.to_ptr[block])
+    for pair in range(len(most_bytes)):
+        if total[pair] > most_bytes[pair]:
+            parts[pair] = min(-(-total[pair] // max(most_bytes[pair], 1)), pieces)
+    return parts, count, width
 
 
 @compiled
@@ -139,32 +134,18 @@ def place(
     chunk_end: I64,
     gather: I32,
     last: I32,
-    pair_dst: I64,
-    path_ptr: I64,
-    path_route: I64,
-    route_GBps: F64,
-    route_latency_ps: I64,
-    route_overhead_ps: I64,
-    route_overhead_GBps: F64,
-    use_ptr: I64,
-    use_resource: I64,
-    use_offset_ps: I64,
-    use_more_ps: I64,
-    server_ptr: I64,
-    quick: F64,
+    paths: PathTables,
     gpus: int,
 ) -> tuple[I64, I64, I64]:
     """Place messages one after the other, each as early as its data and the resources of its route allow.
 
-    Messages from `first[k]` on are of kind k. `last` is the crossing message that each fan-out waits for. Row p of
-    `quick` has, for pairs with one route over one or two links: GB/s, latency, overhead, GB/s with the overhead, and
-    resource and offset of the first and of the last link.
+    Messages from `first[k]` on are of kind k. `last` is the crossing message that each fan-out waits for.
     Returns the pointer to the hops of every message, their starts, and the arrival of every message.
     """
-    free = np.zeros(server_ptr[-1], dtype=np.int64)
+    free, quick = np.zeros(paths.server_ptr[-1], dtype=np.int64), paths.quick
     hop_ptr = np.zeros(len(pair) + 1, dtype=np.int64)
     for message in range(len(pair)):
-        hop_ptr[message + 1] = hop_ptr[message] + path_ptr[pair[message] + 1] - path_ptr[pair[message]]
+        hop_ptr[message + 1] = hop_ptr[message] + paths.path_ptr[pair[message] + 1] - paths.path_ptr[pair[message]]
     start = np.empty(hop_ptr[-1], dtype=np.int64)
     arrival = np.zeros(len(pair), dtype=np.int64)
     crossed = np.zeros(first[2] - first[1], dtype=np.int64)  # the last arrival at its GPU until then
@@ -188,23 +169,30 @@ def place(
             start[hop_ptr[message]] = now
             now += busy + int(quick[p, 1])
         else:
-            for hop in range(path_ptr[p + 1] - path_ptr[p]):
-                route = path_route[path_ptr[p] + hop]
-                busy = _busy_ps(size[message], route, route_GBps, route_overhead_ps, route_overhead_GBps)
-                for use in range(use_ptr[route], use_ptr[route + 1]):
-                    server = _first_free(free, server_ptr, use_resource[use])
-                    now = max(now, free[server] - use_offset_ps[use])
-                for use in range(use_ptr[route], use_ptr[route + 1]):
-                    server = _first_free(free, server_ptr, use_resource[use])
-                    free[server] = now + use_offset_ps[use] + busy + use_more_ps[use]
-                start[hop_ptr[message] + hop] = now
-                now += busy + route_latency_ps[route]
+            now = _over_routes(now, p, size[message], start[hop_ptr[message] :], free, paths)
         arrival[message] = now
         if first[1] <= message < first[2]:
-            gpu = pair_dst[p]
+            gpu = paths.dst[p]
             latest[gpu] = max(latest[gpu], now)
             crossed[message - first[1]] = latest[gpu]
     return hop_ptr, start, arrival
+
+
+@inner
+def _over_routes(now: int, pair: int, size: int, start: I64, free: I64, paths: PathTables) -> int:
+    """Place the hops of a message, from `now` on, over the routes of its pair; return its arrival."""
+    for hop in range(paths.path_ptr[pair + 1] - paths.path_ptr[pair]):
+        route = paths.path_route[paths.path_ptr[pair] + hop]
+        busy = _busy_ps(size, route, paths.route_GBps, paths.route_overhead_ps, paths.route_overhead_GBps)
+        for use in range(paths.use_ptr[route], paths.use_ptr[route + 1]):
+            server = _first_free(free, paths.server_ptr, paths.use_resource[use])
+            now = max(now, free[server] - paths.use_offset_ps[use])
+        for use in range(paths.use_ptr[route], paths.use_ptr[route + 1]):
+            server = _first_free(free, paths.server_ptr, paths.use_resource[use])
+            free[server] = now + paths.use_offset_ps[use] + busy + paths.use_more_ps[use]
+        start[hop] = now
+        now += busy + paths.route_latency_ps[route]
+    return now
 
 
 @inner
@@ -217,32 +205,19 @@ def _busy_ps(size: int, route: int, route_GBps: F64, route_overhead_ps: I64, rou
 
 
 @compiled
-def hop_loads(
-    pair: I32,
-    size: I64,
-    hop_ptr: I64,
-    path_ptr: I64,
-    path_route: I64,
-    route_GBps: F64,
-    route_overhead_ps: I64,
-    route_overhead_GBps: F64,
-    use_ptr: I64,
-    use_resource: I64,
-    use_more_ps: I64,
-    servers: I64,
-) -> tuple[I64, I64]:
+def hop_loads(pair: I32, size: I64, hop_ptr: I64, paths: PathTables) -> tuple[I64, I64]:
     """Return how long each hop holds its links, and how long each resource is busy (divided by its servers)."""
-    busy, load = np.zeros(hop_ptr[-1], np.int64), np.zeros(len(servers), np.int64)
+    busy, load = np.zeros(hop_ptr[-1], np.int64), np.zeros(len(paths.server_ptr) - 1, np.int64)
     for message in range(len(pair)):
         p = pair[message]
-        for hop in range(path_ptr[p + 1] - path_ptr[p]):
-            route = path_route[path_ptr[p] + hop]
-            held = _busy_ps(size[message], route, route_GBps, route_overhead_ps, route_overhead_GBps)
+        for hop in range(paths.path_ptr[p + 1] - paths.path_ptr[p]):
+            route = paths.path_route[paths.path_ptr[p] + hop]
+            held = _busy_ps(size[message], route, paths.route_GBps, paths.route_overhead_ps, paths.route_overhead_GBps)
             busy[hop_ptr[message] + hop] = held
-            for use in range(use_ptr[route], use_ptr[route + 1]):
-                load[use_resource[use]] += held + use_more_ps[use]
-    for resource in range(len(servers)):
-        load[resource] //= max(servers[resource], 1)
+            for use in range(paths.use_ptr[route], paths.use_ptr[route + 1]):
+                load[paths.use_resource[use]] += held + paths.use_more_ps[use]
+    for resource in range(len(load)):
+        load[resource] //= max(paths.server_ptr[resource + 1] - paths.server_ptr[resource], 1)
     return busy, load
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
+from flowccl.moe.kernel_tables import LaneSegments
 from flowccl.moe.lane_choice_kernels import least_load, segments_of
 from flowccl.moe.lane_kernels import StageRows, assign, blocks_of, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import layout_of
@@ -193,25 +194,27 @@ class Planner:
         )
         return Plan(self.layout, collective, blocks, messages, chunks, stages, self.runtime)
 
-    def _segments(self, blocks: Blocks, total: Ints, params: PlanParams) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints]]:
+    def _segments(self, blocks: Blocks, total: Ints, params: PlanParams) -> tuple[Ints, LaneSegments]:
         """The bytes of each lane, and which bytes of which block these are."""
         layout, tables, paths = self.layout, self._tables, self.layout.paths
-        pairs = len(tables.inside_GBps)
+        pairs = len(tables.pairs.inside_GBps)
         if not params.links:
             lane_bytes = self._lane_bytes(blocks, total, params)
-            return lane_bytes, assign(
+            segments = assign(
                 blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
                 tables.lane_in, lane_bytes, paths.slot, paths.place, pairs,
             )  # fmt: skip
+            return lane_bytes, LaneSegments(*segments)
         amount, ptr = least_load(
             blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
-            tables.lane_in, tables.lane_pair, paths.slot, paths.place, tables.leg_ptr, tables.leg_resource,
+            tables.lane_in, tables.pairs.lane_pair, paths.slot, paths.place, tables.leg_ptr, tables.leg_resource,
             tables.leg_ps, len(paths.servers), self.unit_bytes, params.rounds,
         )  # fmt: skip
-        return segments_of(
+        lane_bytes, segments = segments_of(
             amount, ptr, blocks.ptr, blocks.source, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
             tables.lane_in, paths.slot, paths.place, pairs,
         )  # fmt: skip
+        return lane_bytes, LaneSegments(*segments)
 
     def _lane_bytes(self, blocks: Blocks, total: Ints, params: PlanParams) -> Ints:
         """The bytes of each lane."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
+from flowccl.moe.kernel_tables import LaneSegments
 from flowccl.moe.lane_kernels import StageRows, assign, whole_lanes
 from flowccl.moe.layout import HostLayout
 from flowccl.moe.making import made
@@ -124,18 +125,20 @@ def relayed(machine: PhasedMachine, plan: Plan, params: PlanParams, unit_bytes: 
     if len(messages) > MOST_MESSAGES:
         return None
     messages = replace(messages, pair=machine.pair_of[messages.pair].astype(np.int32))
-    return reordered(replace(plan, messages=messages, chunks=_chunks(chunks, phased, parts), stages=()), timed=False)
+    return reordered(
+        replace(plan, messages=messages, chunks=_chunks(chunks, phased, parts), stages=()), has_times=False
+    )
 
 
-def _segments(phased: "_PhasedBlocks", lane_bytes: Ints, machine: PhasedMachine) -> tuple[Ints, Ints, Ints, Ints]:
+def _segments(phased: "_PhasedBlocks", lane_bytes: Ints, machine: PhasedMachine) -> LaneSegments:
     """The segments of the lanes; those of relayed parts in the order in which third hosts send them on."""
     blocks, layout, tables = phased.blocks, machine.layout, machine.tables
     ptr, rows, gathered, fanned = assign(
         blocks.ptr, blocks.source, blocks.bytes, blocks.to_ptr, blocks.to, layout.lane_ptr, tables.lane_out,
-        tables.lane_in, lane_bytes, layout.paths.slot, layout.paths.place, len(tables.inside_GBps),
+        tables.lane_in, lane_bytes, layout.paths.slot, layout.paths.place, len(tables.pairs.inside_GBps),
     )  # fmt: skip
     lane = np.repeat(np.arange(len(lane_bytes)), np.diff(ptr))
-    return ptr, rows[np.lexsort((phased.when[rows[:, 0]], lane))], gathered, fanned
+    return LaneSegments(ptr, rows[np.lexsort((phased.when[rows[:, 0]], lane))], gathered, fanned)
 
 
 def _split(layout: HostLayout, tables: PlannerTables, amount: Floats, rounds: int) -> tuple[Floats, float]:

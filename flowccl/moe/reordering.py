@@ -32,16 +32,16 @@ def busiest_ps(plan: Plan) -> int:
     return int(_loads(plan)[1].max(initial=0))
 
 
-def reordered(plan: Plan, timed: bool = True) -> Plan:
+def reordered(plan: Plan, has_times: bool = True) -> Plan:
     """Return the plan with its messages in another order, or the plan itself where none found is earlier.
 
-    If it is not `timed`, its starts are only an order, in which messages may be before their data.
+    Without `has_times`, its starts are only an order, in which messages may be before their data.
     """
     count = len(plan.messages)
     if count == 0 or count > MOST_MESSAGES:
         return plan
     forward, backward, takes, busiest = _forward_and_backward(plan)
-    start, best, finish_ps = plan.messages.hop_start_ps, plan, plan.finish_ps if timed else NEVER
+    start, best, finish_ps = plan.messages.hop_start_ps, plan, plan.finish_ps if has_times else NEVER
     rounds = min(max(_PLACED // count, 1), _ROUNDS)
     for turn in range(rounds):
         found = in_order(np.argsort(start, kind="stable"), forward)
@@ -63,12 +63,8 @@ def reordered(plan: Plan, timed: bool = True) -> Plan:
 
 def _loads(plan: Plan) -> tuple[Ints, Ints]:
     """How long data flows in each hop, and how long each link or limit is busy."""
-    messages, paths = plan.messages, plan.layout.paths
-    return hop_loads(
-        messages.pair, messages.bytes, messages.hop_ptr, paths.path_ptr, paths.path_route, paths.route_GBps,
-        paths.route_overhead_ps, paths.route_overhead_GBps, paths.use_ptr, paths.use_resource, paths.use_more_ps,
-        paths.servers,
-    )  # fmt: skip
+    messages = plan.messages
+    return hop_loads(messages.pair, messages.bytes, messages.hop_ptr, plan.layout.paths.tables)
 
 
 def _forward_and_backward(plan: Plan) -> tuple["QueuedJobs", "QueuedJobs", Ints, int]:

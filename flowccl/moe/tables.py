@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.moe.kernel_tables import PairTables
 from flowccl.moe.layout import HostLayout, Paths
 
 Ints = NDArray[np.int64]
@@ -19,14 +20,9 @@ class PlannerTables:
     lane_in: Ints
     lane_ps: Floats
     lane_key: Ints
-    lane_at: Ints
     inside: Ints
-    server_ptr: Ints
-    inside_GBps: Floats
-    lane_pair: NDArray[np.int32]
     rail_ps: float
     one_class: Ints
-    most: int
     no_stages: Ints
     latency_ps: float
     numbers: Ints
@@ -35,10 +31,10 @@ class PlannerTables:
     trunk_use: Ints
     trunk_places: Ints
     slowest_ps: float
-    pair_turn: Ints
     leg_ptr: Ints
     leg_resource: Ints
     leg_ps: Floats
+    pairs: PairTables
 
     def upto(self, count: int) -> Ints:
         """The numbers from 0 to `count`."""
@@ -49,8 +45,6 @@ def tables_of(layout: HostLayout) -> PlannerTables:
     """Return the tables of a machine."""
     paths, hosts = layout.paths, layout.hosts
     lane_key = np.repeat(np.arange(hosts * hosts), np.diff(layout.lane_ptr))
-    lane_at = np.full((layout.rails, hosts * hosts), -1, dtype=np.int64)
-    lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
     rate = np.zeros(len(paths.src))
     has = np.flatnonzero(np.diff(paths.path_ptr))
     trunks = np.flatnonzero(paths.servers > 1)
@@ -66,14 +60,9 @@ def tables_of(layout: HostLayout) -> PlannerTables:
         paths.dst[layout.lane_pair],
         1000.0 / rate[layout.lane_pair],
         lane_key,
-        lane_at,
         np.arange(hosts) * (hosts + 1),
-        np.concatenate(([0], np.cumsum(paths.servers))).astype(np.int64),
-        rate[: len(paths.src) - len(lane_key)],
-        layout.lane_pair.astype(np.int32),
         1000.0 / float(rate[layout.lane_pair].min(initial=np.inf)) / max(layout.rails, 1),
         np.zeros(layout.rails, dtype=np.int64),
-        int(np.diff(layout.host_ptr).max()),
         np.zeros((0, hosts), dtype=np.int64),
         float(paths.route_latency_ps.max(initial=0) + paths.route_overhead_ps.max(initial=0)),
         np.arange(layout.topology.num_gpus**2 + 1),
@@ -82,8 +71,23 @@ def tables_of(layout: HostLayout) -> PlannerTables:
         use,
         paths.servers[trunks],
         1000.0 / float(paths.route_GBps.min(initial=np.inf)),
-        _turns(layout),
         *_legs(paths),
+        _pair_tables(layout, lane_key, rate),
+    )
+
+
+def _pair_tables(layout: HostLayout, lane_key: Ints, rate: Floats) -> PairTables:
+    lane_at = np.full((layout.rails, layout.hosts**2), -1, dtype=np.int64)
+    lane_at[layout.lane_rail, lane_key] = np.arange(len(lane_key))
+    return PairTables(
+        layout.paths.slot,
+        layout.paths.place,
+        rate[: len(rate) - len(lane_key)],
+        _turns(layout),
+        lane_at,
+        layout.paths.dst[layout.lane_pair],
+        layout.lane_pair.astype(np.int32),
+        int(np.diff(layout.host_ptr).max()),
     )
 
 
