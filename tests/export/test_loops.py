@@ -129,6 +129,7 @@ def test_the_last_part_may_be_smaller(name: str, what: str) -> None:
     assert verify(schedule) == []
     program = lower_program(schedule)
     assert program.findings == ()
+    assert program.parsed.made_for_bytes == schedule.demand.size_bytes  # so the starts in the file hold
     assert program.program_ps == pytest.approx(schedule.finish_ps, rel=0.01)
 
 

@@ -150,7 +150,7 @@ def _plan(
         "min_message_size": min_bytes,
         "max_message_size": max_bytes or MOST_BYTES,
         # for which the hints of sends hold; the runtime ignores it
-        "size_bytes": buffer_bytes(schedule.demand) * execution.loops,
+        "size_bytes": buffer_bytes(schedule.demand) if repetition is None else repetition.size_bytes,
     }
     if repetition is not None:  # starts and rates of each message for each part; the runtime ignores them
         head["parts"] = {"start_ps": repetition.start_ps, "GBps": repetition.GBps}

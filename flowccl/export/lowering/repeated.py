@@ -15,11 +15,12 @@ from flowccl.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """How a plan repeats operations: bytes of a chunk of the plan at a time.
+    """How a plan for a size repeats operations: bytes of a chunk of the plan at a time.
 
     `start_ps` and `GBps` are the starts and rates of each message in the schedule, for each part.
     """
 
+    size_bytes: int
     unit_bytes: int
     start_ps: list[list[int]]
     GBps: list[list[float]]
@@ -33,4 +34,5 @@ def repetition_of(schedule: Schedule, part: Schedule, built: Built) -> Repetitio
     rate[timing.hop_transfer[::-1]] = timing.hop_GBps[::-1]
     packed = np.where(built.is_proxied[:, None], schedule.costs.pack_ps[rows], 0)
     start = schedule.start_ps[rows] + packed
-    return Repetition(int(part.demand.chunk_bytes.min()), start.tolist(), rate[rows].tolist())
+    size_bytes, unit_bytes = schedule.demand.size_bytes, int(part.demand.chunk_bytes.min())
+    return Repetition(size_bytes, unit_bytes, start.tolist(), rate[rows].tolist())
