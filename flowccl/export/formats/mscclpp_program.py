@@ -103,13 +103,15 @@ def _check_even(layout: BufferLayout) -> None:
 def _check_limits(blocks: WrittenBlocks, gpus: int, sms: int) -> None:
     """Raise InputError if a threadblock exceeds a limit of the runtime."""
     count = np.bincount(blocks.rank, minlength=gpus)
-    needs: list[tuple[str, NDArray[np.int64], int]] = [
+    limited: list[tuple[str, NDArray[np.int64], int]] = [
         ("operations per threadblock", blocks.operations + 2 * blocks.repeats, MSCCLPP_LIMITS.steps)
     ]
     for kind, channels, buffers in (("memory", 0, 2), ("port", 1, 3)):
-        needs.append((f"{kind} channels per threadblock", blocks.sizes(channels), CHANNELS_PER_BLOCK))
-        needs.append((f"remote buffers per threadblock ({kind})", blocks.sizes(buffers), CHANNELS_PER_BLOCK))
-    exceeds = np.any([need > most for _, need, most in needs], axis=0) if len(blocks.rank) else np.zeros(0, dtype=bool)
+        limited.append((f"{kind} channels per threadblock", blocks.sizes(channels), CHANNELS_PER_BLOCK))
+        limited.append((f"remote buffers per threadblock ({kind})", blocks.sizes(buffers), CHANNELS_PER_BLOCK))
+    exceeds = (
+        np.any([need > most for _, need, most in limited], axis=0) if len(blocks.rank) else np.zeros(0, dtype=bool)
+    )
     wrong = np.append(np.flatnonzero(exceeds | (count > sms)[blocks.rank]), len(blocks.rank))[0]
     if wrong == len(blocks.rank):
         return
@@ -117,11 +119,11 @@ def _check_limits(blocks: WrittenBlocks, gpus: int, sms: int) -> None:
     if count[rank] > sms:
         excess = Excess("threadblocks per gpu", int(count[rank]), sms, f"gpu {rank}")
         raise CrowdedError(f"mscclpp cannot run this schedule: {excess}; synthesize with --sms {excess.need}")
-    for name, need, most in needs:
+    for name, need, most in limited:
         if need[wrong] > most:
             excess = Excess(name, int(need[wrong]), most, f"gpu {rank}, threadblock {wrong - first}")
             words = f"mscclpp cannot run this schedule: {excess}"
-            raise CrowdedError(words) if name is needs[0][0] else InputError(words)
+            raise CrowdedError(words) if name is limited[0][0] else InputError(words)
 
 
 def _plan(

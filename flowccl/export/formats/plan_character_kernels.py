@@ -319,7 +319,7 @@ def hint_of(t: I64, s: PlanState, hints: Hints, m: int) -> None:
 
 
 @inner
-def needs_barrier(s: PlanState, ranges: Ranges, r: int) -> bool:
+def waits_at_barrier(s: PlanState, ranges: Ranges, r: int) -> bool:
     """Whether an operation of a GPU uses what another thread waited for or wrote; note what it uses."""
     meets, before = bool(s.now[WAITED] > 0), s.now[TOUCHED]
     for k in range(ranges.added_low[r] - 2, ranges.added_high[r]):

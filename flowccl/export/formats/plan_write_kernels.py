@@ -64,7 +64,6 @@ from flowccl.export.formats.plan_character_kernels import (
     hint_of,
     length_of,
     meets,
-    needs_barrier,
     number,
     on_channels,
     on_semaphores,
@@ -74,6 +73,7 @@ from flowccl.export.formats.plan_character_kernels import (
     spelled,
     touch,
     wait_now,
+    waits_at_barrier,
     word,
 )
 from flowccl.export.formats.plan_text_kernels import U8, Words
@@ -189,7 +189,7 @@ def _local(t: I64, s: PlanState, p: PlanActions, a: int, r: int) -> None:
     """Write a copy or a reduction: what the GPU has comes first."""
     ranges, rank, count, before = p.ranges, p.actions.rank[a], p.ranges.slots[r], s.now[TOUCHED]
     is_packet, low, high = ranges.source[r] >> _BUFFER_BITS == _PACKETS, ranges.added_low[r], ranges.added_high[r]
-    if needs_barrier(s, ranges, r):
+    if waits_at_barrier(s, ranges, r):
         new = s.now[TOUCHED] - before
         barrier(t, s)
         for k in range(new):

@@ -84,7 +84,7 @@ class Unscheduled:
         channel = pointers([len(row) for row in rows.ids]) + len(ids)
         none, zero = np.full(len(head), -1), np.zeros(len(moved), dtype=np.int64)
         more = [*head.T[:5], none, none, head[:, 5], low[:-1], low[1:], channel[:-1], channel[1:]]
-        joined = Ranges(
+        whole = Ranges(
             np.append(ranges.source, moved[:, 0]),
             np.append(ranges.target, moved[:, 1]),
             np.append(ranges.slots, moved[:, 2]),
@@ -95,7 +95,7 @@ class Unscheduled:
         numbers = np.array([number for row in rows.ids for number in row], dtype=np.int64)
         return (
             Actions(*[np.append(column, rows) for column, rows in zip(actions, more, strict=True)]),
-            joined,
+            whole,
             np.append(ids, numbers),
             memory,
         )

@@ -5,13 +5,17 @@ GPU sends and receives one image of each, so all GPUs are one, and the links of 
 GPU that an element maps the sender to has this element in the place of its peer.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from flowccl.schedule.generation.engine_kernels import Capacity, MessageArrays
 from flowccl.topology.symmetry.regular_groups import RegularGroup
 
+if TYPE_CHECKING:
+    from flowccl.schedule.generation.engine_kernels import Capacity, MessageArrays
 
-def in_orbits(messages: MessageArrays, group: RegularGroup) -> MessageArrays:
+
+def in_orbits(messages: "MessageArrays", group: RegularGroup) -> "MessageArrays":
     """Return the messages of GPU 0's data on one GPU and on orbits of links."""
     orbit = group.link_orbits
     images = len(group) / np.bincount(orbit)  # of a message that cross each link of an orbit
@@ -24,7 +28,7 @@ def in_orbits(messages: MessageArrays, group: RegularGroup) -> MessageArrays:
     )
 
 
-def of_orbits(capacity: Capacity, group: RegularGroup) -> Capacity:
+def of_orbits(capacity: "Capacity", group: RegularGroup) -> "Capacity":
     """Return what one GPU and each orbit of links have."""
     bandwidth = np.zeros(int(group.link_orbits.max(initial=-1)) + 1)
     bandwidth[group.link_orbits] = group.topology.link_GBps
