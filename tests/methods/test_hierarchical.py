@@ -426,7 +426,7 @@ def test_near_roots_send_to_all_hosts_without_a_hop_inside_their_own(fault: dict
     topology = with_faults(machine("dgx_h100:4"), **fault)
     problem = Problem(topology, collective("allreduce", 32, 1_000_000, 6))
     near, other = (
-        schedule_of(problem, TreeVariant((0,), "direct", rooted=True, near_roots=at)) for at in (True, False)
+        schedule_of(problem, TreeVariant((0,), "direct", rooted=True, roots=way)) for way in ("near", "least")
     )
     assert near is not None
     assert other is not None

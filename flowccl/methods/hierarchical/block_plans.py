@@ -102,7 +102,7 @@ def _along_rails(problem: Problem, variant: TreeVariant, labels: Labels) -> Plan
 def _planner(
     problem: Problem, variant: TreeVariant, labels: Labels, overloaded: NDArray[np.bool_] | None = None
 ) -> HierarchicalPlanner:
-    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.near_roots)
+    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.roots)
     return HierarchicalPlanner(problem.topology, problem.demand, shape, overloaded)
 
 

@@ -11,6 +11,7 @@ from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import estimate_ps, planned_blocks, schedule_of
+from flowccl.methods.hierarchical.roots import LEAST, NEAR, SHARES
 from flowccl.methods.hierarchical.variants import (
     TreeVariant,
     exchange_variants,
@@ -139,7 +140,7 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     direct = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
     planned = planned_blocks(problem, direct[0])
     if planned is not None and not planned.planner.roots.is_even:
-        direct += [replace(one, near_roots=True) for one in direct]
+        direct = [replace(one, roots=way) for way in (SHARES, LEAST, NEAR) for one in direct]
     rooted = _tree_options(problem, context, direct)
     best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
     if rooted and not _has_time_for_more(context, began_s):
@@ -154,7 +155,7 @@ def _partly_exchanged(problem: Problem, context: SearchContext, rooted: _Option,
     """Chunks with roots of which some are exchanged on the same levels; None where all or none would be."""
     variant, other = rooted.variant, exchange.variant
     every = max((k for k in range(2, _MOST_ROOTED + 2) if problem.demand.pieces % k == 0), default=0)
-    if not every or other != replace(variant, rooted=False, near_roots=False):
+    if not every or other != replace(variant, rooted=False, roots=LEAST):
         return None
     more_ps = (exchange.load_ps - rooted.load_ps) / every
     mixed = replace(variant, exchanged=every)

@@ -1,8 +1,9 @@
 """The root of each chunk of an allreduce: contributions are reduced there, and the result is spread from there.
 
 The group of a root sends the result to all others, and receives from all others: more than they do. So a host with a
-slow or lost network card has fewer roots. Chunks that would have their roots there go along binary trees instead, with
-that host as a leaf: a whole chunk more, to all groups, would load the network card of another root by much more.
+slow or lost network card has fewer roots. Chunks that would have their roots there have them where links have time
+left (`LEAST`), or only at GPUs with routes to all groups (`NEAR`). Or they go along binary trees (`SHARES`) with that
+host as a leaf: one chunk more, to all groups, would load the network card of another root by much.
 """
 
 from functools import cached_property
@@ -16,6 +17,7 @@ from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder
 F64 = NDArray[np.float64]
 _EQUAL = 1 + 1e-9  # costs that differ by less are equal
 _BINARY = 2
+LEAST, NEAR, SHARES = "least", "near", "shares"  # ways to choose roots
 
 
 class RootChoice:
@@ -24,17 +26,14 @@ class RootChoice:
     def __init__(self, trees: TreeBuilder) -> None:
         network, label = trees.network, np.array(trees.shape.labels[0])
         self.network, self.index, self.label, self.groups = network, trees.index, label, int(label.max()) + 1
-        self.near = trees.shape.near_roots
+        self.way = trees.shape.roots
         between = network.joins_groups(label)
         used, none = network.links[between], len(network.topology.links)
         last = (used < none).sum(axis=1) - 1
         out = np.stack((network.src[between], used[:, 0]), axis=1)
         into = np.stack((network.end[between], used[np.arange(len(used)), last]), axis=1)
         self.sides = [np.unique(side, axis=0).T.astype(np.int64) for side in (out, into)]  # GPU, link
-        children = np.bincount((np.arange(1, self.groups) - 1) // _BINARY, minlength=self.groups)
-        transfers = children + (np.arange(self.groups) > 0)  # sent or received in a binary tree, by the turn of a group
-        numbers = np.arange(self.groups)
-        self.transfers = transfers[(numbers[None, :] - numbers[:, None]) % self.groups]  # by root's group, group
+        self.transfers = {arity: _transfers(self.groups, arity) for arity in (DIRECT, _BINARY)}
         self.asked, self.placed = np.zeros((2, self.groups))  # chunks of each group so far, and those with roots there
 
     @cached_property
@@ -73,20 +72,22 @@ class RootChoice:
 
         Where all are alike, they are roots in turn, so that each sends as much of the results as the others.
         """
-        if self.near and (near := [rank for rank in wanted if self.reaches_all[rank]]):
+        if self.way == NEAR and (near := [rank for rank in wanted if self.reaches_all[rank]]):
             return near[turn % len(near)], DIRECT
         preferred = wanted[block % len(wanted)]
         if self.is_even:
             return preferred, DIRECT
-        ranks, group = np.array(wanted), self.label[preferred]
-        self.asked[group] += 1
-        if self.placed[group] + 0.5 <= self.share[group] * self.asked[group]:
-            self.placed[group] += 1
-            return self._least_loaded(ranks[self.label[ranks] == group], preferred, size), DIRECT
-        cost, allowed = self._group_cost(size), np.unique(self.label[ranks])
-        best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
-        group = int(best[np.argmin((best - group) % self.groups)])
-        return self._least_loaded(ranks[self.label[ranks] == group], preferred, size), _BINARY
+        ranks, group, arity = np.array(wanted), int(self.label[preferred]), DIRECT
+        if self.way == SHARES:
+            self.asked[group] += 1
+            stays = self.placed[group] + 0.5 <= self.share[group] * self.asked[group]
+            self.placed[group] += stays
+            arity = DIRECT if stays else _BINARY
+        if self.way != SHARES or arity == _BINARY:
+            cost, allowed = self._group_cost(size, arity), np.unique(self.label[ranks])
+            best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
+            group = int(best[np.argmin((best - group) % self.groups)])
+        return self._least_loaded(ranks[self.label[ranks] == group], preferred, size), arity
 
     def _least_loaded(self, ranks: NDArray[np.int64], preferred: int, size: int) -> int:
         """The best of some GPUs; of equally good ones the preferred one, or the next after it."""
@@ -95,12 +96,12 @@ class RootChoice:
         away = (self.index[equal] - self.index[preferred]) % len(self.index)
         return int(equal[np.argmin(away)])
 
-    def _group_cost(self, size: int) -> F64:
+    def _group_cost(self, size: int, arity: int) -> F64:
         """What a tree with its root in each group costs: the sum of the powers of the loads that groups then have."""
         total = np.zeros(self.groups)
         for gpu, link in self.sides:
             rate, load = self._rates(self.label[gpu], link, self.groups)
-            then = (load[None, :] + size * self.transfers) / np.maximum(rate, 1e-9)[None, :]
+            then = (load[None, :] + size * self.transfers[arity]) / np.maximum(rate, 1e-9)[None, :]
             total += (then**POWER).sum(axis=1)
         return total
 
@@ -121,3 +122,10 @@ class RootChoice:
         rate = 1 / self.network.per_byte_ps[link]
         rates, loads = np.bincount(owner, rate, count), np.bincount(owner, self.network.load_ps[link] * rate, count)
         return rates.astype(np.float64), loads.astype(np.float64)
+
+
+def _transfers(groups: int, arity: int) -> NDArray[np.int64]:
+    """What each group (column) sends, or receives, for a chunk with its root in a group (row)."""
+    children = np.bincount((np.arange(1, groups) - 1) // arity, minlength=groups)
+    transfers, numbers = children + (np.arange(groups) > 0), np.arange(groups)
+    return np.asarray(transfers[(numbers[None, :] - numbers[:, None]) % groups])

@@ -31,7 +31,7 @@ class TreeShape:
     inside: str = "star"  # or "chain", "mixed"
     rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
     exchanged: int = 0  # every n-th chunk of a block is exchanged instead; 0: none
-    near_roots: bool = False  # roots are only GPUs with routes to all other groups
+    roots: str = "least"  # how they are chosen, see `roots`
 
     def has_root(self, piece: int) -> bool:
         """Whether a chunk of a block has a root; else groups exchange it."""

@@ -14,8 +14,8 @@ class TreeVariant:
     """Which levels are used, how groups send to each other, and how chunks go on inside the innermost groups.
 
     In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, every `exchanged`-th one is
-    exchanged instead: links between groups are idle while the first results come back. `near_roots` are
-    those from which no chunk takes a hop inside the group before it goes to another one.
+    exchanged instead: links between groups are idle while the first results come back. `roots` is the
+    way in which they are chosen where GPUs have different links to other groups, see `RootChoice`.
     """
 
     levels: tuple[int, ...]
@@ -23,7 +23,7 @@ class TreeVariant:
     inside: str = "star"
     rooted: bool = False
     exchanged: int = 0
-    near_roots: bool = False
+    roots: str = "least"
 
 
 def variants(problem: Problem) -> list[TreeVariant]:
