@@ -267,19 +267,21 @@ class PortfolioSearch:
         times, demand = count / below.count, below.demand
         if delivery_s := self._delivery_s(below):
             unicast = below.traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
-            seconds = delivery_s * unicast * times * (len(demand.destination_rank) + len(demand.source_rank))
-            return self.context.budget.has_time(_SAFETY * (below.first_s + seconds) / self._part())
-        more_s = step_work_s(below.name, demand, first=True, times=times)
-        more = more_s / step_work_s(below.name, demand, first=True)
-        is_leap = count > 2 * below.count and (below.traits.delivery_s or not below.traits.one_schedule)
-        return self.context.budget.has_time(_SAFETY * below.first_s * (more**2 if is_leap else more) / self._part())
+            more_s = delivery_s * unicast * times * (len(demand.destination_rank) + len(demand.source_rank))
+            step_s = min(below.first_s + more_s, below.first_s * times)  # what it prepares once counts once
+        else:
+            more_s = step_work_s(below.name, demand, first=True, times=times)
+            more = more_s / step_work_s(below.name, demand, first=True)
+            is_leap = count > 2 * below.count and not below.traits.one_schedule
+            step_s = below.first_s * (more**2 if is_leap else more)
+        return self.context.budget.has_time(_SAFETY * step_s / self._part(step_s))
 
-    def _part(self) -> float:
-        """The part of the time left that one step may take: less while others wait for a first try that is shorter."""
+    def _part(self, step_s: float) -> float:
+        """The part of the time left that a step may take: less while others wait for a first try that is shorter."""
         tried = {arm.name for arm in self.arms if arm.taken} | self.dropped | set(self.left_out)
-        part_s = _WHILE_OTHERS_WAIT * self.context.budget.left_s
-        waiting = (name for name in self.methods if name not in tried and self._first_s(name) <= part_s)
-        return _WHILE_OTHERS_WAIT if any(waiting) else 1.0
+        others = (name for name in self.methods if name not in tried)
+        waiting = any(self._first_s(name) <= _WHILE_OTHERS_WAIT * step_s for name in others)
+        return _WHILE_OTHERS_WAIT if waiting else 1.0
 
     def _delivery_s(self, arm: Arm) -> float:
         """Seconds for each delivery, where known."""

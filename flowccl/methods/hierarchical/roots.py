@@ -43,6 +43,15 @@ class RootChoice:
         return all(bool((rate == rate[0]).all()) for rate in rates)
 
     @cached_property
+    def is_alike(self) -> NDArray[np.bool_]:
+        """Whether all GPUs of each group have the same bandwidth to other groups."""
+        rates = np.minimum(*(self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides))
+        least, most = np.full(self.groups, np.inf), np.zeros(self.groups)
+        np.minimum.at(least, self.label, rates)
+        np.maximum.at(most, self.label, rates)
+        return np.asarray(least * _EQUAL >= most)
+
+    @cached_property
     def reaches_all(self) -> NDArray[np.bool_]:
         """Whether each GPU has routes to and from all other groups, over links that are not overloaded."""
         network, label = self.network, self.label
@@ -83,6 +92,8 @@ class RootChoice:
             stays = self.placed[group] + 0.5 <= self.share[group] * self.asked[group]
             self.placed[group] += stays
             arity = DIRECT if stays else _BINARY
+            if stays and self.is_alike[group]:
+                return preferred, arity  # else some GPUs would be roots of two chunks of a round, and others of none
         if self.way != SHARES or arity == _BINARY:
             cost, allowed = self._group_cost(size, arity), np.unique(self.label[ranks])
             best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
