@@ -9,9 +9,10 @@ from flowccl.bounds.lower_bound import lower_bound
 from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError, ScheduleError
+from flowccl.methods.symmetric.halves import opposite_links
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.files import load_compact, load_schedule, save_compact
-from flowccl.synthesis.compact import opposite_links, synthesize_compact, too_large
+from flowccl.synthesis.compact import synthesize_compact, too_large
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 from flowccl.verifier.compact import symmetric_bound, verify_whole
