@@ -27,9 +27,11 @@ from flowccl.verifier.verify import verify
 from tests.strategies import topologies
 
 
-def search(methods: dict[str, Method], *, steps: int | None = None, workers: int = 2) -> PortfolioSearch:
+def search(
+    methods: dict[str, Method], *, steps: int | None = None, workers: int = 2, seconds: float = 60.0
+) -> PortfolioSearch:
     counts = ChunkCounts(lambda count: collective("allgather", 4, 64_000, count), 1000, 400_000)
-    return PortfolioSearch(ring(4), counts, methods, SearchContext.with_limit(60.0, steps=steps), workers)
+    return PortfolioSearch(ring(4), counts, methods, SearchContext.with_limit(seconds, steps=steps), workers)
 
 
 def refuses(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -209,7 +211,7 @@ def test_a_method_whose_first_step_takes_longer_than_what_is_left_is_left_out_an
         "flowccl.auto.search.step_work_s", lambda name, demand, first, times=1.0: 1000.0 if name == "slow" else 0.1
     )
     methods: dict[str, Method] = {"slow": load_method("direct"), "greedy": load_method("greedy")}
-    late = search(methods)
+    late = search(methods, seconds=2.0)
     assert list(late.run())
     rows = {row["method"]: row for row in late.methods_tried()}
     assert rows["slow"]["steps"] == 0
