@@ -106,12 +106,16 @@ def _run_small(unit: str) -> None:
     if unit == PROGRAMS:
         _make_program(context)
         return
-    problem = _small_problem("allreduce" if REGISTRY[unit].allreduce else "allgather")
-    for _ in range(2):  # lns builds and improves, then continues from the incumbent
-        for found in filter(None, islice(load_method(unit)(problem, context), 2)):
-            list_schedule(found)
-            context.incumbents.report(found)
-        context.incumbents.publish()
+    method = REGISTRY[unit]
+    names = ["allreduce"] if method.allreduce else ["allgather"]
+    if method.reductions == "native" and not method.allreduce:  # an allreduce has loops of its own
+        names.append("allreduce")
+    for problem in map(_small_problem, names):
+        for _ in range(2):  # lns builds and improves, then continues from the incumbent
+            for found in filter(None, islice(load_method(unit)(problem, context), 2)):
+                list_schedule(found)
+                context.incumbents.report(found)
+            context.incumbents.publish()
 
 
 def _make_program(context: "SearchContext") -> None:

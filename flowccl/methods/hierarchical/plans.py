@@ -75,7 +75,7 @@ class HierarchicalPlanner:
         with self.lock:
             while len(self.ends) <= pieces:
                 # Every other round runs backwards, since blocks that choose first load the best links.
-                blocks = self.order if len(self.ends) % 2 else self.order[::-1]
+                blocks = self.order if len(self.ends) % 2 else self.order[::-1].copy()
                 self.chunks.append(self._spread_all(blocks) if self.is_spread else self._plan_each(blocks))
                 self.ends.append(self.rows.marks)
         count = self.ends[pieces][0]
@@ -127,7 +127,8 @@ class HierarchicalPlanner:
         """Send a chunk of each block from its source: the block, no rail, no root, and the transfers up to there."""
         demand, until = self.demand, np.zeros(len(blocks), dtype=np.int64)
         source, destination = demand.source_rank.astype(np.int64), demand.destination_rank.astype(np.int64)
-        chunks = (blocks, source, demand.destination_ptr, destination, demand.chunk_bytes)
+        size = demand.chunk_bytes.astype(np.float64)
+        chunks = (blocks, source, demand.destination_ptr, destination, size)
         at = 0
         while at < len(blocks):
             at = self.forward.add_spreads(self.rows.with_space(self.forward), at, chunks, until)

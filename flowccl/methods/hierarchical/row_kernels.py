@@ -161,7 +161,7 @@ def add_spreads(
     source: I64,
     ptr: I64,
     destination: I64,
-    size: I64,
+    size: F64,
     t: TreeTables,
     load_ps: F64,
     g: Growing,
@@ -178,7 +178,7 @@ def add_spreads(
         chunk = chunks[at]
         rows.newest[:] = -1
         members = destination[ptr[chunk] : ptr[chunk + 1]]
-        grow_tree(t, load_ps, g, turns, source[chunk], members, 0, arity, float(size[chunk]))
+        grow_tree(t, load_ps, g, turns, source[chunk], members, 0, arity, size[chunk])
         _send_down(g, rows)
         until[at] = rows.used[0]
         at += 1

@@ -12,6 +12,7 @@ from flowccl.methods.hierarchical.route_kernels import IN_CHAIN, MIXED, STAR, Gr
 from flowccl.methods.hierarchical.row_kernels import PlanRows, add_spreads, add_transfers, spread_costs
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 _ARITY = {"chain": 1, "tree": 2}  # of trees of groups; else each group sends to all others
 DIRECT = 1 << 30  # the arity of a star
 _INSIDE = {"star": STAR, "chain": IN_CHAIN, "mixed": MIXED}
@@ -124,7 +125,7 @@ class TreeBuilder:
             step, t, load_ps, self.growing, self.turns, rows, root, ranks, level, arity, float(size), self.reduces
         )
 
-    def add_spreads(self, rows: PlanRows, at: int, chunks: tuple[I64, I64, I64, I64, I64], until: I64) -> int:
+    def add_spreads(self, rows: PlanRows, at: int, chunks: tuple[I64, I64, I64, I64, F64], until: I64) -> int:
         """Send chunks from their sources, from `at` on, while there is room; see `add_spreads`."""
         state = (self.tables, self.network.load_ps, self.growing, self.turns, rows)
         return int(add_spreads(at, *chunks, *state, self.shape.arity, until))
