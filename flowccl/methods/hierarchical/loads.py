@@ -19,7 +19,7 @@ POWER = 4  # of loads: the higher, the nearer to the load of the busiest link al
 
 @dataclass(frozen=True, eq=False)
 class _RouteTable:
-    """What `LoadedRoutes` has for every machine: routes, their ends, links (filled up) and latencies.
+    """What `LoadedRoutes` has for every machine: routes, their ends and links (filled up).
 
     `busy_ps` is the time for which a byte on a route occupies each of its links, over the transfers that the link
     carries side by side: on cut-through routes a transfer holds all links for the time of the slowest.
@@ -29,7 +29,6 @@ class _RouteTable:
     src: NDArray[np.int32]
     end: NDArray[np.int32]
     links: I64
-    latency_ps: I64
     first: I64  # the first route of each pair of nodes; -1: none
     count: I64
     per_byte_ps: F64
@@ -45,12 +44,11 @@ def _route_table(topology: Topology) -> _RouteTable:
     links = np.full((len(routes), int(size.max(initial=1))), len(topology.links), dtype=np.int64)
     row = np.repeat(np.arange(len(routes)), size)
     links[row, np.arange(len(routes.link)) - routes.ptr[row]] = routes.link
-    latency_ps = np.append(topology.link_latency_ps, 0)[links].sum(axis=1)
     first, count = np.full((nodes, nodes), -1, dtype=np.int64), np.zeros((nodes, nodes), dtype=np.int64)
     first[near.src, near.end], count[near.src, near.end] = near.pair_ptr[:-1], np.diff(near.pair_ptr)
     per_byte_ps = np.append(1000.0 / topology.link_GBps, 0.0)
     busy_ps = _busy_times(topology, links, per_byte_ps)
-    return _RouteTable(near, near.src[pair], near.end[pair], links, latency_ps, first, count, per_byte_ps, busy_ps)
+    return _RouteTable(near, near.src[pair], near.end[pair], links, first, count, per_byte_ps, busy_ps)
 
 
 def _busy_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
@@ -87,7 +85,7 @@ class LoadedRoutes:
         self.topology, self.load_ps = topology, load_ps
         self.table = table = _route_table(topology)
         self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
-        self.first, self.count, self.latency_ps = table.first, table.count, table.latency_ps
+        self.first, self.count = table.first, table.count
         self.per_byte_ps, self.busy_ps = table.per_byte_ps, table.busy_ps
         self.uneven: dict[tuple[int, ...], bool] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
@@ -98,25 +96,16 @@ class LoadedRoutes:
         result[result] = label[self.src[result]] != label[self.end[result]]
         return result
 
-    def cost(self, links: I64, size: int | I64, per_byte_ps: F64 | None = None) -> F64:
-        """What bytes more on sets of links cost: the growth of the sum of the powers of all loads.
-
-        The last axis of `links` is that of a set. A power prefers links with low loads, and unlike the maximum it sees
-        every link: one that is less loaded than another one of the set is still worth saving.
-        """
-        added = size * (self.per_byte_ps[links] if per_byte_ps is None else per_byte_ps)
-        low = self.load_ps[links]
-        return np.asarray(((low + added) ** POWER - low**POWER).sum(axis=-1))
-
-    def route_cost(self, routes: I64, size: int) -> F64:
-        """What bytes more on each of some routes cost."""
-        return self.cost(self.links[routes], size, self.busy_ps[routes])
-
     def hop_cost(self, src: I64, end: I64, size: int) -> F64:
-        """The cost of the first route of each pair; inf where there is none, 0 from a node to itself."""
+        """What bytes more on the first route of each pair cost; inf where there is none, 0 from a node to itself.
+
+        The cost is the growth of the sum of the powers of all loads. A power prefers links with low loads, and unlike
+        the maximum it sees every link: one that is less loaded than another one of a route is still worth saving.
+        """
         route = self.first[src, end]
-        cost = np.where(route >= 0, self.route_cost(route, size), np.inf)
-        return np.where(src == end, 0.0, cost)
+        low = self.load_ps[self.links[route]]
+        cost = ((low + size * self.busy_ps[route]) ** POWER - low**POWER).sum(axis=-1)
+        return np.where(src == end, 0.0, np.where(route >= 0, cost, np.inf))
 
     def is_uneven(self, root: int, ends: list[int]) -> bool:
         """Whether the root has direct links to some ends and much slower routes to others: then GPUs forward chunks."""

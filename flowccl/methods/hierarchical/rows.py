@@ -76,7 +76,7 @@ class GrowingRows:
 
 
 def _longer(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:
-    """The array, or one of at least twice its length where there is no space for so many entries more."""
+    """The array, or one of at least twice its length where that many more entries do not fit."""
     if used + more <= len(array):
         return array
     result = np.zeros((max(used + more, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)

@@ -34,8 +34,8 @@ _COLUMNS = ("route", "start_ps", "reduce", "message", "issuer", "receiver", "wor
 def part_of(demand: Demand, loops: int) -> Demand | None:
     """Return the demand with the first part of every chunk; the last part may be smaller.
 
-    Parts are multiples of the bytes that a runtime aligns. None where the chunks have not so many of them, or are not
-    all of the same size.
+    Parts are multiples of the bytes that a runtime aligns. None where the chunks have fewer of them than parts, or
+    are not all of the same size.
     """
     size = int(demand.chunk_bytes[0])
     part = -(-size // (loops * ALIGNMENT_BYTES)) * ALIGNMENT_BYTES

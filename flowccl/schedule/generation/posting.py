@@ -17,7 +17,7 @@ _PEERS = CHANNELS_PER_BLOCK // 2  # of a threadblock: each may have two buffers 
 def assign_posters(src: I64, dst: I64, least: int) -> tuple[I64, I64]:
     """Return the numbers of the threadblocks at both ends of messages between GPUs, which are given in order.
 
-    At least `least` threadblocks of each GPU are used, if it has so many peers.
+    At least `least` threadblocks of each GPU are used, if it has that many peers.
     """
     from flowccl.schedule.generation.posting_kernels import pack_channels
 
