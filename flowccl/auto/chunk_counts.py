@@ -10,6 +10,8 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 
+_FURTHER = 16  # times a count: how far the next one may be where alignment allows none nearer
+
 
 @dataclass
 class ChunkCounts:
@@ -39,6 +41,8 @@ class ChunkCounts:
         return demand
 
     def _demand(self, count: int) -> Demand | None:
+        if self.for_runtime and count > 1 and self.units % count:
+            return None
         try:
             demand = self.demand_of(count)
         except DemandError:  # the chunks are given, or a block has fewer bytes
@@ -70,11 +74,40 @@ class ChunkCounts:
         """The number of (chunk, destination) pairs with one chunk per block."""
         return len(self.allowed(1).destination_rank)
 
+    @cached_property
+    def units(self) -> int:
+        """The 16-byte units in the largest part that all blocks are multiples of; 0 where these are not aligned."""
+        return int(np.gcd.reduce(self.allowed(1).chunk_bytes)) // ALIGNMENT_BYTES
+
     def above(self, count: int, *, powers: bool) -> int | None:
-        """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end."""
+        """The next allowed count of 1, 2, 3, 4, 6, 8, 12, ...; only powers of two where asked; None at the end.
+
+        Where the alignment of a runtime allows none of these, the next count that it allows.
+        """
         power = 1 << (count.bit_length() - 1)
         higher = (n for n in (power * 3 // 2, 2 * power, 3 * power) if n > count and not (powers and n & (n - 1)))
-        return next((n for n in higher if self.demand(n) is not None), None)
+        found = next((n for n in higher if self.demand(n) is not None), None)
+        return found or self._aligned_above(count, 2 * count if powers else count + 1)
+
+    def rungs(self, most: int) -> list[int]:
+        """The allowed powers of two above one, up to `most`; where a runtime's alignment allows others only, these."""
+        found, count = list[int](), self.above(1, powers=True)
+        while count is not None and count <= most:
+            found.append(count)
+            count = self.above(count, powers=True)
+        return found
+
+    def multiple(self, count: int, times: int) -> int | None:
+        """The smallest allowed multiple of a count that is at least `times` it; None where there is none."""
+        if not self.for_runtime:
+            return times * count if self.demand(times * count) is not None else None
+        more = range(times * count, min(self.units, times * _FURTHER * count) + 1, count)
+        return next((n for n in more if self.demand(n) is not None), None)
+
+    def _aligned_above(self, count: int, least: int) -> int | None:
+        """For a runtime, the smallest allowed count from `least` on."""
+        most = min(self.units, _FURTHER * count) if self.for_runtime else 0
+        return next((n for n in range(least, most + 1) if self.demand(n) is not None), None)
 
 
 def limit_ps(count: int, finish_ps: float, more: int, more_ps: float) -> float:

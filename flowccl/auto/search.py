@@ -234,14 +234,14 @@ class PortfolioSearch:
         least, leads = tried[-1].count, tried[-1].traits.begins_early and tried[-1].best_ps <= self.best_ps
         most = max(self.useful_chunks(name), self._above(tried, least) if leads else 0)
         half = len(tried) == 1 and not self._delivery_s(tried[-1])  # first half of the way, to see what is best
-        highest = (most.bit_length() - 1) // (2 if half else 1)
+        rungs = [n for n in self.counts.rungs(most) if not half or n * n <= most]
         finest = [] if half or self.counts.most > most else [self.counts.most]
-        counts = [*finest, *(1 << k for k in range(highest, 0, -1)), self._above(tried, least)]
+        counts = [*finest, *reversed(rungs), self._above(tried, least)]
         possible = (n for n in counts if least < n <= most and self._fits(tried[-1], n) and self.counts.demand(n))
         found = list(islice(possible, 1))
-        between = len(tried) > 1 and tried[-2].count < least // 2 and self.counts.demand(least // 2) is not None
-        skipped = between and self._fits(tried[-1], least // 2)
-        return found or ([least // 2] if skipped else [])  # more chunks are not always better
+        between = [n for n in self.counts.rungs(least - 1) if n > tried[-2].count] if len(tried) > 1 else []
+        skipped = [n for n in between[-1:] if self._fits(tried[-1], n)]
+        return found or skipped  # more chunks are not always better
 
     def _is_rated(self, name: str) -> bool:
         """Whether the time of a method is in proportion to the deliveries, and is not lost on carrying out."""
@@ -359,11 +359,11 @@ class PortfolioSearch:
 
     def _refined_count(self, count: int, base: Schedule) -> int | None:
         """The fine count to try for a schedule: the first double of it that was not tried from this completion time."""
-        fine = 2 * count
-        while self.counts.demand(fine) is not None:
+        times = 2
+        while (fine := self.counts.multiple(count, times)) is not None:
             if self.refined.get((count, fine)) != base.finish_ps:
                 return fine
-            fine *= 2
+            times = 2 * fine // count
         return None
 
     def _refined_limit_ps(self, count: int, base: Schedule) -> float:

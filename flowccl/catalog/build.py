@@ -123,7 +123,7 @@ def machine_id(topology: Topology) -> MachineId:
 
 
 def _sizes(topology: Topology, options: BuildOptions) -> tuple[int, ...]:
-    return probes(options.low_bytes, options.high_bytes, ALIGNMENT_BYTES * topology.num_gpus)
+    return probes(options.low_bytes, options.high_bytes, topology.num_gpus)
 
 
 class _Collective:

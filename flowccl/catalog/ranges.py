@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowccl.runtimes.profiles import served_bytes
+
 Times = Mapping[int, int]
 """Picoseconds by size; sizes at which a plan was not timed are absent."""
 
@@ -77,11 +79,11 @@ def crossover(before: Callable[[int], int], after: Callable[[int], int], low: in
     return b * unit
 
 
-def probes(low: int, high: int, unit: int, factor: int = 2) -> tuple[int, ...]:
-    """Return the probed sizes: `low`, each times `factor` the one before, and `high`; all rounded up to `unit`."""
+def probes(low: int, high: int, gpus: int, factor: int = 2) -> tuple[int, ...]:
+    """Return the probed sizes: `low`, each times `factor` the one before, and `high`; all as plans serve them."""
     sizes = []
     size = low
     while size < high:
-        sizes.append(-(-size // unit) * unit)
+        sizes.append(served_bytes(size, gpus))
         size *= factor
-    return tuple(dict.fromkeys([*sizes, -(-high // unit) * unit]))
+    return tuple(dict.fromkeys([*sizes, served_bytes(high, gpus)]))

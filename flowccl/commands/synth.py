@@ -120,7 +120,7 @@ def _report(options: argparse.Namespace, result: "Result", size: int | None, bud
         save_schedule(result.schedule, options.out)
     planned = result.schedule.demand.size_bytes
     if size is not None and planned != size and not options.quiet:
-        note = f"no plan of {options.runtime} serves {size:,} B, since every block must be a multiple of 16 B"
+        note = f"no plan of {options.runtime} serves {size:,} B, since every chunk must be a multiple of 16 B"
         print(f"flowccl: note: {note}; planned for {planned:,} B", file=sys.stderr)
     front = _trade_off(options, result)
     if options.json:

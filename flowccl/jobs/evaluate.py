@@ -13,7 +13,7 @@ from flowccl.jobs.bottleneck import bottleneck_in_words
 from flowccl.jobs.kinds import Kind
 from flowccl.jobs.placing import EquivalentGroups, demand_of, fits, only_gpus, together
 from flowccl.runtimes.limits import check_collective
-from flowccl.runtimes.profiles import RuntimeProfile
+from flowccl.runtimes.profiles import RuntimeProfile, served_bytes
 from flowccl.synthesis import synthesize
 from flowccl.topology.topology import Topology
 
@@ -176,8 +176,7 @@ class Evaluator:
         return CallPlan(us, result.schedule.method)
 
     def _served(self, kind: Kind, ranks: int) -> int | None:
-        """The size that a plan of the runtime can have: every block is a multiple of 16 bytes."""
+        """The size that a plan of the runtime can have; None without one, and for a matrix."""
         if self.runtime.is_ideal or kind.matrix is not None:
             return None
-        unit = 16 * ranks
-        return -(-kind.size_bytes // unit) * unit
+        return served_bytes(kind.size_bytes, ranks)

@@ -15,8 +15,9 @@ from flowccl.units import parse_us
 FORMAT = "flowccl-runtime"
 VERSION = 1
 ALIGNMENT_BYTES = 16
-WARP_BYTES = 32 * ALIGNMENT_BYTES  # one access by each thread of a warp
 """Runtimes move data in vectors of 16 bytes, so chunks are multiples of it."""
+WARP_BYTES = 32 * ALIGNMENT_BYTES  # one access by each thread of a warp
+_HALVINGS, _PADDED = 7, 1 / 128  # a size that no plan serves is raised to one of blocks that can be halved
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,20 @@ class RuntimeProfile:
     def is_ideal(self) -> bool:
         """Whether this is the model of the papers: no limits, free messages, all in-network operations."""
         return self.limits is None
+
+
+def served_bytes(size_bytes: int, gpus: int, chunks: int = 1) -> int:
+    """Return a size itself if plans of `chunks` chunks per block serve it, else the next one that they serve well.
+
+    Chunks must be multiples of 16 bytes. Where a size is raised at all, it is raised to one whose blocks can be divided
+    further, as often as that costs less than a hundredth: 1,000,000 bytes on 16 GPUs would become blocks of 3,907 units
+    of 16 bytes, a prime number, which no plan can cut into chunks.
+    """
+    unit = ALIGNMENT_BYTES * gpus * chunks
+    if size_bytes % unit == 0:
+        return size_bytes
+    raised = [-(-size_bytes // (unit << k)) * (unit << k) for k in range(_HALVINGS, -1, -1)]
+    return next((size for size in raised if size - size_bytes <= _PADDED * size_bytes), raised[-1])
 
 
 _SIMPLE_HOP_US = 3.4  # NCCL's tuning table: a hop on NVLink with protocol Simple

@@ -15,7 +15,7 @@ from flowccl.methods.registry import REGISTRY, info_of
 from flowccl.problem import Problem
 from flowccl.runtimes.limits import check_collective
 from flowccl.runtimes.machine import sms_of, used_by
-from flowccl.runtimes.profiles import ALIGNMENT_BYTES, WARP_BYTES, RuntimeProfile, runtime_profile
+from flowccl.runtimes.profiles import WARP_BYTES, RuntimeProfile, runtime_profile, served_bytes
 from flowccl.synthesis.options import MIN_CHUNK_BYTES, SearchOptions
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import Lanes, split_trunks
@@ -82,7 +82,8 @@ def prepare(topology: Topology, wanted: Wanted, size_bytes: int | None, options:
     used, sms, chunks, method_options = topology, options.sms, options.chunks, dict(options.options)
     if not target.is_ideal:
         sms = _check_runtime(target, topology, wanted, sms)
-        size_bytes = _served_size(topology, wanted, size_bytes)
+        if isinstance(wanted, str) and size_bytes is not None:
+            size_bytes = served_bytes(size_bytes, topology.num_gpus, chunks or 1)
         used = used_by(topology, target, in_network=True)
     info = None if options.method == "auto" else info_of(options.method)
     if info is not None and info.epochs and chunks is None:
@@ -117,14 +118,6 @@ def _check_runtime(
     if name:
         check_collective(target.limits, name)
     return min(target.limits.blocks, sms_of(topology, sms))
-
-
-def _served_size(topology: Topology, collective: object, size_bytes: int | None) -> int | None:
-    """The size that is planned: the next one of which every GPU's block is a multiple of 16 bytes."""
-    if not isinstance(collective, str) or size_bytes is None:
-        return size_bytes
-    unit = ALIGNMENT_BYTES * topology.num_gpus
-    return -(-size_bytes // unit) * unit
 
 
 def _demand_of(

@@ -53,6 +53,28 @@ def test_the_next_count_skips_what_is_not_allowed():
     assert some.above(12, powers=False) is None
 
 
+def for_runtime(block_units: int) -> ChunkCounts:
+    some = counts(4 * 16 * block_units, min_chunk_bytes=512)
+    some.for_runtime = True
+    return some
+
+
+def test_counts_of_a_runtime_divide_blocks_that_are_no_powers_of_two():
+    """4 MB on 16 GPUs are blocks of 15,625 units of 16 bytes, which is 5 to the sixth; 62,500 are four times that."""
+    assert for_runtime(15_625).rungs(100) == [5, 25]
+    assert for_runtime(62_500).rungs(100) == [2, 4, 10, 20, 50, 100]
+    assert for_runtime(1 << 12).rungs(128) == [2, 4, 8, 16, 32, 64, 128]
+    assert for_runtime(15_625).above(5, powers=False) == 25
+    assert for_runtime(62_500).above(4, powers=False) == 5
+    assert for_runtime(3_907).above(1, powers=False) is None
+
+
+def test_chunks_are_refined_to_multiples_that_are_allowed():
+    assert for_runtime(15_625).multiple(5, 2) == 25
+    assert for_runtime(62_500).multiple(4, 2) == 20
+    assert counts(4 * 48_000).multiple(4, 2) == 8
+
+
 def test_the_largest_count_between_powers_of_two_is_known():
     """250 and 12 chunks of 4,000 bytes; 16 is a power of two; blocks that are not aligned have any number up to 5."""
     assert [counts(4 * block).most for block in (1_000_000, 48_000, 64_000, 20_004)] == [250, 12, 1, 5]

@@ -6,8 +6,8 @@ from flowccl.catalog.ranges import Segment, cover, crossover, probes, segments
 
 
 def test_probes_double_and_include_both_ends():
-    assert probes(1000, 10_000, 16) == (1008, 2000, 4000, 8000, 10_000)
-    assert probes(1, 3, 64) == (64,)
+    assert probes(1000, 10_000, 1) == (1008, 2000, 4000, 8000, 10_000)
+    assert probes(1, 3, 4) == (64,)
 
 
 def test_a_plan_that_wins_nowhere_is_dropped():

@@ -205,8 +205,8 @@ def looped() -> list[LoopedCase]:
 
 
 @dataclass(frozen=True)
-class ReducedCase:
-    """A plan in which every GPU reduces what all others send to it in one operation."""
+class DirectCase:
+    """A plan in which every GPU sends to all others at once, with groups of `width` threadblocks."""
 
     machine: str
     collective: str
@@ -214,30 +214,40 @@ class ReducedCase:
     place: str
     dtype: str
     protocol: str
+    width: int = 1
 
     def plan(self) -> Path:
         """The plan; made first if it is missing."""
-        words = f"{self.machine} {self.collective} {self.size} {self.protocol}".lower()
-        path = FOLDER / f"reduced-{re.sub(r'[^a-z0-9]+', '-', words)}-{self.place}.json"
+        words = f"{self.machine} {self.collective} {self.size} {self.protocol} {self.width}".lower()
+        path = FOLDER / f"direct-{re.sub(r'[^a-z0-9]+', '-', words)}-{self.place}.json"
         if not path.exists():
             FOLDER.mkdir(parents=True, exist_ok=True)
             topology = used_by(built_in(self.machine), PROFILES["mscclpp"])
             demand = collective(self.collective, topology.num_gpus, parse_bytes(self.size))
             found = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(60.0)))
-            schedule = Engine(found, Execution(PROFILES["mscclpp"], 16, protocol=self.protocol)).run()
+            schedule = Engine(found, Execution(PROFILES["mscclpp"], 16, self.width, protocol=self.protocol)).run()
             assert schedule is not None, self
             path.write_bytes(lower_program(schedule, inplace=self.place == "in").data)
         return path
 
 
-def reduced() -> list[ReducedCase]:
+def reduced() -> list[DirectCase]:
     """Plans that reduce three and seven messages at once, with and without packets, in all types."""
     cases = []
     for number, (name, what, protocol) in enumerate(
         itertools.product(("full:4", "full:8"), ("reduce_scatter", "allreduce"), ("Simple", "LL"))
     ):
         for place in PLACES:
-            cases.append(ReducedCase(name, what, ("64KiB", "4MiB")[number % 2], place, TYPES[len(cases) % 4], protocol))
+            cases.append(DirectCase(name, what, ("64KiB", "4MiB")[number % 2], place, TYPES[len(cases) % 4], protocol))
+    return cases
+
+
+def wide() -> list[DirectCase]:
+    """Plans whose blocks only groups of five or three threadblocks divide, in every collective and all types."""
+    sizes = (("4MB", 5), ("4718592", 3))  # 4 MB are 62,500 units of 16 bytes for each of 4 GPUs; the other 73,728
+    cases = []
+    for number, (what, (size, width)) in enumerate(itertools.product(COLLECTIVES, sizes)):
+        cases.append(DirectCase("full:4", what, size, _place("full:4", what, number), TYPES[number % 4], "Simple", width))
     return cases
 
 

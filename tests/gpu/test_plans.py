@@ -26,14 +26,15 @@ from tests.gpu.plans import (
     SMALL,
     TWO_HOPS,
     TYPES,
+    DirectCase,
     GpuCase,
     LoopedCase,
-    ReducedCase,
     covering,
     looped,
     packets,
     possible_pairs,
     reduced,
+    wide,
 )
 
 
@@ -101,9 +102,9 @@ def test_plans_reduce_all_messages_at_once() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("selection", [looped, reduced])
+@pytest.mark.parametrize("selection", [looped, reduced, wide])
 def test_every_element_of_plans_without_a_search_is_right(
-    selection: Callable[[], list[LoopedCase] | list[ReducedCase]],
+    selection: Callable[[], list[LoopedCase] | list[DirectCase]],
 ) -> None:
     cases = selection()
     made = [PlanCase(str(case.plan()), parse_bytes(case.size), case.dtype, iterations=3, warmup=1) for case in cases]

@@ -7,7 +7,7 @@ import pytest
 
 from flowccl.errors import FileError, InputError
 from flowccl.runtimes.machine import sms_of, used_by, with_costs_in_links, without_runtime
-from flowccl.runtimes.profiles import PROFILES, load_profile, profile_to_json, runtime_profile
+from flowccl.runtimes.profiles import PROFILES, load_profile, profile_to_json, runtime_profile, served_bytes
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 
@@ -115,3 +115,11 @@ def test_an_unknown_runtime_names_the_known_ones() -> None:
     with pytest.raises(InputError) as error:
         runtime_profile("msccl++")
     assert str(error.value).endswith("known runtimes: ideal, mscclpp, msccl, executor, rccl")
+
+
+def test_a_size_that_is_served_stays_and_others_are_raised_to_blocks_that_can_be_halved():
+    """1 MB on 16 GPUs is not a multiple of 256 bytes; 123 times 8,192 bytes are 0.8 % more, and halve five times."""
+    assert served_bytes(4_000_000, 16) == 4_000_000
+    assert served_bytes(1_000_000, 16) == 123 * 8192
+    assert served_bytes(100, 16) == 256
+    assert served_bytes(4_000_000, 16, chunks=2) == 984 * 4096  # 15,625 units have no halves

@@ -1,5 +1,6 @@
 """How a runtime carries out a schedule: the width of its groups of threadblocks, the protocol, the order."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import thread_time
@@ -186,9 +187,10 @@ class Carrier:
         return [name for name in names if not name or saved[name] > _WORTH * found.finish_ps]
 
     def _widths(self, schedule: Schedule, near: _Variant | None) -> list[int]:
-        """Powers of two that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU.
+        """Numbers that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU.
 
-        Those `near` a known variant only, where there is one.
+        Each at least twice the one before: powers of two where these divide. Those `near` a known variant only, where
+        there is one.
         """
         rates = [self.profile.costs.operation(name).GBps for name in ("put", "reduce")]
         slowest = min(rates) if schedule.demand.reduces else rates[0]
@@ -197,14 +199,15 @@ class Carrier:
         inside = np.array([kind != "nic" for kind in self.topology.link_kinds])
         out = np.bincount(self.topology.link_src[inside], self.topology.link_GBps[inside], len(self.topology.nodes))
         fastest = float(out[: self.topology.num_gpus].max(initial=0.0))
-        unit = int(np.gcd.reduce(schedule.demand.chunk_bytes))
+        units, odd = divmod(int(np.gcd.reduce(schedule.demand.chunk_bytes)), ALIGNMENT_BYTES)
         widths = [1]
-        while widths[-1] * slowest < fastest and not unit % (2 * widths[-1] * ALIGNMENT_BYTES):
-            widths.append(2 * widths[-1])
-        wide = [width for width in widths if width <= self.sms]
+        for width in range(2, self.sms + 1 if not odd else 0):
+            if widths[-1] * slowest < fastest and width >= 2 * widths[-1] and units % width == 0:
+                widths.append(width)
         if near is None or not self.known:
-            return wide
-        return [width for width in wide if near.width <= 2 * width <= 4 * near.width] or wide
+            return widths
+        at = bisect_left(widths, near.width)
+        return widths[max(at - 1, 0) : at + 2]
 
     def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
         """The schedule with more messages collected, in pairs, as long as that makes it earlier."""

@@ -1,0 +1,28 @@
+"""How a runtime carries out a schedule: the width of the groups of threadblocks."""
+
+from flowccl.demand.collectives import collective
+from flowccl.methods.registry import load_method
+from flowccl.problem import Problem
+from flowccl.runtimes.profiles import PROFILES
+from flowccl.schedule.generation.carrying import carried_out
+from flowccl.search.context import SearchContext
+from flowccl.topology.topology import Link, Node, Topology
+
+
+def width_of(block_bytes: int, sms: int = 16) -> int:
+    """The width of an allgather between two GPUs with links of 100 GB/s, which three threadblocks of 34.1 fill."""
+    nodes = tuple(Node(name=f"gpu{i}") for i in range(2))
+    pair = Topology("pair", nodes, tuple(Link(src=i, dst=1 - i, bandwidth_GBps=100) for i in range(2)))
+    problem = Problem(pair, collective("allgather", 2, 2 * block_bytes))
+    schedule = next(filter(None, load_method("direct")(problem, SearchContext.with_limit(60.0))))
+    execution = carried_out(schedule, PROFILES["mscclpp"], sms).execution
+    assert execution is not None
+    return execution.width
+
+
+def test_groups_are_as_wide_as_the_units_of_16_bytes_allow():
+    assert width_of(16 << 12) == 4
+    assert width_of(16 * 15_625) == 5
+    assert width_of(16 * 3**8) == 3
+    assert width_of(16 * 3_907) == 1  # a prime number
+    assert width_of(16 * 15_625, sms=4) == 1
