@@ -89,7 +89,7 @@ class ChunkCounts:
         found = next((n for n in higher if self.demand(n) is not None), None)
         return found or self._aligned_above(count, 2 * count if powers else count + 1)
 
-    def rungs(self, most: int) -> list[int]:
+    def doublings(self, most: int) -> list[int]:
         """The allowed powers of two above one, up to `most`; where a runtime's alignment allows others only, these."""
         found, count = list[int](), self.above(1, powers=True)
         while count is not None and count <= most:

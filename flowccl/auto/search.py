@@ -234,12 +234,12 @@ class PortfolioSearch:
         least, leads = tried[-1].count, tried[-1].traits.begins_early and tried[-1].best_ps <= self.best_ps
         most = max(self.useful_chunks(name), self._above(tried, least) if leads else 0)
         half = len(tried) == 1 and not self._delivery_s(tried[-1])  # first half of the way, to see what is best
-        rungs = [n for n in self.counts.rungs(most) if not half or n * n <= most]
+        doublings = [n for n in self.counts.doublings(most) if not half or n * n <= most]
         finest = [] if half or self.counts.most > most else [self.counts.most]
-        counts = [*finest, *reversed(rungs), self._above(tried, least)]
+        counts = [*finest, *reversed(doublings), self._above(tried, least)]
         possible = (n for n in counts if least < n <= most and self._fits(tried[-1], n) and self.counts.demand(n))
         found = list(islice(possible, 1))
-        between = [n for n in self.counts.rungs(least - 1) if n > tried[-2].count] if len(tried) > 1 else []
+        between = [n for n in self.counts.doublings(least - 1) if n > tried[-2].count] if len(tried) > 1 else []
         skipped = [n for n in between[-1:] if self._fits(tried[-1], n)]
         return found or skipped  # more chunks are not always better
 

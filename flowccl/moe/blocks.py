@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.moe.kernel_tables import BlockArrays
+from flowccl.moe.table_kernels import BlockArrays
 
 _MOST_UNIT = 4096
 

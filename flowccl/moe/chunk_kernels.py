@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowccl.compiled import I32, I64, compiled, inlined, inner, maker
-from flowccl.moe.kernel_tables import BlockArrays, LaneSegments, PairTables
+from flowccl.moe.table_kernels import BlockArrays, LaneSegments, PairTables
 
 
 class _ChunkArrays(NamedTuple):

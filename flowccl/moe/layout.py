@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.errors import TopologyError
-from flowccl.moe.kernel_tables import PathTables
+from flowccl.moe.table_kernels import PathTables
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import lane_counts

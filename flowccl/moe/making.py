@@ -4,12 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.moe.blocks import Blocks
-from flowccl.moe.kernel_tables import LaneSegments
 from flowccl.moe.lane_kernels import StageRows
 from flowccl.moe.layout import HostLayout
 from flowccl.moe.plan import Chunks, PlanMessages
 from flowccl.moe.plan_kernels import messages_of
 from flowccl.moe.plan_params import PlanParams
+from flowccl.moe.table_kernels import LaneSegments
 from flowccl.moe.tables import PlannerTables
 
 Ints = NDArray[np.int64]

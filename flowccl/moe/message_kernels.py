@@ -3,7 +3,7 @@
 import numpy as np
 
 from flowccl.compiled import F64, I32, I64, compiled, inner, maker
-from flowccl.moe.kernel_tables import BlockArrays, PairTables, PathTables
+from flowccl.moe.table_kernels import BlockArrays, PairTables, PathTables
 
 LOCAL, CROSS, GATHER, FAN_OUT = 0, 1, 2, 3
 """The kinds of messages, in the order of their numbers."""

@@ -7,9 +7,9 @@ import numpy as np
 
 from flowccl.compiled import I32, I64, compiled
 from flowccl.moe.chunk_kernels import cut
-from flowccl.moe.kernel_tables import BlockArrays, LaneSegments, PairTables, PathTables
 from flowccl.moe.lane_kernels import StageRows, crossings
 from flowccl.moe.message_kernels import in_order, locals_of, place
+from flowccl.moe.table_kernels import BlockArrays, LaneSegments, PairTables, PathTables
 
 
 @compiled

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from flowccl.errors import DemandError, InputError
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
-from flowccl.moe.kernel_tables import LaneSegments
 from flowccl.moe.lane_choice_kernels import least_load, segments_of
 from flowccl.moe.lane_kernels import StageRows, assign, blocks_of, own_lanes, same_rails, whole_lanes
 from flowccl.moe.layout import layout_of
@@ -38,6 +37,7 @@ from flowccl.moe.plan_params import (
 )  # fmt: skip
 from flowccl.moe.relaying import PhasedMachine, phased_machine, relayed
 from flowccl.moe.reordering import MOST_MESSAGES, busiest_ps, reordered
+from flowccl.moe.table_kernels import LaneSegments
 from flowccl.moe.tables import tables_of
 from flowccl.runtimes.machine import on_runtime
 from flowccl.runtimes.profiles import RuntimeProfile, runtime_profile

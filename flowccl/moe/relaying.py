@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.crossing_kernels import decompose, split_lanes, stage_rows
-from flowccl.moe.kernel_tables import LaneSegments
 from flowccl.moe.lane_kernels import StageRows, assign, whole_lanes
 from flowccl.moe.layout import HostLayout
 from flowccl.moe.making import made
@@ -22,6 +21,7 @@ from flowccl.moe.plan import Chunks, Plan, Relays
 from flowccl.moe.plan_params import PlanParams
 from flowccl.moe.relay_kernels import phased_rows, relayed_bytes, relayed_parts
 from flowccl.moe.reordering import MOST_MESSAGES, reordered
+from flowccl.moe.table_kernels import LaneSegments
 from flowccl.moe.tables import PlannerTables, tables_of
 
 Ints = NDArray[np.int64]

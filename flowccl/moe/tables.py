@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.moe.kernel_tables import PairTables
 from flowccl.moe.layout import HostLayout, Paths
+from flowccl.moe.table_kernels import PairTables
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -61,9 +61,9 @@ def for_runtime(block_units: int) -> ChunkCounts:
 
 def test_counts_of_a_runtime_divide_blocks_that_are_no_powers_of_two():
     """4 MB on 16 GPUs are blocks of 15,625 units of 16 bytes, which is 5 to the sixth; 62,500 are four times that."""
-    assert for_runtime(15_625).rungs(100) == [5, 25]
-    assert for_runtime(62_500).rungs(100) == [2, 4, 10, 20, 50, 100]
-    assert for_runtime(1 << 12).rungs(128) == [2, 4, 8, 16, 32, 64, 128]
+    assert for_runtime(15_625).doublings(100) == [5, 25]
+    assert for_runtime(62_500).doublings(100) == [2, 4, 10, 20, 50, 100]
+    assert for_runtime(1 << 12).doublings(128) == [2, 4, 8, 16, 32, 64, 128]
     assert for_runtime(15_625).above(5, powers=False) == 25
     assert for_runtime(62_500).above(4, powers=False) == 5
     assert for_runtime(3_907).above(1, powers=False) is None

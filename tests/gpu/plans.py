@@ -247,7 +247,8 @@ def wide() -> list[DirectCase]:
     sizes = (("4MB", 5), ("4718592", 3))  # 4 MB are 62,500 units of 16 bytes for each of 4 GPUs; the other 73,728
     cases = []
     for number, (what, (size, width)) in enumerate(itertools.product(COLLECTIVES, sizes)):
-        cases.append(DirectCase("full:4", what, size, _place("full:4", what, number), TYPES[number % 4], "Simple", width))
+        place, dtype = _place("full:4", what, number), TYPES[number % 4]
+        cases.append(DirectCase("full:4", what, size, place, dtype, "Simple", width))
     return cases
 
 

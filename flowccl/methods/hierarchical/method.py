@@ -1,4 +1,4 @@
-"""Method `hierarchical`: a schedule for every way to use the levels of the machine."""
+"""Method `hierarchical`: a schedule for every use of the levels of the machine."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import estimate_ps, planned_blocks, schedule_of
-from flowccl.methods.hierarchical.roots import LEAST, NEAR, SHARES
+from flowccl.methods.hierarchical.roots import BINARY, LEAST, NEAR
 from flowccl.methods.hierarchical.variants import (
     TreeVariant,
     exchange_variants,
@@ -76,7 +76,7 @@ def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
 
 
 class _Option(NamedTuple):
-    """A way to make a schedule, with its expected finish and the load of its busiest links."""
+    """How to make a schedule, with its expected finish and the load of its busiest links."""
 
     finish_ps: float
     load_ps: float
@@ -140,7 +140,7 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     direct = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
     planned = planned_blocks(problem, direct[0])
     if planned is not None and not planned.planner.roots.is_even:
-        direct = [replace(one, roots=way) for way in (SHARES, LEAST, NEAR) for one in direct]
+        direct = [replace(one, roots=placement) for placement in (BINARY, LEAST, NEAR) for one in direct]
     rooted = _tree_options(problem, context, direct)
     best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
     if rooted and not _has_time_for_more(context, began_s):

@@ -2,7 +2,7 @@
 
 The group of a root sends the result to all others, and receives from all others: more than they do. So a host with a
 slow or lost network card has fewer roots. Chunks that would have their roots there have them where links have time
-left (`LEAST`), or only at GPUs with routes to all groups (`NEAR`). Or they go along binary trees (`SHARES`) with that
+left (`LEAST`), or only at GPUs with routes to all groups (`NEAR`). Or they go along binary trees (`BINARY`) with that
 host as a leaf: one chunk more, to all groups, would load the network card of another root by much.
 """
 
@@ -17,7 +17,7 @@ from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder
 F64 = NDArray[np.float64]
 _EQUAL = 1 + 1e-9  # costs that differ by less are equal
 _BINARY = 2
-LEAST, NEAR, SHARES = "least", "near", "shares"  # ways to choose roots
+LEAST, NEAR, BINARY = "least", "near", "binary"  # what decides where roots are
 
 
 class RootChoice:
@@ -26,7 +26,7 @@ class RootChoice:
     def __init__(self, trees: TreeBuilder) -> None:
         network, label = trees.network, np.array(trees.shape.labels[0])
         self.network, self.index, self.label, self.groups = network, trees.index, label, int(label.max()) + 1
-        self.way = trees.shape.roots
+        self.placement = trees.shape.roots
         between = network.joins_groups(label)
         used, none = network.links[between], len(network.topology.links)
         last = (used < none).sum(axis=1) - 1
@@ -81,20 +81,20 @@ class RootChoice:
 
         Where all are alike, they are roots in turn, so that each sends as much of the results as the others.
         """
-        if self.way == NEAR and (near := [rank for rank in wanted if self.reaches_all[rank]]):
+        if self.placement == NEAR and (near := [rank for rank in wanted if self.reaches_all[rank]]):
             return near[turn % len(near)], DIRECT
         preferred = wanted[block % len(wanted)]
         if self.is_even:
             return preferred, DIRECT
         ranks, group, arity = np.array(wanted), int(self.label[preferred]), DIRECT
-        if self.way == SHARES:
+        if self.placement == BINARY:
             self.asked[group] += 1
             stays = self.placed[group] + 0.5 <= self.share[group] * self.asked[group]
             self.placed[group] += stays
             arity = DIRECT if stays else _BINARY
             if stays and self.is_alike[group]:
                 return preferred, arity  # else some GPUs would be roots of two chunks of a round, and others of none
-        if self.way != SHARES or arity == _BINARY:
+        if self.placement != BINARY or arity == _BINARY:
             cost, allowed = self._group_cost(size, arity), np.unique(self.label[ranks])
             best = allowed[cost[allowed] <= cost[allowed].min() * _EQUAL]
             group = int(best[np.argmin((best - group) % self.groups)])
