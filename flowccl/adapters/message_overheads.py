@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flowccl.problem import Problem
-from flowccl.schedule.generation.serial import fits, generate_serial, sequence
+from flowccl.schedule.generation.serial import fits, within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 from flowccl.search.context import Method, SearchContext
@@ -34,4 +34,4 @@ def with_message_overheads(method: Method) -> Method:
 def _on(topology: Topology, found: Schedule) -> Schedule:
     """The schedule on the machine itself."""
     moved = replace(found, topology=topology)
-    return left_shift(moved) if fits(moved) else generate_serial(moved, sequence(found))
+    return left_shift(moved) if fits(moved) else within_limits(found, topology)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from flowccl.problem import Problem
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
-from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.generation.serial import within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 from flowccl.topology.topology import Topology
@@ -34,4 +34,4 @@ def _on(topology: Topology, found: Schedule) -> Schedule:
         valid = [run for run in runs if run is not None]
         if valid:
             return min(valid, key=lambda run: run.finish_ps)
-    return generate_serial(replace(found, topology=topology), sequence(found))
+    return within_limits(found, topology)

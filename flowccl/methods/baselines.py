@@ -16,7 +16,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.problem import Problem
 from flowccl.schedule.generation.job_shop import jobs_from
-from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.generation.serial import within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift, prune
 from flowccl.search.context import Method, SearchContext
@@ -26,8 +26,6 @@ from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
 Send = tuple[int, int, int, int]  # step, chunk, from rank, to rank
-
-_MOST_TO_GENERATE = 2000  # transfers; serial generation lets transfers share a limit, but is slow
 
 
 def once(build: Callable[[Topology, Demand], Schedule]) -> Method:
@@ -146,8 +144,8 @@ def lay_out(topology: Topology, demand: Demand, sends: list[Send] | NDArray[np.i
     if not (topology.has_limits_or_changes or no_copies):
         # A transfer later in the order may use a link that is free.
         schedule = jobs_from(serialized).in_order(serialized.start_ps, schedule.finish_ps) or schedule
-    if topology.changes or (topology.limits and len(schedule) <= _MOST_TO_GENERATE):
-        schedule = generate_serial(replace(schedule, topology=topology), sequence(schedule))
+    if topology.has_limits_or_changes:
+        schedule = within_limits(schedule, topology)
     if topology.has_buffer_limits:
         for violation in verify(schedule)[:1]:
             raise DemandError(f"method {method} exceeds a buffer limit: {violation.message}; use greedy")

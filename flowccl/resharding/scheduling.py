@@ -11,8 +11,8 @@ from flowccl.methods.trees.pacing import in_balanced_order
 from flowccl.methods.trees.stagger import plan_stagger
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.routing import PieceTrees
+from flowccl.schedule.generation import serial
 from flowccl.schedule.generation.job_shop import jobs_of
-from flowccl.schedule.generation.serial import generate_serial, sequence
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
@@ -42,7 +42,7 @@ def within_limits(schedule: Schedule | None, topology: Topology) -> Schedule | N
     """The schedule under all constraints: the list schedulers ignore limits, buffers, changes and overheads."""
     if schedule is None or not (topology.has_extra_constraints or topology.has_overheads):
         return schedule
-    return generate_serial(schedule, sequence(schedule))
+    return serial.within_limits(schedule)
 
 
 def templates(on_trees: PieceTrees, pieces: Pieces) -> I64:

@@ -9,7 +9,7 @@ from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.generation.precedence import between_messages, deliveries, feeding, precedences, soonest_starts
-from flowccl.schedule.generation.serial import fits, generate_serial, sequence
+from flowccl.schedule.generation.serial import fits, generate_serial, sequence, within_limits
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.timing import Timing, spread
 from flowccl.topology.routes import Routes
@@ -223,7 +223,7 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
         return generate_serial(back, sequence(schedule)[::-1])
     start = _reversed_starts(schedule.timing, back.timing, schedule.leader, schedule.topology.link_latency_ps)
     turned = replace(back, start_ps=start - min(start.min(), 0))
-    return turned if not schedule.topology.limits or fits(turned) else generate_serial(back, sequence(schedule)[::-1])
+    return turned if not schedule.topology.limits or fits(turned) else within_limits(turned)
 
 
 def _reversed_starts(

@@ -13,7 +13,7 @@ from flowccl.errors import ScheduleError
 from flowccl.methods.greedy import GreedySearch
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
-from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.generation.serial import generate_serial, sequence, within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate, left_shift, prune, reverse, subdivide
 from flowccl.search.context import SearchContext
@@ -401,6 +401,18 @@ def test_generate_serial_makes_valid_schedules(data):
     ]
     changing = replace(schedule, topology=replace(schedule.topology, links=tuple(links)))
     assert verify(generate_serial(changing, sequence(schedule))) == []
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_schedules_made_without_limits_fit_into_them(data):
+    """The engine takes limits on links with other latencies, and lets transfers share them."""
+    schedule = data.draw(spread_out())
+    links = range(len(schedule.topology.links))
+    shared = data.draw(st.lists(st.sampled_from(links), min_size=1, max_size=4, unique=True))
+    limit = Limit(name="shared", links=tuple(shared), bandwidth_GBps=data.draw(st.sampled_from((2.0, 15.0))))
+    limited = replace(schedule.topology, limits=(limit,))
+    assert verify(within_limits(schedule, limited)) == []
 
 
 def test_generate_serial_fills_idle_times():

@@ -15,7 +15,7 @@ from flowccl.methods.trees.pacing_kernels import dispatch_balanced
 from flowccl.methods.trees.stagger import plan_stagger
 from flowccl.portable import power_of_ten
 from flowccl.schedule.generation.job_shop import Jobs
-from flowccl.schedule.generation.serial import generate_serial, sequence
+from flowccl.schedule.generation.serial import within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 from flowccl.search.context import SearchContext
@@ -36,7 +36,7 @@ def dispatch_runs(jobs: Jobs, rounds: int, context: SearchContext) -> Iterator[S
         key = -jobs.tail * (1 + noise * random.uniform(-1, 1, len(jobs.tail)))
         found = jobs.in_order(key, best_ps) if runs % 2 else in_balanced_order(jobs, key, work, best_ps)
         if found is not None and jobs.topology.limits:  # the dispatcher ignores limits
-            found = generate_serial(found, sequence(found))
+            found = within_limits(found)
         if runs == 0 and not jobs.topology.limits:
             found = _better(found, best_of_rounds(jobs, rounds, context.seed))
         runs += 1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flowccl.demand.demand import Demand
 from flowccl.papers.taccl.logical import Ints, LogicalTopology
 from flowccl.schedule.generation.list_scheduling import in_order, jobs_of
-from flowccl.schedule.generation.serial import fits, generate_serial
+from flowccl.schedule.generation.serial import fits, within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 
@@ -100,4 +100,4 @@ def _list_scheduled(sends: SendGraph, order: Ints, *, forwards: bool) -> Schedul
     found = sends.schedule(start)
     if fits(found) and not found.topology.changes:
         return left_shift(found)
-    return generate_serial(found, np.lexsort((sends.before_ps, start)).astype(np.int64))
+    return within_limits(found)

@@ -18,7 +18,7 @@ from flowccl.papers.taccl.routing import path_encoding
 from flowccl.papers.taccl.send_order import SendOrder
 from flowccl.papers.taccl.sketch import check_sketch, default_sketch
 from flowccl.problem import Problem
-from flowccl.schedule.generation.serial import fits, generate_serial, sequence
+from flowccl.schedule.generation.serial import fits, within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate
 from flowccl.search.context import SearchContext
@@ -145,7 +145,7 @@ def _merged(
             context.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
     context.notes |= {"sent_together": int(merged.sum())}
     found = send_order.schedule(merged)
-    return found if fits(found) else generate_serial(found, sequence(found))
+    return found if fits(found) else within_limits(found)
 
 
 def _solver(options: TacclOptions, context: SearchContext, seconds: float) -> SolverOptions:

@@ -1,7 +1,6 @@
 """Serial schedule generation: places transfers in a given order, each as early as links, limits and data allow.
 
-For cases that lags between transfers cannot express: links that change their bandwidth, where durations depend on the
-start, and limits on links with different latencies, which a reversed schedule uses at other times.
+For links that change their bandwidth, where durations depend on the start; everything else is for the engine.
 """
 
 import heapq
@@ -11,8 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import Timing, replay
+from flowccl.topology.topology import Topology
 
 _Key = tuple[int, int]  # chunk, node
 
@@ -39,6 +40,17 @@ def generate_serial(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
         start[members] = at
         placed.add(members, times.at(at))
     return replace(schedule, start_ps=start)
+
+
+def within_limits(schedule: Schedule, topology: Topology | None = None) -> Schedule:
+    """Return a schedule with times at which all links and limits are within their bandwidth, in its own order.
+
+    Its transfers come after what they wait for, but may use links and limits that others use at the same time. Buffer
+    limits are ignored. `topology` has the same links, and may have limits and costs that the schedule does not know.
+    """
+    topology = topology or schedule.topology
+    timed = None if topology.changes else Engine(schedule, topology=topology).run()
+    return generate_serial(replace(schedule, topology=topology), sequence(schedule)) if timed is None else timed
 
 
 def sequence(schedule: Schedule) -> NDArray[np.int64]:
