@@ -12,7 +12,7 @@ def quick_routes(choices: RouteChoices) -> NDArray[np.bool_]:
 
     The tree of a chunk grows by the cheapest path to its next destination; chunks take turns.
     """
-    from flowccl.papers.taccl.quick_kernels import Pairs, choose_quickly
+    from flowccl.papers.taccl.quick_kernels import RoutingPairs, choose_quickly
 
     demand, nodes, orbit = choices.demand, choices.nodes, choices.pair_orbits[0]
     src, dst = (ends[choices.arc].astype(np.int64) for ends in (choices.logical.src, choices.logical.dst))
@@ -23,7 +23,7 @@ def quick_routes(choices: RouteChoices) -> NDArray[np.bool_]:
     pair, resource, busy = choices.loads
     hops = np.argsort(place[pair], kind="stable")
     members = np.argsort(orbit[order], kind="stable")
-    pairs = Pairs(
+    pairs = RoutingPairs(
         first=np.searchsorted(row, np.arange(len(demand) * nodes + 1)),
         chunk=choices.chunk[order].astype(np.int64),
         src=src[order],

@@ -10,7 +10,7 @@ _NONE = np.int64(-1)
 _NEVER = np.int64(np.iinfo(np.int64).max)
 
 
-class Pairs(NamedTuple):
+class RoutingPairs(NamedTuple):
     """Pairs of a chunk and an arc, by chunk and source; `first[chunk * nodes + node]` is the first that leaves a node.
 
     Pair p occupies `resource` for `busy_ps` in the rows from `hop[p]` to `hop[p + 1] - 1`. The members of orbit k are
@@ -31,7 +31,7 @@ class Pairs(NamedTuple):
 
 
 @compiled
-def choose_quickly(pairs: Pairs, wanted: Bool, arrival: I64, load_ps: I64, chosen: Bool) -> bool:
+def choose_quickly(pairs: RoutingPairs, wanted: Bool, arrival: I64, load_ps: I64, chosen: Bool) -> bool:
     """Choose pairs that bring every chunk to the nodes that want it; False if there is no path to one of them.
 
     `wanted` and `arrival` have a row for each chunk and a column for each node; nodes that have a chunk have a time,
@@ -59,7 +59,9 @@ def choose_quickly(pairs: Pairs, wanted: Bool, arrival: I64, load_ps: I64, chose
 
 
 @inner
-def _nearest(pairs: Pairs, chunk: int, wanted: Bool, arrival: I64, load_ps: I64, best: I64, by: I64, done: Bool) -> int:
+def _nearest(
+    pairs: RoutingPairs, chunk: int, wanted: Bool, arrival: I64, load_ps: I64, best: I64, by: I64, done: Bool
+) -> int:
     """The node of those wanted that is cheapest to reach (Dijkstra); `by` has the pair into each node of its path."""
     nodes = len(wanted)
     for k in range(nodes):
@@ -86,7 +88,7 @@ def _nearest(pairs: Pairs, chunk: int, wanted: Bool, arrival: I64, load_ps: I64,
 
 
 @inner
-def _take(pairs: Pairs, pair: int, wanted: Bool, arrival: I64, load_ps: I64, chosen: Bool) -> None:
+def _take(pairs: RoutingPairs, pair: int, wanted: Bool, arrival: I64, load_ps: I64, chosen: Bool) -> None:
     """Choose a pair and its images under the symmetries, as far as their ends do not have the chunk."""
     for row in range(pairs.orbit_ptr[pairs.orbit[pair]], pairs.orbit_ptr[pairs.orbit[pair] + 1]):
         image = pairs.member[row]
