@@ -1,5 +1,8 @@
 """Contributions of reductions: every source must count exactly once."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,6 +10,18 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.verifier.violation import Violation, exact_us, transfer_name
 
 _READY, _ARRIVAL, _SEND = -1, 0, 1  # the order at equal times
+_WORD = 64  # contributions in a word
+_MOST_WORDS = 30_000_000  # of the sets of contributions that are followed together
+
+
+class _Events(NamedTuple):
+    """Events of chunks: what happens, its row, its transfer, at which node, and whether it is reduced there."""
+
+    what: NDArray[np.int8]
+    row: NDArray[np.integer]
+    transfer: NDArray[np.integer]
+    node: NDArray[np.integer]
+    adds: NDArray[np.bool_]
 
 
 def check_contributions(schedule: Schedule) -> list[Violation]:
@@ -29,14 +44,15 @@ def check_contributions(schedule: Schedule) -> list[Violation]:
     row = np.concatenate((roots, ends, late))
     chunk = np.concatenate((of_root[roots], of_end[ends], demand.source_chunk[late]))
     order = np.lexsort((row, sends, time, chunk))
-    bounds = np.searchsorted(chunk[order], np.arange(len(schedule.demand) + 1)).tolist()
+    bounds = np.searchsorted(chunk[order], np.arange(len(schedule.demand) + 1))
     transfer = np.concatenate((timing.root_transfer[roots], timing.end_transfer[ends], np.full(len(late), -1)))
     node = np.concatenate((timing.root_node[roots], timing.end_node[ends], demand.source_rank[late]))
-    columns = (sends, row, transfer, node, schedule.reduce[transfer] if len(schedule) else transfer >= 0)
-    events = list(zip(*(column[order].tolist() for column in columns), strict=True))
+    adds = schedule.reduce[transfer] if len(schedule) else transfer >= 0
+    columns = _Events(sends[order], row[order], transfer[order], node[order], adds[order])
     result: list[Violation] = []
-    for c in np.flatnonzero(reduced).tolist():
-        result += _follow(schedule, c, events[bounds[c] : bounds[c + 1]])
+    for c in _suspects(schedule, columns, bounds, np.flatnonzero(reduced)):
+        own = slice(bounds[c], bounds[c + 1])
+        result += _follow(schedule, c, list(zip(*(column[own].tolist() for column in columns), strict=True)))
     return result
 
 
@@ -46,6 +62,79 @@ def reduced_chunks(schedule: Schedule) -> NDArray[np.bool_]:
     reduced[schedule.chunk[schedule.reduce]] = True
     reduced[schedule.chunk[np.diff(schedule.shape.root_ptr)[schedule.route] > 1]] = True
     return reduced
+
+
+def _suspects(
+    schedule: Schedule, events: _Events, bounds: NDArray[np.int64], chunks: NDArray[np.int64]
+) -> Iterator[int]:
+    """The chunks in which something is wrong; those that are followed together fit into memory."""
+    words = -(-int(np.diff(schedule.demand.source_ptr).max()) // _WORD)
+    each = (len(schedule.topology.nodes) + int(np.diff(bounds).max())) * words
+    some = max(_MOST_WORDS // each, 1)
+    for low in range(0, len(chunks), some):
+        yield from _wrong(schedule, events, bounds, chunks[low : low + some], words)
+
+
+def _wrong(
+    schedule: Schedule, events: _Events, bounds: NDArray[np.int64], chunks: NDArray[np.int64], words: int
+) -> list[int]:
+    """Replay the first events of all these chunks together, then the second ones, and so on."""
+    count, nodes = bounds[chunks + 1] - bounds[chunks], schedule.topology.nodes
+    number = np.repeat(np.arange(len(chunks)), count)
+    turn = np.arange(len(number)) - np.repeat(np.cumsum(count) - count, count)
+    event = np.repeat(bounds[chunks], count) + turn
+    transfers, of = np.unique(events.transfer[event], return_inverse=True)
+    sent = np.zeros((len(transfers), words), dtype=np.uint64)
+    copies, reduces = (np.array([getattr(node, name) for node in nodes]) for name in ("copies", "reduces"))
+    value, full = _first_values(schedule, chunks, words)
+    wrong = np.zeros(len(chunks), dtype=np.bool_)
+    order = np.argsort(turn, kind="stable")
+    steps = np.searchsorted(turn[order], np.arange(int(count.max(initial=0)) + 1))
+    for k in range(len(steps) - 1):
+        at = order[steps[k] : steps[k + 1]]
+        what, c, i, node, adds = (
+            events.what[event[at]],
+            number[at],
+            of[at],
+            events.node[event[at]],
+            events.adds[event[at]],
+        )
+        have, came = value[c, node], sent[i]
+        is_send, is_ready = what == _SEND, what == _READY
+        wrong[c] |= is_send & ~have.any(axis=1)
+        wrong[c] |= (is_send | (adds & ~is_ready)) & (came & have).any(axis=1)
+        wrong[c] |= (what == _ARRIVAL) & adds & ~reduces[node]
+        sent[i[is_send]] |= have[is_send]
+        kept = (what == _ARRIVAL) & ~adds | is_send & ~copies[node]
+        have[kept] = 0
+        have[what == _ARRIVAL] |= came[what == _ARRIVAL]
+        if is_ready.any():
+            bit = events.row[event[at]] - schedule.demand.source_ptr[chunks[c]]
+            have[is_ready, bit[is_ready] // _WORD] |= np.uint64(1) << (bit[is_ready] % _WORD).astype(np.uint64)
+        value[c, node] = have
+    size = np.diff(schedule.demand.destination_ptr)[chunks]
+    first = np.repeat(schedule.demand.destination_ptr[chunks] - (np.cumsum(size) - size), size)
+    wants, where = np.repeat(np.arange(len(chunks)), size), first + np.arange(size.sum())
+    wrong[wants[(value[wants, schedule.demand.destination_rank[where]] != full[wants]).any(axis=1)]] = True
+    return [int(c) for c in chunks[wrong]]
+
+
+def _first_values(
+    schedule: Schedule, chunks: NDArray[np.int64], words: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The contributions at each node when the replay begins, and all of them, for each chunk."""
+    demand = schedule.demand
+    size = np.diff(demand.source_ptr)[chunks]
+    number = np.repeat(np.arange(len(chunks)), size)
+    bit = np.arange(len(number)) - np.repeat(np.cumsum(size) - size, size)
+    source = demand.source_ptr[chunks][number] + bit
+    word, mask = bit // _WORD, np.uint64(1) << (bit % _WORD).astype(np.uint64)
+    full = np.zeros((len(chunks), words), dtype=np.uint64)
+    np.bitwise_or.at(full, (number, word), mask)
+    value = np.zeros((len(chunks), len(schedule.topology.nodes), words), dtype=np.uint64)
+    now = demand.available_ps[source] == 0
+    np.bitwise_or.at(value, (number[now], demand.source_rank[source[now]], word[now]), mask[now])
+    return value, full
 
 
 def _follow(schedule: Schedule, chunk: int, events: list[tuple[int, int, int, int, bool]]) -> list[Violation]:

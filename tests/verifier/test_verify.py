@@ -462,6 +462,17 @@ def test_the_slow_verifier_agrees_on_routes_of_any_links(data):
 # -- speed ------------------------------------------------------------------------------------------------------------
 
 
+def test_reductions_are_followed_in_as_many_parts_as_fit_into_memory(monkeypatch):
+    topology = machine("dgx_h100:1")
+    demand = collective("allreduce", 8, 64 * KB, 3)
+    schedule = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(1.0)))
+    monkeypatch.setattr("flowccl.verifier.contributions._MOST_WORDS", 1)
+    assert not verify(schedule)
+    start = schedule.start_ps.copy()
+    start[schedule.chunk == 17] = 0
+    assert {v.kind for v in verify(replace(schedule, start_ps=start))} >= {"destination"}
+
+
 def test_256_gpus_are_verified_in_seconds(capsys):
     """65,280 transfers in under 2 s; the test allows twice that, for a machine with other load."""
     search = GreedySearch(machine("torus:16x16"), collective("allgather", 256, 256_000))
