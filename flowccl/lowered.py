@@ -10,10 +10,13 @@ from flowccl.export.exporting import TARGETS, ExportOptions, parse
 from flowccl.export.program import Program, program_for
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
+from flowccl.schedule.compact import compact_form
 from flowccl.schedule.schedule import Schedule
+from flowccl.topology.neighbours import neighbours
 from flowccl.units import ps_to_us
 
 _TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
+_ROUTE_S = 2e-5  # for a route between two GPUs, where one GPU stands for all: 1 to 2e-5 s
 _LOWERING_S = 6e-5  # for a message and each threadblock of its group: 5 to 6e-5 s on one core, large programs
 
 
@@ -80,8 +83,11 @@ def lowering_s(schedule: Schedule) -> float:
     execution = schedule.execution
     if execution is None:
         return 0.0
-    messages = int(np.count_nonzero(schedule.leader == np.arange(len(schedule))))
-    return program_s(messages / execution.loops, execution.loops, execution.width)
+    compact = compact_form(schedule) if execution.loops == 1 else None
+    one = schedule if compact is None else compact.one  # one GPU stands for all
+    messages = int(np.count_nonzero(one.leader == np.arange(len(one))))
+    machine_s = 0.0 if compact is None else _ROUTE_S * len(neighbours(schedule.topology).src)
+    return machine_s + program_s(messages / execution.loops, execution.loops, execution.width)
 
 
 def program_s(messages: float, loops: int, width: int = 1) -> float:

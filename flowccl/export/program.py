@@ -1,20 +1,27 @@
 """A schedule as a program of MSCCL++: lowered once, then kept, written, proved and timed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from flowccl.errors import InputError
-from flowccl.export.formats.mscclpp_program import CrowdedError, write_plan
+from flowccl.export.formats.mscclpp_program import CrowdedError, WrittenPlan, write_plan
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.balance import balanced
-from flowccl.export.lowering.build import Builder
+from flowccl.export.lowering.buffers import BufferLayout
+from flowccl.export.lowering.build import Builder, Built
+from flowccl.export.lowering.dependencies import Ordered, in_order
 from flowccl.export.lowering.moves import check_ranks
+from flowccl.export.lowering.orbits import Orbits, orbits_of
 from flowccl.export.lowering.repeated import repetition_of
 from flowccl.export.lowering.size import check_size
 from flowccl.export.lowering.uneven import buffer_bytes, program_layout
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
+from flowccl.export.proof.one_gpu import OneGpu
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
@@ -28,28 +35,38 @@ from flowccl.units import ps_to_us
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The program of a schedule: the contents of its file, and what it needs on the GPU that needs the most."""
+    """The program of a schedule: the contents of its file, and what it needs on the GPU that needs the most.
+
+    `write` makes the contents. Where GPU 0 stands for all others, `first` is a file in which only it does something.
+    """
 
     schedule: Schedule
-    data: bytes
+    write: Callable[[], bytes]
     inplace: bool
     threadblocks: int
     operations: int
     scratch_bytes: int
     chunks: int
+    first: "tuple[bytes, OneGpu] | None" = None
+
+    @cached_property
+    def data(self) -> bytes:
+        """The contents of its file."""
+        return self.write()
 
     @cached_property
     def parsed(self) -> RuntimeProgram:
         """The program as it was read back from the contents of its file."""
-        program = parse_mscclpp(self.data, "the program for mscclpp")
-        program.root = program_layout(self.schedule.demand, 1, False).root
-        return program
+        return self._parsed(self.data)
 
     @cached_property
     def program_ps(self) -> int:
         """The time of the program, by an event simulation of its file."""
-        schedule = self.schedule
-        return estimate_ps(self.parsed, schedule.topology, buffer_bytes(schedule.demand), schedule.runtime)
+        schedule, size = self.schedule, buffer_bytes(self.schedule.demand)
+        if self.first is not None:
+            data, one_gpu = self.first
+            return estimate_ps(self._parsed(data), schedule.topology, size, schedule.runtime, one_gpu)
+        return estimate_ps(self.parsed, schedule.topology, size, schedule.runtime)
 
     @property
     def program_us(self) -> float:
@@ -60,6 +77,11 @@ class Program:
     def findings(self) -> tuple[Finding, ...]:
         """Everything that is wrong with the program; none proves that it is right."""
         return tuple(interpret(self.parsed))
+
+    def _parsed(self, data: bytes) -> RuntimeProgram:
+        program = parse_mscclpp(data, "the program for mscclpp")
+        program.root = program_layout(self.schedule.demand, 1, False).root
+        return program
 
 
 def program_for(
@@ -125,20 +147,94 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
     part = first_part(schedule) if execution.loops > 1 else schedule
-    check_size(part, execution)
     chunks = program_layout(part.demand, 1, inplace)
     slots = program_layout(part.demand, execution.width, inplace)
     with few_collections():
+        found = _of_orbits(schedule, chunks, slots, min_bytes, max_bytes)
+        if found is not None:
+            return found
+        check_size(part, execution)
         builder = Builder(part, execution, chunks)
+        nodes = len(part.topology.nodes)
         try:
             built = builder.build()
             repetition = repetition_of(schedule, part, built) if execution.loops > 1 else None
-            written = write_plan(part, execution, slots, built, min_bytes, max_bytes, repetition)
+            ordered = in_order(built, nodes, overwrites=inplace)
+            written = write_plan(part, execution, slots, built, ordered, min_bytes, max_bytes, repetition)
         except CrowdedError:
             if execution.loops > 1:
                 raise
-            built = Builder(balanced(schedule, execution, builder.posters), execution, chunks).build()
-            written = write_plan(schedule, execution, slots, built, min_bytes, max_bytes)
+            spread = balanced(schedule, builder.messages, execution, builder.posters)
+            built = Builder(spread, execution, chunks).build()
+            ordered = in_order(built, nodes, overwrites=inplace)
+            written = write_plan(schedule, execution, slots, built, ordered, min_bytes, max_bytes)
+    return _program(schedule, written, lambda: written.data, inplace=inplace)
+
+
+def _of_orbits(
+    schedule: Schedule, chunks: BufferLayout, slots: BufferLayout, min_bytes: int, max_bytes: int
+) -> Program | None:
+    """Return the program of a symmetric schedule, lowered for one GPU; None where all GPUs must be lowered."""
+    execution = schedule.execution
+    assert execution is not None
+    orbits = orbits_of(schedule, execution, slots)
+    if orbits is None:
+        return None
+    try:
+        made = _of_one(orbits, execution, chunks, slots, min_bytes, max_bytes)
+    except InputError:  # threadblocks that are chosen for each GPU may do
+        return None
+    if made is None:
+        return None
+    orbits, built, ordered, first, written = made
+
+    def write() -> bytes:
+        check_size(schedule, execution)
+        ranks = np.arange(slots.demand.num_gpus, dtype=np.int64)
+        with few_collections():
+            copies = orbits.copied(built, ordered, slots, schedule, ranks)
+            return write_plan(schedule, execution, slots, *copies, min_bytes, max_bytes).data
+
+    one_gpu = orbits.one_gpu(first)
+    one = None if one_gpu is None else (written.data, one_gpu)
+    return _program(schedule, written, write, inplace=slots.inplace, first=one)
+
+
+def _of_one(
+    orbits: Orbits, execution: Execution, chunks: BufferLayout, slots: BufferLayout, min_bytes: int, max_bytes: int
+) -> tuple[Orbits, Built, Ordered, Built, WrittenPlan] | None:
+    """Return what the one GPU does, and what GPU 0 does, with a plan of it alone; None where it cannot be copied."""
+    try:
+        return _written_of_one(orbits, execution, chunks, slots, min_bytes, max_bytes)
+    except CrowdedError:
+        compact, posters = orbits.compact, Builder(orbits.compact.one, execution, chunks, orbits).posters
+        spread = balanced(compact.one, orbits.messages, execution, posters)
+        orbits = Orbits(replace(compact, one=spread))
+        return _written_of_one(orbits, execution, chunks, slots, min_bytes, max_bytes)
+
+
+def _written_of_one(
+    orbits: Orbits, execution: Execution, chunks: BufferLayout, slots: BufferLayout, min_bytes: int, max_bytes: int
+) -> tuple[Orbits, Built, Ordered, Built, WrittenPlan] | None:
+    built = Builder(orbits.compact.one, execution, chunks, orbits).build()
+    if not orbits.can_copy(built, slots):
+        return None
+    ordered = in_order(built, 1, overwrites=slots.inplace)
+    first, steps = orbits.copied(built, ordered, slots, orbits.schedule, np.zeros(1, dtype=np.int64))
+    written = write_plan(orbits.schedule, execution, slots, first, steps, min_bytes, max_bytes)
+    return orbits, built, ordered, first, written
+
+
+def _program(
+    schedule: Schedule,
+    written: WrittenPlan,
+    write: Callable[[], bytes],
+    *,
+    inplace: bool,
+    first: tuple[bytes, OneGpu] | None = None,
+) -> Program:
     slot_bytes = -(-buffer_bytes(schedule.demand) // written.chunks)
-    scratch = written.scratch_chunks * slot_bytes * (2 if execution.packets else 1)
-    return Program(schedule, written.data, inplace, written.threadblocks, written.operations, scratch, written.chunks)
+    is_packets = schedule.execution is not None and schedule.execution.packets
+    scratch = written.scratch_chunks * slot_bytes * (2 if is_packets else 1)
+    size = written.threadblocks, written.operations, scratch, written.chunks
+    return Program(schedule, write, inplace, *size, first)

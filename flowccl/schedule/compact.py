@@ -16,11 +16,12 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
-from flowccl.topology.symmetry.regular_groups import RegularGroup
+from flowccl.topology.symmetry.regular_groups import RegularGroup, regular_group
 from flowccl.topology.topology import Topology
 
 COMPACT = ("allgather", "alltoall", "reduce_scatter", "allreduce")  # the collectives that have a compact form
 _SAME = ("issuer", "receiver", "work_from_ps", "rate_GBps")  # of all images of a transfer
+_KEY = "compact form"
 _MOST_EXPANDED = 20_000_000  # transfers; verifying them takes about 4 GB
 
 
@@ -74,7 +75,7 @@ class CompactSchedule:
             to = group.image(one.chunk[None, :] // pieces + 1, source)
             chunk = (source * (count - 1) + to - (to > source)) * pieces + one.chunk[None, :] % pieces
         route = one.route[None, :].astype(np.int64) * count + source
-        return Schedule(
+        whole = Schedule(
             self.topology,
             collective(self.collective, count, self.size_bytes, pieces),
             routes,
@@ -87,6 +88,8 @@ class CompactSchedule:
             execution=one.execution,
             **{name: np.tile(getattr(one, name), count) for name in _SAME},
         )
+        whole.cache[_KEY] = self
+        return whole
 
     def _messages(self) -> NDArray[np.int32]:
         """The messages of all sources; none where each transfer is one."""
@@ -114,3 +117,41 @@ def part_of_one(name: str, count: int, block_bytes: int, pieces: int) -> Demand:
         return reduction
     ptr, rank = reduction.source_ptr, reduction.source_rank
     return replace(reduction, collective="custom", destination_ptr=ptr, destination_rank=rank)
+
+
+def compact_form(schedule: Schedule) -> CompactSchedule | None:
+    """Return the compact form of a schedule whose transfers are in the order of `expanded`; None for any other."""
+    if _KEY not in schedule.cache:
+        schedule.cache[_KEY] = _compact_form(schedule)
+    found: CompactSchedule | None = schedule.cache[_KEY]
+    return found
+
+
+def _compact_form(schedule: Schedule) -> CompactSchedule | None:
+    demand, count = schedule.demand, schedule.topology.num_gpus
+    size, rest = divmod(len(schedule), count)
+    if demand.collective not in COMPACT or demand.num_gpus != count or rest or not size or len(schedule.routes) % count:
+        return None
+    columns = {name: getattr(schedule, name)[:size] for name in ("chunk", "start_ps", "reduce", "message", *_SAME)}
+    own = schedule.route[:size]
+    if np.any(own % count) or np.any(schedule.start_ps.reshape(count, size) != columns["start_ps"]):
+        return None
+    group = regular_group(schedule.topology)
+    one = part_of_one(demand.collective, count, demand.size_bytes // count, demand.pieces)
+    if group is None or columns["chunk"].max() >= len(one):
+        return None
+    routes = Routes.from_lists([schedule.routes.links(r) for r in range(0, len(schedule.routes), count)])
+    part = Schedule(
+        schedule.topology,
+        one,
+        routes,
+        route=own // count,
+        method=schedule.method,
+        execution=schedule.execution,
+        **columns,
+    )
+    found = CompactSchedule(demand.collective, demand.size_bytes, part, group)
+    whole = found.expanded()
+    own, other = (np.where(value.message < 0, -1, value.leader) for value in (schedule, whole))
+    same = np.array_equal(own, other) and replace(whole, message=schedule.message) == schedule
+    return found if same else None

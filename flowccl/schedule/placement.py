@@ -47,6 +47,18 @@ class Places:
     problem: tuple[int, int] | None
 
 
+@dataclass(frozen=True, eq=False)
+class ChunksOfOne:
+    """The chunks of messages where one GPU stands for all: as it sends them, and as they arrive there.
+
+    `demand` is that of all GPUs; the one GPU has what GPU 0 has, and wants what that wants.
+    """
+
+    demand: Demand
+    leaves: I64
+    arrives: I64
+
+
 def positions(demand: "Demand") -> tuple[I64, I64]:
     """Return the position of each chunk in the input of a GPU that has it, and in the output of one that wants it."""
     chunk = np.arange(len(demand), dtype=np.int64)
@@ -88,15 +100,19 @@ def places_of(
     *,
     packets: bool = False,
     is_staged: bool = False,
+    of_one: ChunksOfOne | None = None,
 ) -> Places:
     """Return the places of all chunks; `usable_ps` is when each message is complete at its last receiver.
 
     Without it, messages follow each other in the order of their starts, which is enough to see what must be copied.
-    With `is_staged`, chunks for the output stay in scratch until all messages are sent.
+    With `is_staged`, chunks for the output stay in scratch until all messages are sent. `of_one` are the chunks where
+    one GPU stands for all.
     """
     from flowccl.schedule.placement_kernels import Buffers, Sent, place_chunks
 
-    demand, first = schedule.demand, messages.first
+    plain = ChunksOfOne(schedule.demand, schedule.chunk.astype(np.int64), schedule.chunk.astype(np.int64))
+    chunk = plain if of_one is None else of_one
+    demand, first = chunk.demand, messages.first
     start = np.zeros(len(schedule), dtype=np.int64)  # equal in a message, except while messages are being joined
     np.maximum.at(start, schedule.leader, schedule.start_ps)
     start = start[first]
@@ -108,10 +124,11 @@ def places_of(
         order = np.lexsort((event, event % 2, np.concatenate((start, usable_ps))))
     chunks = len(demand)
     is_reduced = np.diff(demand.source_ptr) > 1
-    is_reduced[schedule.chunk[schedule.reduce]] = True
+    is_reduced[chunk.leaves[schedule.reduce]] = is_reduced[chunk.arrives[schedule.reduce]] = True
     sent = Sent(
         messages.ptr,
-        schedule.chunk[messages.transfer].astype(np.int64),
+        chunk.leaves[messages.transfer],
+        chunk.arrives[messages.transfer],
         messages.kind.astype(np.int64),
         messages.src,
         messages.root_ptr,
@@ -124,7 +141,9 @@ def places_of(
     buffers = Buffers(is_reduced, *positions(demand), chunks, demand.collective in _KEPT, packets, is_staged)
     source = demand.source_rank.astype(np.int64) * chunks + demand.source_chunk
     wanted = demand.destination_rank.astype(np.int64) * chunks + demand.destination_chunk
-    found = place_chunks(event[order], sent, buffers, len(schedule.topology.nodes), source, wanted)
+    nodes = len(schedule.topology.nodes) if of_one is None else 1
+    source, wanted = source[source < nodes * chunks], wanted[wanted < nodes * chunks]
+    found = place_chunks(event[order], sent, buffers, nodes, source, wanted)
     entry, node = found[-1].tolist()
     return Places(*found[:-1], None if entry < 0 else (int(messages.transfer[entry]), node))
 

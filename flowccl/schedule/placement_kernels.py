@@ -13,10 +13,14 @@ _NIC, _STORE, _LOAD = 1, 2, 3
 
 
 class Sent(NamedTuple):
-    """The messages: entry e, from `ptr[m]` on, is a chunk of message m; it has a delivery for each receiver."""
+    """The messages: entry e, from `ptr[m]` on, is a chunk of message m; it has a delivery for each receiver.
+
+    It arrives as chunk `arriving[e]`, another one only where one GPU stands for all.
+    """
 
     ptr: I64
     chunk: I64
+    arriving: I64
     kind: I64
     src: I64
     root_ptr: I64
@@ -108,7 +112,7 @@ def _held_at_start(messages: Sent, chunks: int, source_key: I64, wanted_key: I64
     for m in range(len(messages.kind)):
         for j in range(messages.end_ptr[m], messages.end_ptr[m + 1]):
             for e in range(messages.ptr[m], messages.ptr[m + 1]):
-                key = messages.end[j] * chunks + messages.chunk[e]
+                key = messages.end[j] * chunks + messages.arriving[e]
                 if key in wanted:
                     wanted[key] += 1
     return Held(has, copied, wanted)  # type: ignore[arg-type]
@@ -240,11 +244,11 @@ def _is_direct(m: int, node: int, messages: Sent, buffers: Buffers, held: Any) -
     """Whether all chunks of a message may arrive in the output of a GPU: whole, wanted, and adjacent there."""
     direct = True
     for e in range(messages.ptr[m], messages.ptr[m + 1]):
-        chunk = messages.chunk[e]
+        chunk = messages.arriving[e]
         key = node * buffers.chunks + chunk
         direct &= key in held.wanted and not buffers.is_staged and not (messages.reduce[m] and key in held.has)
         direct &= not buffers.is_reduced[chunk] or (key in held.wanted and held.wanted[key] == 1)
-        direct &= e == messages.ptr[m] or buffers.out_place[chunk] == buffers.out_place[messages.chunk[e - 1]] + 1
+        direct &= e == messages.ptr[m] or buffers.out_place[chunk] == buffers.out_place[messages.arriving[e - 1]] + 1
     return direct
 
 
@@ -256,7 +260,7 @@ def _arrive(m: int, j: int, messages: Sent, buffers: Buffers, held: Any, found: 
     is_whole = messages.kind[m] == _NIC and high - low > 1
     is_scattered = is_whole and not _is_direct(m, node, messages, buffers, held)
     for e in range(low, high):
-        chunk = messages.chunk[e]
+        chunk = messages.arriving[e]
         d, key = messages.delivery_ptr[m] + (e - low) * ends + j, node * buffers.chunks + chunk
         is_wanted = key in held.wanted
         if is_wanted:
@@ -307,4 +311,4 @@ def _fill(messages: Sent, buffers: Buffers, found: Placed) -> None:
             first = messages.delivery_ptr[m] + (e - messages.ptr[m]) * ends
             for d in range(first, first + ends):
                 if found.added[d] >= 0:
-                    found.added[d] = _own(found.added_version[d], chunk, found.place, buffers.in_place)
+                    found.added[d] = _own(found.added_version[d], messages.arriving[e], found.place, buffers.in_place)

@@ -13,7 +13,7 @@ from flowccl.export.formats.plan_heads import PlanHeads
 from flowccl.export.formats.plan_writing import WrittenBlocks, written_blocks
 from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.build import Built
-from flowccl.export.lowering.dependencies import check_once, in_order
+from flowccl.export.lowering.dependencies import Ordered, check_once
 from flowccl.export.lowering.repeated import Repetition
 from flowccl.export.lowering.uneven import UnevenLayout, buffer_bytes, units_of
 from flowccl.runtimes.execution import Execution
@@ -45,13 +45,15 @@ def write_plan(
     execution: Execution,
     layout: BufferLayout,
     built: Built,
+    ordered: Ordered,
     min_bytes: int,
     max_bytes: int,
     repetition: Repetition | None = None,
 ) -> WrittenPlan:
-    """Return the plan; `layout` has the slots of the plan, of which each chunk has as many as a group is wide.
+    """Return the plan of the actions that are in order.
 
-    With a repetition, `built` has what threadblocks do with the first part of every chunk, and they repeat it.
+    `layout` has the slots of the plan: each chunk has as many as a group is wide. With a repetition, `built` has
+    what threadblocks do with the first part of every chunk, and they repeat it.
     """
     gpus = schedule.demand.num_gpus
     units = units_of(layout, schedule, built.messages, built.places)
@@ -59,7 +61,6 @@ def write_plan(
         units.totals(buffer, counts, execution.width)
         for buffer, counts in ((PACKETS, built.places.packets), (SCRATCH, built.places.scratch))
     )
-    ordered = in_order(built, len(schedule.topology.nodes), overwrites=layout.inplace)
     if repetition is not None:
         check_once(ordered)
     unit_bytes = 0 if repetition is None else repetition.unit_bytes

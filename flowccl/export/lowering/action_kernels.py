@@ -34,11 +34,13 @@ class Carried(NamedTuple):
     Places are those of `Places` in the buffers of the call. `waiter` is the threadblock that waits for a message inside
     a host, or -1 where `group` does. `lead` are messages that are reduced in one operation, with their first one;
     `delivery` are the deliveries of each message in the order of their chunks. `member` are the GPUs of the group of an
-    operation of a switch.
+    operation of a switch. `peer` is the receiver as its sender numbers it, and `back` the sender as its receiver does.
     """
 
     kind: I64
     src: I64
+    peer: I64
+    back: I64
     issuer: I64
     receiver: I64
     ptr: I64
@@ -178,9 +180,16 @@ def _as(w: Written, a: int, other: int) -> None:
 
 
 @maker
-def _open(w: Written, known: Any, port: bool, src: int, block: int, dst: int, other: int, blocks: int) -> int:
-    """Add a channel over which a threadblock sends to another to the list of ids; return its direction."""
-    a, here, b, there = (src, block, dst, other) if src < dst else (dst, other, src, block)
+def _open(
+    w: Written, known: Any, port: bool, src: int, block: int, peer: int, other: int, ends: tuple[int, int], blocks: int
+) -> int:
+    """Add a channel over which a threadblock sends to another to the list of ids; return its direction.
+
+    `ends` are the receiver, and the sender as the receiver numbers it.
+    """
+    dst, back = ends
+    swaps = back > peer or (back == peer and block > other)
+    a, here, b, there = (dst, other, back, block) if swaps else (src, block, peer, other)
     key = ((a * blocks + here) << 31) + b * blocks + there
     what, channels = (_PORTS, w.port) if port else (_CHANNELS, w.memory)
     if key not in known:
@@ -188,7 +197,7 @@ def _open(w: Written, known: Any, port: bool, src: int, block: int, dst: int, ot
         known[key] = n
         channels.ends[n, 0], channels.ends[n, 1], channels.ends[n, 2], channels.ends[n, 3] = a, here, b, there
         w.counts[what] += 1
-    direction: int = 2 * known[key] + (src > dst)
+    direction: int = 2 * known[key] + swaps
     channels.used[direction] = True
     w.ids[w.counts[_ID]] = direction // 2
     w.counts[_ID] += 1
@@ -242,11 +251,12 @@ def _memory(c: Carried, w: Written, known: Any, m: int, width: int, packets: boo
             _row(w, c.sent[c.ptr[m] + k], c.arrives[c.delivery_ptr[m] + k])
         send = _add(w, SEND, src, c.issuer[m] * width + part, c.start[m], m)
         _ranges(w, send, width, part)
-        w.actions.peer[send] = dst
+        w.actions.peer[send] = c.peer[m]
         if not packets:
             other = c.waiter[m] if c.waiter[m] >= 0 else c.group[m] * width + part
             w.actions.channel_low[send] = w.counts[_ID]
-            direction = _open(w, known, False, src, w.actions.block[send], dst, other, blocks)
+            ends = dst, c.back[m]
+            direction = _open(w, known, False, src, w.actions.block[send], c.peer[m], other, ends, blocks)
             w.actions.channel_high[send] = w.counts[_ID]
             wait = _add(w, WAIT, dst, other, c.waits_from[m], m)
             _as(w, wait, send)
@@ -272,9 +282,9 @@ def _nic(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int) ->
     w.ranges.slots[r] = (c.ptr[m + 1] - c.ptr[m]) * width
     w.ranges.added_low[r], w.ranges.added_high[r] = 0, 0
     w.counts[_RANGE] += 1
-    w.actions.range_low[post], w.actions.range_high[post], w.actions.peer[post] = r, r + 1, dst
+    w.actions.range_low[post], w.actions.range_high[post], w.actions.peer[post] = r, r + 1, c.peer[m]
     w.actions.channel_low[post] = w.counts[_ID]
-    direction = _open(w, known, True, src, c.poster[m], dst, c.awaiter[m], blocks)
+    direction = _open(w, known, True, src, c.poster[m], c.peer[m], c.awaiter[m], (dst, c.back[m]), blocks)
     w.actions.channel_high[post] = w.counts[_ID]
     wait = _add(w, WAIT, dst, c.awaiter[m], c.whole[c.end_ptr[m]], m)
     _as(w, wait, post)
@@ -320,7 +330,7 @@ def _switch(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int)
         for k in range(members):
             other = c.member[c.member_ptr[m] + k]
             if other != src:
-                _open(w, known, False, src, block, other, block, blocks)
+                _open(w, known, False, src, block, other, block, (other, src), blocks)
         w.actions.channel_low[send], w.actions.channel_high[send] = first, w.counts[_ID]
         id = first
         for k in range(members):

@@ -11,19 +11,19 @@ import numpy as np
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import ISSUE_OPERATIONS, RECEIVE_OPERATIONS
-from flowccl.schedule.messages import messages_of
+from flowccl.schedule.messages import Messages
 from flowccl.schedule.schedule import Schedule
 
 
-def balanced(schedule: Schedule, execution: Execution, posters: int) -> Schedule:
+def balanced(schedule: Schedule, messages: Messages, execution: Execution, posters: int) -> Schedule:
     """Return the schedule with its jobs spread evenly over all groups that `posters` threadblocks leave.
 
-    Raise InputError where those do not suffice.
+    `messages` are those of the schedule, or the same from one GPU to itself, which then stands for all. Raise
+    InputError where those do not suffice.
     """
     groups = min(execution.groups, (execution.sms - posters) // execution.width)
     costs, timing = schedule.costs, schedule.timing
     assert costs is not None
-    messages = messages_of(schedule, costs.is_proxied)
     first = messages.first
     issued, usable = np.zeros(len(schedule), dtype=np.int64), np.zeros(len(schedule), dtype=np.int64)
     np.maximum.at(issued, timing.root_transfer, timing.root_to_ps)
@@ -45,7 +45,7 @@ def balanced(schedule: Schedule, execution: Execution, posters: int) -> Schedule
         for m in works
     ]
     issuer, receiver = schedule.issuer[first].copy(), schedule.receiver[first].copy()
-    nodes = len(schedule.topology.nodes)
+    nodes = 1 + int(max(messages.src.max(initial=0), messages.end.max(initial=0)))
     free, load = np.zeros((nodes, groups), dtype=np.int64), np.zeros((nodes, groups), dtype=np.int64)
     for begin, end, is_send, m, rank in sorted(rows):
         able = np.flatnonzero(free[rank] <= begin)

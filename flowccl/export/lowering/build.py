@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from flowccl.schedule.clock import reduced_together
 from flowccl.schedule.generation.loops import tasks_of
 from flowccl.schedule.generation.posting import assign_posters
 from flowccl.schedule.messages import NIC, Messages, messages_of
-from flowccl.schedule.placement import BUFFER_BITS, Places, places_of
+from flowccl.schedule.placement import BUFFER_BITS, ChunksOfOne, Places, places_of
 from flowccl.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -55,13 +55,34 @@ class Built:
         return np.asarray(self.messages.kind == NIC)
 
 
+class MessagesOfOne(Protocol):
+    """The messages of a schedule where one GPU stands for all: from that GPU to itself."""
+
+    @property
+    def messages(self) -> Messages:
+        """The messages."""
+
+    @property
+    def chunks(self) -> ChunksOfOne:
+        """Their chunks, as they are sent and as they arrive."""
+
+    @property
+    def peer(self) -> I64:
+        """The receiver of each message as its sender numbers it."""
+
+    @property
+    def back(self) -> I64:
+        """The sender of each message as its receiver numbers it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Builder:
-    """Makes the actions of all messages of a schedule."""
+    """Makes the actions of all messages of a schedule, or those of the GPU that stands for all others."""
 
     schedule: Schedule
     execution: Execution
     layout: BufferLayout
+    of_one: MessagesOfOne | None = None
 
     def build(self) -> Built:
         """Return all actions."""
@@ -70,7 +91,9 @@ class Builder:
         carried, blocks = self._carried(), 1 + max(self.execution.sms, self.first_poster + self.posters)
         written = self._space()
         write_actions(carried, written, self.execution.width, self.execution.packets, blocks)
-        made = Unscheduled(self.schedule, self.execution, self.layout, self.posters, self.times, self._place)
+        made = Unscheduled(
+            self.schedule, self.execution, self.layout, self.posters, self.times, self._place, self._gpus
+        )
         actions, ranges, ids, memory = made.added(*_trimmed(written), self.messages)
         pairs = Pairs(*(column[: written.counts[4]] for column in written.pairs))
         port = _channels(written.port, int(written.counts[8]))
@@ -80,8 +103,22 @@ class Builder:
     @cached_property
     def messages(self) -> Messages:
         """The messages of the schedule."""
+        if self.of_one is not None:
+            return self.of_one.messages
         assert self.schedule.costs is not None
         return messages_of(self.schedule, self.schedule.costs.is_proxied)
+
+    @property
+    def _gpus(self) -> int:
+        """The number of GPUs of which actions are made."""
+        return 1 if self.of_one is not None else self.layout.demand.num_gpus
+
+    @cached_property
+    def _peers(self) -> tuple[I64, I64]:
+        """The receiver of each message as its sender numbers it, and the sender as its receiver does."""
+        if self.of_one is not None:
+            return self.of_one.peer, self.of_one.back
+        return self.messages.end[self.messages.end_ptr[:-1]], self.messages.src
 
     @cached_property
     def times(self) -> MessageMoments:
@@ -96,7 +133,8 @@ class Builder:
     @cached_property
     def _places(self) -> Places:
         usable = usable_ps(self.schedule)[self.messages.first]
-        places = places_of(self.schedule, self.messages, usable, packets=self.execution.packets, is_staged=self.staged)
+        of_one, packets = None if self.of_one is None else self.of_one.chunks, self.execution.packets
+        places = places_of(self.schedule, self.messages, usable, packets=packets, is_staged=self.staged, of_one=of_one)
         if places.problem is not None:
             transfer, rank = places.problem
             raise InputError(
@@ -183,10 +221,20 @@ class Builder:
                 column[number] = k
         else:
             nic = nic[np.lexsort((nic, self.times.start[nic]))]
-            here[nic], there[nic] = assign_posters(m.src[nic], m.end[m.end_ptr[nic]], self.execution.posters)
+            here[nic], there[nic] = self._posters_of(nic)
         most = 1 + int(max(here.max(initial=-1), there.max(initial=-1)))
         first = self.first_poster
         return here + first, there + first, np.where(waiter >= 0, waiter + first, -1), most
+
+    def _posters_of(self, nic: I64) -> tuple[I64, I64]:
+        """The threadblocks at both ends of messages over NICs, which are given in the order of their starts."""
+        src, dst = self.messages.src[nic], self.messages.end[self.messages.end_ptr[nic]]
+        if self.of_one is None:
+            return assign_posters(src, dst, self.execution.posters)
+        peer, back = (column[nic] for column in self._peers)  # what GPU 0 sends, and what it gets
+        pairs = np.stack((src, back), axis=1).reshape(-1), np.stack((peer, dst), axis=1).reshape(-1)
+        here, there = assign_posters(*pairs, self.execution.posters)
+        return here[::2], there[1::2]
 
     # -- what is carried ---
 
@@ -198,13 +246,13 @@ class Builder:
         issuer, receiver = schedule.issuer[m.first].astype(np.int64), schedule.receiver[m.first].astype(np.int64)
         here, there, waiter, _ = self._posting
         members = [self._members.get(k, ()) for k in range(len(m))] if self._members else []
-        gpus = len(schedule.topology.nodes)
-        waiters = Waiters(m, places, times, issuer, receiver, self.execution, gpus, self.staged)
+        gpus = len(schedule.topology.nodes) if self.of_one is None else 1
+        waiters = Waiters(m, places, times, issuer, receiver, self.execution, gpus, self.staged, *self._peers)
         group, waits_from = waiters.groups(waiter)
         sender = np.repeat(m.src, np.diff(m.ptr))
         lead_ptr, lead, delivery = self._together
         return Carried(
-            m.kind.astype(np.int64), m.src, issuer, receiver, m.ptr, m.end_ptr, m.end, m.delivery_ptr,
+            m.kind.astype(np.int64), m.src, *self._peers, issuer, receiver, m.ptr, m.end_ptr, m.end, m.delivery_ptr,
             self._in_buffers(places.sent, sender), self._in_buffers(places.packed, sender),
             self._in_buffers(places.arrives, self._node), self._place, self._in_buffers(places.added, self._node),
             times.start, times.posted, times.whole, times.usable, self._work_times(), group, waiter, waits_from,

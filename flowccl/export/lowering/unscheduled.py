@@ -56,7 +56,10 @@ class _Extra:
 
 @dataclass(frozen=True, eq=False)
 class Unscheduled:
-    """Adds to the actions of all messages what the schedule does not say; `place` is where each delivery ends."""
+    """Adds to the actions of all messages what the schedule does not say; `place` is where each delivery ends.
+
+    They are for the first `gpus` ranks.
+    """
 
     schedule: Schedule
     execution: Execution
@@ -64,6 +67,7 @@ class Unscheduled:
     posters: int
     times: MessageMoments
     place: I64
+    gpus: int
 
     def added(
         self, actions: Actions, ranges: Ranges, ids: I64, memory: Channels, messages: Messages
@@ -106,16 +110,14 @@ class Unscheduled:
         sends = np.isin(actions.kind, (SEND, STORE, LOAD))
         until = np.where(sends, times.issued[message], np.where(actions.kind == WORK, times.usable[message], 0))
         until = np.where(actions.kind == PACK, times.posted[message], until)
-        last = np.zeros((self.layout.demand.num_gpus, 1 + int(actions.block.max(initial=0))), dtype=np.int64)
+        last = np.zeros((self.gpus, 1 + int(actions.block.max(initial=0))), dtype=np.int64)
         np.maximum.at(last, (actions.rank, actions.block), until)
         return last
 
     def _own_copies(self, rows: _Extra, actions: Actions, ranges: Ranges) -> None:
         """Copy the own data of each GPU to its output, on the threadblocks that are free first."""
         execution, count = self.execution, self.layout.demand.pieces * self.execution.width
-        wanted = [
-            (rank, *row) for rank in range(self.layout.demand.num_gpus) for row in self.layout.own_copies(rank, 0)
-        ]
+        wanted = [(rank, *row) for rank in range(self.gpus) for row in self.layout.own_copies(rank, 0)]
         if not wanted:
             return
         written, last = _written(actions, ranges), self._free_from(actions)

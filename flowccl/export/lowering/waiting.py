@@ -25,7 +25,10 @@ _TRIED = 4  # of those others
 
 @dataclass(frozen=True, eq=False)
 class Waiters:
-    """What is needed to choose the groups that wait; `issuer` and `receiver` are the groups at the ends of messages."""
+    """What is needed to choose the groups that wait; `issuer` and `receiver` are the groups at the ends of messages.
+
+    `peer` is the receiver as its sender numbers it, and `back` the sender as its receiver does.
+    """
 
     messages: Messages
     places: Places
@@ -35,6 +38,8 @@ class Waiters:
     execution: Execution
     gpus: int
     staged: bool
+    peer: I64
+    back: I64
 
     def groups(self, already: I64) -> tuple[I64, I64]:
         """Return the group that waits for each message, and when; LATE or later if nothing uses the data.
@@ -59,6 +64,8 @@ class Waiters:
             order,
             messages.src * count + self.issuer,
             at * count,
+            self.peer,
+            self.back,
             np.where(own, at * count + self.receiver, -1),
             waits_for,
             np.where((first[:, 1] >= 0) & ~own, at * count + first[:, 1], -1),
@@ -107,14 +114,15 @@ class Waiters:
         """The number of GPUs with which each group of each GPU exchanges messages with the group of the same number."""
         messages, groups = self.messages, self.execution.groups
         inside, several = messages.kind == MEMORY, np.flatnonzero(messages.kind > NIC)
-        rows = [np.stack((messages.src, self.issuer, messages.end[messages.end_ptr[:-1]]))[:, inside]]
+        to = messages.end[messages.end_ptr[:-1]]
+        rows = [np.stack((messages.src, self.issuer, to, self.peer, self.back))[:, inside]]
         for m in several.tolist():
-            others = [rank for rank in members_of(messages, m) if rank != messages.src[m]]
-            rows += [np.stack(np.broadcast_arrays(messages.src[m], self.issuer[m], np.array(others, dtype=np.int64)))]
-        src, group, dst = np.concatenate(rows, axis=1)
-        place, peer = np.concatenate((src, dst)) * groups + np.tile(group, 2), np.concatenate((dst, src))
-        pairs = np.unique(place * self.gpus + peer)
-        count = np.bincount(pairs // self.gpus, minlength=self.gpus * groups)
+            others = np.array([rank for rank in members_of(messages, m) if rank != messages.src[m]], dtype=np.int64)
+            rows += [np.stack(np.broadcast_arrays(messages.src[m], self.issuer[m], others, others, messages.src[m]))]
+        src, group, dst, peer, back = np.concatenate(rows, axis=1)
+        place, other = np.concatenate((src, dst)) * groups + np.tile(group, 2), np.concatenate((peer, back))
+        most = 1 + int(other.max(initial=0))
+        count = np.bincount(np.unique(place * most + other) // most, minlength=self.gpus * groups)
         if count.max(initial=0) > CHANNELS_PER_BLOCK:
             rank, group = divmod(int(np.argmax(count)), groups)
             raise InputError(

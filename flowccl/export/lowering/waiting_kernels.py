@@ -7,6 +7,7 @@ import numpy as np
 from flowccl.compiled import I64, Bool, compiled, inner
 
 _NIC = 1
+_PEER_BITS = 20
 
 
 class Uses(NamedTuple):
@@ -32,6 +33,8 @@ class Waits(NamedTuple):
     start_order: I64  # the messages in the order of their starts
     source: I64  # the group that issues each message
     target: I64  # the first group of the GPU that receives it
+    peer: I64  # the GPU that receives it, as its sender numbers it
+    back: I64  # the GPU that sends it, as its receiver numbers it
     receiver: I64  # the group that works on it, or -1
     time: I64  # of its first use
     user: I64  # the group that uses it first, or -1
@@ -131,6 +134,14 @@ def _next(waits: Waits, wanted: I64, count: int) -> int:
     return group
 
 
+@inner
+def _channel(here: int, there: int, peer: int, back: int, places: int) -> int:
+    """The key of the channel between two groups, the same from both ends."""
+    if back < peer or (back == peer and here <= there):
+        return ((here * places + there) << _PEER_BITS) + peer
+    return ((there * places + here) << _PEER_BITS) + back
+
+
 @compiled
 def waiting_groups(waits: Waits, rules: Rules) -> I64:
     """Return the group that waits for each message: the first wanted one to which a channel fits, else the usual one.
@@ -150,7 +161,7 @@ def waiting_groups(waits: Waits, rules: Rules) -> I64:
             there = _next(waits, wanted, count) if tried else wanted[k]
             if there < 0:
                 break
-            key = min(here, there) * len(peers) + max(here, there)
+            key = np.int64(_channel(here, there, waits.peer[m], waits.back[m], len(peers)))
             fits = max(peers[here] + waits.usual[here], peers[there] + waits.usual[there]) < rules.channels
             if there == issuer or key in known or fits:
                 if there != issuer and key not in known:

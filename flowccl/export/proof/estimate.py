@@ -28,6 +28,7 @@ from flowccl.arrays import pointers
 from flowccl.errors import InputError
 from flowccl.export.proof.loops import unrolled
 from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
+from flowccl.export.proof.one_gpu import OneGpu
 from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.export.proof.steps import Bool, StepArrays, distinct, table_of
@@ -51,35 +52,50 @@ class StepTimes:
 
 
 def estimate_ps(
-    program: RuntimeProgram, topology: Topology, size_bytes: int, profile: RuntimeProfile | None = None
+    program: RuntimeProgram,
+    topology: Topology,
+    size_bytes: int,
+    profile: RuntimeProfile | None = None,
+    one_gpu: OneGpu | None = None,
 ) -> int:
     """Return the finish time of a program on a machine for a buffer of `size_bytes`, as nccl-tests counts them.
 
-    `profile` has the costs of the runtime; None: messages cost what the links of the machine say.
+    `profile` has the costs of the runtime; None: messages cost what the links of the machine say. With a `one_gpu`,
+    only GPU 0 has steps, and stands for all others.
     """
-    return step_times(program, topology, size_bytes, profile).finish_ps
+    return step_times(program, topology, size_bytes, profile, one_gpu).finish_ps
 
 
 def step_times(
-    program: RuntimeProgram, topology: Topology, size_bytes: int, profile: RuntimeProfile | None = None
+    program: RuntimeProgram,
+    topology: Topology,
+    size_bytes: int,
+    profile: RuntimeProfile | None = None,
+    one_gpu: OneGpu | None = None,
 ) -> StepTimes:
     """Return when each step of a program begins and ends on a machine for a buffer of `size_bytes`."""
     if topology.num_gpus != program.num_gpus:
         machine = f"the machine {topology.name} has {topology.num_gpus}"
         raise InputError(f"the file is for {program.num_gpus} gpus, but {machine}")
     keeps = program.made_for_bytes == size_bytes
-    return _Simulation(program, SimulatedNetwork(topology, profile), -(-size_bytes // program.chunks), keeps).run()
+    network = SimulatedNetwork(topology, profile)
+    return _Simulation(program, network, -(-size_bytes // program.chunks), keeps, one_gpu).run()
 
 
 class _Simulation:
     """Brings a program and a network into the form that the compiled simulation takes."""
 
     def __init__(
-        self, program: RuntimeProgram, network: SimulatedNetwork, chunk_bytes: int, keeps_starts: bool
+        self,
+        program: RuntimeProgram,
+        network: SimulatedNetwork,
+        chunk_bytes: int,
+        keeps_starts: bool,
+        one_gpu: OneGpu | None,
     ) -> None:
-        self.program, self.network, self.keeps_starts = program, network, keeps_starts
-        self.table, self.chunk_bytes = unrolled(program, table_of(program), chunk_bytes)
-        table = self.table
+        self.program, self.network, self.keeps_starts, self.one_gpu = program, network, keeps_starts, one_gpu
+        table, self.chunk_bytes = unrolled(program, table_of(program), chunk_bytes)
+        self.table = table = table if one_gpu is None else one_gpu.steps(table)
         self.is_send = (table.size > 0) & ((table.sends_to >= 0) | (table.group >= 0))
         self.moves = np.diff(table.assign_ptr) > 0
         self.is_first = _first_of_messages(table, self.moves)
@@ -110,6 +126,10 @@ class _Simulation:
             number,
         )
         routes = _route_arrays(self.network, list(self.routes))
+        if self.one_gpu is not None:
+            GBps = np.zeros(len(routes.GBps))
+            GBps[self.one_gpu.orbit] = self.network.topology.link_GBps
+            routes = routes._replace(link=self.one_gpu.orbit[routes.link], GBps=GBps)
         hops = np.diff(routes.hop_ptr).max(initial=0) * (1 + np.diff(routes.limit_ptr).max(initial=0))
         in_turn = isinf(self.network.threadblock_GBps(packets=False))  # one send fills a link: first come, first served
         size = self.program.num_gpus, int(number.max(initial=-1)) + 1, int(hops)
@@ -244,13 +264,15 @@ class _Simulation:
         Also the number of (threadblock, other GPU) whose last send may still be on its way, for each such pair and for
         each send.
         """
-        table = self.table
+        table, there = self.table, self.table.rank[second]
+        if self.one_gpu is not None:
+            there = np.where(by_token, self.one_gpu.receivers(table)[connection], there)
         delay = np.where(by_token, 0, -1)
-        far = by_token & (table.rank[first] != table.rank[second]) & ~enters[first]
-        a, b = first[far], second[far]
+        far = by_token & (table.rank[first] != there) & ~enters[first]
+        a = first[far]
         own = table.is_proxied[a]
         proxied = np.where(own >= 0, own, table.by_proxy[connection[far]] if len(table.by_proxy) else own)
-        columns = table.rank[a], table.rank[b], proxied, table.packets[a]
+        columns = table.rank[a], there[far], proxied, table.packets[a]
         one, of = distinct(*columns)
         rows = zip(*(column[one].tolist() for column in columns), strict=True)
         delay[far] = np.array([self._delay(*row) for row in rows], dtype=np.int64)[of]
@@ -260,7 +282,7 @@ class _Simulation:
         known, number = np.unique(key, return_inverse=True)
         last = np.full(len(first), -1, dtype=np.int64)
         waits = np.flatnonzero(far)[table.size[a] == 0]
-        asked = table.thread[first[waits]] * ranks + table.rank[second[waits]]
+        asked = table.thread[first[waits]] * ranks + there[waits]
         place = np.searchsorted(known, asked)
         is_known = place < len(known)
         is_known[is_known] = known[place[is_known]] == asked[is_known]
