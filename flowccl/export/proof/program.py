@@ -124,13 +124,22 @@ class RuntimeProgram:
     @property
     def most_threadblocks(self) -> int:
         """Number of threadblocks of the GPU that has the most."""
-        blocks = {(operation.rank, operation.block) for operation in self.operations}
-        return max(Counter(rank for rank, _ in blocks).values(), default=0)
+        return max(Counter(rank for rank, _ in self._block_sizes()).values(), default=0)
 
     @property
     def most_operations(self) -> int:
         """Number of operations of the longest threadblock."""
-        return max(Counter((operation.rank, operation.block) for operation in self.operations).values(), default=0)
+        return max(self._block_sizes().values(), default=0)
+
+    def _block_sizes(self) -> Counter[tuple[int, int]]:
+        """The number of operations of each threadblock, by rank and a number of its own."""
+        table = getattr(self.operations, "table", None)
+        if table is None:
+            return Counter((operation.rank, operation.block) for operation in self.operations)
+        thread, first, count = np.unique(table.thread, return_index=True, return_counts=True)
+        return Counter(
+            dict(zip(zip(table.rank[first].tolist(), thread.tolist(), strict=True), count.tolist(), strict=True))
+        )
 
     def scratch_bytes(self, size_bytes: int) -> int:
         """Return the bytes of the largest scratch buffer of a GPU, for a buffer of `size_bytes`."""
