@@ -302,6 +302,9 @@ def test_a_source_folder_and_its_compiler(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("MSCCLPP_SOURCE", str(tmp_path))
     source = build.find_source()
     assert (source.version, source.code()) == ("0.9.0", [tmp_path / "src/core/a.cc"])
+    assert source.standard() == "20"
+    (tmp_path / "CMakeLists.txt").write_text("project(x)\nset(CMAKE_CXX_STANDARD 17)\nset(CMAKE_CUDA_STANDARD 17)\n")
+    assert source.standard() == "17"
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(InputError, match="nvcc not found: building from MSCCLPP_SOURCE needs the CUDA toolkit"):

@@ -8,6 +8,7 @@ and libraries are given as for gcc: CPATH, LIBRARY_PATH, LD_LIBRARY_PATH.
 import hashlib
 import logging
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 LIBRARY = "libflowccl_mscclpp.so"
 _BRIDGE = Path(__file__).with_name("bridge.cc")
 _CODE = (".cc", ".cpp", ".cu")
+_STANDARD = re.compile(r"^\s*set\(CMAKE_CXX_STANDARD (\d+)\)", re.MULTILINE)
+_NEWEST_STANDARD = "20"  # of C++, where the source does not say which it needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,12 @@ class Source:
         """Return the files of the core, in the order of their names."""
         files = [path for path in self.core.rglob("*") if path.suffix in _CODE and "ext" not in path.parts]
         return sorted(files)
+
+    def standard(self) -> str:
+        """Return the C++ standard that this version is written in: 17 up to the release 0.9.0, 20 after it."""
+        file = self.folder / "CMakeLists.txt"
+        found = _STANDARD.search(file.read_text()) if file.is_file() else None
+        return found[1] if found else _NEWEST_STANDARD
 
 
 def find_source() -> Source:
@@ -137,8 +146,8 @@ class _Build:
     def _compile(self, number: int, path: Path, flags: list[str]) -> Path:
         folders = [self.work / "include", self.source.folder / "include", self.source.core / "include"]
         made = self.work / f"{number}.o"
-        command = [self.nvcc, "-std=c++20", "-O2", "-w", "-Xcompiler", "-fPIC", f"-arch=sm_{self.architecture}"]
-        command += ["-DMSCCLPP_USE_CUDA", *flags, *(f"-I{folder}" for folder in folders)]
+        command = [self.nvcc, f"-std=c++{self.source.standard()}", "-O2", "-w", f"-arch=sm_{self.architecture}"]
+        command += ["-Xcompiler", "-fPIC", "-DMSCCLPP_USE_CUDA", *flags, *(f"-I{folder}" for folder in folders)]
         self._run([*command, "-x", "cu", "-c", str(path), "-o", str(made)], path.name)
         return made
 
