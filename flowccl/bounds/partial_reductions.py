@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cuts import Cut
 
-_MOST_LEVELS = 16  # steps of a head or tail
-_MOST_ENTRIES = 4_000_000  # of the largest table
+MOST_LEVELS = 16  # steps of a head or tail
+MOST_ENTRIES = 4_000_000  # of the largest table
 _SETS = 3  # distance thresholds that are tried at each end
 
 Times = NDArray[np.float64]
@@ -27,10 +27,10 @@ def partial_reduction_bound_ps(commodities: Commodities, cut: Cut, group: NDArra
     near, far = ~cut.far, cut.far
     src, dst = topology.link_src[cut.links], topology.link_dst[cut.links]
     reduces, copies = topology.stores | topology.reduces, topology.stores | topology.copies
-    sources = _distinct(commodities.source_group, commodities.source, commodities.ready_ps, near, group)
-    ends = _distinct(commodities.destination_group, commodities.destination, commodities.tail_ps, far, group)
+    sources = distinct_sets(commodities.source_group, commodities.source, commodities.ready_ps, near, group)
+    ends = distinct_sets(commodities.destination_group, commodities.destination, commodities.tail_ps, far, group)
     rows = sum(len(ranks) for ranks, _ in [*sources, *ends])
-    if rows * len(topology.nodes) * len(cut.links) > _MOST_ENTRIES:
+    if rows * len(topology.nodes) * len(cut.links) > MOST_ENTRIES:
         return 0.0
     to_link = commodities.head_ps[:, src]
     from_link = (topology.link_latency_ps[cut.links] + commodities.latency_ps[dst].T).astype(np.float64)
@@ -40,14 +40,14 @@ def partial_reduction_bound_ps(commodities: Commodities, cut: Cut, group: NDArra
     return max(cut.earliest_partial_ps(head, tail, size) for head in heads for tail in tails)
 
 
-def _distinct(
+def distinct_sets(
     group_of: NDArray[np.int64],
     rank: NDArray[np.int32],
     wait_ps: NDArray[np.int64],
     side: NDArray[np.bool_],
     group: NDArray[np.int64],
 ) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-    """The distinct sets of ranks on one side that these groups have, with their waiting times."""
+    """Return the distinct sets of ranks on one side that these groups have, with their waiting times."""
     chosen = np.zeros(int(group_of.max()) + 1, dtype=np.bool_)
     chosen[group] = True
     rows = np.flatnonzero(chosen[group_of] & side[rank])
@@ -67,7 +67,7 @@ def _variants(
     every node and each link, `hub_to_link` the same for the hubs. There is one table for equal weights on all ranks,
     and others for equal weights on the ranks that are farthest from the links.
     """
-    levels = min(max(len(ranks) for ranks, _ in sets), _MOST_LEVELS)
+    levels = min(max(len(ranks) for ranks, _ in sets), MOST_LEVELS)
     away = [wait + direct[ranks].min(axis=1) for ranks, wait in sets]
     result = []
     for quantile in np.linspace(0, 1, _SETS if levels > 1 else 1):

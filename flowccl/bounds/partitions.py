@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cuts import Cut
-from flowccl.bounds.rounding import on_grid
+from flowccl.bounds.representatives import arrival_tables
+from flowccl.bounds.rounding import on_grid, whole_ps
 from flowccl.topology.topology import Topology
 
 _MOST_ENTRIES = 4_000_000  # sources and destinations of all groups, times partitions
@@ -30,6 +31,7 @@ _MOST_ENTRIES = 4_000_000  # sources and destinations of all groups, times parti
 _LARGEST_TABLE = 10_000_000  # entries (group, part) that are counted in a table; more are sorted
 _LARGEST_MERGED = 300  # nodes of the largest machine whose weakest partitions are computed
 _WEAKEST = 4  # partitions that are kept of those
+_REFINED = 8  # partitions whose first and last arrivals are looked at, the best bounds first
 
 Part = NDArray[np.int64]  # of each node: its part, or -1 between the parts
 
@@ -40,6 +42,7 @@ class Crossing(Cut):
 
     part: Part
     inward: bool
+    operates: bool  # switches between the parts reduce or copy
 
     @cached_property
     def links(self) -> NDArray[np.int64]:
@@ -63,11 +66,27 @@ class Crossing(Cut):
         return np.asarray(head + self.topology.link_delay_ps[self.links] + tail)
 
 
-def partition_bounds(commodities: Commodities, group: int = 0) -> Iterator[tuple[float, Crossing, float]]:
-    """Yield, for each partition and direction, (bound in ps, the links, bytes that must cross them).
+def partition_bounds(commodities: Commodities, group: int = 0) -> list[tuple[float, Crossing, float]]:
+    """Return, for each partition and direction, (bound in ps, the links, bytes that must cross them).
 
-    Switches that reduce do so for anyone, or where `group` is given, only for groups of at most that many GPUs.
+    Switches that reduce do so for anyone, or where `group` is given, only for groups of at most that many GPUs. The
+    best bounds are refined where the first and the last arrivals carry the data of few GPUs.
     """
+    found = sorted(_simple(commodities, group), key=lambda row: -whole_ps(row[0]))
+    plain = [row for row in found if not row[1].operates][:_REFINED]
+    return [*found, *(row for one in plain for row in _refined(commodities, *one))]
+
+
+def _refined(
+    commodities: Commodities, ps: float, crossing: Crossing, volume: float
+) -> Iterator[tuple[float, Crossing, float]]:
+    tables = arrival_tables(commodities, crossing.links, crossing.part, inward=crossing.inward)
+    if tables is not None:
+        yield crossing.earliest_partial_ps(*tables, volume), crossing, volume
+
+
+def _simple(commodities: Commodities, group: int) -> Iterator[tuple[float, Crossing, float]]:
+    """The bounds in which every arrival counts, from the first possible one on."""
     topology = commodities.topology
     entries = len(commodities.source) + len(commodities.destination)
     for count, (name, part) in enumerate(_partitions(topology)):
@@ -82,7 +101,7 @@ def partition_bounds(commodities: Commodities, group: int = 0) -> Iterator[tuple
             if volume <= 0:
                 continue
             words = f"{'into' if inward else 'out of'} {name}, all together"
-            crossing = Crossing(topology, words, np.zeros(0, dtype=np.bool_), part, inward)
+            crossing = Crossing(topology, words, np.zeros(0, dtype=np.bool_), part, inward, operates)
             if len(crossing.links):
                 away = crossing.away_ps(commodities)
                 yield crossing.earliest_ps(away, volume), crossing, volume
