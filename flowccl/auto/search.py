@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
 _FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
 _WHILE_OTHERS_WAIT = 0.4  # part of the time left that a step with more chunks may take before all methods had a try
+_EARLY_STEPS = 8  # of a method that continues the first schedules of others
 _CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
 _QUICK_S = 1.0  # first steps that take no longer run as long as nothing is found, even after the time limit
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
@@ -121,6 +122,8 @@ class PortfolioSearch:
             return [(self._open(alone, 1), 1)]  # alone, so that there is an answer early
         if rated := [row for name in names if self._is_rated(name) for row in self._first_counts(name)]:
             tries = [row for row in rated if row[1] == 1]  # before more chunks of others
+            if not tries and (continued := self._early(names)):
+                return [(self._open(name, count), _EARLY_STEPS) for name, count in continued]
             return [(self._open(name, count), 1) for name, count in tries or rated]  # nothing slows them down
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
@@ -216,7 +219,7 @@ class PortfolioSearch:
             if not leaders:  # nothing was found yet
                 return []
             few = min(arm.count for arm in leaders if arm.best_ps <= 1.01 * leaders[0].best_ps)
-            wanted = [few, leaders[0].count]
+            wanted = [few, leaders[0].count, *self.counts.doublings(self.useful_chunks(name))[-1:]]
             if leaders[0] is tried[-1]:  # it leads, so it raises the count itself
                 wanted.append(self.counts.above(leaders[0].count, powers=True) or few)
             return [count for count in dict.fromkeys(wanted) if count not in {arm.count for arm in tried}]
@@ -246,6 +249,12 @@ class PortfolioSearch:
     def _is_rated(self, name: str) -> bool:
         """Whether the time of a method is in proportion to the deliveries, and is not lost on carrying out."""
         return self._rate_s(name) > 0 and name not in self.dropped
+
+    def _early(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        """Methods that begin early and continue the first schedules of others, at their useful chunk counts."""
+        able = (name for name in names if traits_of(name).begins_early and traits_of(name).continues_others)
+        waiting = [name for name in able if name not in self.dropped and not self._arms_of(name)]
+        return [(name, ([1, *self.counts.doublings(self.useful_chunks(name))])[-1]) for name in waiting]
 
     def _first_counts(self, name: str) -> list[tuple[str, int]]:
         """One chunk for a method that was not tried, and its useful chunk count after that.

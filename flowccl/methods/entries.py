@@ -37,6 +37,12 @@ def _useful_for_paths(problem: Problem, context: SearchContext) -> int:
     return useful_chunks(problem)
 
 
+def _useful_for_waves(problem: Problem, context: SearchContext) -> int:
+    from flowccl.methods.waves import useful_chunks
+
+    return useful_chunks(problem)
+
+
 _ONE_SCHEDULE = Traits(one_schedule=True)
 _ALL = frozenset(Constraint)
 
@@ -270,6 +276,19 @@ METHODS = (
         loops=(*EVERY, "hierarchical"),
         traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.suits_justification,
+    ),
+    MethodInfo(
+        name="waves",
+        load="flowccl.methods.waves:waves",
+        summary="allreduce: schedules of other methods in smaller chunks, which follow each other in waves",
+        reductions="native",
+        supports=frozenset({Constraint.LIMITS}),
+        reduce_rate=False,
+        allreduce=True,
+        loops=EVERY,
+        useful_chunks=_useful_for_waves,
+        traits=Traits(begins_early=True, improves_slowly=True, continues_others=True, reports_after_round=True),
+        in_auto=suitability.suits_waves,
     ),
     MethodInfo(
         name="tree-exchange",

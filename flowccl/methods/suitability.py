@@ -11,6 +11,7 @@ MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only t
 _MOST_FOR_BASELINES = 20_000  # deliveries
 _MOST_PLACED = 500  # deliveries of baselines where links share limits: then their transfers are placed one by one
 _MOST_RING_TRANSFERS = 40_000
+_MOST_IN_WAVES = 5_000  # deliveries
 _MOST_FOR_PROGRAMS = 5_000  # chunks of a time-expanded linear program
 _LARGE_MACHINE = 64  # GPUs
 _MOST_FOR_TREES = 48  # GPUs: packing trees grows with the cube of their number
@@ -152,6 +153,15 @@ def suits_justification(problem: Problem) -> bool:
     topology = problem.topology
     plain = not topology.has_reduce_rate and not topology.has_overheads and bool(topology.stores.all())
     return plain and suits_joint_trees(problem) and problem.is_whole_machine
+
+
+def suits_waves(problem: Problem) -> bool:
+    """An allreduce of all GPUs in which latency counts, on a machine without overheads."""
+    topology = problem.topology
+    plain = not (topology.has_reduce_rate or topology.has_overheads or topology.has_buffer_limits or topology.changes)
+    if not plain or not problem.is_allreduce or not problem.is_whole_machine or problem.deliveries > _MOST_IN_WAVES:
+        return False
+    return problem.bytes_over_latency < _SMALL_ALLREDUCE
 
 
 def suits_tree_exchange(problem: Problem) -> bool:
