@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from numba import njit
 
-from flowccl.compiled import compiled, heap_pop, heap_push, larger, new_queue, put, take
+from flowccl.compiled import compiled, heap_pop, heap_push, inner, larger, maker, new_queue, put, take
 
 PART = "from flowccl.compiled import inner\n\n@inner\ndef part(x):\n    return x + {}\n"
 WHOLE = (
@@ -49,6 +51,60 @@ def test_a_heap_gives_the_least_first():
 def test_a_queue_grows_and_gives_the_earliest_first():
     times = np.random.default_rng(1).permutation(100)
     assert _queued(times).tolist() == np.argsort(times).tolist()
+
+
+@inner
+def _times(factor, value):
+    return factor * value
+
+
+@maker
+def _filled(count, value):
+    result = np.empty(count, dtype=np.int64)
+    for i in range(count):
+        result[i] = _times(3, value)
+    return result
+
+
+@compiled
+def _first(values):
+    return _times(2, values[0])
+
+
+@compiled
+def _all(values):
+    return _filled(_times(1, 4), _first(values)).sum()
+
+
+def test_parts_are_compiled_once_for_all_constants_and_integers():
+    """Two entry points share a part, and one of them calls the other."""
+    assert _all(np.array([5], dtype=np.int32)) == 4 * 3 * 2 * 5
+    assert _first(np.array([7])) == 14
+
+    @njit
+    def several(values):
+        return _times(2, values[0]) + _times(3, 4) + _times(np.int32(5), 6)
+
+    assert several(np.array([7])) == 14 + 12 + 30
+    assert len(_times.signatures) == 1
+
+
+def test_other_code_is_compiled_as_numba_does():
+    """Machine code of its own, a division by zero that is an error, a loop that Python can call."""
+    _first(np.array([7]))
+
+    @njit
+    def part(a, b):
+        return a // b
+
+    @njit
+    def whole(a, b):
+        return part(a, b)
+
+    assert whole(7, 2) == part(7, 2) == 3
+    with pytest.raises(ZeroDivisionError):
+        whole(1, 0)
+    assert "define" in part.inspect_llvm(part.signatures[0])
 
 
 def test_what_is_on_disk_is_compiled_again_when_a_module_it_imports_changes(tmp_path: Path):

@@ -1,0 +1,254 @@
+"""How numba makes machine code for flowccl: of entry points only, kept on disk, by one process for all.
+
+This module and `compiled.py` are the only ones that import numba, and this one alone uses what numba does not promise.
+"""
+
+import gc
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from glob import escape as glob_escape
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from llvmlite.binding import Linkage
+from numba.core import types
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    InTreeCacheLocator,
+    UserProvidedCacheLocator,
+    UserWideCacheLocator,
+)
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.core.targetconfig import TargetConfig
+
+from flowccl.compile_cache import lock, user_folder
+
+
+class _Library(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a function, which is linked with all that it calls and made machine code where Python calls it.
+
+    numba optimizes every function with all that it calls and makes machine code of it, then does the same for each of
+    its callers. The parts of an entry point are never called on their own, so here they only wait for it.
+    """
+
+    _is_linked = False
+
+    def finalize(self) -> None:
+        """Nothing more is added; what is done now is done later, if at all."""
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """The address of a function's machine code, which is made now; 0 where the library has no such function."""
+        if not self._finalized:
+            if not any(found.name == name and not found.is_declaration for found in self._final_module.functions):
+                return 0
+            self._link()
+            self._optimize_final_module()
+            self._final_module.verify()
+            self._finalize_final_module()
+        return int(super().get_pointer_to_function(name))
+
+    def _ensure_finalized(self) -> None:
+        self.finalize()
+
+    def _get_module_for_linking(self) -> Any:
+        self._link()
+        return super()._get_module_for_linking()
+
+    def _optimize_functions(self, module: Any) -> None:
+        """The entry point is optimized as a whole."""
+        module.data_layout = self._codegen._data_layout
+
+    def _link(self) -> None:
+        """Link everything that the function calls, directly or not, each once."""
+        if self._is_linked or self._finalized:
+            return
+        self._is_linked = True
+        called: dict[Any, None] = {}
+        self._gather(called)
+        called.pop(self, None)
+        for library in called:
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(_module_of(library), preserve=True)
+        for found in self._final_module.functions:
+            if found.linkage == Linkage.weak_odr:
+                found.linkage = Linkage.linkonce_odr
+
+    def _gather(self, called: dict[Any, None]) -> None:
+        """Add the libraries that are called."""
+        for library in self._linking_libraries:
+            if library not in called:
+                called[library] = None
+                if _waits(library):
+                    library._gather(called)
+
+
+def _waits(library: Any) -> bool:
+    """Whether a library has nothing but its own function."""
+    return isinstance(library, _Library) and not (library._is_linked or library._finalized)
+
+
+def _module_of(library: Any) -> Any:
+    """The module of a library, to be linked into another one."""
+    if not _waits(library):
+        return library._get_module_for_linking()
+    module = library._final_module.clone()
+    for found in module.functions:
+        if not found.is_declaration and found.linkage in (Linkage.external, Linkage.linkonce_odr):
+            found.linkage = Linkage.weak_odr  # kept by the linker, even where nothing calls it yet
+    return module
+
+
+def part(function: Any) -> Any:
+    """Let a part of an entry point be compiled once for all constants and widths of integers."""
+    template = function.get_call_template
+
+    def of_types(found: Sequence[Any], names: Any) -> Any:
+        return template(tuple(map(_general, found)), names)
+
+    function.get_call_template = of_types
+    return function
+
+
+def _general(found: Any) -> Any:
+    """The type of all constants like this one, or of all integers."""
+    numba_types: Any = types
+    found = numba_types.unliteral(found)
+    return numba_types.int64 if isinstance(found, numba_types.Integer) and found.signed else found
+
+
+def with_parts(compile_signature: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Compile or load an entry point such that its parts are only linked into it."""
+
+    @wraps(compile_signature)
+    def compile_entry_point(signature: Any) -> Any:
+        with global_compiler_lock, _only_linked():
+            return compile_signature(signature)
+
+    return compile_entry_point
+
+
+@contextmanager
+def _only_linked() -> Iterator[None]:
+    """Let numba make machine code where it is asked for; parts have none, thus no place for their environment.
+
+    Compiling makes many objects that stay, so looking for garbage among them takes a tenth of the time.
+    """
+    codegen, collects = cpu_target.target_context.codegen(), gc.isenabled()
+    before, set_environment, values = codegen._library_class, codegen.set_env, TargetConfig.values
+
+    def set_if_defined(name: str, environment: Any) -> None:
+        if codegen._engine.is_symbol_defined(name):
+            set_environment(name, environment)
+
+    codegen._library_class, codegen.set_env, TargetConfig.values = _Library, set_if_defined, _values
+    gc.disable()
+    try:
+        yield
+    finally:
+        codegen._library_class, codegen.set_env, TargetConfig.values = before, set_environment, values
+        if collects:
+            gc.enable()
+
+
+def _values(flags: TargetConfig) -> dict[str, Any]:
+    """As `TargetConfig.values`, which numba calls 100,000 times for one method, but 10 times as fast."""
+    kind: Any = type(flags)
+    return {**_defaults(kind), **flags._values}
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {name: option.default for name, option in kind.options.items()}
+
+
+class _UserFolderLocator(UserWideCacheLocator):  # type: ignore[misc]
+    """Puts entries in flowccl's folder in the user's cache folder, where `__pycache__` is not writable."""
+
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        super().__init__(py_func, py_file)
+        self._cache_path = str(user_folder() / self.get_suitable_cache_subpath(py_file))
+
+
+class _CacheImplementation(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (UserProvidedCacheLocator, InTreeCacheLocator, _UserFolderLocator)
+
+
+class DiskCache(FunctionCache):  # type: ignore[misc]
+    """Holds a lock while a function is compiled: another process that needs the function waits and loads it."""
+
+    _impl_class = _CacheImplementation
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, _digest(function.__module__))
+        self._lock_name = f"{function.__module__}.{function.__qualname__}"
+        self._locked = ExitStack()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The machine code for a signature, or None; the caller then compiles it and calls `save_overload`."""
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            self._locked.close()  # of a compilation that failed
+            self._locked.enter_context(lock(self._lock_name, wait=True))
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                self._locked.close()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write what was compiled, and let other processes go on."""
+        super().save_overload(sig, data)
+        self._locked.close()
+
+
+class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
+    """Writes the machine code before the index that names it, and treats an index that cannot be read as empty.
+
+    numba writes the index first, and gives the machine code of new source the file name of the old one: another process
+    that reads between the two writes runs the old code. It also numbers the files, so that two processes that compile
+    two signatures at once choose the same name. Here names contain digests of the source and of the signature. An index
+    of an older version may name classes that no longer exist.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        """Add an entry."""
+        names = self._load_index()
+        stem = f"{Path(self._index_name).stem}.{self._source_stamp[:12]}"
+        name = f"{stem}.{sha256(repr(key).encode()).hexdigest()[:12]}.nbc"  # two processes never choose the same one
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+        if not names:
+            self._remove_others(stem)
+
+    def paths(self) -> list[str]:
+        """The index and what it names."""
+        return [self._index_path, *map(self._data_path, self._load_index().values())]
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            return dict(super()._load_index())
+        except (AttributeError, ImportError, EOFError):  # written by another version of flowccl
+            return {}
+
+    def _remove_others(self, stem: str) -> None:
+        """Remove machine code that was compiled from other source."""
+        for path in Path(self._cache_path).glob(f"{glob_escape(Path(self._index_name).stem)}.*.nbc"):
+            if not path.name.startswith(stem):
+                path.unlink(missing_ok=True)
+
+
+@cache
+def _digest(module: str) -> str:
+    """A digest of the source of a module and of all modules of flowccl that it imports, directly or not."""
+    source = inspect.getsource(sys.modules[module])
+    imported = re.findall(r"^from (flowccl[\w.]*) import", source, re.MULTILINE)
+    return sha256("".join((source, *map(_digest, imported))).encode()).hexdigest()
