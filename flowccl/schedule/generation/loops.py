@@ -20,7 +20,8 @@ from flowccl.runtimes.limits import FURTHER_OPERATIONS, ISSUE_OPERATIONS, RECEIV
 from flowccl.runtimes.posters import BlockTask
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.clock import MessageTimes
-from flowccl.schedule.generation.engine import Engine, Waits, leaves_first
+from flowccl.schedule.generation.engine import Engine, leaves_first
+from flowccl.schedule.generation.engine_inputs import Waits
 from flowccl.schedule.generation.precedence import feeding
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
