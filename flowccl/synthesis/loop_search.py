@@ -1,11 +1,12 @@
 """The search for schedules with loops, beside that for schedules without: it tries what promises most."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import thread_time
+from typing import Any
 
 from flowccl.schedule.generation.carrying import LEAST_RATES
-from flowccl.schedule.generation.looping import Looper
+from flowccl.schedule.generation.looping import Looper, Policy
 from flowccl.schedule.schedule import Schedule
 
 _BETTER = 0.99  # times what was expected of a schedule with the same chunks: later ones of its method are tried again
@@ -20,8 +21,7 @@ class _Trial:
     expected_ps: float
     schedule: Schedule
     loops: int
-    least: float
-    longest_first: bool = False
+    policy: Policy
 
     def is_like(self, other: "_Trial") -> bool:
         """Whether both are about the same plan, found by two methods."""
@@ -47,8 +47,8 @@ class LoopSearch:
     best: _Trial | None = None
     transfer_s: float = 0.0
 
-    def see(self, schedules: Sequence[Schedule], least: float) -> None:
-        """Note what is expected of schedules with loops; messages wait below this part of their rate."""
+    def see(self, schedules: Sequence[Schedule], policy: Policy) -> None:
+        """Note what is expected of schedules with loops, for a policy of the engine."""
         for schedule in schedules:
             if id(schedule) in self.seen:
                 continue
@@ -57,7 +57,7 @@ class LoopSearch:
             key = schedule.method, schedule.demand.pieces
             if ps < _BETTER * self.expected.get(key, float("inf")):
                 self.expected[key] = ps
-                self.waiting.append(_Trial(ps, schedule, loops, least))
+                self.waiting.append(_Trial(ps, schedule, loops, policy))
         self.waiting.sort(key=lambda trial: trial.expected_ps)
 
     def trials(self, best_ps: float, may_take: Callable[[float], bool]) -> Iterator[Schedule | None]:
@@ -77,21 +77,21 @@ class LoopSearch:
         trial = self.best or min(self.tried, key=lambda trial: trial.expected_ps, default=None)
         if trial is None:
             return
-        for least, longest_first in [(least, False) for least in LEAST_RATES if least != trial.least] + [(0.0, True)]:
+        changes: list[dict[str, Any]] = [{"leaves_room": not trial.policy.leaves_room}]
+        changes += [{"least": least} for least in LEAST_RATES if least != trial.policy.least]
+        changes += [{"longest_first": True}]
+        for change in changes:
             base = self.best or trial
             if not may_take(self._takes_s(base)):
                 return
-            changed = _Trial(base.expected_ps, base.schedule, base.loops, least or base.least, longest_first)
-            found = self._run(changed, best_ps)
+            found = self._run(replace(base, policy=replace(base.policy, **change)), best_ps)
             best_ps = best_ps if found is None else found.finish_ps
             yield found
 
     def _run(self, trial: _Trial, best_ps: float) -> Schedule | None:
         began_s = thread_time()
-        schedule, before_ps = trial.schedule, int(best_ps)
-        found = self.looper.run(
-            schedule, trial.loops, trial.least, longest_first=trial.longest_first, before_ps=before_ps
-        )
+        schedule = trial.schedule
+        found = self.looper.run(schedule, trial.loops, trial.policy, int(best_ps))
         spent_s = thread_time() - began_s
         self.seconds += spent_s
         self.transfer_s = max(self.transfer_s, spent_s / (len(schedule) * trial.loops))

@@ -57,9 +57,11 @@ def orders(draw: st.DrawFn, schedule: Schedule) -> np.ndarray | None:
 
 
 @RANDOM
-@given(st.data(), drafts(overheads=True, on_runtime=False), st.sampled_from((1.0, 0.5, 0.1)))
-def test_what_the_engine_returns_is_valid_without_a_runtime(data: st.DataObject, draft: Schedule, least: float):
-    timed = Engine(draft).run(data.draw(orders(draft)), least)
+@given(st.data(), drafts(overheads=True, on_runtime=False), st.sampled_from((1.0, 0.5, 0.1)), st.booleans())
+def test_what_the_engine_returns_is_valid_without_a_runtime(
+    data: st.DataObject, draft: Schedule, least: float, leaves_room: bool
+):
+    timed = Engine(draft, leaves_room=leaves_room).run(data.draw(orders(draft)), least)
     assert timed is None or verify(timed) == []
 
 
@@ -71,12 +73,13 @@ def test_what_the_engine_returns_is_valid_without_a_runtime(data: st.DataObject,
     st.sampled_from((1, 2, 4)),
     st.sampled_from(("Simple", "LL")),
     st.sampled_from((1.0, 0.5)),
+    st.booleans(),
 )
 def test_what_the_engine_returns_is_valid_on_a_runtime(
-    data: st.DataObject, draft: Schedule, sms: int, width: int, protocol: str, least: float
+    data: st.DataObject, draft: Schedule, sms: int, width: int, protocol: str, least: float, leaves_room: bool
 ):
     execution = Execution(MSCCLPP, sms + width, width, data.draw(st.integers(0, 1)), protocol)
-    timed = Engine(draft, execution).run(data.draw(orders(draft)), least)
+    timed = Engine(draft, execution, leaves_room=leaves_room).run(data.draw(orders(draft)), least)
     assert timed is None or verify(timed) == []
 
 
@@ -144,6 +147,16 @@ def test_a_message_waits_rather_than_to_be_slow(limit: bool):
     timed = Engine(to_both(port(limit=limit))).run(least=0.5)
     assert timed.start_ps.tolist() == [0, 10 * US]
     assert timed.finish_us == pytest.approx(14.791667, abs=1e-6)
+    assert verify(timed) == []
+
+
+@pytest.mark.parametrize("limit", [False, True])
+def test_a_message_leaves_room_for_slower_ones(limit: bool):
+    """The message to GPU 1 goes first, at 24 - 12.5 = 11.5 GB/s: the other one still flows at 12.5 GB/s beside it."""
+    timed = Engine(to_both(port(limit=limit)), leaves_room=True).run(np.array([1, 0]), least=1.0)
+    assert timed.start_ps.tolist() == [0, 0]
+    assert timed.rate_GBps.tolist() == pytest.approx([0.0, 11.5], abs=1e-6)
+    assert timed.finish_us == pytest.approx(10.0, abs=1e-4)
     assert verify(timed) == []
 
 

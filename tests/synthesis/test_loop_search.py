@@ -9,7 +9,7 @@ from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
-from flowccl.schedule.generation.looping import Looper
+from flowccl.schedule.generation.looping import Looper, Policy
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
@@ -34,11 +34,11 @@ def search(fits=lambda seconds, messages, loops: True) -> LoopSearch:
 
 def test_the_most_promising_is_tried_first_and_nothing_that_cannot_be_earlier(schedules):
     loops = search()
-    loops.see(schedules, 0.5)
-    loops.see(schedules, 0.5)  # each is seen once
+    loops.see(schedules, Policy())
+    loops.see(schedules, Policy())  # each is seen once
     expected = [trial.expected_ps for trial in loops.waiting]
     again = search()
-    again.see([schedules[1], replace(schedules[1], method="another")], 0.5)
+    again.see([schedules[1], replace(schedules[1], method="another")], Policy())
     assert len(list(again.trials(1e15, lambda seconds: True))) == 1  # the same plan of another method
     assert len(expected) == 3
     assert expected == sorted(expected)
@@ -54,7 +54,7 @@ def test_the_most_promising_is_tried_first_and_nothing_that_cannot_be_earlier(sc
 def test_variants_are_those_of_the_best_schedule_and_are_earlier(schedules):
     loops = search()
     assert list(loops.variants(1e15, lambda seconds: True)) == []
-    loops.see(schedules, 1.0)
+    loops.see(schedules, Policy(least=1.0))
     late_ps = max(schedule.finish_ps for schedule in schedules)
     best = [found.finish_ps for found in loops.trials(late_ps, lambda seconds: True) if found is not None]
     assert best == sorted(best, reverse=True)
@@ -65,10 +65,10 @@ def test_variants_are_those_of_the_best_schedule_and_are_earlier(schedules):
 
 def test_without_time_nothing_is_tried(schedules):
     loops = search()
-    loops.see(schedules, 0.5)
+    loops.see(schedules, Policy())
     assert list(loops.trials(1e15, lambda seconds: False)) == []
     none = search(lambda seconds, messages, loops: False)  # there would be no time for the program
-    none.see(schedules, 0.5)
+    none.see(schedules, Policy())
     assert list(none.trials(1e15, lambda seconds: True)) == []
 
 

@@ -14,7 +14,7 @@ from flowccl.runtimes.machine import known_sms, with_costs_in_links
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.engine import Engine
-from flowccl.schedule.generation.looping import Looper
+from flowccl.schedule.generation.looping import Looper, Policy
 from flowccl.schedule.generation.posting import posters_of
 from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
@@ -44,6 +44,7 @@ class _Variant:
     longest_first: bool = False
     least: float = 0.5
     paced: bool = False
+    leaves_room: bool = False
     collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
 
@@ -97,9 +98,10 @@ class Carrier:
         return Looper(self.profile, self.topology, self.sms)
 
     @property
-    def least(self) -> float:
-        """The part of their rate below which messages wait, in the best schedule so far."""
-        return self.known.get(("", 0), _Variant()).least
+    def policy(self) -> Policy:
+        """How the engine chooses in the best schedule so far, in the order of the schedule."""
+        variant = self.known.get(("", 0), _Variant())
+        return Policy(variant.least, leaves_room=variant.leaves_room)
 
     def can_run(self, schedule: Schedule) -> bool:
         """Whether there is time to carry out a schedule in one more variant."""
@@ -129,7 +131,9 @@ class Carrier:
         if message is None and variant.collected:
             message = staged_messages(schedule, variant.collected == "piece")
         pace = schedule.rate_GBps if variant.paced else None
-        engine = Engine(schedule, execution, self.topology, message, pace, group=self.group)
+        engine = Engine(
+            schedule, execution, self.topology, message, pace, group=self.group, leaves_room=variant.leaves_room
+        )
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
 
@@ -243,6 +247,7 @@ class _VariantSearch:
         for least in LEAST_RATES:
             if least != self.variant.least:
                 self._try(replace(self.variant, least=least))
+        self._try(replace(self.variant, leaves_room=not self.variant.leaves_room))
         if self.schedule.rate_GBps.any():
             self._try(replace(self.variant, paced=not self.variant.paced))
 

@@ -25,6 +25,20 @@ _NEAR = 0.01  # of the completion time: fewer loops are taken where they are no 
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """How the engine chooses between messages.
+
+    A message waits where it would get less than `least` of its rate. `longest_first`: of the messages that wait, that
+    with the longest way to go is first, not that which is first in the schedule. `leaves_room`: no message takes what
+    slower ones need on the links that they share.
+    """
+
+    least: float = 0.5
+    longest_first: bool = False
+    leaves_room: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Looper:
     """Lets the threadblocks of a GPU, at most `sms`, repeat what they do in a schedule."""
 
@@ -32,21 +46,16 @@ class Looper:
     topology: Topology
     sms: int
 
-    def run(
-        self, schedule: Schedule, loops: int, least: float, *, longest_first: bool = False, before_ps: int | None = None
-    ) -> Schedule | None:
-        """Return the schedule with loops; None where that is not possible, or not before a time.
-
-        `least` is the part of its rate below which a message waits. `longest_first`: of the messages that wait, that
-        with the longest way to go is first, not that which is first in the schedule.
-        """
-        base = self.part(schedule, loops, least, longest_first)
+    def run(self, schedule: Schedule, loops: int, policy: Policy, before_ps: int | None = None) -> Schedule | None:
+        """Return the schedule with loops; None where that is not possible, or not before a time."""
+        base = self.part(schedule, loops, policy)
         draft = None if base is None else with_loops(base, schedule.demand)
         if draft is None:
             return None
-        return Engine(draft, draft.execution).run(None, least, *(() if before_ps is None else (before_ps,)))
+        engine = Engine(draft, draft.execution, leaves_room=policy.leaves_room)
+        return engine.run(None, policy.least, *(() if before_ps is None else (before_ps,)))
 
-    def part(self, schedule: Schedule, loops: int, least: float, longest_first: bool) -> Schedule | None:
+    def part(self, schedule: Schedule, loops: int, policy: Policy) -> Schedule | None:
         """Return what threadblocks do with one part of the data, where they repeat it; None where they cannot."""
         part = part_of(schedule.demand, loops) if self._may_repeat(schedule, loops) else None
         if part is None:
@@ -57,8 +66,8 @@ class Looper:
         execution = self._execution(base, loops)
         if execution is None:
             return None
-        engine = Engine(base, execution, self.topology, in_turn=False)
-        return engine.run(-engine.tail_ps if longest_first else None, least)
+        engine = Engine(base, execution, self.topology, in_turn=False, leaves_room=policy.leaves_room)
+        return engine.run(-engine.tail_ps if policy.longest_first else None, policy.least)
 
     def expected(
         self, schedule: Schedule, fits: Callable[[int, int], bool] = lambda messages, loops: True
@@ -106,4 +115,4 @@ def has_parts(demand: Demand) -> bool:
 
 def repeated(schedule: Schedule, profile: RuntimeProfile, sms: int, loops: int) -> Schedule | None:
     """Return a schedule as threadblocks carry it out that repeat their operations; None where they cannot."""
-    return Looper(profile, schedule.topology, sms).run(schedule, loops, 0.5)
+    return Looper(profile, schedule.topology, sms).run(schedule, loops, Policy())
