@@ -10,6 +10,7 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 
+_NEAR = 1.3  # times a count: counts between are not tried
 _FURTHER = 16  # times a count: how far the next one may be where alignment allows none nearer
 
 
@@ -96,6 +97,17 @@ class ChunkCounts:
             found.append(count)
             count = self.above(count, powers=True)
         return found
+
+    def beside(self, count: int, tried: list[int]) -> int | None:
+        """An allowed count about halfway from this one to the next higher or lower one that was tried; None if near."""
+        higher, lower = (n for n in tried if n > count), (n for n in tried if n < count)
+        for other in (min(higher, default=count), max(lower, default=count)):
+            low, high = sorted((count, other))
+            between = range(low + 1, high if high > _NEAR * low else low + 1)
+            nearest = sorted(between, key=lambda n: max(n * n / (low * high), low * high / (n * n)))
+            if (found := next((n for n in nearest if self.demand(n) is not None), None)) is not None:
+                return found
+        return None
 
     def multiple(self, count: int, times: int) -> int | None:
         """The smallest allowed multiple of a count that is at least `times` it; None where there is none."""

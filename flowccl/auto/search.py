@@ -18,6 +18,7 @@ from flowccl.auto.params import AutoParams
 from flowccl.auto.refine import refined
 from flowccl.auto.rows import methods_tried
 from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, TimeLimit
+from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
 from flowccl.methods.registry import REGISTRY
 from flowccl.problem import Problem
@@ -154,8 +155,11 @@ class PortfolioSearch:
         demand, traits = self.counts.allowed(1), traits_of(name)
         if self.carry is not None and traits.carried_s:
             return traits.carried_s * (len(demand.destination_rank) + len(demand.source_rank))
-        carry_s = 0.0 if self.carry is None else _CARRY_S * (len(demand.destination_rank) + len(demand.source_rank))
-        return step_work_s(name, demand, first=True) + carry_s
+        return step_work_s(name, demand, first=True) + self._carry_s(demand)
+
+    def _carry_s(self, demand: Demand) -> float:
+        """Expected seconds for carrying out a schedule on a runtime."""
+        return 0.0 if self.carry is None else _CARRY_S * (len(demand.destination_rank) + len(demand.source_rank))
 
     def _left_over(self) -> list[tuple[Arm, int]]:
         """Where nothing is due: the next chunk count of the best method that has one and fits into the time."""
@@ -259,14 +263,16 @@ class PortfolioSearch:
     def _first_counts(self, name: str) -> list[tuple[str, int]]:
         """One chunk for a method that was not tried, and its useful chunk count after that.
 
-        One that carries out its schedules itself goes on to twice as many as long as that is better.
+        One that carries out its schedules itself goes on to twice as many as long as that is better, and then tries
+        what lies beside the best.
         """
         tried = self._arms_of(name)
         if self.carry is None or not tried:
             return [(name, count) for count in (self._useful_counts(name) if len(tried) == 1 else [] if tried else [1])]
         more, best_ps = self.counts.above(tried[-1].count, powers=True), min(arm.best_ps for arm in tried)
-        goes_on = more is not None and tried[-1].best_ps <= best_ps < inf and self._fits(tried[-1], more)
-        return [(name, more)] if more is not None and goes_on else []
+        if best_ps < inf and tried[-1].best_ps > best_ps:
+            more = self.counts.beside(min(tried, key=lambda arm: arm.best_ps).count, [arm.count for arm in tried])
+        return [(name, more)] if more is not None and best_ps < inf and self._fits(tried[-1], more) else []
 
     def _fits(self, below: Arm, count: int) -> bool:
         """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic.
@@ -359,7 +365,7 @@ class PortfolioSearch:
             demand = self.counts.demand(fine)
             if hope_ps >= self.best_ps * (1 - self.params.worth) or demand is None:
                 continue
-            work_s = step_work_s(REFINE, demand, first=True)
+            work_s = step_work_s(REFINE, demand, first=True) + self._carry_s(demand)
             enough = self.params.due * (done_s + work_s) <= self.work_s * _PLACES
             if enough and self.context.budget.has_time(_SAFETY * work_s):
                 self.refined[count, fine] = bases[count].finish_ps
@@ -424,7 +430,8 @@ class PortfolioSearch:
         """The best schedule of some steps of an arm; after the very first one, none begins that would end too late."""
         best: Schedule | None = None
         for _ in range(steps):
-            late = not self.context.budget.has_time(arm.seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
+            seconds = arm.seconds if arm.taken or arm.count > 1 or arm.name == REFINE else self._first_s(arm.name)
+            late = not self.context.budget.has_time(seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             if arm.over or (self.steps and self.context.budget.steps is None and late):
                 break
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()

@@ -148,7 +148,7 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
     part = first_part(schedule) if execution.loops > 1 else schedule
     chunks = program_layout(part.demand, 1, inplace)
-    slots = program_layout(part.demand, execution.width, inplace)
+    slots = program_layout(part.demand, execution.slots, inplace)
     with few_collections():
         found = _of_orbits(schedule, chunks, slots, min_bytes, max_bytes)
         if found is not None:

@@ -1,9 +1,9 @@
 """What messages cost on a runtime, where the cost occurs: in threadblocks, in the proxy of the NIC, at the receiver.
 
 A message inside a host occupies a group of threadblocks of its sender for its overhead and its bytes. A message over a
-NIC occupies the proxy thread of its sender for the overhead only. Its signal delays the receiver, where a group of
-threadblocks then reduces the data, reads the packets, or copies chunks that are not adjacent to their places. What a
-group begins to reduce into the same chunks at the same time is one operation: it reads all sources and writes once.
+NIC occupies the proxy thread of its sender for the overhead only. Its signal delays the receiver, where one or several
+groups then reduce the data, read the packets, or copy chunks that are not adjacent to their places. What they begin to
+reduce into the same chunks at the same time is one operation: it reads all sources and writes once.
 """
 
 from dataclasses import dataclass, replace
@@ -95,8 +95,8 @@ def message_times(schedule: Transfers, execution: Execution) -> MessageTimes:
     work, further = np.zeros((2, len(schedule)), dtype=np.int64)
     reduces = schedule.reduce & ~_in_network(schedule)
     for cost, rows in ((local("reduce"), reduces & ~packets), (local("read packets"), packets)):
-        work[rows] = _time_ps(cost, size[rows], execution.width)
-        further[rows & reduces] = _further_ps(cost, size[rows & reduces], execution.width)
+        work[rows] = _time_ps(cost, size[rows], execution.slots)
+        further[rows & reduces] = _further_ps(cost, size[rows & reduces], execution.slots)
     times = MessageTimes(
         proxied,
         np.zeros(len(schedule), dtype=np.int64),
@@ -123,7 +123,7 @@ def _with_copies(schedule: Transfers, execution: Execution, times: MessageTimes)
     return replace(
         times,
         pack_ps=_time_ps(copy, packed, execution.width),
-        work_ps=times.work_ps + _time_ps(copy, unpacked, execution.width),
+        work_ps=times.work_ps + _time_ps(copy, unpacked, execution.slots),
     )
 
 

@@ -43,7 +43,7 @@ _KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "ru
 _COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
 _RUNTIME_COLUMNS = ("issuer", "receiver", "work_from_ps", "rate_GBps")
-_EXECUTION = {"sms": 1, "width": 1, "posters": 0, "loops": 1}
+_EXECUTION = {"sms": 1, "width": 1, "posters": 0, "loops": 1, "receivers": 1}
 _MAX_PS = 2**60  # about 13 days; the total of a few such times still fits in 64 bits
 
 

@@ -78,6 +78,11 @@ def _missing(schedule: Schedule, execution: Execution) -> list[Violation]:
         for i in np.flatnonzero((needed & (group < 0)) | (group >= execution.groups)).tolist():
             words = f"has group {group[i]} as its {name}, the GPU has groups 0 to {execution.groups - 1}"
             result.append(Violation("threadblocks", f"{transfer_name(schedule, i)}: {words}", (i,)))
+    first, several = schedule.receiver, execution.receivers
+    odd = (first >= 0) & (first < execution.groups) & ((first % several > 0) | (first + several > execution.groups))
+    for i in np.flatnonzero(odd).tolist():
+        words = f"group {first[i]} is not the first of {several} of {execution.groups} that work on a message together"
+        result.append(Violation("threadblocks", f"{transfer_name(schedule, i)}: {words}", (i,)))
     return result
 
 
@@ -116,11 +121,13 @@ def _occupied(schedule: Schedule, execution: Execution) -> tuple[I64, I64, I64, 
     direct = first[~costs.is_proxied[first] & (schedule.issuer[first] >= 0)]
     packs = proxied[(costs.pack_ps[proxied] > 0) & (schedule.issuer[proxied] >= 0)]
     works = _operations(schedule, first[(costs.work_ps[first] > 0) & (schedule.receiver[first] >= 0)], dst, worked)
+    works = np.repeat(works, execution.receivers)
+    receiver = schedule.receiver[works] + np.arange(len(works)) % execution.receivers
     rows = (
         (src[direct] * width + schedule.issuer[direct], direct, start[direct], last[direct]),
         (src[packs] * width + schedule.issuer[packs], packs, start[packs], packed[packs]),
         (src[proxied] * width + execution.groups, proxied, packed[proxied], (packed + costs.overhead_ps)[proxied]),
-        (dst[works] * width + schedule.receiver[works], works, (worked - costs.work_ps)[works], worked[works]),
+        (dst[works] * width + receiver, works, (worked - costs.work_ps)[works], worked[works]),
     )
     worker, transfer, begin, end = (np.concatenate([row[k] for row in rows]).astype(np.int64) for k in range(4))
     return worker, transfer, begin, end

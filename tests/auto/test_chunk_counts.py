@@ -105,3 +105,11 @@ def test_the_law_of_pipelines_is_exact_for_a_chain():
     finish = {c: 12_000 + 2 * 12_000 / c for c in (1, 2, 4)}
     assert limit_ps(1, finish[1], 2, finish[2]) == pytest.approx(12_000)
     assert limit_ps(2, finish[2], 4, finish[4]) == pytest.approx(12_000)
+
+
+def test_beside_a_count_is_what_lies_halfway_to_the_next_one_that_was_tried():
+    some = ChunkCounts(lambda count: collective("allgather", 4, 4 * 1_000_000, count), 512, 400_000, for_runtime=True)
+    assert some.beside(4, [1, 2, 4, 10]) == 5  # blocks of 2^2 x 5^6 units: no chunks of 6 to 9
+    assert some.beside(5, [1, 2, 4, 5, 10]) is None
+    assert some.beside(10, [1, 2, 4, 10]) == 5
+    assert some.beside(1, [1]) is None

@@ -1,7 +1,9 @@
 """Reductions of several messages at once: one operation, proved, with the time of the schedule."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flowccl.demand.collectives import collective
@@ -13,6 +15,7 @@ from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import PROFILES
+from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.looping import repeated
 from flowccl.schedule.schedule import Schedule
@@ -46,6 +49,41 @@ def test_what_arrives_together_is_one_operation(protocol: str, name: str, inplac
     assert program.findings == ()
     assert program.program_ps == schedule.finish_ps
     assert sources(program.data, name) == {4}  # the GPU's own data and three arrivals
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("width", [1, 2])
+def test_groups_that_reduce_together_take_a_part_of_the_time(width: int, inplace: bool) -> None:
+    plan = planned(4, 1 << 20)
+    alone = Engine(plan, Execution(MSCCLPP, 24, width)).run()
+    schedule = Engine(plan, Execution(MSCCLPP, 24, width, receivers=4)).run()
+    assert alone is not None
+    assert schedule is not None
+    assert schedule.costs is not None
+    assert alone.costs is not None
+    assert max(schedule.costs.work_ps) == pytest.approx(max(alone.costs.work_ps) / 4, rel=1e-3)
+    assert schedule.finish_ps < alone.finish_ps
+    assert verify(schedule) == []
+    program = lower_program(schedule, inplace=inplace)
+    assert program.findings == ()
+    assert program.program_ps == schedule.finish_ps
+    assert schedule_from_json(schedule_to_json(schedule)).execution == schedule.execution
+    shifted = replace(schedule, receiver=np.where(schedule.receiver >= 0, schedule.receiver + 1, -1).astype(np.int32))
+    assert "is not the first of 4" in str(verify(shifted)[0])
+
+
+def test_groups_that_reduce_together_do_nothing_else_meanwhile() -> None:
+    schedule = Engine(planned(4, 1 << 20), Execution(MSCCLPP, 24, receivers=4)).run()
+    assert schedule is not None
+    work = int(np.argmax(schedule.receiver >= 0))
+    node = schedule.shape.end_node[schedule.shape.end_ptr[schedule.route[work]]]
+    sends = np.flatnonzero(schedule.shape.root_node[schedule.shape.root_ptr[schedule.route]] == node)
+    send, issuer = int(sends[np.argmax(schedule.start_ps[sends])]), schedule.issuer.copy()
+    issuer[send] = schedule.receiver[work] + 3
+    start = schedule.start_ps.copy()
+    start[send] = schedule.work_from_ps[work]
+    found = verify(replace(schedule, issuer=issuer, start_ps=start))
+    assert any(f"group {issuer[send]} of" in str(one) for one in found)
 
 
 def test_more_than_an_operation_can_read_are_several_operations() -> None:

@@ -71,6 +71,17 @@ def test_a_tree_in_which_few_hear_from_one_gpu_reduces_earlier_where_hosts_are_m
     assert tree.finish_ps < star.finish_ps
 
 
+def test_several_groups_reduce_large_chunks_together_so_that_nics_begin_early() -> None:
+    """One threadblock takes 32 us for what seven GPUs send it, and the NICs of the host wait for that."""
+    topology = used_by(machine("dgx_h100:8"), MSCCLPP)
+    problem = Problem(topology, collective("allreduce", 64, 64_000_000, 5))
+    made = next(symmetric_on_runtime(problem, SearchContext.with_limit(60.0), Carrier(MSCCLPP, topology, 132)))
+    assert made is not None
+    assert made.execution is not None
+    assert made.execution.receivers > 1
+    assert made.finish_us < 1.1 * 284.95
+
+
 def test_a_machine_that_does_not_look_the_same_is_refused() -> None:
     topology = used_by(machine("rail:2x4"), MSCCLPP)
     links = tuple(replace(link, bandwidth_GBps=1.0) if n == 0 else link for n, link in enumerate(topology.links))

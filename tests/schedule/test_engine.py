@@ -14,7 +14,8 @@ from flowccl.problem import Problem
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import used_by
 from flowccl.runtimes.profiles import PROFILES
-from flowccl.schedule.generation.carrying import Carrier, staged_messages
+from flowccl.schedule.generation.carrying import Carrier
+from flowccl.schedule.generation.collecting import staged_messages
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext

@@ -52,13 +52,13 @@ def write_plan(
 ) -> WrittenPlan:
     """Return the plan of the actions that are in order.
 
-    `layout` has the slots of the plan: each chunk has as many as a group is wide. With a repetition, `built` has
-    what threadblocks do with the first part of every chunk, and they repeat it.
+    `layout` has the slots of the plan: as many of each chunk as threadblocks work on it when it arrives. With a
+    repetition, `built` has what threadblocks do with the first part of every chunk, and they repeat it.
     """
     gpus = schedule.demand.num_gpus
     units = units_of(layout, schedule, built.messages, built.places)
     packets, plain = (
-        units.totals(buffer, counts, execution.width)
+        units.totals(buffer, counts, execution.slots)
         for buffer, counts in ((PACKETS, built.places.packets), (SCRATCH, built.places.scratch))
     )
     if repetition is not None:

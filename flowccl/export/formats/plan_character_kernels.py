@@ -101,7 +101,7 @@ class PlanActions(NamedTuple):
     packets: I64  # of each GPU: chunks of its packets
     first_ptr: I64  # of each GPU and buffer: the units before each place; empty where all chunks have the same size
     first: I64
-    width: int
+    slots: int
     blocks: int
     sends_packets: bool
 
@@ -269,9 +269,9 @@ def meets(s: PlanState, slot: int, count: int) -> bool:
 @inner
 def _unit(p: PlanActions, rank: int, slot: int) -> int:
     """The first chunk of the plan of a slot."""
-    place, part = (slot & MASK) // p.width, (slot & MASK) % p.width
+    place, part = (slot & MASK) // p.slots, (slot & MASK) % p.slots
     at = p.first_ptr[4 * rank + (slot >> _BUFFER_BITS)] + place
-    return p.first[at] * p.width + (part * (p.first[at + 1] - p.first[at]) if part else 0)  # type: ignore[no-any-return]
+    return p.first[at] * p.slots + (part * (p.first[at + 1] - p.first[at]) if part else 0)  # type: ignore[no-any-return]
 
 
 @inner

@@ -80,7 +80,7 @@ def written_blocks(
     plan = PlanActions(
         actions, built.ranges, built.ids, ordered.block_ptr, ordered.acquire_ptr, ordered.acquire,
         ordered.release_ptr, ordered.release, *announced, *awaited, is_port, group, section, hints, unit_bytes,
-        packets, units.first_ptr, units.first, execution.width, ordered.blocks, execution.packets,
+        packets, units.first_ptr, units.first, execution.slots, ordered.blocks, execution.packets,
     )  # fmt: skip
     most = _most(plan)
     sizes = np.array(

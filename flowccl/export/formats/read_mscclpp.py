@@ -22,9 +22,13 @@ from flowccl.export.garbage import few_collections
 from flowccl.export.proof.program import Operation, RuntimeProgram
 from flowccl.export.proof.steps import StepArrays
 from flowccl.files import parse_json, read_bytes
+from flowccl.memory import VARIABLE, available_bytes
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS
+from flowccl.units import format_bytes
 
-MAX_PLAN_BYTES = 256_000_000
+MAX_PLAN_BYTES = 2_000_000_000
+
+_ARRAYS, _OPERATIONS = 9, 30  # bytes of memory for a byte of text, read as arrays or operation by operation: measured
 
 
 def read_mscclpp(path: str | Path) -> RuntimeProgram:
@@ -35,8 +39,10 @@ def read_mscclpp(path: str | Path) -> RuntimeProgram:
 def parse_mscclpp(data: bytes, name: str) -> RuntimeProgram:
     """Return the program in the text of an MSCCL++ plan.
 
-    Usual plans are read as arrays; the others operation by operation, which also finds what is wrong with them.
+    Usual plans are read as arrays; the others operation by operation, which also finds what is wrong with them. Raise
+    FileError where the memory does not suffice.
     """
+    _check_memory(data, name, _ARRAYS)
     try:
         data, unit_bytes = without_pipelines(data, name)
     except PlanError as error:
@@ -62,7 +68,18 @@ def _parsed_as_arrays(data: bytes) -> RuntimeProgram | None:
     return reader.program
 
 
+def _check_memory(data: bytes, name: str, times: int) -> None:
+    """Refuse a plan that does not fit into memory."""
+    needed, available = times * len(data), available_bytes()
+    if needed > available:
+        raise FileError(
+            f"{name}: reading this plan takes about {format_bytes(needed)} of memory, "
+            f"{format_bytes(int(available))} are available; set {VARIABLE}"
+        )
+
+
 def _parsed_by_operation(data: bytes, name: str) -> RuntimeProgram:
+    _check_memory(data, name, _OPERATIONS)
     value = parse_json(data, name)
     try:
         return _PlanReader(value).program

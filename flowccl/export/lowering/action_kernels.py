@@ -91,10 +91,19 @@ def work_times(order: I64, delivery_ptr: I64, added_version: I64, owner: I64, ti
                 time[m] = max(time[m], time[owner[added_version[d]]])
 
 
+class Shape(NamedTuple):
+    """Threadblocks of a group, slots of a chunk, most threadblocks of a GPU, and whether messages are packets."""
+
+    width: int
+    slots: int
+    blocks: int
+    packets: bool
+
+
 @inner
-def _slot(place: int, width: int, part: int) -> int:
+def _slot(place: int, slots: int, part: int) -> int:
     """A slot of the chunk at a place."""
-    return (place & ~MASK) | ((place & MASK) * width + part)
+    return (place & ~MASK) | ((place & MASK) * slots + part)
 
 
 @inner
@@ -120,39 +129,39 @@ def _no_rows(w: Written) -> None:
 
 
 @inner
-def _continues(w: Written, r: int, row: int, width: int, sub: int) -> bool:
+def _continues(w: Written, r: int, row: int, slots: int, sub: int) -> bool:
     """Whether a slot of a row lies behind those of a range."""
     size, rows, ranges = w.ranges.slots[r], w.rows, w.ranges
-    same = _slot(rows.source[row], width, sub) == ranges.source[r] + size
-    same &= _slot(rows.target[row], width, sub) == ranges.target[r] + size
+    same = _slot(rows.source[row], slots, sub) == ranges.source[r] + size
+    same &= _slot(rows.target[row], slots, sub) == ranges.target[r] + size
     low, more = rows.added_low[row], rows.added_high[row] - rows.added_low[row]
     same &= more == ranges.added_high[r] - ranges.added_low[r]
     for k in range(more if same else 0):
-        same &= _slot(rows.added[low + k], width, sub) == ranges.added[ranges.added_low[r] + k] + size
+        same &= _slot(rows.added[low + k], slots, sub) == ranges.added[ranges.added_low[r] + k] + size
     return bool(same)
 
 
 @inner
-def _ranges(w: Written, a: int, width: int, part: int) -> None:
-    """Give an action the ranges that threadblock `part` of a group carries of the rows.
+def _ranges(w: Written, a: int, slots: int, width: int, part: int) -> None:
+    """Give an action the ranges that threadblock `part` of `width` together carries of the rows.
 
-    Each threadblock of the group carries as many slots as there are rows, one after the other.
+    Each of them carries the same number of slots, one after the other.
     """
-    ranges, count = w.ranges, w.counts[_ROW]
+    ranges, count = w.ranges, w.counts[_ROW] * slots // width
     w.actions.range_low[a] = w.counts[_RANGE]
     for index in range(part * count, (part + 1) * count):
-        row, sub, r = index // width, index % width, w.counts[_RANGE] - 1
-        if r >= w.actions.range_low[a] and _continues(w, r, row, width, sub):
+        row, sub, r = index // slots, index % slots, w.counts[_RANGE] - 1
+        if r >= w.actions.range_low[a] and _continues(w, r, row, slots, sub):
             ranges.slots[r] += 1
             continue
         r += 1
         ranges.source[r], ranges.target[r] = (
-            _slot(w.rows.source[row], width, sub),
-            _slot(w.rows.target[row], width, sub),
+            _slot(w.rows.source[row], slots, sub),
+            _slot(w.rows.target[row], slots, sub),
         )
         ranges.slots[r], ranges.added_low[r] = 1, w.counts[_ADDED]
         for k in range(w.rows.added_low[row], w.rows.added_high[row]):
-            ranges.added[w.counts[_ADDED]] = _slot(w.rows.added[k], width, sub)
+            ranges.added[w.counts[_ADDED]] = _slot(w.rows.added[k], slots, sub)
             w.counts[_ADDED] += 1
         ranges.added_high[r] = w.counts[_ADDED]
         w.counts[_RANGE] += 1
@@ -212,7 +221,7 @@ def _pair(w: Written, direction: int, send: int, wait: int) -> None:
 
 
 @inner
-def _work(c: Carried, w: Written, m: int, width: int) -> None:
+def _work(c: Carried, w: Written, m: int, shape: Shape) -> None:
     """Add what the receiver does with a message: reduce it, read its packets, or copy what is not in its place.
 
     The first of the messages that are reduced together stands for all of them. Where the GPU has no data of a chunk
@@ -234,39 +243,41 @@ def _work(c: Carried, w: Written, m: int, width: int) -> None:
             _row_added(w, has)
             for j in range(begin + 1, high):
                 _row_added(w, c.arrives[c.delivery[c.delivery_ptr[c.lead[j]] + k]])
-    for part in range(width if w.counts[_ROW] else 0):
-        rank, block = c.end[c.end_ptr[m]], max(c.receiver[m], 0) * width + part
+    for part in range(shape.slots if w.counts[_ROW] else 0):
+        rank, block = c.end[c.end_ptr[m]], max(c.receiver[m], 0) * shape.width + part
         work = _add(w, WORK, rank, block, c.work_from[m], m)
         w.actions.tie[work] = c.usable[m]
-        _ranges(w, work, width, part)
+        _ranges(w, work, shape.slots, shape.slots, part)
 
 
 @maker
-def _memory(c: Carried, w: Written, known: Any, m: int, width: int, packets: bool, blocks: int) -> None:
+def _memory(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
     """Add a message inside a host, and the wait for it."""
+    width = shape.width
     src, dst = c.src[m], c.end[c.end_ptr[m]]
     for part in range(width):
         _no_rows(w)
         for k in range(c.ptr[m + 1] - c.ptr[m]):
             _row(w, c.sent[c.ptr[m] + k], c.arrives[c.delivery_ptr[m] + k])
         send = _add(w, SEND, src, c.issuer[m] * width + part, c.start[m], m)
-        _ranges(w, send, width, part)
+        _ranges(w, send, shape.slots, width, part)
         w.actions.peer[send] = c.peer[m]
-        if not packets:
+        if not shape.packets:
             other = c.waiter[m] if c.waiter[m] >= 0 else c.group[m] * width + part
             w.actions.channel_low[send] = w.counts[_ID]
             ends = dst, c.back[m]
-            direction = _open(w, known, False, src, w.actions.block[send], c.peer[m], other, ends, blocks)
+            direction = _open(w, known, False, src, w.actions.block[send], c.peer[m], other, ends, shape.blocks)
             w.actions.channel_high[send] = w.counts[_ID]
             wait = _add(w, WAIT, dst, other, c.waits_from[m], m)
             _as(w, wait, send)
             _pair(w, direction, send, wait)
-    _work(c, w, m, width)
+    _work(c, w, m, shape)
 
 
 @maker
-def _nic(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int) -> None:
+def _nic(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
     """Add a message over a NIC: what is packed, what posts it, and what waits for it."""
+    width, slots = shape.width, shape.slots
     src, dst = c.src[m], c.end[c.end_ptr[m]]
     _no_rows(w)
     for e in range(c.ptr[m], c.ptr[m + 1]):
@@ -274,22 +285,22 @@ def _nic(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int) ->
             _row(w, c.packed[e], c.sent[e])
     for part in range(width if w.counts[_ROW] else 0):
         pack = _add(w, PACK, src, max(c.issuer[m], 0) * width + part, c.start[m], m)
-        _ranges(w, pack, width, part)
+        _ranges(w, pack, slots, width, part)
     post = _add(w, POST, src, c.poster[m], c.posted[m], m)
     r = w.counts[_RANGE]
-    w.ranges.source[r] = _slot(c.sent[c.ptr[m]], width, 0)
-    w.ranges.target[r] = _slot(c.arrives[c.delivery_ptr[m]], width, 0)
-    w.ranges.slots[r] = (c.ptr[m + 1] - c.ptr[m]) * width
+    w.ranges.source[r] = _slot(c.sent[c.ptr[m]], slots, 0)
+    w.ranges.target[r] = _slot(c.arrives[c.delivery_ptr[m]], slots, 0)
+    w.ranges.slots[r] = (c.ptr[m + 1] - c.ptr[m]) * slots
     w.ranges.added_low[r], w.ranges.added_high[r] = 0, 0
     w.counts[_RANGE] += 1
     w.actions.range_low[post], w.actions.range_high[post], w.actions.peer[post] = r, r + 1, c.peer[m]
     w.actions.channel_low[post] = w.counts[_ID]
-    direction = _open(w, known, True, src, c.poster[m], c.peer[m], c.awaiter[m], (dst, c.back[m]), blocks)
+    direction = _open(w, known, True, src, c.poster[m], c.peer[m], c.awaiter[m], (dst, c.back[m]), shape.blocks)
     w.actions.channel_high[post] = w.counts[_ID]
     wait = _add(w, WAIT, dst, c.awaiter[m], c.whole[c.end_ptr[m]], m)
     _as(w, wait, post)
     _pair(w, -1 - direction, post, wait)
-    _work(c, w, m, width)
+    _work(c, w, m, shape)
 
 
 @inner
@@ -316,8 +327,9 @@ def _is_ready(w: Written, load: int, rank: int, id: int, direction: int) -> None
 
 
 @maker
-def _switch(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int) -> None:
+def _switch(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
     """Add an operation of a switch, and the waits of all other GPUs of its group."""
+    width = shape.width
     src, kind = c.src[m], LOAD if c.kind[m] == _LOAD else STORE
     ends, members = c.end_ptr[m + 1] - c.end_ptr[m], c.member_ptr[m + 1] - c.member_ptr[m]
     for part in range(width):
@@ -326,11 +338,11 @@ def _switch(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int)
             _row(w, c.sent[c.ptr[m] + k], c.place[c.delivery_ptr[m] + k * ends])
         send = _add(w, kind, src, c.issuer[m] * width + part, c.start[m], m)
         block, first = w.actions.block[send], w.counts[_ID]
-        _ranges(w, send, width, part)
+        _ranges(w, send, shape.slots, width, part)
         for k in range(members):
             other = c.member[c.member_ptr[m] + k]
             if other != src:
-                _open(w, known, False, src, block, other, block, (other, src), blocks)
+                _open(w, known, False, src, block, other, block, (other, src), shape.blocks)
         w.actions.channel_low[send], w.actions.channel_high[send] = first, w.counts[_ID]
         id = first
         for k in range(members):
@@ -350,13 +362,13 @@ def _switch(c: Carried, w: Written, known: Any, m: int, width: int, blocks: int)
 
 
 @compiled
-def write_actions(c: Carried, w: Written, width: int, packets: bool, blocks: int) -> None:
-    """Write the actions of all messages; no GPU has more than `blocks` threadblocks."""
+def write_actions(c: Carried, w: Written, shape: Shape) -> None:
+    """Write the actions of all messages."""
     known, ports = {np.int64(-1): np.int64(0)}, {np.int64(-1): np.int64(0)}
     for m in range(len(c.kind)):
         if c.kind[m] == _MEMORY:
-            _memory(c, w, known, m, width, packets, blocks)
+            _memory(c, w, known, m, shape)
         elif c.kind[m] == _NIC:
-            _nic(c, w, ports, m, width, blocks)
+            _nic(c, w, ports, m, shape)
         else:
-            _switch(c, w, known, m, width, blocks)
+            _switch(c, w, known, m, shape)

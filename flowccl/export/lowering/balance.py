@@ -48,16 +48,20 @@ def balanced(schedule: Schedule, messages: Messages, execution: Execution, poste
     nodes = 1 + int(max(messages.src.max(initial=0), messages.end.max(initial=0)))
     free, load = np.zeros((nodes, groups), dtype=np.int64), np.zeros((nodes, groups), dtype=np.int64)
     for begin, end, is_send, m, rank in sorted(rows):
-        able = np.flatnonzero(free[rank] <= begin)
+        several = 1 if is_send else execution.receivers
+        until, most = (
+            column[rank, : groups // several * several].reshape(-1, several).max(axis=1) for column in (free, load)
+        )
+        able = np.flatnonzero(until <= begin)
         if not len(able):
             raise InputError(
                 f"mscclpp cannot run this schedule on {execution.sms} threadblocks: {posters} of them post messages to "
                 "the NIC; synthesize with a larger --sms"
             )
-        group = int(able[np.argmin(load[rank][able])])
+        group = int(able[np.argmin(most[able])]) * several
         (issuer if is_send else receiver)[m] = group
-        free[rank, group] = end
-        load[rank, group] += ISSUE_OPERATIONS if is_send else RECEIVE_OPERATIONS
+        free[rank, group : group + several] = end
+        load[rank, group : group + several] += ISSUE_OPERATIONS if is_send else RECEIVE_OPERATIONS
         if is_send:  # those that wait for it
             for other in messages.end[messages.end_ptr[m] : messages.end_ptr[m + 1]].tolist():
                 load[other, group] += 1

@@ -86,11 +86,12 @@ class Builder:
 
     def build(self) -> Built:
         """Return all actions."""
-        from flowccl.export.lowering.action_kernels import write_actions
+        from flowccl.export.lowering.action_kernels import Shape, write_actions
 
         carried, blocks = self._carried(), 1 + max(self.execution.sms, self.first_poster + self.posters)
         written = self._space()
-        write_actions(carried, written, self.execution.width, self.execution.packets, blocks)
+        execution = self.execution
+        write_actions(carried, written, Shape(execution.width, execution.slots, blocks, execution.packets))
         made = Unscheduled(
             self.schedule, self.execution, self.layout, self.posters, self.times, self._place, self._gpus
         )
@@ -289,18 +290,18 @@ class Builder:
         """Space for everything that the compiled part writes."""
         from flowccl.export.lowering.action_kernels import Written
 
-        m, width, members = self.messages, self.execution.width, self._members
+        m, width, slots, members = self.messages, self.execution.width, self.execution.slots, self._members
         entries, switched = np.diff(m.ptr), m.kind > NIC
         others = np.array([len(members[k]) - 1 for k in np.flatnonzero(switched).tolist()], dtype=np.int64)
         plain, in_switch = int(entries[~switched].sum()), entries[switched]
         most, together = int(entries.max(initial=0)), int(np.diff(self._together[0]).max(initial=1))
         pairs = width * len(m) + 2 * width * int(others.sum())
-        actions = (3 * width + 2) * len(m) + 3 * width * int(others.sum())
-        moved = 3 * width * plain + len(m) + width * int((in_switch * (1 + others)).sum())
+        actions = (2 * width + slots + 2) * len(m) + 3 * width * int(others.sum())
+        moved = 3 * slots * plain + len(m) + slots * int((in_switch * (1 + others)).sum())
         ends = np.empty((pairs, 4), dtype=np.int64)
         return Written(
             Actions(*[_space(actions) for _ in Actions._fields]),
-            _space_of_ranges(moved, width * plain),
+            _space_of_ranges(moved, slots * plain),
             _space(pairs),
             Pairs(_space(pairs), _space(pairs), _space(pairs)),
             Channels(ends, np.zeros(2 * pairs, dtype=np.bool_)),

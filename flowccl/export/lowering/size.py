@@ -50,7 +50,7 @@ def program_size(schedule: Schedule, execution: Execution) -> ProgramSize:
     messages = messages_of(schedule, schedule.costs.is_proxied)
     kind, first = messages.kind, messages.first
     inside, over_nic = np.count_nonzero(kind == MEMORY), np.count_nonzero(kind == NIC)
-    works = np.count_nonzero(schedule.receiver[first] >= 0)
+    works = execution.receivers * np.count_nonzero(schedule.receiver[first] >= 0)
     packs = np.count_nonzero((kind == NIC) & (schedule.issuer[first] >= 0))
     ends = int(np.diff(messages.end_ptr)[kind > NIC].sum())
     switched = len(messages) - inside - over_nic

@@ -116,7 +116,7 @@ class Unscheduled:
 
     def _own_copies(self, rows: _Extra, actions: Actions, ranges: Ranges) -> None:
         """Copy the own data of each GPU to its output, on the threadblocks that are free first."""
-        execution, count = self.execution, self.layout.demand.pieces * self.execution.width
+        execution, count = self.execution, self.layout.demand.pieces * self.execution.slots
         wanted = [(rank, *row) for rank in range(self.gpus) for row in self.layout.own_copies(rank, 0)]
         if not wanted:
             return
@@ -125,7 +125,7 @@ class Unscheduled:
         busy = np.zeros((len(last), max(blocks, last.shape[1])), dtype=np.int64)
         busy[:, : last.shape[1]] = last
         for rank, source, target in wanted:
-            first, to = _first_slot(source, execution.width), _first_slot(target, execution.width)
+            first, to = _first_slot(source, execution.slots), _first_slot(target, execution.slots)
             if any((rank, to + k) in written for k in range(count)):
                 continue
             free = np.argsort(busy[rank, :blocks], kind="stable")[: min(count, blocks)].tolist()
@@ -138,7 +138,7 @@ class Unscheduled:
 
     def _final_copies(self, rows: _Extra, messages: Messages) -> None:
         """Copy chunks that stayed in scratch, because others were still to be sent from there, to the output."""
-        demand, width = self.schedule.demand, self.execution.width
+        demand, width, slots = self.schedule.demand, self.execution.width, self.execution.slots
         wanted = set(zip(demand.destination_rank.tolist(), demand.destination_chunk.tolist(), strict=True))
         chunk, final = self.schedule.chunk[messages.transfer].tolist(), dict[tuple[int, int], int]()
         for m in np.lexsort((np.arange(len(messages)), self.times.usable)).tolist():
@@ -149,11 +149,12 @@ class Unscheduled:
                 if key in wanted:
                     final[key] = d
         for (rank, number), d in sorted(final.items()):
-            target = _first_slot(self.layout.output(rank, number, 0), width)
-            source = (int(self.place[d]) & ~MASK) | (int(self.place[d]) & MASK) * width
+            target = _first_slot(self.layout.output(rank, number, 0), slots)
+            source = (int(self.place[d]) & ~MASK) | (int(self.place[d]) & MASK) * slots
+            each = slots // width
             for part in range(width):
                 block = number % self.execution.groups * width + part
-                rows.add((WORK, rank, block, END - 1, -1, 0), (source + part, target + part, 1))
+                rows.add((WORK, rank, block, END - 1, -1, 0), (source + part * each, target + part * each, each))
 
     def _leave(self, rows: _Extra, messages: Messages) -> Channels:
         """At the end of a call with packets, tell all senders that their packets are read, and wait for all receivers.

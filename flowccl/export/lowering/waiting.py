@@ -21,6 +21,7 @@ from flowccl.schedule.placement import Places
 I64 = NDArray[np.int64]
 _CROWDED = 40  # operations of a threadblock beyond which others wait for messages that nothing uses soon
 _TRIED = 4  # of those others
+_RULES = CHANNELS_PER_BLOCK, _CROWDED, _TRIED
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ class Waiters:
             end,
         )
         looped = self.execution.loops > 1
-        found = waiting_groups(waits, Rules(count, CHANNELS_PER_BLOCK, _CROWDED, _TRIED, LATE, looped))
+        found = waiting_groups(waits, Rules(count, self.execution.receivers, *_RULES, LATE, looped))
         if np.any(found[order] < 0):  # it would wait in vain in every repetition
             raise InputError(
                 f"mscclpp cannot run this schedule: a threadblock of gpu {at[order[np.argmin(found[order])]]} would "
@@ -99,12 +100,12 @@ class Waiters:
     def _jobs(self) -> tuple[I64, I64, I64]:
         """What each group of each GPU does: pointer, begin and end of each job, in order."""
         messages, times = self.messages, self.times
-        sends, works = np.flatnonzero(self.issuer >= 0), np.flatnonzero(self.receiver >= 0)
+        sends = np.flatnonzero(self.issuer >= 0)
+        works = np.repeat(np.flatnonzero(self.receiver >= 0), self.execution.receivers)
+        receiver = self.receiver[works] + np.arange(len(works)) % self.execution.receivers
         until = np.where(messages.kind == NIC, times.posted, times.issued)
         at, groups = messages.end[messages.end_ptr[:-1]], self.execution.groups
-        place = np.concatenate(
-            (messages.src[sends] * groups + self.issuer[sends], at[works] * groups + self.receiver[works])
-        )
+        place = np.concatenate((messages.src[sends] * groups + self.issuer[sends], at[works] * groups + receiver))
         begin = np.concatenate((times.start[sends], times.whole_first[works]))
         end = np.concatenate((until[sends], times.usable[works]))
         order = np.lexsort((end, begin, place))

@@ -35,7 +35,7 @@ class Waits(NamedTuple):
     target: I64  # the first group of the GPU that receives it
     peer: I64  # the GPU that receives it, as its sender numbers it
     back: I64  # the GPU that sends it, as its receiver numbers it
-    receiver: I64  # the group that works on it, or -1
+    receiver: I64  # the first group that works on it, or -1
     time: I64  # of its first use
     user: I64  # the group that uses it first, or -1
     usual: I64  # of each group: the GPUs with which it exchanges messages
@@ -49,6 +49,7 @@ class Rules(NamedTuple):
     """Limits, and the times from which on nothing uses a message."""
 
     groups: int
+    receivers: int  # groups that work on a message together
     channels: int
     crowded: int
     tried: int
@@ -105,8 +106,12 @@ def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64) -> tuple[int, int]:
     here, time = waits.target[m], waits.time[m]
     issuer = here + waits.source[m] % rules.groups
     is_crowded, is_late, count = waits.load[issuer] > rules.crowded, time >= rules.late, 0
-    if waits.receiver[m] >= 0 or waits.user[m] >= 0:
-        wanted[0] = waits.receiver[m] if waits.receiver[m] >= 0 else waits.user[m]
+    if waits.receiver[m] >= 0:
+        for k in range(rules.receivers):
+            wanted[k] = waits.receiver[m] + k
+        return rules.receivers, 0
+    if waits.user[m] >= 0:
+        wanted[0] = waits.user[m]
         return 1, 0
     if is_late and not is_crowded:
         return 0, 0

@@ -13,10 +13,10 @@ from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import known_sms, with_costs_in_links
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
+from flowccl.schedule.generation.collecting import merged_messages, staged_messages
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.looping import Looper, Policy
 from flowccl.schedule.generation.posting import posters_of
-from flowccl.schedule.generation.stages import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.symmetry.regular_groups import RegularGroup
@@ -45,6 +45,7 @@ class _Variant:
     least: float = 0.5
     paced: bool = False
     leaves_room: bool = False
+    receivers: int = 1  # groups that work together on what arrives
     collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
 
@@ -82,7 +83,8 @@ class Carrier:
         if key not in self.known or (is_small and is_near):
             for collected in self._collections(schedule, search.best) if first else (variant.collected,):
                 for protocol in protocols if is_small else (variant.protocol,):
-                    search.improve(protocol, self._widths(schedule, None if collected else variant), collected)
+                    shapes = self._shapes(schedule, protocol, None if collected else variant)
+                    search.improve(protocol, shapes, collected)
         if search.best is None:
             return None
         self.known[key] = self.known[kind, 0] = search.variant
@@ -124,8 +126,11 @@ class Carrier:
     def _run(
         self, schedule: Schedule, variant: _Variant, best: Schedule | None, message: NDArray[np.int32] | None
     ) -> Schedule | None:
+        slots = variant.width * variant.receivers
+        if slots > 1 and (not _units(schedule) or _units(schedule) % slots):
+            return None
         try:
-            execution = self.execution(schedule, variant.width, variant.protocol)
+            execution = self.execution(schedule, variant.width, variant.protocol, variant.receivers)
         except InputError:
             return None
         if message is None and variant.collected:
@@ -137,9 +142,9 @@ class Carrier:
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
 
-    def execution(self, schedule: Schedule, width: int, protocol: str) -> Execution:
+    def execution(self, schedule: Schedule, width: int, protocol: str, receivers: int = 1) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
-        return Execution(self.profile, self.sms, width, self._posters(schedule), protocol)
+        return Execution(self.profile, self.sms, width, self._posters(schedule), protocol, receivers=receivers)
 
     def _posters(self, schedule: Schedule) -> int:
         """The threadblocks of a GPU that post messages to NICs and wait for those from there."""
@@ -190,11 +195,22 @@ class Carrier:
         saved = {name: (counts[""] - counts[name]) / self.topology.num_gpus * each_ps for name in names}
         return [name for name in names if not name or saved[name] > _WORTH * found.finish_ps]
 
-    def _widths(self, schedule: Schedule, near: _Variant | None) -> list[int]:
+    def _shapes(self, schedule: Schedule, protocol: str, near: _Variant | None) -> list[tuple[int, int]]:
+        """Widths of groups, each with the numbers of groups that may work together on what arrives.
+
+        Those `near` a known variant only, where there is one.
+        """
+        sizes = self._widths(schedule)
+        widths = _beside(sizes, near.width) if near is not None and self.known else sizes
+        if not schedule.demand.reduces or protocol != "Simple":
+            return [(width, 1) for width in widths]
+        slots = _beside(sizes, near.width * near.receivers) if near is not None and self.known else sizes
+        return [(width, many // width) for width in widths for many in sorted({width, *slots}) if many % width == 0]
+
+    def _widths(self, schedule: Schedule) -> list[int]:
         """Numbers that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU.
 
-        Each at least twice the one before: powers of two where these divide. Those `near` a known variant only, where
-        there is one.
+        Each at least twice the one before: powers of two where these divide.
         """
         rates = [self.profile.costs.operation(name).GBps for name in ("put", "reduce")]
         slowest = min(rates) if schedule.demand.reduces else rates[0]
@@ -203,15 +219,11 @@ class Carrier:
         inside = np.array([kind != "nic" for kind in self.topology.link_kinds])
         out = np.bincount(self.topology.link_src[inside], self.topology.link_GBps[inside], len(self.topology.nodes))
         fastest = float(out[: self.topology.num_gpus].max(initial=0.0))
-        units, odd = divmod(int(np.gcd.reduce(schedule.demand.chunk_bytes)), ALIGNMENT_BYTES)
-        widths = [1]
-        for width in range(2, self.sms + 1 if not odd else 0):
+        units, widths = _units(schedule), [1]
+        for width in range(2, self.sms + 1 if units else 0):
             if widths[-1] * slowest < fastest and width >= 2 * widths[-1] and units % width == 0:
                 widths.append(width)
-        if near is None or not self.known:
-            return widths
-        at = bisect_left(widths, near.width)
-        return widths[max(at - 1, 0) : at + 2]
+        return widths
 
     def _collected(self, best: Schedule, variant: _Variant) -> Schedule:
         """The schedule with more messages collected, in pairs, as long as that makes it earlier."""
@@ -235,13 +247,12 @@ class _VariantSearch:
     def __post_init__(self) -> None:
         self.best = self.carrier.run(self.schedule, self.variant)
 
-    def improve(self, protocol: str, widths: list[int], collected: str) -> None:
-        """Try all widths with a protocol, in both orders, then other rates."""
-        for width in widths:
+    def improve(self, protocol: str, shapes: list[tuple[int, int]], collected: str) -> None:
+        """Try all widths of groups with a protocol, in both orders, then other rates."""
+        chosen = replace(self.variant, protocol=protocol, collected=collected)
+        for width, receivers in shapes:
             for longest_first in (False, True):
-                variant = replace(
-                    self.variant, protocol=protocol, width=width, longest_first=longest_first, collected=collected
-                )
+                variant = replace(chosen, width=width, receivers=receivers, longest_first=longest_first)
                 if variant != self.variant:
                     self._try(variant)
         for least in LEAST_RATES:
@@ -259,6 +270,18 @@ class _VariantSearch:
             return False
         self.best, self.variant = found, variant
         return True
+
+
+def _units(schedule: Schedule) -> int:
+    """The aligned units in the largest part that all chunks are multiples of; 0 where chunks are not aligned."""
+    units, odd = divmod(int(np.gcd.reduce(schedule.demand.chunk_bytes)), ALIGNMENT_BYTES)
+    return 0 if odd else units
+
+
+def _beside(sizes: list[int], near: int) -> list[int]:
+    """The sizes next to one."""
+    at = bisect_left(sizes, near)
+    return sizes[max(at - 1, 0) : at + 2]
 
 
 def carried_out(
@@ -333,63 +356,3 @@ def planned_again(schedule: Schedule) -> Schedule | None:
         return None
     machine = with_costs_in_links(schedule.topology, schedule.execution.profile)
     return Engine(schedule, None, machine).run()
-
-
-def staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
-    """Return message numbers with which everything of a stage that takes the same route is one message.
-
-    The stage of a transfer is the most transfers that must come before it, one after the other. `by_piece`: the first
-    pieces of all blocks are one message, the second ones another.
-    """
-    key = "messages by piece" if by_piece else "messages by stage"
-    if key not in schedule.cache:
-        schedule.cache[key] = _staged_messages(schedule, by_piece)
-    found: NDArray[np.int32] = schedule.cache[key]
-    return found
-
-
-def _staged_messages(schedule: Schedule, by_piece: bool) -> NDArray[np.int32]:
-    piece = schedule.chunk % schedule.demand.pieces if by_piece else np.zeros_like(schedule.chunk)
-    stage = stages_of(schedule)
-    order = np.lexsort((np.arange(len(stage)), piece, stage, schedule.reduce, schedule.route))
-    columns = np.stack([schedule.route, schedule.reduce, stage, piece])[:, order]
-    starts = np.append(True, np.any(columns[:, 1:] != columns[:, :-1], axis=0))
-    message = np.empty(len(stage), dtype=np.int32)
-    message[order] = order[starts][np.cumsum(starts) - 1]
-    return message
-
-
-def merged_messages(schedule: Schedule) -> NDArray[np.int32] | None:
-    """Return message numbers with which messages of the same route are joined in pairs; None where there are none.
-
-    A message takes the next one of its route along if its data is there before the first one has left.
-    """
-    costs = schedule.costs
-    if costs is None or not len(schedule):
-        return None
-    ready, leader = _ready_ps(schedule), schedule.leader
-    first = np.flatnonzero(leader == np.arange(len(schedule)))
-    order = first[np.lexsort((schedule.start_ps[first], schedule.reduce[first], schedule.route[first]))]
-    same = np.diff(schedule.route[order]) == 0
-    same &= schedule.reduce[order][1:] == schedule.reduce[order][:-1]
-    joins = same & (ready[order][1:] <= (schedule.start_ps + costs.lead_ps)[order][:-1])
-    run = np.arange(len(joins)) - np.maximum.accumulate(np.where(joins, -1, np.arange(len(joins))))
-    joins &= run % 2 == 1  # in pairs: a further pass joins more
-    if not joins.any():
-        return None
-    target = np.arange(len(schedule))
-    target[order[1:][joins]] = order[:-1][joins]
-    return target[leader].astype(np.int32)
-
-
-def _ready_ps(schedule: Schedule) -> NDArray[np.int64]:
-    """When the data of each message is at its sender."""
-    from flowccl.schedule.generation.precedence import feeding, soonest_starts
-
-    timing = schedule.timing
-    ready = soonest_starts(schedule)
-    root, end = feeding(schedule)
-    np.maximum.at(ready, timing.root_transfer[root], timing.end_arrival_ps[end])
-    whole = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(whole, schedule.leader, ready)
-    return whole[schedule.leader]

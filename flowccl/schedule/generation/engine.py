@@ -75,10 +75,10 @@ class Engine:
         rank[np.lexsort((first, self.schedule.start_ps[first], order))] = np.arange(len(first))
         bandwidth = np.concatenate((topology.link_GBps, topology.limit_GBps))
         if self.execution is None:
-            capacity = Capacity(bandwidth, 0, 0, 0, 0, 0, 1, 0, len(topology.nodes))
+            capacity = Capacity(bandwidth, 0, 1, 0, 0, 0, 0, 1, 0, len(topology.nodes))
         else:
-            together, groups = self.execution.most_together, self.execution.groups
-            capacity = Capacity(bandwidth, groups, *_OPERATIONS, together, CHANNELS_PER_BLOCK, len(topology.nodes))
+            together, groups = self.execution.most_together, (self.execution.groups, self.execution.receivers)
+            capacity = Capacity(bandwidth, *groups, *_OPERATIONS, together, CHANNELS_PER_BLOCK, len(topology.nodes))
         if self.group is not None:
             capacity = of_orbits(capacity, self.group)
         messages = self._messages._replace(rank=rank)

@@ -99,6 +99,7 @@ class Capacity(NamedTuple):
 
     bandwidth_GBps: F64
     groups: int
+    receivers: int  # groups that work on a message together
     operations: int  # that a group can hold; 0: no limit
     receive_operations: int
     again_operations: int  # the same, where the group reduced into the same chunk last
@@ -239,6 +240,40 @@ def _earliest_group(state: _EngineState, capacity: Capacity, node: int, operatio
         if first < 0 or state.group_free[place] < first:
             first = state.group_free[place]
     return first
+
+
+@inner
+def _team_free(state: _EngineState, capacity: Capacity, first: int, operations: int) -> int:
+    """When all groups are free that work on a message together, the first of them at a place; -1: one lacks space."""
+    free = np.int64(0)
+    for place in range(first, first + capacity.receivers):
+        if state.group_operations[place] + operations > capacity.operations:
+            return -1
+        free = max(free, state.group_free[place])
+    return int(free)
+
+
+@inner
+def _best_team(state: _EngineState, capacity: Capacity, node: int, now: int, operations: int) -> tuple[int, int]:
+    """The first of the groups of a node that can work on a message together now; of several, those that wait least.
+
+    Else -1 and when the first of them are free, or -2 where none have space. Where they are several, those with the
+    highest numbers come first, since single groups with low numbers issue messages.
+    """
+    best, best_free, first = -1, np.int64(-1), np.int64(-1)
+    count = capacity.groups // capacity.receivers
+    for k in range(count):
+        group = (count - 1 - k if capacity.receivers > 1 else k) * capacity.receivers
+        free = _team_free(state, capacity, node * capacity.groups + group, operations)
+        if free < 0:
+            continue
+        if first < 0 or free < first:
+            first = np.int64(free)
+        if free <= now and free > best_free:
+            best, best_free = group, np.int64(free)
+    if best < 0 and first < 0:
+        return -2, 0
+    return best, int(first)
 
 
 @inner
@@ -448,24 +483,28 @@ def _try_work(
     elif capacity.groups:
         place = target * capacity.groups + last
         operations = capacity.again_operations
-        if last >= 0 and state.group_free[place] <= now:
-            group = last if state.group_operations[place] + operations <= capacity.operations else -1
+        if last >= 0 and 0 <= _team_free(state, capacity, place, operations) <= now:
+            group = last
         if group < 0:
             operations = capacity.receive_operations
-            group = _best_group(state, capacity, target, now, operations, -1)
+            group, free = _best_team(state, capacity, target, now, operations)
         if group == -2:
             return -2, 0, 0
         if group < 0:
-            return 0, max(_earliest_group(state, capacity, target, operations), now + 1), 0
+            return 0, max(free, now + 1), 0
         place = target * capacity.groups + group
-        space = capacity.operations - state.group_operations[place] - operations
+        space, team = capacity.operations - operations, range(place, place + capacity.receivers)
+        space -= state.group_operations[place]
         count = _take_along(messages, capacity, state, i, space, along)
-        state.group_operations[place] += operations + count * capacity.further_operations
+        state.group_operations[place] += count * capacity.further_operations  # the first one waits for all of them
+        for k in team:
+            state.group_operations[k] += operations
     end = now + messages.work_ps[i]
     for k in range(count):
         end += messages.further_ps[along[k]]
     if capacity.groups:
-        state.group_free[target * capacity.groups + group] = end
+        for k in range(capacity.receivers):
+            state.group_free[target * capacity.groups + group + k] = end
     for k in range(messages.into_ptr[i], messages.into_ptr[i + 1]):
         state.accumulator_free[messages.into[k]], state.accumulator_group[messages.into[k]] = end, group
     along[count] = i
