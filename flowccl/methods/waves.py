@@ -22,7 +22,7 @@ from flowccl.search.context import SearchContext
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-_MOST = 20_000  # transfers
+_MOST, _USEFUL = 20_000, 10_000  # transfers that are divided at most, and those with which a step is quick
 _LATER = (0.0, 0.25, 0.5, 1.0)  # by how much of its time each wave comes after the one before
 _PATHS = (0.0, 1.0)  # how much the remaining path of a transfer counts
 _LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
@@ -56,7 +56,7 @@ def waves(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]
 def useful_chunks(problem: Problem) -> int:
     """The largest power of two of chunks per block with which there are few enough transfers."""
     each = 2 * problem.deliveries // problem.demand.pieces
-    return 1 << max((_MOST // max(each, 1)).bit_length() - 1, 0)
+    return 1 << max((_USEFUL // max(each, 1)).bit_length() - 1, 1 if 2 * each <= _MOST else 0)
 
 
 def _coarser(problem: Problem, context: SearchContext) -> list[Schedule]:

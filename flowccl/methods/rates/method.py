@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 
 _ORDERS = 3  # pipelines whose order the engine takes
+_AT_ONCE = 4  # orders of the engine in the first step
 _LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
 _MOST_LISTED, _MOST_STREAMED = 10_000, 400_000  # transfers of schedules for the engine, and of pipelines
 _NAME = "packed-trees"
@@ -125,12 +127,15 @@ def _schedules(
     some = sorted((one for maker in makers for one in maker.in_order()), key=lambda one: one.time_ps)
     if _transfers(problem) > _MOST_LISTED and some[0].time_ps >= context.incumbents.best_ps:
         return  # the engine would not improve it
-    best = some[0].make()
-    yield best
-    if len(best) > _MOST_LISTED:
+    first = some[0].make()
+    if len(first) > _MOST_LISTED:
+        yield first
         return
+    runs = _in_order_of([first, *(one.make() for one in some[1:_ORDERS])], context)
+    best = min([first, *filter(None, islice(runs, _AT_ONCE))], key=lambda one: one.finish_ps)
+    yield best
     best_ps = best.finish_ps
-    for found in _in_order_of([best, *(one.make() for one in some[1:_ORDERS])], context):
+    for found in runs:
         if found is None or found.finish_ps >= best_ps:
             yield None
         else:
@@ -144,6 +149,7 @@ def _in_order_of(orders: list[Schedule], context: SearchContext) -> Iterator[Sch
     for least in _LEAST:
         for engine in engines:
             yield engine.run(engine.schedule.start_ps, least, best_ps)
+            yield engine.run(-engine.tail_ps, least, best_ps)
     random = np.random.default_rng(context.seed)
     while True:
         engine = engines[int(random.integers(len(engines)))]
