@@ -18,6 +18,7 @@ from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import chunk_by_chunk
 from flowccl.search.context import SearchContext
+from flowccl.verifier.verify import verify
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -89,7 +90,7 @@ class _Waves:
 
     @classmethod
     def of(cls, coarse: Schedule, problem: Problem) -> "_Waves | None":
-        """The waves of a schedule; None where reductions and copies of a chunk cannot be told apart."""
+        """The waves of a schedule; None where reductions wait for copies."""
         fine = chunk_by_chunk(coarse, problem.demand)
         if fine is None or not _has_two_phases(coarse):
             return None
@@ -108,7 +109,7 @@ class _Waves:
         """The transfers in another order; None where the engine cannot carry it out, or that is not better."""
         key = self.untried.pop(0) if self.untried else self._key(random)
         found = self.engine.run(key, float(random.choice(_LEAST)), self._give_up_ps)
-        if found is None or found.finish_ps >= self.best_ps:
+        if found is None or found.finish_ps >= self.best_ps or verify(found):  # exchanges may be in the wrong order
             return None
         self.best_ps, self.best_key = found.finish_ps, key
         return replace(found, method="waves")
@@ -128,12 +129,15 @@ class _Waves:
 
 
 def _has_two_phases(schedule: Schedule) -> bool:
-    """Whether there are reductions and copies, and of each chunk all reductions end before the first copy starts."""
+    """Whether there are reductions and copies, and no GPU sends what it has received as a copy to be reduced."""
     if not schedule.reduce.any() or schedule.reduce.all():
         return False
-    timing, chunks = schedule.timing, len(schedule.demand)
-    reduced, copied = np.zeros(chunks, dtype=np.int64), np.full(chunks, np.iinfo(np.int64).max)
-    reduces = schedule.reduce[timing.end_transfer]
-    np.maximum.at(reduced, schedule.chunk[timing.end_transfer[reduces]], timing.end_arrival_ps[reduces])
-    np.minimum.at(copied, schedule.chunk[~schedule.reduce], schedule.start_ps[~schedule.reduce])
-    return bool(np.all(reduced <= copied))
+    timing, nodes = schedule.timing, len(schedule.topology.nodes)
+    copies = ~schedule.reduce[timing.end_transfer]
+    copied_to = schedule.chunk[timing.end_transfer[copies]].astype(np.int64) * nodes + timing.end_node[copies]
+    copied_ps = np.full(len(schedule.demand) * nodes, np.iinfo(np.int64).max)
+    np.minimum.at(copied_ps, copied_to, timing.end_arrival_ps[copies])
+    roots = schedule.reduce[timing.root_transfer]
+    transfer = timing.root_transfer[roots]
+    reduced_from = schedule.chunk[transfer].astype(np.int64) * nodes + timing.root_node[roots]
+    return bool(np.all(schedule.start_ps[transfer] < copied_ps[reduced_from]))

@@ -127,7 +127,7 @@ def test_of_equal_rates_few_chunks_take_shallow_trees():
 
 
 def test_rates_of_transfers_are_kept_in_files():
-    found = _first(star(4, bandwidth_GBps=10), "allgather", 4_000_000, 4, steps=2)
+    found = _first(star(4, bandwidth_GBps=10), "allgather", 4_000_000, 1000, steps=2)
     assert found.rate_GBps.any()
     assert schedule_from_json(schedule_to_json(found)) == found
 
