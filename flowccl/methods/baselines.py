@@ -50,13 +50,24 @@ def direct(topology: Topology, demand: Demand) -> Schedule:
 @once
 def ring(topology: Topology, demand: Demand) -> Schedule:
     """Chunks travel around a ring of all GPUs: even chunks in one direction, odd chunks in the other."""
+    return _around(topology, demand, (1, -1), "ring")
+
+
+def one_way_ring(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    """All chunks travel around a ring in one direction: where a GPU has one port, no two streams meet there."""
+    for direction in (1, -1):
+        yield _around(problem.topology, problem.demand, (direction,), "one-way-ring")
+
+
+def _around(topology: Topology, demand: Demand, directions: tuple[int, ...], method: str) -> Schedule:
+    """Chunks travel around a ring of all GPUs, in these directions in turn."""
     paths = QuickestPaths(neighbours(topology, 1), float(demand.chunk_bytes.mean()))
     order = ring_order(paths.distance[: demand.num_gpus, : demand.num_gpus])
     place = {rank: i for i, rank in enumerate(order)}
 
     def sends() -> Iterator[Send]:
         for chunk in range(len(demand)):
-            direction = 1 if chunk % 2 == 0 else -1
+            direction = directions[chunk % len(directions)]
             left = set(demand.destinations(chunk).tolist())
             at, step = int(demand.source[chunk]), 0
             while left:
@@ -65,7 +76,7 @@ def ring(topology: Topology, demand: Demand) -> Schedule:
                 left.discard(after)
                 at, step = after, step + 1
 
-    return lay_out(topology, demand, list(sends()), "ring")
+    return lay_out(topology, demand, list(sends()), method)
 
 
 @once

@@ -213,6 +213,15 @@ METHODS = (
         in_auto=suitability.suits_ring,
     ),
     MethodInfo(
+        name="one-way-ring",
+        load="flowccl.methods.baselines:one_way_ring",
+        summary="all chunks travel around a ring in one direction",
+        groups=False,
+        useful_chunks=lambda problem, context: 8,  # with fewer, GPUs wait for the latency of slow hops
+        traits=Traits(one_schedule=True, begins_early=True),
+        in_auto=suitability.suits_one_way_ring,
+    ),
+    MethodInfo(
         name="multi-ring",
         load="flowccl.methods.cluster_baselines:multi_ring",
         summary="baseline: as many rings as rails, in both directions",

@@ -132,6 +132,14 @@ def suits_ring(problem: Problem) -> bool:
     return few and not problem.hierarchy.levels
 
 
+def suits_one_way_ring(problem: Problem) -> bool:
+    """All GPUs receive all data, or reduce it, and a ring takes few transfers."""
+    demand = problem.demand
+    if not suits_baselines(problem) or problem.deliveries > _MOST_RING_TRANSFERS or not problem.is_whole_machine:
+        return False
+    return problem.is_allreduce or is_for_all(demand.backward if problem.is_reduction else demand)
+
+
 def suits_hierarchy(problem: Problem) -> bool:
     """All GPUs of a machine with several levels take part, and there are no buffer limits."""
     usual = not problem.topology.has_buffer_limits and problem.demand.group is None
