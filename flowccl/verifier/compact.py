@@ -75,7 +75,8 @@ def _partition_bounds(topology: Topology, size_bytes: int) -> list[Bound]:
         count = int(part.max()) + 1
         if count < 2 or np.any(part[:gpus] < 0) or np.any(topology.reduces[part < 0]):
             continue
-        crossing = Crossing(topology, f"into each of {count} {name}", np.zeros(0, dtype=np.bool_), part, True)
+        words, none = f"into each of {count} {name}", np.zeros(0, dtype=np.bool_)
+        crossing = Crossing(topology, words, none, part, inward=True, operates=False)
         volume = (2 * count - 2) * (size_bytes // gpus * gpus)
         ps = int(np.ceil(volume * 1000 / crossing.GBps * (1 - 1e-12)))
         GBps = format_GBps(crossing.GBps)
