@@ -8,8 +8,9 @@ rounds come closer to the greatest load alone.
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, compiled, inlined, inner
+from flowccl.compiled import F64, I32, I64, compiled, inner
 from flowccl.moe.lane_kernels import write_segments
+from flowccl.moe.relay_kernels import price_of
 
 _POWERS = 5  # price: the load to the power 2^1 in the first round, up to 2^5
 _PARTS = 16  # of blocks that a lane gets, about
@@ -56,7 +57,7 @@ def least_load(
         top = max(load.max(), 1.0)
         squarings = min(turn + 1, _POWERS)
         for k in range(resources):
-            price[k] = _price(load[k] / top, squarings)
+            price[k] = price_of(load[k] / top, squarings)
         for pair in range(host_pairs):
             first, last = lane_ptr[pair], lane_ptr[pair + 1]
             total = 0
@@ -71,14 +72,6 @@ def least_load(
                 row = amount[ptr[block] : ptr[block + 1]]
                 _place(size[block], step, row, loaded_ptr, loaded, loaded_ps, load, price, top, squarings)
     return amount, ptr
-
-
-@inlined
-def _price(load: float, squarings: int) -> float:
-    result = load
-    for _ in range(squarings):
-        result *= result
-    return result
 
 
 @inner
@@ -161,7 +154,7 @@ def _place(
         if amount[lane] > 0:
             for k in range(loaded_ptr[lane], loaded_ptr[lane + 1]):
                 load[loaded[k]] -= amount[lane] * loaded_ps[k]
-                price[loaded[k]] = _price(max(load[loaded[k]], 0.0) / top, squarings)
+                price[loaded[k]] = price_of(max(load[loaded[k]], 0.0) / top, squarings)
             amount[lane] = 0
     left = size
     while left > 0:
@@ -177,7 +170,7 @@ def _place(
         left -= part
         for k in range(loaded_ptr[best], loaded_ptr[best + 1]):
             load[loaded[k]] += part * loaded_ps[k]
-            price[loaded[k]] = _price(load[loaded[k]] / top, squarings)
+            price[loaded[k]] = price_of(load[loaded[k]] / top, squarings)
 
 
 @compiled

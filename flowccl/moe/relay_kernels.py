@@ -30,7 +30,7 @@ def relayed_bytes(
     for turn in range(rounds):
         squarings, top = min(turn + 1, _POWERS), max(load.max(), 1.0)
         for k in range(len(load)):
-            price[k] = _price(load[k] / top, squarings)
+            price[k] = price_of(load[k] / top, squarings)
         for pair in range(pairs):
             a, b, step = pair // hosts, pair % hosts, total[pair] / _PARTS
             if total[pair] == 0 or lane_ptr[pair] == lane_ptr[pair + 1]:
@@ -62,7 +62,8 @@ def relayed_bytes(
 
 
 @inlined
-def _price(load: float, squarings: int) -> float:
+def price_of(load: float, squarings: int) -> float:
+    """The price of a load: its power to 2 to the number of squarings."""
     result = load
     for _ in range(squarings):
         result *= result
@@ -97,7 +98,7 @@ def _carry(
     if lane >= 0:
         for k in (lane_out[lane], len(load) // 2 + lane_in[lane]):
             load[k] = max(load[k] + size * lane_ps[lane], 0.0)
-            price[k] = _price(load[k] / top, squarings)
+            price[k] = price_of(load[k] / top, squarings)
 
 
 @compiled

@@ -99,7 +99,7 @@ def _run_gloo(schedule: Schedule, options: RunOptions, processes: int) -> list[R
         ]
         for process in started:
             process.start()
-        _wait_for(started)
+        wait_for(started)
         failed = [rank for rank, process in enumerate(started) if process.exitcode]
         if failed or not rows.exists():
             errors = sorted(Path(folder).glob("error-*.txt"))
@@ -109,7 +109,7 @@ def _run_gloo(schedule: Schedule, options: RunOptions, processes: int) -> list[R
         return read_rows(rows)
 
 
-def _wait_for(started: "list[multiprocessing.context.ForkServerProcess]") -> None:
+def wait_for(started: "list[multiprocessing.context.ForkServerProcess]") -> None:
     """Wait until all processes have ended; if one fails, terminate the others, which would wait for it."""
     while any(process.is_alive() for process in started):
         if any(process.exitcode for process in started):

@@ -14,6 +14,7 @@ from flowccl.resharding.plan import ReshardPlan
 from flowccl.resharding.plan_files import load_plan, save_plan
 from flowccl.resharding.reference import rank_values
 from flowccl.run.launch import error_line
+from flowccl.run.processes import wait_for
 from flowccl.run.torch_run import import_torch
 from flowccl.torch.resharding import run_rank
 
@@ -47,13 +48,7 @@ def run_on_gloo(plan: ReshardPlan) -> list[RankOutcome]:
         ]
         for process in started:
             process.start()
-        while any(process.is_alive() for process in started):
-            if any(process.exitcode for process in started):
-                time.sleep(0.5)
-                for process in started:
-                    process.terminate()
-            for process in started:
-                process.join(timeout=0.05)
+        wait_for(started)
         errors = sorted(folder.glob("error-*.txt"))
         if errors or any(process.exitcode for process in started):
             raise FlowcclError(f"a gloo process failed: {error_line(errors[0].read_text() if errors else 'no output')}")

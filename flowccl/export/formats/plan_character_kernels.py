@@ -6,8 +6,8 @@ from flowccl.compiled import I64, Bool, inner
 from flowccl.export.formats.plan_text_kernels import U8, Words
 from flowccl.export.lowering.actions import MASK, Actions, Ranges
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, SEMAPHORES_PER_STEP
+from flowccl.schedule.placement import BUFFER_BITS, PACKETS, SCRATCH
 
-_BUFFER_BITS, _SCRATCH, _PACKETS = 40, 2, 3
 MEMORY, PORT, MEMORY_BUFFERS, PORT_BUFFERS, SWITCHES = range(5)
 """The tables of a threadblock: channels, buffers of other GPUs (4 * GPU + buffer), switches (4 * group + buffer)."""
 WORDS = [
@@ -270,7 +270,7 @@ def meets(s: PlanState, slot: int, count: int) -> bool:
 def _unit(p: PlanActions, rank: int, slot: int) -> int:
     """The first chunk of the plan of a slot."""
     place, part = (slot & MASK) // p.slots, (slot & MASK) % p.slots
-    at = p.first_ptr[4 * rank + (slot >> _BUFFER_BITS)] + place
+    at = p.first_ptr[4 * rank + (slot >> BUFFER_BITS)] + place
     return p.first[at] * p.slots + (part * (p.first[at + 1] - p.first[at]) if part else 0)  # type: ignore[no-any-return]
 
 
@@ -290,11 +290,11 @@ def _index_and_size(t: I64, s: PlanState, p: PlanActions, rank: int, slot: int, 
 @inner
 def own_buffer(t: I64, s: PlanState, p: PlanActions, rank: int, slot: int, count: int) -> None:
     """Write some slots of a buffer; with packets, plain data in scratch comes after all packets."""
-    buffer = slot >> _BUFFER_BITS
+    buffer = slot >> BUFFER_BITS
     word(t, s, BUFFER_WORD)
-    word(t, s, INPUT_WORD + min(buffer, _SCRATCH))
+    word(t, s, INPUT_WORD + min(buffer, SCRATCH))
     word(t, s, QUOTE_WORD)
-    _index_and_size(t, s, p, rank, slot, count, 2 * p.packets[rank] if buffer == _SCRATCH else 0)
+    _index_and_size(t, s, p, rank, slot, count, 2 * p.packets[rank] if buffer == SCRATCH else 0)
 
 
 @inner
@@ -325,7 +325,7 @@ def waits_at_barrier(s: PlanState, ranges: Ranges, r: int) -> bool:
     for k in range(ranges.added_low[r] - 2, ranges.added_high[r]):
         slot = ranges.target[r] if k == ranges.added_low[r] - 2 else ranges.source[r]
         slot = ranges.added[k] if k >= ranges.added_low[r] else slot
-        if slot >> _BUFFER_BITS != _PACKETS:
+        if slot >> BUFFER_BITS != PACKETS:
             for j in range(before):
                 n = ranges.slots[r]
                 meets |= slot < s.touched[j, 0] + s.touched[j, 1] and s.touched[j, 0] < slot + n

@@ -12,7 +12,7 @@ from flowccl.export.proof.steps import BUFFERS, StepArrays, owners
 from flowccl.runtimes.limits import MSCCLPP_LIMITS
 
 if TYPE_CHECKING:
-    from flowccl.export.formats.plan_step_kernels import BlockTables
+    from flowccl.export.formats.plan_access_kernels import BlockTables
     from flowccl.export.formats.plan_text_kernels import PlanText, Words
 
 I64 = NDArray[np.int64]
@@ -95,7 +95,8 @@ class PlanTables:
 
     def table(self, program: RuntimeProgram, max_bytes: int) -> StepArrays | None:
         """Return all steps; None where something is wrong or unusual."""
-        from flowccl.export.formats.plan_step_kernels import NAMES, StepColumns, steps_of_plan
+        from flowccl.export.formats.plan_access_kernels import NAMES, StepColumns
+        from flowccl.export.formats.plan_step_kernels import steps_of_plan
 
         count = len(self.text.name)
         op_ptr = np.append(self.places[:, 2], count)
@@ -148,7 +149,7 @@ class PlanTables:
 
     def _block_tables(self, op_ptr: I64) -> "BlockTables":
         """The tables of all threadblocks as arrays."""
-        from flowccl.export.formats.plan_step_kernels import BlockTables
+        from flowccl.export.formats.plan_access_kernels import BlockTables
 
         first = self._semaphore_connections()
         group_ptr = pointers([len(ranks) for _, ranks in self.groups])
@@ -210,7 +211,7 @@ def scanned(data: bytes) -> tuple[bytes, PlanTables] | None:
 
     None where the text is unusual.
     """
-    from flowccl.export.formats.plan_step_kernels import NAMES
+    from flowccl.export.formats.plan_access_kernels import NAMES
     from flowccl.export.formats.plan_text_kernels import KEYS, scan_plan
 
     text = _space(data.count(b'"name"'), data.count(b'"index"'))

@@ -4,12 +4,12 @@ The text of all operations is read here, the rest is left to `json`. Where this 
 operations reads the whole file, and says what is wrong with it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.compiled import F64, I64, compiled, grown, inner
+from flowccl.compiled import F64, I64, compiled, grown, inner, maker
 
 U8 = NDArray[np.uint8]
 TYPE, BUFFER_ID, SWITCH_ID = range(3)
@@ -71,6 +71,14 @@ class PlanText(NamedTuple):
     value: I64
     offset: I64
     size: I64
+
+
+@maker
+def with_space(array: Any, least: int) -> Any:
+    """Return the same entries in an array of at least a length."""
+    while len(array) < least:
+        array = grown(array)
+    return array
 
 
 @inner

@@ -4,11 +4,9 @@ The threads of a threadblock run independently. A nop is a barrier of its thread
 operations that depend on it, and data from the signal that announces it.
 """
 
-from typing import Any
-
 import numpy as np
 
-from flowccl.compiled import I64, compiled, grown, inner, maker
+from flowccl.compiled import I64, compiled, inner, maker
 from flowccl.export.formats.plan_character_kernels import (
     ACQUIRE_WORD,
     AND_CHANNELS_WORD,
@@ -76,11 +74,10 @@ from flowccl.export.formats.plan_character_kernels import (
     waits_at_barrier,
     word,
 )
-from flowccl.export.formats.plan_text_kernels import U8, Words
+from flowccl.export.formats.plan_text_kernels import U8, Words, with_space
 from flowccl.export.lowering.actions import FLUSH, LOAD, POST, SEND, SIGNAL, STORE, WAIT
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION
-
-_BUFFER_BITS, _SCRATCH, _PACKETS = 40, 2, 3
+from flowccl.schedule.placement import BUFFER_BITS, PACKETS, SCRATCH
 
 
 @inner
@@ -93,7 +90,7 @@ def _send(t: I64, s: PlanState, p: PlanActions, a: int) -> None:
             barrier(t, s)
         s.now[WORKED] = 1
         touch(s, source, count)
-        place = place_of(s, MEMORY_BUFFERS, 4 * peer + min(target >> _BUFFER_BITS, _SCRATCH))
+        place = place_of(s, MEMORY_BUFFERS, 4 * peer + min(target >> BUFFER_BITS, SCRATCH))
         begin(t, s, PPKT_WORD if p.sends_packets else PUT_WORD)
         word(t, s, SOURCES_WORD)
         own_buffer(t, s, p, actions.rank[a], source, count)
@@ -115,7 +112,7 @@ def _send(t: I64, s: PlanState, p: PlanActions, a: int) -> None:
 def _post(t: I64, s: PlanState, p: PlanActions, a: int) -> None:
     actions, r = p.actions, p.actions.range_low[a]
     source, target, count, peer = p.ranges.source[r], p.ranges.target[r], p.ranges.slots[r], actions.peer[a]
-    place = place_of(s, PORT_BUFFERS, 4 * peer + (target >> _BUFFER_BITS))
+    place = place_of(s, PORT_BUFFERS, 4 * peer + (target >> BUFFER_BITS))
     begin(t, s, PWS_WORD)
     word(t, s, SOURCES_WORD)
     own_buffer(t, s, p, actions.rank[a], source, count)
@@ -164,8 +161,8 @@ def _switch(t: I64, s: PlanState, p: PlanActions, a: int) -> None:
         s.now[WORKED] = 1
         touch(s, source, count)
         touch(s, target, count)
-        place = place_of(s, SWITCHES, group + (target >> _BUFFER_BITS))
-        loaded = place_of(s, SWITCHES, group + (source >> _BUFFER_BITS)) if loads else -1
+        place = place_of(s, SWITCHES, group + (target >> BUFFER_BITS))
+        loaded = place_of(s, SWITCHES, group + (source >> BUFFER_BITS)) if loads else -1
         begin(t, s, GLRES_WORD if loads else GSTORE_WORD)
         word(t, s, SOURCES_WORD)
         if loads:
@@ -188,7 +185,7 @@ def _switch(t: I64, s: PlanState, p: PlanActions, a: int) -> None:
 def _local(t: I64, s: PlanState, p: PlanActions, a: int, r: int) -> None:
     """Write a copy or a reduction: what the GPU has comes first."""
     ranges, rank, count, before = p.ranges, p.actions.rank[a], p.ranges.slots[r], s.now[TOUCHED]
-    is_packet, low, high = ranges.source[r] >> _BUFFER_BITS == _PACKETS, ranges.added_low[r], ranges.added_high[r]
+    is_packet, low, high = ranges.source[r] >> BUFFER_BITS == PACKETS, ranges.added_low[r], ranges.added_high[r]
     if waits_at_barrier(s, ranges, r):
         new = s.now[TOUCHED] - before
         barrier(t, s)
@@ -286,13 +283,6 @@ def _space_for(p: PlanActions, a: int, waiting: int) -> int:
 
 
 @maker
-def _with_space(array: Any, least: int) -> Any:
-    while len(array) < least:
-        array = grown(array)
-    return array
-
-
-@maker
 def _new_state(sizes: I64, most: int) -> PlanState:
     base = np.zeros(len(sizes) + 1, dtype=np.int64)
     for k in range(len(sizes)):
@@ -324,12 +314,12 @@ def _write_section(p: PlanActions, t: I64, s: PlanState, b: int, section: int) -
     for a in range(p.block_ptr[b], p.block_ptr[b + 1]):
         if p.section[a] != section:
             continue
-        t = _with_space(t, s.now[AT] + _space_for(p, a, s.now[WAITING]))
+        t = with_space(t, s.now[AT] + _space_for(p, a, s.now[WAITING]))
         if p.actions.kind[a] == WAIT:
             _wait_for(t, s, p, a, p.is_port[b])
         else:
             _action(t, s, p, a, p.is_port[b])
-    t = _with_space(t, s.now[AT] + 64 + 8 * s.now[WAITING])
+    t = with_space(t, s.now[AT] + 64 + 8 * s.now[WAITING])
     wait_now(t, s, p.is_port[b])
     return t
 
@@ -346,7 +336,7 @@ def _has_section(p: PlanActions, b: int, section: int) -> bool:
 def _write_block(p: PlanActions, t: I64, s: PlanState, b: int) -> I64:
     """Write the operations of a threadblock: those that open a call, what is repeated, and what is done once."""
     low, high, first, last = p.announced_ptr[b], p.announced_ptr[b + 1], p.awaited_ptr[b], p.awaited_ptr[b + 1]
-    t = _with_space(t, 64 + 8 * (high - low + last - first))
+    t = with_space(t, 64 + 8 * (high - low + last - first))
     on_channels(t, s, SIGNAL_WORD, p.is_port[b], p.announced, low, high, False)
     on_channels(t, s, WAIT_WORD, p.is_port[b], p.awaited, first, last, False)
     s.now[WAITED] = first < last
@@ -360,7 +350,7 @@ def _write_block(p: PlanActions, t: I64, s: PlanState, b: int) -> I64:
             before, s.now[OPERATIONS] = s.now[OPERATIONS], 0
             s.now[WAITED], s.now[WORKED] = 1, 1  # in the repetition before, if in no operation before it
             t = _write_section(p, t, s, b, section)
-            t = _with_space(t, s.now[AT] + 64)
+            t = with_space(t, s.now[AT] + 64)
             word(t, s, LOOP_END_WORD)
             s.now[OPERATIONS] += before
             s.now[REPEATS] += 1
@@ -382,12 +372,12 @@ def write_operations(p: PlanActions, words: Words, table_sizes: I64, most: int) 
         _reset(s)
         t = _write_block(p, t, s, b)
         rows[b, 0], rows[b, 2], rows[b, 3] = at, s.now[OPERATIONS], s.now[REPEATS]
-        out = _with_space(out, at + length_of(t, s.now[AT], words))
+        out = with_space(out, at + length_of(t, s.now[AT], words))
         at = spelled(out, at, t, s.now[AT], words)
         rows[b, 1] = at
         for table in range(5):
             last = ptr[5 * b + table]
-            members = _with_space(members, last + s.sizes[table])
+            members = with_space(members, last + s.sizes[table])
             members[last : last + s.sizes[table]] = s.tables[table, : s.sizes[table]]
             ptr[5 * b + table + 1] = last + s.sizes[table]
     return out[:at], rows, ptr, members[: ptr[-1]]

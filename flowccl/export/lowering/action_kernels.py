@@ -20,10 +20,9 @@ from flowccl.export.lowering.actions import (
     Pairs,
     Ranges,
 )
+from flowccl.schedule.placement import BUFFER_BITS, SCRATCH
 
 _MEMORY, _NIC, _STORE, _LOAD = range(4)
-_SCRATCH = 2
-_BUFFER_BITS = 40
 _ACTION, _RANGE, _ADDED, _ID, _PAIR, _ROW, _ROW_ADDED, _CHANNELS, _PORTS = range(9)
 """What is counted."""
 
@@ -356,7 +355,7 @@ def _switch(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
             _as(w, wait, send)
             w.actions.channel_low[wait], w.actions.channel_high[wait] = id, id + 1
             _pair(w, direction, send, wait)
-            if kind == LOAD and c.sent[c.ptr[m]] >> _BUFFER_BITS == _SCRATCH:
+            if kind == LOAD and c.sent[c.ptr[m]] >> BUFFER_BITS == SCRATCH:
                 _is_ready(w, send, other, id, direction)
             id += 1
 

@@ -4,7 +4,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.compiled import F64, I64, Bool, Queue, compiled, grown, inner, maker, new_queue, put, take
+from flowccl.compiled import F64, I64, Bool, Queue, compiled, inner, maker, new_queue, put, take
+from flowccl.export.proof.use_kernels import (
+    ResourceUses,
+    add_use,
+    left_between,
+    more_uses,
+    next_end_between,
+    no_uses,
+    remove_past,
+)
 
 _LEAST_SHARE = 0.01  # of the rate that a send could have alone; with less it waits
 _ALMOST = 1 + 1e-6  # ratio up to which rates count as equal
@@ -63,120 +72,6 @@ class SimulatedRoutes(NamedTuple):
     GBps: F64  # of links, and of limits behind them
 
 
-class _Uses(NamedTuple):
-    """Uses of links and limits, from `head[resource]` on, in the order in which they began."""
-
-    head: I64
-    tail: I64
-    after: I64
-    begin: I64
-    end: I64
-    rate: F64
-    free: I64  # the first entry that is not used
-
-
-@maker
-def _no_uses(resources: int, space: int) -> _Uses:
-    after = np.arange(1, space + 1)
-    after[space - 1] = -1
-    return _Uses(
-        np.full(resources, -1, dtype=np.int64),
-        np.full(resources, -1, dtype=np.int64),
-        after,
-        np.zeros(space, dtype=np.int64),
-        np.zeros(space, dtype=np.int64),
-        np.zeros(space),
-        np.zeros(1, dtype=np.int64),
-    )
-
-
-@maker
-def _more_uses(uses: _Uses) -> _Uses:
-    """Return the same uses with twice the space."""
-    space = len(uses.begin)
-    after = grown(uses.after)
-    for i in range(space, 2 * space):
-        after[i] = i + 1
-    after[2 * space - 1] = uses.free[0]
-    uses.free[0] = space
-    return _Uses(uses.head, uses.tail, after, grown(uses.begin), grown(uses.end), grown(uses.rate), uses.free)
-
-
-@inner
-def _add_use(uses: _Uses, resource: int, begin: int, end: int, rate: float) -> None:
-    entry = uses.free[0]
-    uses.free[0] = uses.after[entry]
-    uses.begin[entry], uses.end[entry], uses.rate[entry], uses.after[entry] = begin, end, rate, -1
-    if uses.head[resource] < 0:
-        uses.head[resource] = entry
-    else:
-        uses.after[uses.tail[resource]] = entry
-    uses.tail[resource] = entry
-
-
-@inner
-def _remove_past(uses: _Uses, resource: int, now: int) -> None:
-    entry, previous = uses.head[resource], -1
-    while entry >= 0:
-        following = uses.after[entry]
-        if uses.end[entry] <= now:
-            if previous < 0:
-                uses.head[resource] = following
-            else:
-                uses.after[previous] = following
-            if uses.tail[resource] == entry:
-                uses.tail[resource] = previous
-            uses.after[entry], uses.free[0] = uses.free[0], entry
-        else:
-            previous = entry
-        entry = following
-
-
-@inner
-def _sum_at(uses: _Uses, resource: int, at: int, begin: int, end: int) -> float:
-    """Return the rates at a time of those uses that are between two times."""
-    total = 0.0
-    entry = uses.head[resource]
-    while entry >= 0:
-        is_between = uses.begin[entry] < end and uses.end[entry] > begin
-        if is_between and uses.begin[entry] <= at and at < uses.end[entry]:
-            total += uses.rate[entry]
-        entry = uses.after[entry]
-    return total
-
-
-@inner
-def _left(uses: _Uses, resource: int, most: float, begin: int, end: int) -> float:
-    """Return the bandwidth that is left of a resource between two times."""
-    total, count = 0.0, 0
-    entry = uses.head[resource]
-    while entry >= 0:
-        if uses.begin[entry] < end and uses.end[entry] > begin:
-            total += uses.rate[entry]
-            count += 1
-        entry = uses.after[entry]
-    if count > 1 and total > most / 2:
-        total = _sum_at(uses, resource, begin, begin, end)
-        entry = uses.head[resource]
-        while entry >= 0:
-            if begin < uses.begin[entry] < end and uses.end[entry] > begin:
-                total = max(total, _sum_at(uses, resource, uses.begin[entry], begin, end))
-            entry = uses.after[entry]
-    return most - total
-
-
-@inner
-def _next_end(uses: _Uses, resource: int, begin: int, end: int) -> int:
-    """Return when the first of the uses between two times is over."""
-    found, some = end, False
-    entry = uses.head[resource]
-    while entry >= 0:
-        if uses.begin[entry] < end and uses.end[entry] > begin and (not some or uses.end[entry] < found):
-            found, some = uses.end[entry], True
-        entry = uses.after[entry]
-    return found
-
-
 @inner
 def _busy_ps(size: int, rate: float) -> int:
     return int(np.ceil(size * 1000.0 / rate))
@@ -221,21 +116,58 @@ def _in_turn(sends: I64, start_ps: I64, since: I64) -> I64:
     return found
 
 
+class _SimulationState(NamedTuple):
+    """The state of a simulation, and arrays that are written again for each send."""
+
+    begin: I64  # of each step
+    end: I64
+    since: I64  # when each step could begin
+    waits: I64  # the steps that each step waits for
+    completed: I64  # one number
+    proxy_free: I64  # of each rank
+    late: I64  # of each number: how much later than its threadblock the last send was done
+    sharing: I64  # of each link and limit: sends that wait for it at the current time
+    resource: I64  # of a send: what it uses, from when and until when after its first byte
+    low: I64
+    high: I64
+    left: F64  # the bandwidth that is left there
+    times: I64
+
+
+@maker
+def _not_begun(steps: SimulatedSteps, ranks: int, numbers: int, resources: int, spans: int) -> _SimulationState:
+    count = len(steps.rank)
+    return _SimulationState(
+        np.zeros(count, dtype=np.int64),
+        np.zeros(count, dtype=np.int64),
+        np.zeros(count, dtype=np.int64),
+        steps.waits.copy(),
+        np.zeros(1, dtype=np.int64),
+        np.zeros(ranks, dtype=np.int64),
+        np.zeros(numbers, dtype=np.int64),
+        np.zeros(resources, dtype=np.int64),
+        np.empty(spans, dtype=np.int64),
+        np.empty(spans, dtype=np.int64),
+        np.empty(spans, dtype=np.int64),
+        np.empty(spans),
+        np.empty(4, dtype=np.int64),
+    )
+
+
 @inner
-def _complete(
-    steps: SimulatedSteps, n: int, free: int, done: int, late: I64, since: I64, waits: I64, queue: Queue
-) -> None:
+def _complete(steps: SimulatedSteps, run: _SimulationState, n: int, free: int, done: int, queue: Queue) -> None:
     """Complete a step: its threadblock continues at `free`, its data has left at `done`."""
+    run.completed[0] += 1
     for k in range(steps.after_ptr[n], steps.after_ptr[n + 1]):
         other, ready = steps.after[k], free
         if steps.delay_ps[k] >= 0:
             ready = done + steps.delay_ps[k]
             if steps.last[k] >= 0:
-                ready += late[steps.last[k]]
-        since[other] = max(since[other], ready)
-        waits[other] -= 1
-        if waits[other] == 0:
-            put(queue, since[other], other)
+                ready += run.late[steps.last[k]]
+        run.since[other] = max(run.since[other], ready)
+        run.waits[other] -= 1
+        if run.waits[other] == 0:
+            put(queue, run.since[other], other)
 
 
 @inner
@@ -243,60 +175,135 @@ def _begin_send(
     steps: SimulatedSteps,
     kinds: SendKinds,
     routes: SimulatedRoutes,
+    run: _SimulationState,
     n: int,
     c: int,
     now: int,
     rate: float,
-    proxy_free: I64,
-    late: I64,
-    times: I64,
 ) -> None:
     """Set the times of a send: (start, first byte, free threadblock, end of its data)."""
     r, size, rank = kinds.route[c], kinds.size_bytes[steps.kind[n]], steps.rank[n]
-    start = max(now, proxy_free[rank]) if routes.is_proxied[r] else now
+    start = max(now, run.proxy_free[rank]) if routes.is_proxied[r] else now
     flow = start + kinds.lead_ps[c]
     done = flow + _flow_ps(routes, r, size, rate, 1 << 30)
     free = flow + _flow_ps(routes, r, size, rate, 1)
     if routes.is_proxied[r]:
-        proxy_free[rank] = flow
+        run.proxy_free[rank] = flow
         free = now
     else:
         for k in range(steps.number_ptr[n], steps.number_ptr[n + 1]):
-            late[steps.number[k]] = done - free
-    times[0], times[1], times[2], times[3] = start, flow, free, done
+            run.late[steps.number[k]] = done - free
+    run.times[0], run.times[1], run.times[2], run.times[3] = start, flow, free, done
 
 
 @inner
-def _share(
-    kinds: SendKinds,
-    routes: SimulatedRoutes,
-    kind: int,
-    c: int,
-    by: int,
-    sharing: I64,
-    resource: I64,
-    low: I64,
-    high: I64,
-) -> None:
+def _used_by(kinds: SendKinds, routes: SimulatedRoutes, run: _SimulationState, kind: int, c: int, rate: float) -> int:
+    """Write what a send of a kind uses on its route, at a rate; return how much that is."""
+    return _spans(routes, kinds.route[c], kinds.size_bytes[kind], rate, run.resource, run.low, run.high)
+
+
+@inner
+def _share(kinds: SendKinds, routes: SimulatedRoutes, run: _SimulationState, kind: int, c: int, by: int) -> None:
     """Count a send at each resource that it uses, once each, or take it away."""
-    spans = _spans(routes, kinds.route[c], kinds.size_bytes[kind], kinds.most_GBps[c], resource, low, high)
-    for i in range(spans):
+    for i in range(_used_by(kinds, routes, run, kind, c, kinds.most_GBps[c])):
         is_new = True
         for j in range(i):
-            is_new &= resource[j] != resource[i]
-        if is_new and (by > 0 or sharing[resource[i]] > 0):
-            sharing[resource[i]] += by
+            is_new &= run.resource[j] != run.resource[i]
+        if is_new and (by > 0 or run.sharing[run.resource[i]] > 0):
+            run.sharing[run.resource[i]] += by
 
 
 @inner
-def _clear(
-    kinds: SendKinds, routes: SimulatedRoutes, kind: int, sharing: I64, resource: I64, low: I64, high: I64
-) -> None:
+def _clear(kinds: SendKinds, routes: SimulatedRoutes, run: _SimulationState, kind: int) -> None:
     """Set the counts of all resources that a send of a kind uses to 0."""
     c = kinds.choice_ptr[kind]
-    spans = _spans(routes, kinds.route[c], kinds.size_bytes[kind], kinds.most_GBps[c], resource, low, high)
+    for i in range(_used_by(kinds, routes, run, kind, c, kinds.most_GBps[c])):
+        run.sharing[run.resource[i]] = 0
+
+
+@inner
+def _ready_sends(steps: SimulatedSteps, run: _SimulationState, queue: Queue, sends: I64, now: int) -> int:
+    """Do the steps that are ready and no sends; write the sends that are ready and return their number."""
+    ready = 0
+    while queue.size[0] > 0 and queue.time[0] == now:
+        n = take(queue)
+        if steps.kind[n] < 0:
+            run.begin[n], run.end[n] = now, now + steps.local_ps[n]
+            _complete(steps, run, n, run.end[n], run.end[n], queue)
+        else:
+            sends[ready] = n
+            ready += 1
+    return ready
+
+
+@inner
+def _rate_now(
+    steps: SimulatedSteps,
+    kinds: SendKinds,
+    routes: SimulatedRoutes,
+    run: _SimulationState,
+    uses: ResourceUses,
+    n: int,
+    c: int,
+    now: int,
+    asked: bool,
+) -> tuple[float, int]:
+    """The rate at which a send can start on a route now, and -1; or 0 and when to try again."""
+    r, most = kinds.route[c], kinds.most_GBps[c]
+    spans = _used_by(kinds, routes, run, steps.kind[n], c, most)
+    first = (max(now, run.proxy_free[steps.rank[n]]) if routes.is_proxied[r] else now) + kinds.lead_ps[c]
+    rate = most
     for i in range(spans):
-        sharing[resource[i]] = 0
+        at, low, high = run.resource[i], first + run.low[i], first + run.high[i]
+        remove_past(uses, at, now)
+        run.left[i] = left_between(uses, at, routes.GBps[at], low, high)
+        if not asked:
+            run.left[i] /= max(run.sharing[at], 1)
+        rate = min(rate, run.left[i])
+    if rate >= (most / _ALMOST if asked else most * _LEAST_SHARE):
+        return (most if asked else rate), -1  # as planned: a lower rate by rounding would end a picosecond later
+    soonest = _NEVER
+    for i in range(spans):
+        if run.left[i] < most:
+            over = next_end_between(uses, run.resource[i], first + run.low[i], first + run.high[i])
+            soonest = min(soonest, over - run.low[i] - first + now)
+    return 0.0, max(soonest, now + 1)
+
+
+@inner
+def _start_send(
+    steps: SimulatedSteps,
+    kinds: SendKinds,
+    routes: SimulatedRoutes,
+    run: _SimulationState,
+    uses: ResourceUses,
+    queue: Queue,
+    n: int,
+    c: int,
+    now: int,
+    rate: float,
+) -> None:
+    """Start a send at a rate; `uses` has space for it."""
+    _share(kinds, routes, run, steps.kind[n], c, -1)
+    _begin_send(steps, kinds, routes, run, n, c, now, rate)
+    flow, free, done = run.times[1], run.times[2], run.times[3]
+    for i in range(_used_by(kinds, routes, run, steps.kind[n], c, rate)):
+        add_use(uses, run.resource[i], flow + run.low[i], flow + run.high[i], rate)
+    run.begin[n], run.end[n] = run.times[0], max(free, done)
+    _complete(steps, run, n, free, done, queue)
+
+
+@inner
+def _due(steps: SimulatedSteps, queue: Queue, order: I64, now: int, keeps_starts: bool) -> int:
+    """Put sends that keep a later start back into the queue; write the others first, and return their number."""
+    size = 0
+    for n in order:
+        if keeps_starts and steps.start_ps[n] > now:
+            put(queue, steps.start_ps[n], n)
+        else:
+            order[size] = n
+            size += 1
+    return size
 
 
 @compiled
@@ -311,82 +318,37 @@ def simulate(
     in_turn: bool,
 ) -> tuple[I64, I64, int]:
     """Return when each step begins and ends, and how many steps are complete at the end."""
-    count, resources = len(steps.rank), len(routes.GBps)
-    begin, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    since, waits = np.zeros(count, dtype=np.int64), steps.waits.copy()
-    proxy_free, late = np.zeros(ranks, dtype=np.int64), np.zeros(numbers, dtype=np.int64)
-    sharing, uses = np.zeros(resources, dtype=np.int64), _no_uses(resources, 1024)
-    resource, low, high = np.empty(most_spans, np.int64), np.empty(most_spans, np.int64), np.empty(most_spans, np.int64)
-    left, times = np.empty(most_spans), np.empty(4, dtype=np.int64)
-    sends, completed = np.empty(64, dtype=np.int64), 0
-    queue = new_queue(count + 16)
+    count = len(steps.rank)
+    run, uses = _not_begun(steps, ranks, numbers, len(routes.GBps), most_spans), no_uses(len(routes.GBps), 1024)
+    sends, queue = np.empty(count, dtype=np.int64), new_queue(count + 16)
     for n in range(count):
-        if waits[n] == 0:
+        if run.waits[n] == 0:
             put(queue, 0, n)
     while queue.size[0] > 0:
-        now, ready = queue.time[0], 0
-        while queue.size[0] > 0 and queue.time[0] == now:
-            n = take(queue)
-            if steps.kind[n] < 0:
-                begin[n], end[n] = now, now + steps.local_ps[n]
-                completed += 1
-                _complete(steps, n, end[n], end[n], late, since, waits, queue)
-            else:
-                if ready == len(sends):
-                    sends = grown(sends)
-                sends[ready] = n
-                ready += 1
+        now = queue.time[0]
+        ready = _ready_sends(steps, run, queue, sends, now)
         if ready == 0:
             continue
-        order, size = _in_turn(sends[:ready], steps.start_ps, since), 0
+        order = _in_turn(sends[:ready], steps.start_ps, run.since)
+        order = order[: _due(steps, queue, order, now, keeps_starts)]
         for n in order:
-            if keeps_starts and steps.start_ps[n] > now:
-                put(queue, steps.start_ps[n], n)
-                continue
-            order[size] = n
-            size += 1
             if not kinds.is_asked[steps.kind[n]] and not in_turn:
-                _share(kinds, routes, steps.kind[n], kinds.choice_ptr[steps.kind[n]], 1, sharing, resource, low, high)
-        for n in order[:size]:
-            kind, wake, started = steps.kind[n], _NEVER, False
+                _share(kinds, routes, run, steps.kind[n], kinds.choice_ptr[steps.kind[n]], 1)
+        for n in order:
+            kind, wake = steps.kind[n], _NEVER
             asked = in_turn or kinds.is_asked[kind]
-            last = kinds.choice_ptr[kind + 1] if asked else kinds.choice_ptr[kind] + 1
-            for c in range(kinds.choice_ptr[kind], last):
-                r, most = kinds.route[c], kinds.most_GBps[c]
-                spans = _spans(routes, r, kinds.size_bytes[kind], most, resource, low, high)
-                first = (max(now, proxy_free[steps.rank[n]]) if routes.is_proxied[r] else now) + kinds.lead_ps[c]
-                rate = most
-                for i in range(spans):
-                    _remove_past(uses, resource[i], now)
-                    left[i] = _left(uses, resource[i], routes.GBps[resource[i]], first + low[i], first + high[i])
-                    if not asked:
-                        left[i] /= max(sharing[resource[i]], 1)
-                    rate = min(rate, left[i])
-                if rate < (most / _ALMOST if asked else most * _LEAST_SHARE):
-                    soonest = _NEVER
-                    for i in range(spans):
-                        if left[i] < most:
-                            over = _next_end(uses, resource[i], first + low[i], first + high[i])
-                            soonest = min(soonest, over - low[i] - first + now)
-                    wake = min(wake, max(soonest, now + 1))
-                    continue
-                started = True
-                if asked:  # exactly as planned: a lower rate by rounding would end a picosecond later
-                    rate = most
-                _share(kinds, routes, kind, c, -1, sharing, resource, low, high)
-                _begin_send(steps, kinds, routes, n, c, now, rate, proxy_free, late, times)
-                spans = _spans(routes, r, kinds.size_bytes[kind], rate, resource, low, high)
-                for i in range(spans):
-                    if uses.free[0] < 0:
-                        uses = _more_uses(uses)
-                    _add_use(uses, resource[i], times[1] + low[i], times[1] + high[i], rate)
-                begin[n], end[n] = times[0], max(times[2], times[3])
-                completed += 1
-                _complete(steps, n, times[2], times[3], late, since, waits, queue)
-                break
-            if not started:
+            for c in range(kinds.choice_ptr[kind], kinds.choice_ptr[kind + 1] if asked else kinds.choice_ptr[kind] + 1):
+                rate, again = _rate_now(steps, kinds, routes, run, uses, n, c, now, asked)
+                if again < 0:
+                    while uses.entries[0] + most_spans > len(uses.begin):
+                        uses = more_uses(uses)
+                    _start_send(steps, kinds, routes, run, uses, queue, n, c, now, rate)
+                    wake = -1
+                    break
+                wake = min(wake, again)
+            if wake >= 0:
                 put(queue, wake, n)
         if not in_turn:
-            for n in order[:size]:
-                _clear(kinds, routes, steps.kind[n], sharing, resource, low, high)
-    return begin, end, completed
+            for n in order:
+                _clear(kinds, routes, run, steps.kind[n])
+    return run.begin, run.end, run.completed[0]

@@ -82,6 +82,34 @@ def _report(kind: int, step: int, operand: int, problems: I64, found: I64, most:
         found[kind] += 1
 
 
+@inner
+def _operands(k: int, source_ptr: I64, source: I64, memory: I64, sent: I64, first: int, last: int, taken: I64) -> int:
+    """Write the values that an assignment reads; return the operand that has none, or -1.
+
+    What the step receives is in `sent[first:last]`.
+    """
+    lost = -1
+    for i in range(source_ptr[k + 1] - source_ptr[k]):
+        operand = source[source_ptr[k] + i]
+        if operand >= 0:
+            taken[i] = memory[operand]
+        else:
+            taken[i] = sent[first - 1 - operand] if first - 1 - operand < last else NOTHING
+        if taken[i] == NOTHING and lost < 0:
+            lost = source_ptr[k] + i
+    return lost
+
+
+@inner
+def _write(n: int, low: int, results: I64, target: I64, sent_ptr: I64, sent: I64, memory: I64, high: int) -> None:
+    """Write the results of a step into memory, or into what it sends."""
+    for k in range(low, high):
+        if target[k] < 0:
+            sent[sent_ptr[n] - 1 - target[k]] = results[k - low]
+        else:
+            memory[target[k]] = results[k - low]
+
+
 @compiled
 def run_steps(
     order: I64,
@@ -104,14 +132,13 @@ def run_steps(
     `memory` has the value of each cell and changes. `piece` and `ranks` are those of the inputs, `reductions` and
     `parts` the most values and parts that reductions make. `came[n]` is the step whose chunks step n receives, or -1.
     """
-    first = len(piece)
+    size = len(piece)
     made = Values(
         np.concatenate((piece, np.full(reductions, MIXED, dtype=np.int64))),
         np.concatenate((ranks, np.zeros((reductions, ranks.shape[1]), dtype=np.int64))),
-        np.zeros(first + reductions + 1, dtype=np.int64),
+        np.zeros(size + reductions + 1, dtype=np.int64),
         np.empty(parts, dtype=np.int64),
     )
-    size = first
     sent = np.full(sent_ptr[-1], NOTHING, dtype=np.int64)
     problems, found = np.full((2 * most, 3), -1, dtype=np.int64), np.zeros(2, dtype=np.int64)
     results, taken = np.empty(16, dtype=np.int64), np.empty(16, dtype=np.int64)
@@ -119,20 +146,12 @@ def run_steps(
         low, high = assign_ptr[n], assign_ptr[n + 1]
         while len(results) < high - low:
             results = grown(results)
+        first, last = (sent_ptr[came[n]], sent_ptr[came[n] + 1]) if came[n] >= 0 else (0, 0)
         for k in range(low, high):
             count = source_ptr[k + 1] - source_ptr[k]
             while len(taken) < count:
                 taken = grown(taken)
-            lost = -1
-            for i in range(count):
-                operand = source[source_ptr[k] + i]
-                if operand >= 0:
-                    taken[i] = memory[operand]
-                else:
-                    at = sent_ptr[came[n]] - 1 - operand if came[n] >= 0 else np.int64(-1)
-                    taken[i] = sent[at] if came[n] >= 0 and at < sent_ptr[came[n] + 1] else NOTHING
-                if taken[i] == NOTHING and lost < 0:
-                    lost = source_ptr[k] + i
+            lost = _operands(k, source_ptr, source, memory, sent, first, last, taken)
             if lost >= 0:
                 results[k - low] = NOTHING
                 if source[lost] >= 0:
@@ -144,10 +163,7 @@ def run_steps(
                 results[k - low] = size
                 size += 1
         for k in range(low, high):
-            if target[k] < 0:
-                sent[sent_ptr[n] - 1 - target[k]] = results[k - low]
-            else:
-                if keep[target[k]]:
-                    _report(INPUT, n, k, problems, found, most)
-                memory[target[k]] = results[k - low]
+            if target[k] >= 0 and keep[target[k]]:
+                _report(INPUT, n, k, problems, found, most)
+        _write(n, low, results, target, sent_ptr, sent, memory, high)
     return made, problems, found

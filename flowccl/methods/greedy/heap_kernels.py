@@ -1,10 +1,14 @@
-"""Pairing heaps, one per pair of neighbours: the chunks that its first node has, the highest score on top."""
+"""Pairing heaps, one per pair of neighbours: the chunks that its first node has, the highest score on top.
+
+A key is the negative score: the least is on top.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from flowccl.compiled import F64, I32, I64, grown, inlined, inner, maker
+from flowccl.schedule.generation.pairing_kernels import meld, without_top
 
 
 class Heaps(NamedTuple):
@@ -70,7 +74,7 @@ def add(heaps: Heaps, heap: int, key: float, chunk: int) -> None:
 def reinsert(heaps: Heaps, heap: int, cell: int) -> None:
     """Insert a popped cell again, with its chunk and key."""
     heaps.child[cell], heaps.sibling[cell] = -1, -1
-    heaps.root[heap] = _meld(heaps, heaps.root[heap], cell)
+    heaps.root[heap] = meld(heaps.child, heaps.sibling, heaps.key, heaps.root[heap], cell)
 
 
 @inlined
@@ -82,39 +86,7 @@ def free_cell(heaps: Heaps, cell: int) -> None:
 
 @inner
 def pop_cell(heaps: Heaps, heap: int) -> int:
-    """Remove and return the top cell: meld its children in pairs, then the pairs from the last to the first."""
+    """Remove and return the top cell."""
     top = heaps.root[heap]
-    pairs = -1
-    node = heaps.child[top]
-    while node >= 0:
-        other = heaps.sibling[node]
-        after = heaps.sibling[other] if other >= 0 else -1
-        heaps.sibling[node] = -1
-        if other >= 0:
-            heaps.sibling[other] = -1
-        melded = _meld(heaps, node, other)
-        heaps.sibling[melded] = pairs
-        pairs = melded
-        node = after
-    rest = -1
-    while pairs >= 0:
-        after = heaps.sibling[pairs]
-        heaps.sibling[pairs] = -1
-        rest = _meld(heaps, rest, pairs)
-        pairs = after
-    heaps.root[heap] = rest
+    heaps.root[heap] = without_top(heaps.child, heaps.sibling, heaps.key, top)
     return int(top)
-
-
-@inner
-def _meld(heaps: Heaps, a: int, b: int) -> int:
-    """Meld two heaps, the larger key on top."""
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    if heaps.key[a] < heaps.key[b]:
-        a, b = b, a
-    heaps.sibling[b] = heaps.child[a]
-    heaps.child[a] = b
-    return a

@@ -226,7 +226,7 @@ def _activate(
         for pair in range(net.node_ptr[node], net.node_ptr[node + 1]):
             key = score(net, demand, params, run.remaining, pair, chunk)
             if key > 0:
-                add(heaps, pair, key, chunk)
+                add(heaps, pair, -key, chunk)
                 _mark(active, pair)
     return True
 
@@ -245,7 +245,7 @@ def _set_keys(active: ActivePairs, heaps: Heaps) -> None:
     for i in range(active.size[0]):
         active.marked[active.pair[i]] = False
         top = heaps.root[active.pair[i]]
-        active.key[i] = -heaps.key[top] if top >= 0 else 0.0
+        active.key[i] = heaps.key[top] if top >= 0 else 0.0
 
 
 @inlined
@@ -329,11 +329,11 @@ def _best(
     """Pop the cell of the best chunk, or return -1. Scores only fall: a top cell that keeps its key is the best."""
     while heaps.root[pair] >= 0:
         cell = pop_cell(heaps, pair)
-        key = score(net, demand, params, remaining, pair, heaps.chunk[cell])
+        key = -score(net, demand, params, remaining, pair, heaps.chunk[cell])
         rest = heaps.root[pair]
-        if key <= 0:
+        if key >= 0:
             free_cell(heaps, cell)
-        elif rest >= 0 and key < heaps.key[rest]:
+        elif rest >= 0 and key > heaps.key[rest]:
             heaps.key[cell] = key
             reinsert(heaps, pair, cell)
         else:

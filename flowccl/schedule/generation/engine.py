@@ -27,7 +27,7 @@ from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from flowccl.schedule.generation.engine_kernels import MessageArrays, Turns
+    from flowccl.schedule.generation.engine_state_kernels import MessageArrays, Turns
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -66,7 +66,8 @@ class Engine:
         `least` of the rate that it could have. None where the groups cannot send the messages, where reductions wait
         for each other, or where a message would start after `give_up_ps`.
         """
-        from flowccl.schedule.generation.engine_kernels import Capacity, run_engine
+        from flowccl.schedule.generation.engine_kernels import run_engine
+        from flowccl.schedule.generation.engine_state_kernels import Capacity
         from flowccl.schedule.generation.orbits import of_orbits
 
         topology, first = self._target.topology, self._first

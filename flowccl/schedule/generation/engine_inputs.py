@@ -11,7 +11,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
 
 if TYPE_CHECKING:
-    from flowccl.schedule.generation.engine_kernels import MessageArrays
+    from flowccl.schedule.generation.engine_state_kernels import MessageArrays
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -25,7 +25,7 @@ def messages_of(
 
     `first` is the first transfer of every message, `of` the message of every transfer.
     """
-    from flowccl.schedule.generation.engine_kernels import MessageArrays
+    from flowccl.schedule.generation.engine_state_kernels import MessageArrays
 
     shape, timing, costs = schedule.shape, schedule.timing, schedule.costs
     count, route, none = len(first), schedule.route[first], np.zeros(len(first), dtype=np.int64)

@@ -10,14 +10,14 @@ from flowccl.schedule.clock import reduced_together
 from flowccl.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from flowccl.schedule.generation.engine_kernels import MessageArrays, Turns
+    from flowccl.schedule.generation.engine_state_kernels import MessageArrays, Turns
 
 I64 = NDArray[np.int64]
 
 
 def no_turns() -> "Turns":
     """The engine chooses the order."""
-    from flowccl.schedule.generation.engine_kernels import Turns
+    from flowccl.schedule.generation.engine_state_kernels import Turns
 
     none, never = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     return Turns(none, none, none, never, none, none, never, none, none, none)
@@ -28,7 +28,7 @@ def turns_of(schedule: Schedule, execution: Execution, messages: "MessageArrays"
 
     `first` is the first transfer of every message, `of` the message of every transfer.
     """
-    from flowccl.schedule.generation.engine_kernels import Turns
+    from flowccl.schedule.generation.engine_state_kernels import Turns
 
     groups = execution.groups
     issuer, receiver = schedule.issuer[first].astype(np.int64), schedule.receiver[first].astype(np.int64)

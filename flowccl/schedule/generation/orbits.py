@@ -12,7 +12,7 @@ import numpy as np
 from flowccl.topology.symmetry.regular_groups import RegularGroup
 
 if TYPE_CHECKING:
-    from flowccl.schedule.generation.engine_kernels import Capacity, MessageArrays
+    from flowccl.schedule.generation.engine_state_kernels import Capacity, MessageArrays
 
 
 def in_orbits(messages: "MessageArrays", group: RegularGroup) -> "MessageArrays":

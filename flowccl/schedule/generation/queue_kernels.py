@@ -18,6 +18,7 @@ from flowccl.compiled import (
     put,
     take,
 )
+from flowccl.schedule.generation.pairing_kernels import meld, without_top
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -71,41 +72,15 @@ class LaneTimes(NamedTuple):
 
 
 @inner
-def _meld(waiting: Waiting, one: int, other: int) -> int:
-    """Merge two pairing heaps of transfers, each given by its first one; return the first of both."""
-    if one < 0:
-        return other
-    if other < 0:
-        return one
-    if waiting.rank[other] < waiting.rank[one]:
-        one, other = other, one
-    waiting.sibling[other] = waiting.child[one]
-    waiting.child[one] = other
-    return one
+def _joined(waiting: Waiting, one: int, other: int) -> int:
+    """Merge two heaps of transfers, each given by its first one; return the first of both."""
+    return meld(waiting.child, waiting.sibling, waiting.rank, one, other)
 
 
 @inner
 def _without_first(waiting: Waiting, first: int) -> int:
-    """Remove the first transfer of a pairing heap; return the next one, or -1."""
-    child, sibling = waiting.child, waiting.sibling
-    at, pairs = child[first], -1
-    child[first] = -1
-    while at >= 0:  # merge neighbours in pairs, then the pairs from the last to the first
-        one, other = at, sibling[at]
-        at = sibling[other] if other >= 0 else -1
-        sibling[one] = -1
-        if other >= 0:
-            sibling[other] = -1
-        pair = _meld(waiting, one, other)
-        sibling[pair] = pairs
-        pairs = pair
-    result = -1
-    while pairs >= 0:
-        rest = sibling[pairs]
-        sibling[pairs] = -1
-        result = _meld(waiting, result, pairs)
-        pairs = rest
-    return result
+    """Remove the first transfer of a heap; return the next one, or -1."""
+    return without_top(waiting.child, waiting.sibling, waiting.rank, first)
 
 
 @inner
@@ -162,13 +137,13 @@ def _join(jobs: QueuedJobs, waiting: Waiting, i: int) -> int:
     kind = jobs.kind[i]
     former = waiting.leader[kind]
     if former >= 0 and jobs.rank[i] > jobs.rank[former]:
-        waiting.others[kind] = _meld(waiting, waiting.others[kind], i)
+        waiting.others[kind] = _joined(waiting, waiting.others[kind], i)
         return -1
     if former >= 0:
         waiting.aside[former], waiting.below[former], waiting.top[kind] = True, waiting.top[kind], former
     waiting.leader[kind] = i
     link: int = jobs.hop_link[jobs.hop_ptr[i]]
-    waiting.first[link] = _meld(waiting, waiting.first[link], i)
+    waiting.first[link] = _joined(waiting, waiting.first[link], i)
     return link
 
 
@@ -184,7 +159,7 @@ def _follow(jobs: QueuedJobs, waiting: Waiting, link: int, kind: int) -> None:
         waiting.aside[former] = False
     elif following >= 0:
         waiting.others[kind] = _without_first(waiting, following)
-        waiting.first[link] = _meld(waiting, waiting.first[link], following)
+        waiting.first[link] = _joined(waiting, waiting.first[link], following)
 
 
 @inner
@@ -200,7 +175,7 @@ def _look(
     if waiting.aside[i]:
         waiting.aside[i] = False
         waiting.first[link] = _without_first(waiting, i)
-        waiting.others[kind] = _meld(waiting, waiting.others[kind], i)
+        waiting.others[kind] = _joined(waiting, waiting.others[kind], i)
         return True, False
     which, until = _blocked(lanes, jobs, i, now)
     if which >= 0 and until < due[which]:
@@ -210,7 +185,7 @@ def _look(
         return False, False
     waiting.first[link] = _without_first(waiting, i)
     if which >= 0:
-        waiting.first[which] = _meld(waiting, waiting.first[which], i)
+        waiting.first[which] = _joined(waiting, waiting.first[which], i)
         return True, False
     _follow(jobs, waiting, link, kind)
     _occupy(lanes, jobs, i, now)
