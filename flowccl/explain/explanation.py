@@ -148,7 +148,7 @@ def _gains(
     topology = schedule.topology
 
     def gain(name: str, members: list[int], limits: list[int], GBps: float) -> Gain:
-        finish = finish_if_faster(schedule, members, limits)
+        finish = min(finish_if_faster(schedule, members, limits), shifted)  # it may also stay as it is
         return Gain(name, len(members), GBps, finish, shifted - finish)
 
     for row in links[:MOST_LINKS]:

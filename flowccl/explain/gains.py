@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
+from flowccl.schedule.generation.engine import in_same_order
 from flowccl.schedule.generation.precedence import (
     RowPairs,
     between_messages,
@@ -22,6 +23,7 @@ from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
 
 FASTER = 1.1  # 10 % more bandwidth
+_LEAST_RATE = 0.1  # of its rate: what a transfer has beside others, or it waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,15 @@ def finish_if_faster(
 
     The transfers stay, and so does their order on every link; each starts as early as possible. Without links and
     limits, this is the completion time of `left_shift`. Faster transfers may not fit beside each other on a limit or on
-    a link that several transfers share; then all transfers there keep their rates.
+    a link that several transfers share; then all transfers there keep their rates. Where transfers have chosen rates,
+    the engine chooses them again; the schedule as it is remains possible.
     """
     if schedule.topology.changes:
         raise InputError("links change their bandwidth over time: the duration of a transfer depends on its start")
     machine = _faster(schedule.topology, links, limits, factor) if links or limits else schedule.topology
+    if (links or limits) and schedule.rate_GBps.any():
+        found = in_same_order(replace(schedule, topology=machine), schedule, _LEAST_RATE)
+        return schedule.finish_ps if found is None else min(found.finish_ps, schedule.finish_ps)
     pairs, timing = _pairs(schedule), _timing_on(schedule, machine)
     start = _earliest(schedule, pairs, timing)
     sharing = _beside_others(schedule)

@@ -128,7 +128,7 @@ def gain_name(gain: Gain) -> str:
 
 def saves(explanation: Explanation, gain: Gain) -> str:
     """Return the saved time in words."""
-    if gain.saved_ps <= 0:
-        return "nothing: other links are as critical" if gain.saved_ps == 0 else "nothing: in this order, it ends later"
+    if gain.saved_ps == 0:
+        return "nothing: other links are as critical"
     part = percent(gain.saved_ps / max(explanation.left_shift_ps, 1))
     return f"{format_us(gain.saved_us)} ({part})"

@@ -206,7 +206,10 @@ def looped() -> list[LoopedCase]:
 
 @dataclass(frozen=True)
 class DirectCase:
-    """A plan in which every GPU sends to all others at once, with groups of `width` threadblocks."""
+    """A plan in which every GPU sends to all others at once, with groups of `width` threadblocks.
+
+    `receivers` of these groups reduce together.
+    """
 
     machine: str
     collective: str
@@ -215,17 +218,19 @@ class DirectCase:
     dtype: str
     protocol: str
     width: int = 1
+    receivers: int = 1
 
     def plan(self) -> Path:
         """The plan; made first if it is missing."""
-        words = f"{self.machine} {self.collective} {self.size} {self.protocol} {self.width}".lower()
+        words = f"{self.machine} {self.collective} {self.size} {self.protocol} {self.width} {self.receivers}".lower()
         path = FOLDER / f"direct-{re.sub(r'[^a-z0-9]+', '-', words)}-{self.place}.json"
         if not path.exists():
             FOLDER.mkdir(parents=True, exist_ok=True)
             topology = used_by(built_in(self.machine), PROFILES["mscclpp"])
             demand = collective(self.collective, topology.num_gpus, parse_bytes(self.size))
             found = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(60.0)))
-            schedule = Engine(found, Execution(PROFILES["mscclpp"], 16, self.width, protocol=self.protocol)).run()
+            profile, groups = PROFILES["mscclpp"], {"protocol": self.protocol, "receivers": self.receivers}
+            schedule = Engine(found, Execution(profile, 16, self.width, **groups)).run()
             assert schedule is not None, self
             path.write_bytes(lower_program(schedule, inplace=self.place == "in").data)
         return path
@@ -249,6 +254,16 @@ def wide() -> list[DirectCase]:
     for number, (what, (size, width)) in enumerate(itertools.product(COLLECTIVES, sizes)):
         place, dtype = _place("full:4", what, number), TYPES[number % 4]
         cases.append(DirectCase("full:4", what, size, place, dtype, "Simple", width))
+    return cases
+
+
+def together() -> list[DirectCase]:
+    """Plans in which two or four groups of one or two threadblocks reduce together, in all types."""
+    shapes = itertools.product(("reduce_scatter", "allreduce"), ("Simple", "LL"), ((1, 4), (2, 2), (2, 4)))
+    cases = []
+    for number, (what, protocol, (width, receivers)) in enumerate(shapes):
+        size, place, dtype = ("64KiB", "1MiB")[number % 2], PLACES[number % 2], TYPES[number % 4]
+        cases.append(DirectCase("full:4", what, size, place, dtype, protocol, width, receivers))
     return cases
 
 

@@ -34,6 +34,7 @@ from tests.gpu.plans import (
     packets,
     possible_pairs,
     reduced,
+    together,
     wide,
 )
 
@@ -102,7 +103,7 @@ def test_plans_reduce_all_messages_at_once() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("selection", [looped, reduced, wide])
+@pytest.mark.parametrize("selection", [looped, reduced, wide, together])
 def test_every_element_of_plans_without_a_search_is_right(
     selection: Callable[[], list[LoopedCase] | list[DirectCase]],
 ) -> None:

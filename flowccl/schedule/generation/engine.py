@@ -237,14 +237,15 @@ class Engine:
         return known
 
 
-def in_same_order(schedule: Schedule, other: Schedule) -> Schedule | None:
+def in_same_order(schedule: Schedule, other: Schedule, least: float = 1.0) -> Schedule | None:
     """Return a schedule with the messages of another, valid one, in the same order, with the times of the engine.
 
-    It has the same transfers, but chunks of other sizes or another machine with the same links.
+    It has the same transfers, but chunks of other sizes or another machine with the same links. A message waits where
+    others leave it less than `least` of its rate.
     """
     schedule.cache["waits"] = Engine(other, other.execution).waits
     schedule.cache["leaves first"] = leaves_first(other)
-    return Engine(schedule, other.execution).run(other.start_ps)
+    return Engine(schedule, other.execution).run(other.start_ps, least)
 
 
 def leaves_first(schedule: Schedule) -> list[tuple[I64, I64]]:
