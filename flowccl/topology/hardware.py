@@ -118,6 +118,7 @@ def dgx_a100(
     network: NetworkKind = "rail-only",
     leaf_hosts: int = LEAF_HOSTS,
     oversubscription: float = 1.0,
+    spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return DGX A100: 8 GPUs per host, one rail switch per GPU index between hosts. `links` selects the usable links.
@@ -129,7 +130,7 @@ def dgx_a100(
 
     Order of the links that exist: each GPU in rank order with its NVSwitch; each GPU with its PCIe switch; each PCIe
     switch with the memory; for each rail, each host with the rail. All switches are plain. One host has no rails.
-    `network` is rail-only, rail-optimized or fat-tree; `Network` explains it, `leaf_hosts` and `oversubscription`.
+    `network` is rail-only, rail-optimized or fat-tree; `Network` explains it and its options.
     """
     check_hosts("dgx_a100", "hosts", hosts, 8)
     if links not in get_args(A100Links):
@@ -154,13 +155,14 @@ def dgx_h100(
     network: NetworkKind = "rail-only",
     leaf_hosts: int = LEAF_HOSTS,
     oversubscription: float = 1.0,
+    spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return DGX H100: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
 
     Order of the links: each GPU in rank order with its NVSwitch; for each rail, the GPU of each host with the rail. One
     host has no rails. Without `nvls` the NVSwitch only forwards.
-    `network` is rail-only, rail-optimized or fat-tree; `Network` explains it, `leaf_hosts` and `oversubscription`.
+    `network` is rail-only, rail-optimized or fat-tree; `Network` explains it and its options.
     """
     check_hosts("dgx_h100", "hosts", hosts, 8)
     name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
@@ -179,6 +181,7 @@ def dgx_h200(
     network: NetworkKind = "rail-only",
     leaf_hosts: int = LEAF_HOSTS,
     oversubscription: float = 1.0,
+    spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return DGX H200: as `dgx_h100`; the H200 differs from the H100 in its memory, not in its links."""
@@ -199,6 +202,7 @@ def hgx_b200(
     network: NetworkKind = "rail-only",
     leaf_hosts: int = LEAF_HOSTS,
     oversubscription: float = 1.0,
+    spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return HGX B200: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
@@ -222,6 +226,7 @@ def gb200_nvl72(
     network: NetworkKind = "rail-only",
     leaf_hosts: int = LEAF_HOSTS,
     oversubscription: float = 1.0,
+    spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return GB200 NVL72: 72 GPUs per rack on one NVSwitch that copies and reduces, and one NIC per GPU.
@@ -244,6 +249,7 @@ def mi300x(
     network: NetworkKind = "rail-only",
     leaf_hosts: int = LEAF_HOSTS,
     oversubscription: float = 1.0,
+    spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
     """Return AMD MI300X: 8 GPUs per host, all linked with each other by xGMI, and one NIC per GPU.
@@ -322,7 +328,7 @@ def _network(
 
 def _network_of(machine: str, options: Mapping[str, Any]) -> Network:
     """The network that the options of a machine describe."""
-    names = ("nic_bandwidth_GBps", "nic_latency_us", "leaf_hosts", "oversubscription", "spine_latency_us")
+    names = ("nic_bandwidth_GBps", "nic_latency_us", "leaf_hosts", "oversubscription", "spines", "spine_latency_us")
     network = Network(kind=options["network"], **{name: options[name] for name in names})
     network.check(machine)
     return network

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import with_merged_trunks
 
+_LARGE_BYTES = 1e6  # of a chunk for which routes are compared
 FASTER = 2.0  # a level is at least this much faster inside its groups: less is a slow link, not another network
 Groups = tuple[tuple[int, ...], ...]
 
@@ -43,7 +45,7 @@ def hierarchy(topology: Topology) -> Hierarchy:
     between = np.flatnonzero((near.src < gpus) & (near.end < gpus))
     src, end = near.src[between], near.end[between]
     rate, latency = _rates_and_latencies(near)
-    rate, latency = np.minimum(rate, _trunk_rates(near))[between], latency[between]
+    rate, latency = np.minimum(rate, _trunk_rates(topology))[between], latency[between]
     labels = [_hosts(topology)]
     labels += [_connected(gpus, src, end, rate >= least) for least in _steps(rate)]
     labels += [_connected(gpus, src, end, latency <= most) for most in _steps(1.0 / np.maximum(latency, 1.0), latency)]
@@ -67,21 +69,26 @@ def _rates_and_latencies(near: Neighbours) -> tuple[NDArray[np.float64], NDArray
     return rate, latency.astype(np.float64)
 
 
-def _trunk_rates(near: Neighbours) -> NDArray[np.float64]:
-    """What each pair has of the links between switches on its route if all GPUs send at once; inf without such links.
+def _trunk_rates(topology: Topology) -> NDArray[np.float64]:
+    """What each pair has of the links between switches on its routes if all GPUs send at once; inf without such links.
 
-    Each GPU divides what it sends evenly among its pairs over such links; one without such pairs, as its network card
-    is lost, sends through the others of its host. So hosts on one leaf switch are better joined than with others where
-    the links to the spine are oversubscribed.
+    Each GPU divides what it sends evenly among its pairs over such links, and each pair among its best routes, as over
+    several spines; a GPU without such pairs, as its network card is lost, sends through the others of its host. So
+    hosts on one leaf switch are better joined than with others where the links to the spines are oversubscribed.
     """
-    topology, routes = near.topology, near.routes
+    topology = with_merged_trunks(topology)
+    near = neighbours(topology)
+    pair = np.repeat(np.arange(len(near.src)), np.diff(near.pair_ptr))
+    cost = near.route_cost_ps(_LARGE_BYTES)
+    best = np.flatnonzero(cost <= np.minimum.reduceat(cost, near.pair_ptr[:-1])[pair] * (1 + 1e-9))
+    routes, pair = near.routes.only(best), pair[best]
     stores = topology.stores
     hop = np.flatnonzero(~stores[topology.link_src[routes.link]] & ~stores[topology.link_dst[routes.link]])
-    rates = np.full(len(routes), np.inf)
+    rates = np.full(len(near.src), np.inf)
     if not len(hop):
         return rates
     route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))[hop]
-    crossing = np.flatnonzero(np.bincount(route, minlength=len(routes)))
+    crossing = np.unique(pair[route])
     pairs = np.bincount(near.src[crossing], minlength=len(topology.nodes))  # of each node over links between switches
     host = np.array([node.host for node in topology.nodes])
     alone = host == ""
@@ -89,8 +96,9 @@ def _trunk_rates(near: Neighbours) -> NDArray[np.float64]:
     for name in np.unique(host[~alone]).tolist():
         gpus = np.flatnonzero(host[: topology.num_gpus] == name)
         sent[gpus] = len(gpus) / max(int(np.count_nonzero(pairs[gpus])), 1)
-    load = np.bincount(routes.link[hop], (sent / np.maximum(pairs, 1))[near.src[route]], len(topology.links))
-    np.minimum.at(rates, route, topology.link_GBps[routes.link[hop]] / load[routes.link[hop]])
+    part = (sent / np.maximum(pairs, 1))[near.src] / np.bincount(pair)
+    load = np.bincount(routes.link[hop], part[pair[route]], len(topology.links))
+    np.minimum.at(rates, pair[route], topology.link_GBps[routes.link[hop]] / load[routes.link[hop]])
     return rates
 
 

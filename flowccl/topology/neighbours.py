@@ -7,7 +7,7 @@ which spreads the sources over equal routes; alike links side by side take turns
 
 import heapq
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,11 @@ class Neighbours:
 
 def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Neighbours:
     """Return all pairs of storing nodes that a link or a route through switches connects."""
+    return _neighbours(topology, routes_per_pair)
+
+
+@lru_cache(maxsize=4)
+def _neighbours(topology: Topology, routes_per_pair: int) -> Neighbours:
     rows: list[tuple[int, int, tuple[int, ...]]] = []
     ports = _Ports(topology)
     for node in np.flatnonzero(topology.stores).tolist():
@@ -99,25 +104,36 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
 
 
 class _Ports:
-    """For each link, the links side by side that are like it, and its number among the links into the same node."""
+    """What searches for routes need to know of each link, in lists.
+
+    `out` has for each node the links that leave it: link, end, whether that stores, latency, time per byte, a number
+    that equal links side by side share, its place among these, and how many they are. `port` is the number of a link
+    among the links into the same node.
+    """
 
     def __init__(self, topology: Topology) -> None:
         groups: dict[Link, list[int]] = {}
-        self.alike, self.port, into = list[list[int]](), list[int](), [0] * len(topology.nodes)
+        alike, self.port, into = list[list[int]](), list[int](), [0] * len(topology.nodes)
+        place = list[int]()
         for index, link in enumerate(topology.links):
-            self.alike.append(groups.setdefault(link, []))
-            self.alike[-1].append(index)
+            alike.append(groups.setdefault(link, []))
+            place.append(len(alike[-1]))
+            alike[-1].append(index)
             self.port.append(into[link.dst])
             into[link.dst] += 1
+        self.stores = topology.stores.tolist()
+        slowness = (1.0 / topology.link_GBps).tolist()
+        columns = (topology.link_dst.tolist(), topology.link_latency_ps.tolist(), slowness, alike, place)
+        self.out: list[list[tuple[int, int, bool, int, float, int, int, int]]] = [[] for _ in topology.nodes]
+        rows = zip(topology.link_src.tolist(), *columns, strict=True)
+        for index, (src, end, latency, slow, same, at) in enumerate(rows):
+            self.out[src].append((index, end, self.stores[end], latency, slow, same[0], at, len(same)))
 
 
 def routes_from(
     topology: Topology, src: int, most: int, ports: _Ports | None = None
 ) -> dict[int, list[tuple[int, ...]]]:
     """Return up to `most` routes to each end, best first; the search expands every switch at most `most` times."""
-    pointer, out = topology.out_links
-    dst, latency, stores = topology.link_dst, topology.link_latency_ps, topology.stores
-    slowness = (1.0 / topology.link_GBps).tolist()
     ports = ports or _Ports(topology)
     found: dict[int, list[tuple[int, ...]]] = {}
     expanded: dict[int, int] = {}
@@ -125,23 +141,22 @@ def routes_from(
     queue = [(0, 0.0, 0, (0, 0), src, (), frozenset())]
     while queue:
         far, slow, hops, _, node, links, passed = heapq.heappop(queue)
-        if links and stores[node]:
-            found.setdefault(node, [])
-            if len(found[node]) < most:
-                found[node].append(links)
+        if links and ports.stores[node]:
+            routes = found.setdefault(node, [])
+            if len(routes) < most:
+                routes.append(links)
             continue
-        if expanded.get(node, 0) >= most:
+        times = expanded.get(node, 0)
+        if times >= most:
             continue
-        expanded[node] = expanded.get(node, 0) + 1
-        port = ports.port[links[0]] if links else 0
-        for link in out[pointer[node] : pointer[node + 1]].tolist():
-            end = int(dst[link])
-            if end == src or end in passed or (stores[end] and len(found.get(end, ())) >= most):
+        expanded[node] = times + 1
+        port, salt = ports.port[links[0]] if links else 0, src * 40503 + node * 7919
+        for link, end, stores, latency, slowness, first, place, alike in ports.out[node]:
+            if end == src or end in passed or (stores and len(found.get(end, ())) >= most):
                 continue
-            alike = ports.alike[link]
-            tie = (alike[0] * 2654435761 + src * 40503 + node * 7919) & 0xFFFF, (alike.index(link) - port) % len(alike)
-            beyond = passed if stores[end] else passed | {end}
-            row = (far + int(latency[link]), max(slow, slowness[link]), hops + 1, tie, end, (*links, link), beyond)
+            tie = (first * 2654435761 + salt) & 0xFFFF, (place - port) % alike
+            beyond = passed if stores else passed | {end}
+            row = (far + latency, max(slow, slowness), hops + 1, tie, end, (*links, link), beyond)
             heapq.heappush(queue, row)
     return found
 

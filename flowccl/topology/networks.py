@@ -22,7 +22,8 @@ class Network:
     rail-optimized   the same, and every rail has one link pair with the switch `spine`
     fat-tree         the NICs of `leaf_hosts` hosts are on one switch leaf{j}; every leaf has one link pair with `spine`
 
-    The link from a rail or leaf to the spine has the bandwidth of all its NICs, divided by `oversubscription`.
+    The link from a rail or leaf to the spine has the bandwidth of all its NICs, divided by `oversubscription`. It is
+    divided among several switches spine0, spine1, ... where `spines` is above 1.
     """
 
     kind: NetworkKind
@@ -30,6 +31,7 @@ class Network:
     nic_latency_us: float
     leaf_hosts: int = LEAF_HOSTS
     oversubscription: float = 1.0
+    spines: int = 1
     spine_latency_us: float = SPINE_LATENCY_US
 
     def check(self, machine: str) -> None:
@@ -42,12 +44,14 @@ class Network:
             raise TopologyError(
                 f"{machine}: leaf_hosts needs network=fat-tree; a network {self.kind} has no such leaves"
             )
+        check_whole(machine, "spines", self.spines, 1)
         if not 1 <= self.oversubscription <= 1e6:
             raise TopologyError(f"{machine}: oversubscription must be at least 1, got {self.oversubscription:g}")
-        if self.kind == "rail-only" and self.oversubscription != 1:
-            raise TopologyError(
-                f"{machine}: oversubscription needs network=rail-optimized or fat-tree; rail-only has no spine"
-            )
+        for option, value in (("oversubscription", self.oversubscription), ("spines", self.spines)):
+            if self.kind == "rail-only" and value != 1:
+                raise TopologyError(
+                    f"{machine}: {option} needs network=rail-optimized or fat-tree; rail-only has no spine"
+                )
 
 
 def connect_hosts(
@@ -73,8 +77,10 @@ def connect_hosts(
         for nic in group:
             every += both(nic, first + number, network.nic_bandwidth_GBps, network.nic_latency_us)
     if network.kind != "rail-only" and len(groups) > 1:
-        switches.append(Node(name="spine", kind="switch"))
+        names = ["spine"] if network.spines == 1 else [f"spine{at}" for at in range(network.spines)]
+        switches += [Node(name=name, kind="switch") for name in names]
         for number, group in enumerate(groups):
-            GBps = network.nic_bandwidth_GBps * len(group) / network.oversubscription
-            every += both(first + number, first + len(groups), GBps, network.spine_latency_us, kind="nic")
+            GBps = network.nic_bandwidth_GBps * len(group) / network.oversubscription / network.spines
+            for spine in range(first + len(groups), first + len(groups) + network.spines):
+                every += both(first + number, spine, GBps, network.spine_latency_us, kind="nic")
     return Topology(name, (*nodes, *switches), tuple(every))

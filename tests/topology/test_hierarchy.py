@@ -56,3 +56,10 @@ def test_leaf_switches_are_a_level_where_the_spine_is_oversubscribed(oversubscri
     fat_tree = machine(f"dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription={oversubscription}")
     assert sizes(fat_tree) == expected
     assert sizes(with_faults(fat_tree, without=["gpu3 <-> leaf0"])) == expected  # its data goes over the other cards
+
+
+@pytest.mark.parametrize("without", [[], ["leaf0 <-> spine0"]])
+def test_leaf_switches_are_a_level_below_several_spines(without):
+    """Each pair of GPUs may use each spine, whichever its first route leads over."""
+    fat_tree = machine("dgx_h100:16:network=fat-tree:oversubscription=2:spines=4")
+    assert sizes(with_faults(fat_tree, without=without)) == [[32] * 4, [8] * 16]

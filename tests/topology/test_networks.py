@@ -35,6 +35,15 @@ def test_an_uneven_fat_tree_and_one_leaf() -> None:
     assert [node.name for node in one.nodes if node.kind == "switch"] == ["leaf0"]
 
 
+def test_leaves_below_several_spines_divide_their_bandwidth() -> None:
+    topology = machine("dgx_h100:4:network=fat-tree:leaf_hosts=2:oversubscription=2:spines=4")
+    names = [node.name for node in topology.nodes]
+    up = {(names[k.src], names[k.dst]): k.bandwidth_GBps for k in topology.links if names[k.dst].startswith("spine")}
+    assert up == {(f"leaf{leaf}", f"spine{spine}"): 100.0 for leaf in range(2) for spine in range(4)}
+    with pytest.raises(TopologyError, match="spines needs network=rail-optimized or fat-tree"):
+        machine("dgx_h100:4:spines=2")
+
+
 def test_rails_below_a_spine() -> None:
     topology = machine("dgx_a100:4:network=rail-optimized:oversubscription=4")
     assert trunks(topology) == {f"rail{i}": 4 * 25.0 / 4 for i in range(8)}
