@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flowccl import synthesize
+from flowccl.adapters.reversal import sorted_links
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
@@ -330,6 +331,31 @@ def test_an_allreduce_has_fewer_roots_in_a_host_with_a_slow_or_lost_network_card
     busy_us = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps) / 1e6
     assert busy_us[faulty.link_GBps <= 50].max() <= 260
     assert schedule.finish_us <= 300
+
+
+@pytest.mark.parametrize(("without", "slow"), [([], ["gpu3 <-> rail3=100Gb/s"]), (["gpu3 <-> rail3"], [])])
+def test_the_other_cards_of_a_host_with_a_slow_or_lost_one_have_equally_many_roots(without, slow):
+    """One more root than others is a chunk to every other host: a quarter of all that a card sends with two chunks."""
+    faulty = with_faults(machine("dgx_h100:16"), without=without, slow=slow)
+    problem = Problem(faulty, collective("allreduce", 128, 64_000_000, 4))
+    planned = planned_blocks(problem, TreeVariant((0,), "direct", rooted=True, roots="binary"))
+    assert planned is not None
+    plan = planned.planner.plan(4)
+    crossing = faulty.link_GBps[sorted_links(faulty)][plan.routes.link[plan.routes.ptr[:-1]]] <= 50
+    start = faulty.link_src[sorted_links(faulty)][plan.routes.link[plan.routes.ptr[:-1]]]
+    sent = np.bincount(start[plan.route[crossing[plan.route]]], minlength=128)[:8]
+    others = np.delete(sent, 3)
+    assert others.max() <= 1.3 * others.min()
+    assert sent[3] <= others.min() / 2
+
+
+def test_a_large_allreduce_without_a_network_card_is_good_in_its_first_order():
+    """Tails that differ by one hop inside a host count as equal: else one rail goes first, and the others wait."""
+    faulty = with_faults(machine("dgx_h100:32"), without=["gpu3 <-> rail3"])
+    problem = Problem(faulty, collective("allreduce", 256, 64_000_000, 2))
+    schedule = schedule_of(problem, TreeVariant((0,), "direct", rooted=True, roots="binary"), lambda seconds: False)
+    assert schedule is not None
+    assert schedule.finish_us <= 1.11 * 313.5  # the lower bound; 381 us in the order of exact tails
 
 
 def test_a_transfer_to_a_slow_network_card_occupies_the_fast_one_that_sends():

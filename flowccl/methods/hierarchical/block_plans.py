@@ -4,6 +4,7 @@ One plan serves for all numbers of chunks, so it also tells which variants are p
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -34,11 +35,15 @@ _PLANNED_CHUNKS = 1 << 10  # of all blocks, that are planned one by one however 
 
 
 class PlannedBlocks(NamedTuple):
-    """The planner of a demand, the load of each link with one chunk per block, and which links are overloaded."""
+    """The planner of a demand, the load of each link with one chunk per block, and which links are overloaded.
+
+    `seconds` is what planning took.
+    """
 
     planner: HierarchicalPlanner
     load_ps: NDArray[np.float64]
     overloaded: NDArray[np.bool_]
+    seconds: float
 
 
 def planned_blocks(problem: Problem, variant: TreeVariant) -> PlannedBlocks | None:
@@ -74,12 +79,13 @@ def _on_sorted_links(problem: Problem, variant: TreeVariant, labels: Labels) -> 
     first = _along_rails(problem, _simplest(variant), labels)
     if first is None or (variant == _simplest(variant) and not first.overloaded.any()):
         return first
-    planner = _planner(problem, variant, labels, first.overloaded)
+    began_s, planner = time.monotonic(), _planner(problem, variant, labels, first.overloaded)
     try:
-        planner.plan(1)
+        planner.grow(1)
     except NoExchangeError:
         return None
-    return PlannedBlocks(planner, planner.load_ps[:-1].copy(), first.overloaded)
+    seconds = first.seconds + time.monotonic() - began_s
+    return PlannedBlocks(planner, planner.load_ps[:-1].copy(), first.overloaded, seconds)
 
 
 def _simplest(variant: TreeVariant) -> TreeVariant:
@@ -91,12 +97,13 @@ def _simplest(variant: TreeVariant) -> TreeVariant:
 @lru_cache(maxsize=32)
 def _along_rails(problem: Problem, variant: TreeVariant, labels: Labels) -> PlannedBlocks | None:
     """The first chunk of every block, planned as if no link were overloaded; None: not possible."""
-    planner = _planner(problem, variant, labels)
+    began_s, planner = time.monotonic(), _planner(problem, variant, labels)
     try:
-        planner.plan(1)
+        planner.grow(1)
     except NoExchangeError:
         return None
-    return PlannedBlocks(planner, planner.load_ps[:-1].copy(), planner.found_overloaded())
+    overloaded = planner.found_overloaded()
+    return PlannedBlocks(planner, planner.load_ps[:-1].copy(), overloaded, time.monotonic() - began_s)
 
 
 def _planner(
@@ -154,12 +161,23 @@ def estimate_ps(problem: Problem, variant: TreeVariant, idle: float = 1.0) -> tu
     first = PlanScheduler(problem.topology, problem.demand, chunk_plan(problem, planned, 1), "").longest_first()
     if first is None:
         return None
+    load_ps, pieces = _chunk_load_ps(problem, variant, planned, idle), problem.demand.pieces
+    return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
+
+
+def expected_load_ps(problem: Problem, variant: TreeVariant, idle: float = 1.0) -> float:
+    """The load of the busiest links with a variant; inf where it is not possible."""
+    planned = planned_blocks(problem, variant)
+    return math.inf if planned is None else _chunk_load_ps(problem, variant, planned, idle) * problem.demand.pieces
+
+
+def _chunk_load_ps(problem: Problem, variant: TreeVariant, planned: PlannedBlocks, idle: float) -> float:
+    """The load of the busiest links with one chunk of every block."""
     shifts = variant.rooted and len(variant.levels) == 1  # roots are in groups with less load
     label = None if shifts else problem.hierarchy.group_of(variant.levels[-1])
-    topology, pieces = problem.topology, problem.demand.pieces
+    topology = problem.topology
     copying = (topology.copies & ~topology.stores)[topology.link_src]
-    load_ps = _typical_load_ps(topology, planned.load_ps * np.where(copying, idle, 1.0), label)
-    return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
+    return _typical_load_ps(topology, planned.load_ps * np.where(copying, idle, 1.0), label)
 
 
 def _typical_load_ps(topology: Topology, load_ps: NDArray[np.float64], label: NDArray[np.int64] | None) -> float:

@@ -10,7 +10,7 @@ from flowccl.adapters.reduction import with_reductions
 from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.hierarchical.block_plans import estimate_ps, planned_blocks, schedule_of
+from flowccl.methods.hierarchical.block_plans import estimate_ps, expected_load_ps, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.roots import BINARY, LEAST, NEAR
 from flowccl.methods.hierarchical.variants import (
     TreeVariant,
@@ -26,7 +26,9 @@ from flowccl.topology.trunks import with_merged_trunks
 
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
-_AFTER_ESTIMATES = 6  # times what estimates take must be left for schedules
+_AFTER_ESTIMATES = 12  # times what estimates take must be left for schedules
+_QUICK = 100_000  # transfers of one chunk of each block, up to which an estimate takes less than a second
+_LATER = 1.05  # ratio of the loads of halves and of trees with roots from which more chunks of halves are not worth it
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
 
 
@@ -63,11 +65,29 @@ def useful_chunks(problem: Problem, context: SearchContext, *, halves: bool = Fa
     _check_levels(problem, "hierarchical-halves" if halves else "hierarchical")
     if halves or problem.allreduce_ranks is None:
         options = _spread_options(Problem(problem.topology, _spread_demand(problem)), context)
+        if halves and 2 * min(option.load_ps for option in options) > _LATER * _rooted_load_ps(problem):
+            return 1  # trees with roots are better with more chunks, whatever these are worth here
     else:
         options = _allreduce_options(problem, context)
     finish_ps, load_ps = min(option[:2] for option in options)
+    if finish_ps == load_ps:  # not estimated: with two chunks, one is reduced while the other is spread
+        return 2 if problem.allreduce_ranks is not None and not halves else 1
     filling = (finish_ps - load_ps) / load_ps
     return 1 << max(ceil(filling / _FILLING) - 1, 0).bit_length()
+
+
+def _rooted_load_ps(problem: Problem) -> float:
+    """The load of the busiest links where chunks have roots, in the first way in which that is tried."""
+    return expected_load_ps(problem, _rooted_variants(problem)[0])
+
+
+def _rooted_variants(problem: Problem) -> list[TreeVariant]:
+    """The variants of an allreduce in which chunks have roots, with all ways to place these that may differ."""
+    direct = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
+    planned = planned_blocks(problem, direct[0])
+    if planned is None or planned.planner.roots.is_even:
+        return direct
+    return [replace(one, roots=placement) for placement in (BINARY, LEAST, NEAR) for one in direct]
 
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -114,16 +134,31 @@ def _tree_options(
 ) -> list[_Option]:
     """The variants that are possible; links from switches that copy have `idle` times their load.
 
-    The first one is always estimated, others only while estimates have taken a small part of the time that is left.
+    Variants are estimated while that has taken a small part of the time that is left. Where already the plan of the
+    first one has taken more, it is the only one, and its expected finish is its load.
     """
     options, began_s = list[_Option](), context.budget.elapsed_s
     for number, one in enumerate(some):
         if number and not _has_time_for_more(context, began_s):
             break
+        if not number and (load_ps := _load_without_estimate_ps(problem, context, one, idle)) is not None:
+            return [_Option(load_ps, load_ps, partial(schedule_of, problem, one, context.budget.has_time), one)]
         estimate = estimate_ps(problem, one, idle)
         if estimate is not None:
             options.append(_Option(*estimate, partial(schedule_of, problem, one, context.budget.has_time), one))
     return options
+
+
+def _load_without_estimate_ps(
+    problem: Problem, context: SearchContext, variant: TreeVariant, idle: float
+) -> float | None:
+    """The load of a variant whose plan has taken so long that there is time for one schedule; else None."""
+    planned = planned_blocks(problem, variant)
+    if planned is None or planned.planner.ends[1][0] <= _QUICK:
+        return None
+    if context.budget.has_time(planned.seconds * _AFTER_ESTIMATES):
+        return None
+    return expected_load_ps(problem, variant, idle)
 
 
 def _has_time_for_more(context: SearchContext, began_s: float) -> bool:
@@ -137,11 +172,7 @@ def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option
     Exchanges send more between groups, so they are planned only where links are fast enough for them.
     """
     began_s = context.budget.elapsed_s
-    direct = [replace(one, rooted=True) for one in variants(problem) if one.between == "direct"]
-    planned = planned_blocks(problem, direct[0])
-    if planned is not None and not planned.planner.roots.is_even:
-        direct = [replace(one, roots=placement) for placement in (BINARY, LEAST, NEAR) for one in direct]
-    rooted = _tree_options(problem, context, direct)
+    rooted = _tree_options(problem, context, _rooted_variants(problem))
     best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
     if rooted and not _has_time_for_more(context, began_s):
         return rooted

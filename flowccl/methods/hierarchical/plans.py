@@ -70,14 +70,18 @@ class HierarchicalPlanner:
         mean = np.bincount(kind[used], load[used], 4) / np.maximum(np.bincount(kind[used], minlength=4), 1)
         return np.append(used & (load > _OVERLOADED * mean[kind]), False)
 
-    def plan(self, pieces: int) -> TransferPlan:
-        """The plan of some chunks of every block."""
+    def grow(self, pieces: int) -> None:
+        """Choose the routes of some chunks of every block, and count their loads."""
         with self.lock:
             while len(self.ends) <= pieces:
                 # Every other round runs backwards, since blocks that choose first load the best links.
                 blocks = self.order if len(self.ends) % 2 else self.order[::-1].copy()
                 self.chunks.append(self._spread_all(blocks) if self.is_spread else self._plan_each(blocks))
                 self.ends.append(self.rows.marks)
+
+    def plan(self, pieces: int) -> TransferPlan:
+        """The plan of some chunks of every block."""
+        self.grow(pieces)
         count = self.ends[pieces][0]
         routes, route = self.rows.routes(count).distinct()
         index, start = self.forward.index, self.topology.link_src[routes.link[routes.ptr[route]]]

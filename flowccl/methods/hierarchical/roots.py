@@ -34,6 +34,7 @@ class RootChoice:
         into = np.stack((network.end[between], used[np.arange(len(used)), last]), axis=1)
         self.sides = [np.unique(side, axis=0).T.astype(np.int64) for side in (out, into)]  # GPU, link
         self.transfers = {arity: _transfers(self.groups, arity) for arity in (DIRECT, _BINARY)}
+        self.placed_at = np.zeros(len(label))
         self.asked, self.placed = np.zeros((2, self.groups))  # chunks of each group so far, and those with roots there
 
     @cached_property
@@ -76,6 +77,13 @@ class RootChoice:
         takes = max(2 * (self.groups - 1) / float(rate.sum()), float(1 / rate.min()))
         return np.clip((takes * rate - 1) * self.groups / (self.groups - 2), 0.0, 1.0)
 
+    @cached_property
+    def part(self) -> F64:
+        """The part of the chunks of its group that have their roots at each GPU, by its rate."""
+        rates = np.minimum(*(self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides))
+        whole = np.bincount(self.label, rates, self.groups)
+        return np.asarray(self.share[self.label] * rates / np.maximum(whole[self.label], 1e-9))
+
     def root(self, wanted: list[int], block: int, turn: int, size: int) -> tuple[int, int]:
         """The root of the chunk of a block that is planned in this turn, one of the GPUs that want it; and the arity.
 
@@ -87,7 +95,16 @@ class RootChoice:
         if self.is_even:
             return preferred, DIRECT
         ranks, group, arity = np.array(wanted), int(self.label[preferred]), DIRECT
-        if self.placement == BINARY:
+        if self.placement == BINARY and self.share[group] < 1 and not self.is_alike[group]:
+            self.asked[group] += 1
+            own = ranks[self.label[ranks] == group]
+            free = own[self.placed_at[own] + 1 <= self.part[own] * self.asked[group]]
+            if len(free):
+                root = preferred if preferred in free else self._least_loaded(free, preferred, size)
+                self.placed_at[root] += 1
+                return root, DIRECT
+            arity = _BINARY
+        elif self.placement == BINARY:
             self.asked[group] += 1
             stays = self.placed[group] + 0.5 <= self.share[group] * self.asked[group]
             self.placed[group] += stays

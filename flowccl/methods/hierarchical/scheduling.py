@@ -22,7 +22,9 @@ _WINDOWS = (2, 4)  # chunks of a rail at a time: one is reduced while another is
 _EARLIER = 10  # the tail of the last piece counts as shorter by this part of the time of the busiest link
 _PARTS = 4  # of the chunks of an allreduce in rounds: the more, the less is idle at the start and the end
 _LATE = 3  # chunks of a block by which results are spread after contributions, in the order of ports
+_ALIKE_TAILS = 4  # transfers between groups, by whose time tails may differ and count as equal
 _PASSES = 3  # orders of ports, each by the starts that the one before led to
+_NEXT = 3  # times what an order took must be left for the next one, which may take longer, and is verified
 _MOST_IN_ALL_ORDERS = 50_000  # transfers; larger plans are tried in the orders that are best for most of them
 
 
@@ -157,7 +159,7 @@ class PlanScheduler:
             if found is not None and (best is None or found.finish_ps < best.finish_ps):
                 best = found
             began, took_s = time.monotonic(), time.monotonic() - began
-            if best is not None and not has_time(took_s):
+            if best is not None and not has_time(_NEXT * took_s):
                 break
         return best
 
@@ -175,8 +177,11 @@ class PlanScheduler:
         is_large = len(self.jobs) > _MOST_IN_ALL_ORDERS
         if paced and is_large:
             return
+        between = self._between_groups(label, in_all_orders=not is_large)
+        if is_large:  # what is best for most of them goes first, since there may be time for one
+            yield next(between, None)
         yield self.longest_first()
-        yield from self._between_groups(label, in_rounds=not is_large)
+        yield from between
         for key in () if is_large else (*keys, -self._queued_tails(label)):
             yield self._in_order_of(key, self.ptr, self.after, self.lag)
 
@@ -185,37 +190,63 @@ class PlanScheduler:
         key = -self.tail_ps if noise is None else np.rint(-self.tail_ps * (1 + noise)).astype(np.int64)
         return self._in_order_of(key, self.ptr, self.after, self.lag)
 
-    def _in_turns(self, turn: I64) -> I64:
+    def _in_turns(self, turn: I64, tail_ps: I64 | None = None) -> I64:
         """A key by which those with an early turn go first; of equal turns, the longest tail."""
-        return np.asarray(turn * (int(self.tail_ps.max(initial=0)) + 1) - self.tail_ps)
+        tail_ps = self.tail_ps if tail_ps is None else tail_ps
+        return np.asarray(turn * (int(self.tail_ps.max(initial=0)) + 1) - tail_ps)
 
-    def _between_groups(self, label: NDArray[np.int64], in_rounds: bool) -> Iterator[Schedule | None]:
-        """Schedules with orders of the transfers between groups, see `rounds`; none where transfers start together."""
+    def _rounded_tails(self, within_ps: int) -> I64:
+        """The tails, where those that are up to `within_ps` longer than another one count as that.
+
+        A chunk that takes one hop more inside a group then goes in its turn, not before all others: the cards of the
+        other rails would wait.
+        """
+        tails, place = np.unique(self.tail_ps, return_inverse=True)
+        least, begins = -within_ps - 1, list[int]()
+        for tail in tails.tolist():
+            least = tail if tail > least + within_ps else least
+            begins.append(least)
+        return np.array(begins, dtype=np.int64)[place.reshape(-1)]
+
+    @property
+    def _has_no_gangs(self) -> bool:
+        """Whether no transfers start together."""
+        return len(self.jobs) == len(self.schedule) + self.joins
+
+    def _between_groups(self, label: NDArray[np.int64], in_all_orders: bool) -> Iterator[Schedule | None]:
+        """Schedules with orders of the transfers between groups, see `rounds`; none where transfers start together.
+
+        Without `in_all_orders`, one order leads to the next only while that is better.
+        """
         from flowccl.methods.hierarchical.round_kernels import with_neighbours
 
         start, end = self._groups_of_ends(label)
         crossing = (start != end)[self.jobs] & (np.diff(self.hop_ptr) > 0)
-        if len(self.jobs) < len(self.schedule) + self.joins or not crossing.any():
+        if not self._has_no_gangs or not crossing.any():
             return
         takes, pieces = self.hop_to - self.hop_from, self.schedule.demand.pieces
         crossings = Crossings.of(crossing, self.hop_ptr, self.hop_link, takes, self.transfers.lane_ptr)
         reduced, rows = np.diff(self.schedule.demand.source_ptr) > 1, crossings.transfer
         spread = (~self.schedule.reduce[self.jobs] & reduced[self.chunk])[rows]
 
+        within_ps = _ALIKE_TAILS * int(np.median(crossings.takes_ps[0])) if spread.any() else 0
+        tail_ps = self._rounded_tails(within_ps)
+
         def in_turns(turn: I64) -> Schedule | None:
             known = np.full(len(self.jobs), -1, dtype=np.int64)
             known[rows] = turn
-            key = self._in_turns(with_neighbours(known, self.ptr, self.after))
+            key = self._in_turns(with_neighbours(known, self.ptr, self.after), tail_ps)
             return self._in_order_of(key, self.ptr, self.after, self.lag)
 
-        order = (self.piece[rows] + _LATE * spread) * (int(self.tail_ps.max()) + 1) - self.tail_ps[rows]
+        order = (self.piece[rows] + _LATE * spread) * (int(self.tail_ps.max()) + 1) - tail_ps[rows]
+        yield (found := in_turns(order))
         for _ in range(_PASSES):
-            found = in_turns(crossings.latest_starts(order))
+            before, found = found, in_turns(crossings.latest_starts(order))
             yield found
-            if found is None:
+            if found is None or not (in_all_orders or before is None or found.finish_ps < before.finish_ps):
                 break
             order = found.start_ps[self.jobs[rows]]
-        if not in_rounds:
+        if not in_all_orders:
             return
         rounds = crossings.rounds(self.piece[rows] * (min(_PARTS, pieces) if spread.any() else 1) // pieces + spread)
         if rounds is not None:

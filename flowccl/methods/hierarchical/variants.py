@@ -77,7 +77,10 @@ def _subsets(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def _used_levels(problem: Problem) -> int:
-    """The number of levels to the first one whose groups are joined unevenly: trees there grow over their links."""
+    """The number of levels to the first one whose groups are joined unevenly: trees there grow over direct links."""
+    stores = problem.topology.stores
+    if not (stores[problem.topology.link_src] & stores[problem.topology.link_dst]).any():
+        return len(problem.hierarchy.levels)
     network = LoadedRoutes(problem.topology, np.zeros(len(problem.topology.links) + 1))
     for level, groups in enumerate(problem.hierarchy.levels):
         if any(len(ranks) > 1 and network.is_uneven(ranks[0], list(ranks[1:])) for ranks in groups):
