@@ -24,7 +24,7 @@ class AutoParams:
     worth: float = 1e-4
     due: float = 2.0
     memory_s: float = 0.5
-    max_deliveries: int = 2_000_000
+    max_deliveries: int = 1 << 21
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -10,14 +10,10 @@ _LARGE = 10_000  # deliveries, beyond which a method with a quick start has its 
 
 
 def portfolio(problem: Problem) -> list[str]:
-    """Names of the methods to try; on large problems those with a quick start come first, in order of their work.
-
-    Of equal work, those that are for allreduces only: halves are good with one chunk per block even where the bandwidth
-    of hosts differs, while chunks with roots need many.
-    """
+    """Names of the methods to try; on large problems those with a quick start come first, in order of their work."""
     names = [name for name, info in REGISTRY.items() if info.suits(problem)]
     if problem.deliveries > _LARGE:
         work_s = {name: step_work_s(name, problem.demand, first=True) for name in names}
         quick = {name: work_s[name] if REGISTRY[name].traits.quick_start else inf for name in names}
-        names.sort(key=lambda name: (quick[name], not REGISTRY[name].allreduce))
+        names.sort(key=lambda name: quick[name])
     return names

@@ -35,6 +35,7 @@ _WHILE_OTHERS_WAIT = 0.4  # part of the time left that a step with more chunks m
 _EARLY_STEPS = 8  # of a method that continues the first schedules of others
 _CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
 _QUICK_S = 1.0  # first steps that take no longer run as long as nothing is found, even after the time limit
+_SHORT = 3.0  # times what two chunks of the first method take: with less time left, these go before other methods
 _SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
 
 
@@ -120,9 +121,9 @@ class PortfolioSearch:
             quick = [name for name in names if name not in REGISTRY or not REGISTRY[name].by_rate]  # solve no programs
             carried = [name for name in names if self.carry is not None and self._is_rated(name)]
             alone = (carried or quick or names)[0]
-            return [(self._open(alone, 1), 1)]  # alone, so that there is an answer early
+            return [(self._open(alone, self._opening_count(alone)), 1)]  # alone, so that there is an answer early
         if rated := [row for name in names if self._is_rated(name) for row in self._first_counts(name)]:
-            tries = [row for row in rated if row[1] == 1]  # before more chunks of others
+            tries = self._before_others() or [row for row in rated if row[1] == 1]  # before more chunks of others
             if not tries and (continued := self._early(names)):
                 return [(self._open(name, count), _EARLY_STEPS) for name, count in continued]
             return [(self._open(name, count), 1) for name, count in tries or rated]  # nothing slows them down
@@ -139,6 +140,25 @@ class PortfolioSearch:
         new = [*(self._open(name, count) for name, count in self._raised()), *self._refinements()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
 
+    def _opening_count(self, name: str) -> int:
+        """One chunk; two where these are useful, and there is time for them alone but not after a step with one."""
+        step_s, left_s = self._first_s(name), self.context.budget.left_s
+        is_short = 2 * step_s <= left_s < 3 * step_s
+        return 2 if is_short and self._gains_from_two(name) else 1
+
+    def _gains_from_two(self, name: str) -> bool:
+        """Whether two chunks are useful for a method whose time is known, where steps are not counted."""
+        rated = self._is_rated(name) and self.context.budget.steps is None and self.counts.demand(2) is not None
+        return rated and self.useful_chunks(name) > 1
+
+    def _before_others(self) -> list[tuple[str, int]]:
+        """Two chunks of the first method, where there might be no time for them after the first tries of others."""
+        first, two_s = self.arms[0], _SAFETY * 2 * self.arms[0].first_s
+        is_short = two_s <= self.context.budget.left_s < _SHORT * two_s
+        if len(self.arms) > 1 or first.count > 1 or first.best is None or not is_short:
+            return []
+        return [(first.name, 2)] if self._gains_from_two(first.name) else []
+
     def _in_time(self) -> list[str]:
         """The methods that began, or whose first step is expected to end in time; at first at least the quickest."""
         waiting = {name: self._first_s(name) for name in self.methods if not self._arms_of(name)}
@@ -153,8 +173,9 @@ class PortfolioSearch:
     def _first_s(self, name: str) -> float:
         """Expected seconds of a first step with one chunk; on a runtime, with what carrying out takes."""
         demand, traits = self.counts.allowed(1), traits_of(name)
-        if self.carry is not None and traits.carried_s:
-            return traits.carried_s * (len(demand.destination_rank) + len(demand.source_rank))
+        if self._rate_s(name):
+            unicast = traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
+            return self._rate_s(name) * unicast * (len(demand.destination_rank) + len(demand.source_rank))
         return step_work_s(name, demand, first=True) + self._carry_s(demand)
 
     def _carry_s(self, demand: Demand) -> float:

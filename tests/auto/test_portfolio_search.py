@@ -16,9 +16,10 @@ from flowccl.auto.search import PortfolioSearch
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError, InputError
-from flowccl.methods.registry import load_method
+from flowccl.methods.registry import REGISTRY, load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.budget import Budget
 from flowccl.search.context import Method, SearchContext
 from flowccl.synthesis.choice import leanest
 from flowccl.topology.builders import full, ring
@@ -91,6 +92,49 @@ def test_methods_from_the_structure_of_the_machine_begin_before_the_searches():
     first = list(dict.fromkeys(began))
     assert first[0] == "ring"  # alone, so that there is an answer early
     assert set(first[1:3]) == {"hierarchical", "hierarchical-halves"}
+
+
+class LongSteps:
+    """An allreduce of 16 GPUs by methods whose step with n chunks takes n times some seconds of the budget."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit_s: float, step_s: float) -> None:
+        self.now_s, self.step_s, self.began = 0.0, step_s, list[tuple[str, int]]()
+        monkeypatch.setattr("flowccl.search.budget.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr("flowccl.auto.search.thread_time", lambda: self.now_s)
+        deliveries = 2 * 16 * 16  # and contributions, of 16 blocks
+        traits = replace(REGISTRY["hierarchical"].traits, delivery_s=step_s / deliveries)
+        monkeypatch.setattr("flowccl.auto.search.traits_of", lambda name: traits)
+        counts = ChunkCounts(lambda count: collective("allreduce", 16, 2**26, count), 4000, 400_000)
+        methods = {name: self._timed(name) for name in ("hierarchical", "hierarchical-halves")}
+        context = SearchContext(Budget(limit_s, should_stop=lambda: len(self.began) > 1, started=0.0, began=0.0))
+        self.search = PortfolioSearch(machine("dgx_a100:2"), counts, methods, context, 1, lambda name: 2)
+
+    def _timed(self, name: str) -> Method:
+        def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+            self.began.append((name, problem.demand.pieces))
+            self.now_s += self.step_s * problem.demand.pieces
+            yield from load_method(name)(problem, SearchContext.with_limit(1e9))
+
+        return run
+
+
+def test_where_there_is_time_for_one_step_it_has_two_chunks(monkeypatch):
+    """With one chunk nothing is reduced while something else is copied: a step with one chunk would be lost."""
+    steps = LongSteps(monkeypatch, limit_s=25.0, step_s=10.0)
+    next(steps.search.run())
+    assert steps.began == [("hierarchical", 2)]
+
+
+def test_where_time_is_short_two_chunks_of_the_first_method_go_before_other_methods(monkeypatch):
+    steps = LongSteps(monkeypatch, limit_s=60.0, step_s=10.0)
+    list(steps.search.run())
+    assert steps.began[:2] == [("hierarchical", 1), ("hierarchical", 2)]
+
+
+def test_where_there_is_time_every_method_begins_with_one_chunk(monkeypatch):
+    steps = LongSteps(monkeypatch, limit_s=200.0, step_s=10.0)
+    list(steps.search.run())
+    assert steps.began[:2] == [("hierarchical", 1), ("hierarchical-halves", 1)]
 
 
 def test_a_method_that_crashes_is_dropped_and_said(caplog):
@@ -223,6 +267,6 @@ def test_a_method_whose_first_step_takes_longer_than_what_is_left_is_left_out_an
 
 def test_a_large_machine_begins_with_what_has_a_good_schedule_soon():
     topology = machine("dgx_h100:16")
-    expected = {"allreduce": "hierarchical-halves", "allgather": "hierarchical", "alltoall": "hierarchical"}
+    expected = {"allreduce": "hierarchical", "allgather": "hierarchical", "alltoall": "hierarchical"}
     for name, first in expected.items():
         assert portfolio(Problem(topology, collective(name, 128, 1_280_000)))[0] == first
