@@ -1,4 +1,4 @@
-"""Large clusters, whole, with a fault and for a runtime: seconds, memory and gap of whole `flowccl synth` processes.
+"""Large clusters, whole, with a fault, below leaves and for a runtime: what whole `flowccl synth` processes take.
 
 Each row is a process of its own, so its seconds include loading, the search, the program and the lower bound, and its
 memory is the largest that the process had. Published figures of TACOS and PCCL, on machines of their authors, are
@@ -23,13 +23,18 @@ PUBLISHED: tuple[dict[str, Any], ...] = (
     {"name": "TACOS, allreduce", "gpus": 40_000, "seconds": 2.52 * 3600},  # the same
     {"name": "PCCL, alltoall", "gpus": 512, "seconds": 11.68 * 60},  # arXiv 2606.07019v1, abstract
 )
-KINDS = {
-    "whole": [],
-    "lost NIC": ["--without", "gpu3 <-> rail3"],
-    "slow NIC": ["--slow", "gpu3 <-> rail3=12.5GB/s"],
-    "mscclpp": ["--for", "mscclpp"],
+_LEAVES = ":network=fat-tree:oversubscription=2:spines=4"
+KINDS: dict[str, tuple[str, list[str]]] = {
+    "whole": ("", []),
+    "lost NIC": ("", ["--without", "gpu3 <-> rail3"]),
+    "slow NIC": ("", ["--slow", "gpu3 <-> rail3=12.5GB/s"]),
+    "leaves": (_LEAVES, []),
+    "lost uplink": (_LEAVES, ["--without", "leaf0 <-> spine0"]),
+    "mscclpp": ("", ["--for", "mscclpp"]),
 }
+"""What follows the number of hosts in the name of the machine, and the options of `synth`."""
 _GPUS_PER_HOST = 8
+_LARGE_ALLTOALL, _LARGE_ALLTOALL_SIZE = 512, "1GB"  # GPUs from which blocks of 64 MB would be smaller than messages
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hosts", default="8,16,32,64", help="of 8 GPUs (default: 8,16,32,64)")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of machines (default: {', '.join(KINDS)})")
     parser.add_argument("--collectives", default="allreduce", help="separated by commas (default: allreduce)")
-    parser.add_argument("--size", default="64MB")
+    parser.add_argument("--size", default="64MB", help="except alltoall from 512 GPUs on, 1GB (default: 64MB)")
     parser.add_argument("--time-limit", type=float, default=20.0, metavar="S", help="of each search (default: 20)")
     parser.add_argument("--json", metavar="FILE", help="store all rows")
     parser.add_argument("--plot", metavar="FILE", help="draw seconds, memory and gap against GPUs")
@@ -63,9 +68,12 @@ def _commands(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for kind in options.kinds.split(","):
         for collective in options.collectives.split(","):
             for hosts in map(int, options.hosts.split(",")):
-                words = [f"dgx_h100:{hosts}", collective, "--size", options.size, *KINDS[kind]]
+                (network, kind_options), gpus = KINDS[kind], hosts * _GPUS_PER_HOST
+                is_large = collective == "alltoall" and gpus >= _LARGE_ALLTOALL
+                size = _LARGE_ALLTOALL_SIZE if is_large else options.size
+                words = [f"dgx_h100:{hosts}{network}", collective, "--size", size, *kind_options]
                 words += ["--time-limit", f"{options.time_limit:g}", "--json", "--quiet"]
-                yield {"kind": kind, "collective": collective, "gpus": hosts * _GPUS_PER_HOST, "words": words}
+                yield {"kind": kind, "collective": collective, "gpus": gpus, "words": words}
 
 
 def _measured(kind: str, collective: str, gpus: int, words: Sequence[str]) -> dict[str, Any]:
