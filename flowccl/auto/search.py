@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
 _FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
 _WHILE_OTHERS_WAIT = 0.4  # part of the time left that a step with more chunks may take before all methods had a try
-_EARLY_STEPS = 8  # of a method that continues the first schedules of others
+_EARLY_STEPS = 5  # of a method that continues the first schedules of others
 _CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
 _QUICK_S = 1.0  # first steps that take no longer run as long as nothing is found, even after the time limit
 _SHORT = 3.0  # times what two chunks of the first method take: with less time left, these go before other methods
@@ -118,15 +118,16 @@ class PortfolioSearch:
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
         names = [name for name in self._in_time() if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
-            quick = [name for name in names if name not in REGISTRY or not REGISTRY[name].by_rate]  # solve no programs
+            quick = [name for name in names if not self._solves_programs(name)]
             carried = [name for name in names if self.carry is not None and self._is_rated(name)]
             alone = (carried or quick or names)[0]
             return [(self._open(alone, self._opening_count(alone)), 1)]  # alone, so that there is an answer early
         if rated := [row for name in names if self._is_rated(name) for row in self._first_counts(name)]:
             tries = self._before_others() or [row for row in rated if row[1] == 1]  # before more chunks of others
-            if not tries and (continued := self._early(names)):
+            plain = [(name, count) for name, count in tries if not self._solves_programs(name)]
+            if not plain and (continued := self._early(names)):
                 return [(self._open(name, count), _EARLY_STEPS) for name, count in continued]
-            return [(self._open(name, count), 1) for name, count in tries or rated]  # nothing slows them down
+            return [(self._open(name, count), 1) for name, count in plain or tries or rated]  # nothing slows them down
         useful = [(name, count) for name in names for count in self._useful_counts(name)]
         if missing := [name for name in names if name not in self.dropped and not self._arms_of(name)]:
             early = useful and self.context.budget.has_time(_FOR_OTHER_METHODS * self.context.budget.time_limit_s)
@@ -277,9 +278,14 @@ class PortfolioSearch:
 
     def _early(self, names: Sequence[str]) -> list[tuple[str, int]]:
         """Methods that begin early and continue the first schedules of others, at their useful chunk counts."""
+        if not any(arm.best is not None and self._is_rated(arm.name) for arm in self.arms):
+            return []
         able = (name for name in names if traits_of(name).begins_early and traits_of(name).continues_others)
         waiting = [name for name in able if name not in self.dropped and not self._arms_of(name)]
         return [(name, ([1, *self.counts.doublings(self.useful_chunks(name))])[-1]) for name in waiting]
+
+    def _solves_programs(self, name: str) -> bool:
+        return name in REGISTRY and REGISTRY[name].by_rate
 
     def _first_counts(self, name: str) -> list[tuple[str, int]]:
         """One chunk for a method that was not tried, and its useful chunk count after that.

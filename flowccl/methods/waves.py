@@ -102,7 +102,7 @@ class _Waves:
         in_turn = replace(fine, start_ps=fine.start_ps + np.where(fine.reduce, wave * reduced_ps, copies_ps))
         engine, half_ps = Engine(in_turn), coarse.finish_ps / 2 / times
         keys = [in_turn.start_ps.astype(np.float64)]
-        keys += [np.asarray(fine.start_ps + later * half_ps * wave - engine.tail_ps) for later in _LATER[2:]]
+        keys += [np.asarray(fine.start_ps + later * half_ps * wave - engine.tail_ps) for later in _LATER[2:3]]
         return cls(engine, wave, fine.start_ps, half_ps, keys)
 
     def step(self, random: np.random.Generator) -> Schedule | None:

@@ -203,7 +203,7 @@ def _spread_demand(problem: Problem) -> Demand:
 
 
 def _most_promising_first(options: list[_Option], context: SearchContext) -> Iterator[Schedule | None]:
-    """The schedules of some options; those that cannot be better are left out.
+    """The schedules of some options; those that cannot be better, or better than what others found, are left out.
 
     Estimates are corrected by what the same kind of option took with another number of chunks, over what was expected.
     Kinds that were not tried are corrected by the mean of the others. If the best kind was tried, it is a step of its
@@ -221,7 +221,7 @@ def _most_promising_first(options: list[_Option], context: SearchContext) -> Ite
         if best_ps < float("inf") and not context.budget.has_time(slowest_s):
             yield kept
             return
-        if option.load_ps < best_ps:
+        if option.load_ps < min(best_ps, context.incumbents.best_ps):
             began_s = context.budget.elapsed_s
             found = option.make()
             slowest_s = max(slowest_s, context.budget.elapsed_s - began_s)
