@@ -107,7 +107,8 @@ def program_for(
         schedule = carried_out(schedule, profile, sms, ("Simple",) if protocol == "Simple" else ("Simple", "LL"))
         execution = schedule.execution
     if execution is not None and protocol not in ("auto", execution.protocol):
-        schedule = _with_protocol(schedule, replace(execution, protocol=protocol))
+        receivers = 1 if protocol == "LL" else execution.receivers  # packets are read by one group
+        schedule = _with_protocol(schedule, replace(execution, protocol=protocol, receivers=receivers))
     key = f"program {inplace} {min_bytes} {max_bytes}"
     if key not in schedule.cache:
         schedule.cache[key] = lower_program(schedule, inplace=inplace, min_bytes=min_bytes, max_bytes=max_bytes)

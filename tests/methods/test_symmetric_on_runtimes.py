@@ -61,9 +61,12 @@ def test_all_gpus_together_need_no_more_time_than_one_with_orbits() -> None:
 
 
 def test_a_tree_in_which_few_hear_from_one_gpu_reduces_earlier_where_hosts_are_many() -> None:
-    """One GPU that reduces what all other hosts send into one chunk would be slower than its link."""
+    """One threadblock that reduces what all other hosts send into one chunk would be slower than the link.
+
+    Blocks are of 3907 units of 16 bytes, a prime number, so no more threadblocks can work on them.
+    """
     topology = used_by(machine("dgx_h100:16"), MSCCLPP)
-    problem = Problem(topology, collective("allreduce", 128, 64_000_000))
+    problem = Problem(topology, collective("allreduce", 128, 128 * 16 * 3907))
     steps = symmetric_on_runtime(problem, SearchContext.with_limit(60.0), Carrier(MSCCLPP, topology, 132))
     star, tree = next(steps), next(steps)
     assert star is not None

@@ -90,7 +90,7 @@ def work_times(order: I64, delivery_ptr: I64, added_version: I64, owner: I64, ti
                 time[m] = max(time[m], time[owner[added_version[d]]])
 
 
-class Shape(NamedTuple):
+class GroupShape(NamedTuple):
     """Threadblocks of a group, slots of a chunk, most threadblocks of a GPU, and whether messages are packets."""
 
     width: int
@@ -220,7 +220,7 @@ def _pair(w: Written, direction: int, send: int, wait: int) -> None:
 
 
 @inner
-def _work(c: Carried, w: Written, m: int, shape: Shape) -> None:
+def _work(c: Carried, w: Written, m: int, shape: GroupShape) -> None:
     """Add what the receiver does with a message: reduce it, read its packets, or copy what is not in its place.
 
     The first of the messages that are reduced together stands for all of them. Where the GPU has no data of a chunk
@@ -250,7 +250,7 @@ def _work(c: Carried, w: Written, m: int, shape: Shape) -> None:
 
 
 @maker
-def _memory(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
+def _memory(c: Carried, w: Written, known: Any, m: int, shape: GroupShape) -> None:
     """Add a message inside a host, and the wait for it."""
     width = shape.width
     src, dst = c.src[m], c.end[c.end_ptr[m]]
@@ -274,7 +274,7 @@ def _memory(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
 
 
 @maker
-def _nic(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
+def _nic(c: Carried, w: Written, known: Any, m: int, shape: GroupShape) -> None:
     """Add a message over a NIC: what is packed, what posts it, and what waits for it."""
     width, slots = shape.width, shape.slots
     src, dst = c.src[m], c.end[c.end_ptr[m]]
@@ -326,7 +326,7 @@ def _is_ready(w: Written, load: int, rank: int, id: int, direction: int) -> None
 
 
 @maker
-def _switch(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
+def _switch(c: Carried, w: Written, known: Any, m: int, shape: GroupShape) -> None:
     """Add an operation of a switch, and the waits of all other GPUs of its group."""
     width = shape.width
     src, kind = c.src[m], LOAD if c.kind[m] == _LOAD else STORE
@@ -361,7 +361,7 @@ def _switch(c: Carried, w: Written, known: Any, m: int, shape: Shape) -> None:
 
 
 @compiled
-def write_actions(c: Carried, w: Written, shape: Shape) -> None:
+def write_actions(c: Carried, w: Written, shape: GroupShape) -> None:
     """Write the actions of all messages."""
     known, ports = {np.int64(-1): np.int64(0)}, {np.int64(-1): np.int64(0)}
     for m in range(len(c.kind)):

@@ -86,12 +86,12 @@ class Builder:
 
     def build(self) -> Built:
         """Return all actions."""
-        from flowccl.export.lowering.action_kernels import Shape, write_actions
+        from flowccl.export.lowering.action_kernels import GroupShape, write_actions
 
         carried, blocks = self._carried(), 1 + max(self.execution.sms, self.first_poster + self.posters)
         written = self._space()
         execution = self.execution
-        write_actions(carried, written, Shape(execution.width, execution.slots, blocks, execution.packets))
+        write_actions(carried, written, GroupShape(execution.width, execution.slots, blocks, execution.packets))
         made = Unscheduled(
             self.schedule, self.execution, self.layout, self.posters, self.times, self._place, self._gpus
         )

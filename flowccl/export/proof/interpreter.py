@@ -27,6 +27,8 @@ from flowccl.export.proof.results import CollectiveDefinition, NumberedCells
 from flowccl.export.proof.steps import BUFFERS, Bool, StepArrays, cell_of, owners, parts_of, table_of
 
 MOST_FINDINGS = 20  # findings of one kind
+_NEAR = 256  # steps visited in a first search for each pair
+_VISITED = 50_000_000  # steps visited in a second search, for all pairs that are left together
 _COLUMN_BYTES = 200_000_000  # of vector clocks at a time
 
 
@@ -204,15 +206,19 @@ def _ends(table: StepArrays, tokens: Tokens, a: I64, rows: I64) -> tuple[I64, I6
 def happens_before(table: StepArrays, graph: PrecedenceGraph, order: I64, a: I64, b: I64) -> Bool:
     """Return the pairs in which a happens before b.
 
-    Most pairs are only a few steps apart. For the others there are vector clocks, over the threadblocks of their first
-    steps.
+    Most pairs are only a few steps apart, and for a few others a search between them takes less than vector clocks of
+    all steps. For the rest there are such clocks, over the threadblocks of their first steps.
     """
     from flowccl.export.proof.order_kernels import are_near, follow
 
-    result = are_near(a, b, graph.ptr, graph.before, table.thread, table.index)
-    turn = np.empty(len(table), dtype=np.int64)
+    turn = np.full(len(table), -1, dtype=np.int64)
     turn[order] = np.arange(len(order))
-    far = np.flatnonzero(~result & (turn[a] < turn[b]))  # others are not in that order
+    result, far = np.zeros(len(a), dtype=np.bool_), np.arange(len(a))
+    for most in (_NEAR, len(table)):
+        visited = min(most, max(_NEAR, _VISITED // max(len(far), 1)))
+        ends = a[far], b[far]
+        result[far] = are_near(*ends, graph.ptr, graph.before, turn, table.thread, table.index, visited)
+        far = np.flatnonzero(~result & (turn[a] < turn[b]))  # others are not in that order
     asked = np.unique(table.thread[a[far]])
     width = max(1, _COLUMN_BYTES // max(4 * len(table), 1))
     column = np.full(int(table.thread.max(initial=-1)) + 1, -1, dtype=np.int64)

@@ -7,8 +7,6 @@ import numpy as np
 
 from flowccl.compiled import I32, I64, Bool, compiled, inner
 
-_NEAR = 256  # steps visited in a search for one pair
-
 
 @compiled
 def topological(ptr: I64, before: I64) -> tuple[I64, I64]:
@@ -87,8 +85,10 @@ def late_users(begin: I64, end: I64, user: I64, left: I64, rank: I64) -> I64:
 
 
 @inner
-def _is_near(a: int, b: int, ptr: I64, before: I64, thread: I64, index: I64, seen: I64, stamp: I64, mark: int) -> bool:
-    """Whether a search of a few steps backwards from b finds a, or a later step of its threadblock."""
+def _is_near(
+    a: int, b: int, ptr: I64, before: I64, turn: I64, thread: I64, index: I64, seen: I64, stamp: I64, mark: int
+) -> bool:
+    """Whether a search backwards from b finds a, or a later step of its threadblock, before `seen` is full."""
     seen[0], stamp[b] = b, mark
     size, done = 1, 0
     while done < size:
@@ -98,7 +98,7 @@ def _is_near(a: int, b: int, ptr: I64, before: I64, thread: I64, index: I64, see
             other = before[k]
             if thread[other] == thread[a] and index[other] >= index[a]:
                 return True
-            if stamp[other] != mark and size < _NEAR:
+            if stamp[other] != mark and size < len(seen) and turn[other] > turn[a]:
                 stamp[other] = mark
                 seen[size] = other
                 size += 1
@@ -106,12 +106,15 @@ def _is_near(a: int, b: int, ptr: I64, before: I64, thread: I64, index: I64, see
 
 
 @compiled
-def are_near(a: I64, b: I64, ptr: I64, before: I64, thread: I64, index: I64) -> Bool:
-    """Return the pairs in which a few steps backwards from b lead to a."""
+def are_near(a: I64, b: I64, ptr: I64, before: I64, turn: I64, thread: I64, index: I64, most: int) -> Bool:
+    """Return the pairs in which steps backwards from b lead to a, of which at most some are visited for each pair.
+
+    `turn` is the position of each step in a topological order.
+    """
     result = np.zeros(len(a), dtype=np.bool_)
-    seen, stamp = np.empty(_NEAR, dtype=np.int64), np.full(len(thread), -1, dtype=np.int64)
+    seen, stamp = np.empty(most, dtype=np.int64), np.full(len(thread), -1, dtype=np.int64)
     for i in range(len(a)):
-        result[i] = _is_near(a[i], b[i], ptr, before, thread, index, seen, stamp, i)
+        result[i] = _is_near(a[i], b[i], ptr, before, turn, thread, index, seen, stamp, i)
     return result
 
 
