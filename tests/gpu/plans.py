@@ -259,12 +259,11 @@ def wide() -> list[DirectCase]:
 
 def together() -> list[DirectCase]:
     """Plans in which two or four groups of one or two threadblocks reduce together, in all types."""
-    shapes = itertools.product(("reduce_scatter", "allreduce"), ("Simple", "LL"), ((1, 4), (2, 2), (2, 4)))
-    cases = []
-    for number, (what, protocol, (width, receivers)) in enumerate(shapes):
-        size, place, dtype = ("64KiB", "1MiB")[number % 2], PLACES[number % 2], TYPES[number % 4]
-        cases.append(DirectCase("full:4", what, size, place, dtype, protocol, width, receivers))
-    return cases
+    shapes = itertools.product(("reduce_scatter", "allreduce"), ("64KiB", "1MiB"), ((1, 4), (2, 2), (2, 4)))
+    return [
+        DirectCase("full:4", what, size, PLACES[number % 2], TYPES[number % 4], "Simple", width, receivers)
+        for number, (what, size, (width, receivers)) in enumerate(shapes)
+    ]
 
 
 def possible_pairs() -> set[tuple[str, str]]:
