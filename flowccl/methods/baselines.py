@@ -53,10 +53,10 @@ def ring(topology: Topology, demand: Demand) -> Schedule:
     return _around(topology, demand, (1, -1), "ring")
 
 
-def one_way_ring(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+def directed_ring(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """All chunks travel around a ring in one direction: where a GPU has one port, no two streams meet there."""
     for direction in (1, -1):
-        yield _around(problem.topology, problem.demand, (direction,), "one-way-ring")
+        yield _around(problem.topology, problem.demand, (direction,), "directed-ring")
 
 
 def _around(topology: Topology, demand: Demand, directions: tuple[int, ...], method: str) -> Schedule:

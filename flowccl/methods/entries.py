@@ -213,13 +213,13 @@ METHODS = (
         in_auto=suitability.suits_ring,
     ),
     MethodInfo(
-        name="one-way-ring",
-        load="flowccl.methods.baselines:one_way_ring",
+        name="directed-ring",
+        load="flowccl.methods.baselines:directed_ring",
         summary="all chunks travel around a ring in one direction",
         groups=False,
         useful_chunks=lambda problem, context: 8,  # with fewer, GPUs wait for the latency of slow hops
         traits=Traits(one_schedule=True, begins_early=True),
-        in_auto=suitability.suits_one_way_ring,
+        in_auto=suitability.suits_directed_ring,
     ),
     MethodInfo(
         name="multi-ring",

@@ -132,7 +132,7 @@ def suits_ring(problem: Problem) -> bool:
     return few and not problem.hierarchy.levels
 
 
-def suits_one_way_ring(problem: Problem) -> bool:
+def suits_directed_ring(problem: Problem) -> bool:
     """All GPUs receive all data, or reduce it, and a ring takes few transfers."""
     demand = problem.demand
     if not suits_baselines(problem) or problem.deliveries > _MOST_RING_TRANSFERS or not problem.is_whole_machine:
