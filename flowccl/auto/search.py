@@ -62,6 +62,7 @@ class PortfolioSearch:
     reached_ps: float = inf  # the same, or of what was made of their schedules
     work_s: float = 0.0
     steps: int = 0
+    verifying_s: float = 0.0  # the longest verification
 
     def __post_init__(self) -> None:
         self.dropped: set[str] = set()
@@ -459,6 +460,7 @@ class PortfolioSearch:
         for _ in range(steps):
             seconds = arm.seconds if arm.taken or arm.count > 1 or arm.name == REFINE else self._first_s(arm.name)
             late = not self.context.budget.has_time(seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
+            late = late or GapReached(self.context)(self.work_s, self.reached_ps)  # the bound may have come meanwhile
             if arm.over or (self.steps and self.context.budget.steps is None and late):
                 break
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
@@ -490,7 +492,10 @@ class PortfolioSearch:
 
     def _is_valid(self, arm: Arm, found: Schedule) -> bool:
         """Whether the verifier accepts it; else the arm is given up, and what other arms found still counts."""
-        if violations := verify(found):
+        began_s = thread_time()
+        violations = verify(found)
+        self.verifying_s = max(self.verifying_s, thread_time() - began_s)
+        if violations:
             log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])
             arm.over, arm.best, arm.best_ps = True, None, inf
         return not violations

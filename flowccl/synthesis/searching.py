@@ -55,7 +55,7 @@ class TaskSearch:
             options.time_limit_s,
             options.steps,
             should_stop=lambda: should_stop() or self.watch(),
-            kept_s=lambda: self.lowering() + self.for_loops_s,
+            kept_s=lambda: self.lowering() + self.portfolio.verifying_s + self.for_loops_s,
         )
         self.context = SearchContext(budget, seed=options.seed, options=task.method_options)
         compile_s = load_loops(units_of(task.method_names, programs=programs), on_phase)
