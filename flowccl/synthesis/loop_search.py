@@ -77,7 +77,7 @@ class LoopSearch:
         trial = self.best or min(self.tried, key=lambda trial: trial.expected_ps, default=None)
         if trial is None:
             return
-        changes: list[dict[str, Any]] = [{"leaves_room": not trial.policy.leaves_room}]
+        changes: list[dict[str, Any]] = [{"leaves_capacity": not trial.policy.leaves_capacity}]
         changes += [{"least": least} for least in LEAST_RATES if least != trial.policy.least]
         changes += [{"longest_first": True}]
         for change in changes:

@@ -28,7 +28,7 @@ from flowccl.units import format_bytes
 
 MAX_PLAN_BYTES = 2_000_000_000
 
-_ARRAYS, _OPERATIONS = 9, 30  # bytes of memory for a byte of text, read as arrays or operation by operation: measured
+_ARRAYS, _OPERATIONS = 9, 30  # bytes of memory for a byte of text, at most: read as arrays, or operation by operation
 
 
 def read_mscclpp(path: str | Path) -> RuntimeProgram:

@@ -44,7 +44,7 @@ class _Variant:
     longest_first: bool = False
     least: float = 0.5
     paced: bool = False
-    leaves_room: bool = False
+    leaves_capacity: bool = False
     receivers: int = 1  # groups that work together on what arrives
     collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
@@ -103,7 +103,7 @@ class Carrier:
     def policy(self) -> Policy:
         """How the engine chooses in the best schedule so far, in the order of the schedule."""
         variant = self.known.get(("", 0), _Variant())
-        return Policy(variant.least, leaves_room=variant.leaves_room)
+        return Policy(variant.least, leaves_capacity=variant.leaves_capacity)
 
     def can_run(self, schedule: Schedule) -> bool:
         """Whether there is time to carry out a schedule in one more variant."""
@@ -137,7 +137,7 @@ class Carrier:
             message = staged_messages(schedule, variant.collected == "piece")
         pace = schedule.rate_GBps if variant.paced else None
         engine = Engine(
-            schedule, execution, self.topology, message, pace, group=self.group, leaves_room=variant.leaves_room
+            schedule, execution, self.topology, message, pace, group=self.group, leaves_capacity=variant.leaves_capacity
         )
         key = -engine.tail_ps if variant.longest_first else None
         return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
@@ -258,7 +258,7 @@ class _VariantSearch:
         for least in LEAST_RATES:
             if least != self.variant.least:
                 self._try(replace(self.variant, least=least))
-        self._try(replace(self.variant, leaves_room=not self.variant.leaves_room))
+        self._try(replace(self.variant, leaves_capacity=not self.variant.leaves_capacity))
         if self.schedule.rate_GBps.any():
             self._try(replace(self.variant, paced=not self.variant.paced))
 

@@ -19,7 +19,7 @@ from flowccl.runtimes.limits import (
     RECEIVE_OPERATIONS,
     USABLE_OPERATIONS,
 )
-from flowccl.schedule.generation.engine_inputs import Waits, messages_of, room_for_slower, waits_of
+from flowccl.schedule.generation.engine_inputs import Waits, messages_of, rates_leaving_capacity, waits_of
 from flowccl.schedule.generation.engine_turns import no_turns, turns_of
 from flowccl.schedule.generation.precedence import data_pairs
 from flowccl.schedule.schedule import Schedule
@@ -47,7 +47,7 @@ class Engine:
     `pace_GBps` of its first transfer, where that is above 0. Where threadblocks repeat their operations, each group
     does things in the order of the schedule, unless not `in_turn`: then the engine chooses groups as elsewhere. With a
     symmetry `group`, the schedule is that of GPU 0's data, and its images run at the same times. Where it
-    `leaves_room`, no message takes what slower ones need on the links that they share.
+    `leaves_capacity`, no message takes what slower ones need on the links that they share.
     """
 
     schedule: Schedule
@@ -57,7 +57,7 @@ class Engine:
     pace_GBps: NDArray[np.float64] | None = None
     in_turn: bool = True
     group: RegularGroup | None = None
-    leaves_room: bool = False
+    leaves_capacity: bool = False
 
     def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
@@ -83,8 +83,8 @@ class Engine:
         if self.group is not None:
             capacity = of_orbits(capacity, self.group)
         messages = self._messages._replace(rank=rank)
-        if self.leaves_room:
-            messages = messages._replace(rate_GBps=room_for_slower(messages, bandwidth))
+        if self.leaves_capacity:
+            messages = messages._replace(rate_GBps=rates_leaving_capacity(messages, bandwidth))
         for _ in range(_PACKED_AGAIN):
             found = self._with_times(run_engine(messages, capacity, self._turns, float(least), int(give_up_ps)))
             if found is None or found.costs is None:

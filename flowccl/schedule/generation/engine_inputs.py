@@ -150,17 +150,17 @@ def _arrivals(schedule: Schedule) -> I64:
     return np.asarray(np.where(rigid, whole, latency + signal), dtype=np.int64)
 
 
-def room_for_slower(messages: "MessageArrays", bandwidth: F64) -> F64:
+def rates_leaving_capacity(messages: "MessageArrays", bandwidth: F64) -> F64:
     """Return rates of messages with which each leaves the slowest one that shares a link with it its own rate there."""
     owner = np.repeat(np.arange(len(messages.rate_GBps)), np.diff(messages.hop_ptr))
-    needs = messages.rate_GBps[owner] * messages.hop_weight
+    rate_there = messages.rate_GBps[owner] * messages.hop_weight
     least = np.full(len(bandwidth), np.inf)
-    np.minimum.at(least, messages.hop_resource, needs)
+    np.minimum.at(least, messages.hop_resource, rate_there)
     least = least[messages.hop_resource]
-    room = bandwidth[messages.hop_resource] - least
-    faster = (needs > least) & (room > 0)
+    spare = bandwidth[messages.hop_resource] - least
+    faster = (rate_there > least) & (spare > 0)
     rate = messages.rate_GBps.copy()
-    np.minimum.at(rate, owner[faster], room[faster] / messages.hop_weight[faster])
+    np.minimum.at(rate, owner[faster], spare[faster] / messages.hop_weight[faster])
     return rate
 
 

@@ -29,13 +29,13 @@ class Policy:
     """How the engine chooses between messages.
 
     A message waits where it would get less than `least` of its rate. `longest_first`: of the messages that wait, that
-    with the longest way to go is first, not that which is first in the schedule. `leaves_room`: no message takes what
-    slower ones need on the links that they share.
+    with the longest way to go is first, not that which is first in the schedule. `leaves_capacity`: no message takes
+    what slower ones need on the links that they share.
     """
 
     least: float = 0.5
     longest_first: bool = False
-    leaves_room: bool = False
+    leaves_capacity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Looper:
         draft = None if base is None else with_loops(base, schedule.demand)
         if draft is None:
             return None
-        engine = Engine(draft, draft.execution, leaves_room=policy.leaves_room)
+        engine = Engine(draft, draft.execution, leaves_capacity=policy.leaves_capacity)
         return engine.run(None, policy.least, *(() if before_ps is None else (before_ps,)))
 
     def part(self, schedule: Schedule, loops: int, policy: Policy) -> Schedule | None:
@@ -66,7 +66,7 @@ class Looper:
         execution = self._execution(base, loops)
         if execution is None:
             return None
-        engine = Engine(base, execution, self.topology, in_turn=False, leaves_room=policy.leaves_room)
+        engine = Engine(base, execution, self.topology, in_turn=False, leaves_capacity=policy.leaves_capacity)
         return engine.run(-engine.tail_ps if policy.longest_first else None, policy.least)
 
     def expected(

@@ -72,7 +72,7 @@ class LaneTimes(NamedTuple):
 
 
 @inner
-def _joined(waiting: Waiting, one: int, other: int) -> int:
+def _merged(waiting: Waiting, one: int, other: int) -> int:
     """Merge two heaps of transfers, each given by its first one; return the first of both."""
     return meld(waiting.child, waiting.sibling, waiting.rank, one, other)
 
@@ -137,13 +137,13 @@ def _join(jobs: QueuedJobs, waiting: Waiting, i: int) -> int:
     kind = jobs.kind[i]
     former = waiting.leader[kind]
     if former >= 0 and jobs.rank[i] > jobs.rank[former]:
-        waiting.others[kind] = _joined(waiting, waiting.others[kind], i)
+        waiting.others[kind] = _merged(waiting, waiting.others[kind], i)
         return -1
     if former >= 0:
         waiting.aside[former], waiting.below[former], waiting.top[kind] = True, waiting.top[kind], former
     waiting.leader[kind] = i
     link: int = jobs.hop_link[jobs.hop_ptr[i]]
-    waiting.first[link] = _joined(waiting, waiting.first[link], i)
+    waiting.first[link] = _merged(waiting, waiting.first[link], i)
     return link
 
 
@@ -159,7 +159,7 @@ def _follow(jobs: QueuedJobs, waiting: Waiting, link: int, kind: int) -> None:
         waiting.aside[former] = False
     elif following >= 0:
         waiting.others[kind] = _without_first(waiting, following)
-        waiting.first[link] = _joined(waiting, waiting.first[link], following)
+        waiting.first[link] = _merged(waiting, waiting.first[link], following)
 
 
 @inner
@@ -175,7 +175,7 @@ def _look(
     if waiting.aside[i]:
         waiting.aside[i] = False
         waiting.first[link] = _without_first(waiting, i)
-        waiting.others[kind] = _joined(waiting, waiting.others[kind], i)
+        waiting.others[kind] = _merged(waiting, waiting.others[kind], i)
         return True, False
     which, until = _blocked(lanes, jobs, i, now)
     if which >= 0 and until < due[which]:
@@ -185,7 +185,7 @@ def _look(
         return False, False
     waiting.first[link] = _without_first(waiting, i)
     if which >= 0:
-        waiting.first[which] = _joined(waiting, waiting.first[which], i)
+        waiting.first[which] = _merged(waiting, waiting.first[which], i)
         return True, False
     _follow(jobs, waiting, link, kind)
     _occupy(lanes, jobs, i, now)

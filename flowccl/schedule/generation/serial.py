@@ -49,8 +49,8 @@ def within_limits(schedule: Schedule, topology: Topology | None = None) -> Sched
     limits are ignored. `topology` has the same links, and may have limits and costs that the schedule does not know.
     """
     topology = topology or schedule.topology
-    timed = None if topology.changes else Engine(schedule, topology=topology).run()
-    return generate_serial(replace(schedule, topology=topology), sequence(schedule)) if timed is None else timed
+    made = None if topology.changes else Engine(schedule, topology=topology).run()
+    return generate_serial(replace(schedule, topology=topology), sequence(schedule)) if made is None else made
 
 
 def sequence(schedule: Schedule) -> NDArray[np.int64]:
