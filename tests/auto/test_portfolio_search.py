@@ -103,7 +103,8 @@ class LongSteps:
         monkeypatch.setattr("flowccl.auto.search.thread_time", lambda: self.now_s)
         deliveries = 2 * 16 * 16  # and contributions, of 16 blocks
         traits = replace(REGISTRY["hierarchical"].traits, delivery_s=step_s / deliveries)
-        monkeypatch.setattr("flowccl.auto.search.traits_of", lambda name: traits)
+        for module in ("search", "state", "next_counts"):
+            monkeypatch.setattr(f"flowccl.auto.{module}.traits_of", lambda name: traits)
         counts = ChunkCounts(lambda count: collective("allreduce", 16, 2**26, count), 4000, 400_000)
         methods = {name: self._timed(name) for name in ("hierarchical", "hierarchical-halves")}
         context = SearchContext(Budget(limit_s, should_stop=lambda: len(self.began) > 1, started=0.0, began=0.0))
@@ -252,7 +253,7 @@ def test_reductions_with_unequal_numbers_of_sources_are_no_allreduce():
 
 def test_a_method_whose_first_step_takes_longer_than_what_is_left_is_left_out_and_named(monkeypatch):
     monkeypatch.setattr(
-        "flowccl.auto.search.step_work_s", lambda name, demand, first, times=1.0: 1000.0 if name == "slow" else 0.1
+        "flowccl.auto.state.step_work_s", lambda name, demand, first, times=1.0: 1000.0 if name == "slow" else 0.1
     )
     methods: dict[str, Method] = {"slow": load_method("direct"), "greedy": load_method("greedy")}
     late = search(methods, seconds=2.0)

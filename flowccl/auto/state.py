@@ -1,0 +1,120 @@
+"""What a portfolio search knows: its arms, and what the next steps of methods are expected to take."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from flowccl.auto.arm import Arm, step_work_s, traits_of
+from flowccl.auto.chunk_counts import ChunkCounts
+from flowccl.auto.params import AutoParams
+from flowccl.demand.demand import Demand
+from flowccl.problem import Problem
+from flowccl.schedule.schedule import Schedule
+from flowccl.search.context import Method, SearchContext
+from flowccl.topology.topology import Topology
+
+_WHILE_OTHERS_WAIT = 0.4  # part of the time left that a step with more chunks may take before all methods had a try
+_CARRY_S = 5e-5  # of carrying out a schedule on a runtime, for each of its deliveries and contributions
+
+PLACES = 2  # arms that a round runs side by side; fixed, so that results do not depend on the number of threads
+SAFETY = 1.5  # a first step begins only where this many times its expected seconds are left
+
+
+@dataclass
+class SearchState:
+    """Arms of several methods at several chunk counts; `counts` says which are allowed.
+
+    `useful_chunks` is the second chunk count of a method. `carry` carries out a schedule on a runtime. `after_round`
+    makes better schedules of those that were found.
+    """
+
+    topology: Topology
+    counts: ChunkCounts
+    methods: dict[str, Method]
+    context: SearchContext
+    workers: int = 2
+    useful_chunks: Callable[[str], int] = lambda name: 1
+    params: AutoParams = field(default_factory=AutoParams)
+    carry: Callable[[Schedule], Schedule | None] | None = None
+    after_round: Callable[[float], Iterable[Schedule]] = lambda best_ps: ()
+    arms: list[Arm] = field(default_factory=list)
+    best_ps: float = inf  # of all arms
+    reached_ps: float = inf  # the same, or of what was made of their schedules
+    work_s: float = 0.0
+    steps: int = 0
+    verifying_s: float = 0.0  # the longest verification
+    dropped: set[str] = field(default_factory=set)
+    left_out: dict[str, float] = field(default_factory=dict)  # whose first step would not end in time, and its seconds
+
+    def arms_of(self, name: str) -> list[Arm]:
+        """The arms of a method, by their chunk counts."""
+        return sorted((arm for arm in self.arms if arm.name == name), key=lambda arm: arm.count)
+
+    def running(self) -> list[Arm]:
+        """The arms that go on, and whose next step fits into the time."""
+        return [arm for arm in self.arms if not arm.over and arm.taken and self.context.budget.has_time(arm.seconds)]
+
+    def first_s(self, name: str) -> float:
+        """Expected seconds of a first step with one chunk; on a runtime, with what carrying out takes."""
+        demand, traits = self.counts.allowed(1), traits_of(name)
+        if self.rate_s(name):
+            unicast = traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
+            return self.rate_s(name) * unicast * (len(demand.destination_rank) + len(demand.source_rank))
+        return step_work_s(name, demand, first=True) + self.carry_s(demand)
+
+    def carry_s(self, demand: Demand) -> float:
+        """Expected seconds for carrying out a schedule on a runtime."""
+        return 0.0 if self.carry is None else _CARRY_S * (len(demand.destination_rank) + len(demand.source_rank))
+
+    def fits(self, below: Arm, count: int) -> bool:
+        """Whether there is time for a first step with this many chunks; for leaps, as if work were quadratic.
+
+        While other methods wait for their first try, it may take a part of the time that is left.
+        """
+        times, demand = count / below.count, below.demand
+        if delivery_s := self.delivery_s(below):
+            unicast = below.traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
+            more_s = delivery_s * unicast * times * (len(demand.destination_rank) + len(demand.source_rank))
+            step_s = min(below.first_s + more_s, below.first_s * times)  # what it prepares once counts once
+        else:
+            more_s = step_work_s(below.name, demand, first=True, times=times)
+            more = more_s / step_work_s(below.name, demand, first=True)
+            is_leap = count > 2 * below.count and not below.traits.one_schedule
+            step_s = below.first_s * (more**2 if is_leap else more)
+        return self.context.budget.has_time(SAFETY * step_s / self._part(step_s))
+
+    def _part(self, step_s: float) -> float:
+        """The part of the time left that a step may take: less while others wait for a first try that is shorter."""
+        tried = {arm.name for arm in self.arms if arm.taken} | self.dropped | set(self.left_out)
+        others = (name for name in self.methods if name not in tried)
+        waiting = any(self.first_s(name) <= _WHILE_OTHERS_WAIT * step_s for name in others)
+        return _WHILE_OTHERS_WAIT if waiting else 1.0
+
+    def delivery_s(self, arm: Arm) -> float:
+        """Seconds for each delivery, where known."""
+        return self.rate_s(arm.name)
+
+    def rate_s(self, name: str) -> float:
+        """The same for a method; on a runtime, carrying out takes longer than planning, unless it does so itself."""
+        return traits_of(name).delivery_s if self.carry is None else traits_of(name).carried_s
+
+    def is_rated(self, name: str) -> bool:
+        """Whether the time of a method is in proportion to the deliveries, and is not lost on carrying out."""
+        return self.rate_s(name) > 0 and name not in self.dropped
+
+    def goes_first(self, name: str) -> bool:
+        """Whether a method goes before the searches, or is about as good as the best."""
+        ps = min((arm.best_ps for arm in self.arms_of(name)), default=inf)
+        return traits_of(name).begins_early or ps <= (1 + self.params.close) * self.best_ps
+
+    def first_work_s(self, name: str, count: int) -> float:
+        """Expected work of a first step with a number of chunks; inf where that is not allowed."""
+        demand = self.counts.demand(count)
+        return inf if demand is None else step_work_s(name, demand, first=True)
+
+    def open(self, name: str, count: int, steps: Iterator[Schedule | None] | None = None) -> Arm:
+        """Add an arm."""
+        problem = Problem(self.topology, self.counts.allowed(count))
+        steps = steps or self.methods[name](problem, self.context)
+        self.arms.append(Arm(name, count, problem.demand, steps, self.params.memory_s))
+        return self.arms[-1]
