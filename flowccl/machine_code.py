@@ -63,10 +63,6 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         self._link()
         return super()._get_module_for_linking()
 
-    def _optimize_functions(self, module: Any) -> None:
-        """The entry point is optimized as a whole."""
-        module.data_layout = self._codegen._data_layout
-
     def _link(self) -> None:
         """Link everything that the function calls, directly or not, each once."""
         if self._is_linked or self._finalized:
