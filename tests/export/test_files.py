@@ -223,13 +223,21 @@ def test_rccl_has_few_instructions() -> None:
     assert "rccl has no instruction rrc" in " ".join(map(str, findings(data, "rccl")))
 
 
-def test_a_file_of_1_GB_is_refused(tmp_path: Path) -> None:
-    for target, most in (("msccl", "64 MB"), ("mscclpp", "256 MB")):
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
+    for target, size, most in (("msccl", 10**9, "64 MB"), ("mscclpp", 3 * 10**9, "2 GB")):
         path = tmp_path / f"huge.{target}"
         with path.open("wb") as file:
-            file.truncate(10**9)
+            file.truncate(size)
         with pytest.raises(FileError, match=f"huge.{target}: larger than {most}, the size limit"):
             check(path, target)
+
+
+def test_a_plan_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWCCL_MEMORY", "1KB")
+    with pytest.raises(
+        FileError, match=r"plan.json: reading this plan takes about 18 KB of memory, 1 KB are available"
+    ):
+        read(b" " * 2_000, "mscclpp")
 
 
 @pytest.mark.parametrize(
