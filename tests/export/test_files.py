@@ -234,9 +234,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_plan_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWCCL_MEMORY", "1KB")
-    with pytest.raises(
-        FileError, match=r"plan.json: reading this plan takes about 18 KB of memory, 1 KB are available"
-    ):
+    with pytest.raises(FileError, match="reading this plan takes about 18 KB of memory, 1 KB are available"):
         read(b" " * 2_000, "mscclpp")
 
 
