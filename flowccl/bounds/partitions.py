@@ -92,12 +92,14 @@ def _simple(commodities: Commodities, group: int) -> Iterator[tuple[float, Cross
     for count, (name, part) in enumerate(_partitions(topology)):
         if count * entries > _MOST_ENTRIES:
             return
-        between = part < 0
+        between, volumes = part < 0, dict[bool, float]()
         for inward, excluded in ((True, topology.reduces), (False, topology.copies)):
             operates = bool(np.any(between & excluded))
             if operates and not (inward and group):
                 continue
-            volume = _volume(commodities, part, group if operates else 0)
+            if operates not in volumes:
+                volumes[operates] = _volume(commodities, part, group if operates else 0)
+            volume = volumes[operates]
             if volume <= 0:
                 continue
             words = f"{'into' if inward else 'out of'} {name}, all together"

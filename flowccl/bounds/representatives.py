@@ -27,6 +27,10 @@ def arrival_tables(commodities: Commodities, links: I64, part: I64, *, inward: b
     """
     topology = commodities.topology
     src, dst = topology.link_src[links], topology.link_dst[links]
+    groups = len(commodities.bytes)
+    is_unicast = len(commodities.source) == groups == len(commodities.destination)
+    if is_unicast or 4 * len(topology.nodes) * len(links) > MOST_ENTRIES:  # two lists with two steps at least
+        return None
     reduces, copies = topology.stores | topology.reduces, topology.stores | topology.copies
     sources = _lists(commodities.source_group, commodities.source, commodities.ready_ps, part)
     ends = _lists(commodities.destination_group, commodities.destination, commodities.tail_ps, part)
