@@ -158,7 +158,7 @@ def rates_leaving_capacity(messages: "MessageArrays", bandwidth: F64) -> F64:
     np.minimum.at(least, messages.hop_resource, rate_there)
     least = least[messages.hop_resource]
     spare = bandwidth[messages.hop_resource] - least
-    faster = (rate_there > least) & (spare > 0)
+    faster = (rate_there > least) & (spare > 0) & ~messages.rigid[owner]
     rate = messages.rate_GBps.copy()
     np.minimum.at(rate, owner[faster], spare[faster] / messages.hop_weight[faster])
     return rate
