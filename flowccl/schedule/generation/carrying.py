@@ -41,10 +41,8 @@ class _Variant:
 
     width: int = 1
     protocol: str = "Simple"
-    longest_first: bool = False
-    least: float = 0.5
+    policy: Policy = field(default_factory=Policy)
     paced: bool = False
-    leaves_capacity: bool = False
     receivers: int = 1  # groups that work together on what arrives
     collected: str = ""  # "stage": all that takes the same route in a stage is one message; "piece": one for each piece
 
@@ -103,7 +101,7 @@ class Carrier:
     def policy(self) -> Policy:
         """How the engine chooses in the best schedule so far, in the order of the schedule."""
         variant = self.known.get(("", 0), _Variant())
-        return Policy(variant.least, leaves_capacity=variant.leaves_capacity)
+        return replace(variant.policy, longest_first=False)
 
     def can_run(self, schedule: Schedule) -> bool:
         """Whether there is time to carry out a schedule in one more variant."""
@@ -137,10 +135,16 @@ class Carrier:
             message = staged_messages(schedule, variant.collected == "piece")
         pace = schedule.rate_GBps if variant.paced else None
         engine = Engine(
-            schedule, execution, self.topology, message, pace, group=self.group, leaves_capacity=variant.leaves_capacity
+            schedule,
+            execution,
+            self.topology,
+            message,
+            pace,
+            group=self.group,
+            leaves_capacity=variant.policy.leaves_capacity,
         )
-        key = -engine.tail_ps if variant.longest_first else None
-        return engine.run(key, variant.least, *(() if best is None else (best.finish_ps,)))
+        key = -engine.tail_ps if variant.policy.longest_first else None
+        return engine.run(key, variant.policy.least, *(() if best is None else (best.finish_ps,)))
 
     def execution(self, schedule: Schedule, width: int, protocol: str, receivers: int = 1) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""
@@ -252,13 +256,15 @@ class _VariantSearch:
         chosen = replace(self.variant, protocol=protocol, collected=collected)
         for width, receivers in shapes:
             for longest_first in (False, True):
-                variant = replace(chosen, width=width, receivers=receivers, longest_first=longest_first)
+                policy = replace(chosen.policy, longest_first=longest_first)
+                variant = replace(chosen, width=width, receivers=receivers, policy=policy)
                 if variant != self.variant:
                     self._try(variant)
         for least in LEAST_RATES:
-            if least != self.variant.least:
-                self._try(replace(self.variant, least=least))
-        self._try(replace(self.variant, leaves_capacity=not self.variant.leaves_capacity))
+            if least != self.variant.policy.least:
+                self._try(replace(self.variant, policy=replace(self.variant.policy, least=least)))
+        policy = self.variant.policy
+        self._try(replace(self.variant, policy=replace(policy, leaves_capacity=not policy.leaves_capacity)))
         if self.schedule.rate_GBps.any():
             self._try(replace(self.variant, paced=not self.variant.paced))
 
