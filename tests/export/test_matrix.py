@@ -33,6 +33,11 @@ def prove(name: str, collective: str, target: str, **options: object) -> None:
         with pytest.raises(InputError, match="a broadcast does not run in place; export it without --inplace"):
             made(schedule, target, **options)
         return
+    several_hosts = len({node.host for node in schedule.topology.nodes}) > 1
+    if target == "mscclpp" and options.get("inplace") and collective == "alltoall" and several_hosts:
+        with pytest.raises(InputError, match="an alltoall between hosts does not run in place"):
+            made(schedule, target, **options)
+        return
     assert findings(made(schedule, target, **options), target) == []
 
 

@@ -69,6 +69,7 @@ class Waiters:
             self.back,
             np.where(own, at * count + self.receiver, -1),
             waits_for,
+            times.whole_first,
             np.where((first[:, 1] >= 0) & ~own, at * count + first[:, 1], -1),
             self._usual_peers(),
             RECEIVE_OPERATIONS * np.diff(ptr),
@@ -77,7 +78,7 @@ class Waiters:
             end,
         )
         looped = self.execution.loops > 1
-        found = waiting_groups(waits, Rules(count, self.execution.receivers, *_RULES, LATE, looped))
+        found, waits_for = waiting_groups(waits, Rules(count, self.execution.receivers, *_RULES, LATE, looped))
         if np.any(found[order] < 0):  # it would wait in vain in every repetition
             raise InputError(
                 f"mscclpp cannot run this schedule: a threadblock of gpu {at[order[np.argmin(found[order])]]} would "

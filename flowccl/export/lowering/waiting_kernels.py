@@ -37,6 +37,7 @@ class Waits(NamedTuple):
     back: I64  # the GPU that sends it, as its receiver numbers it
     receiver: I64  # the first group that works on it, or -1
     time: I64  # of its first use
+    arrival: I64  # when it is whole
     user: I64  # the group that uses it first, or -1
     usual: I64  # of each group: the GPUs with which it exchanges messages
     load: I64  # of each group: its operations
@@ -85,25 +86,36 @@ def first_uses(uses: Uses) -> I64:
 
 
 @inner
-def _is_free(waits: Waits, place: int, time: int) -> bool:
-    """Whether a group does nothing just before a time."""
-    low, high = waits.job_ptr[place], waits.job_ptr[place + 1]
+def _moment(waits: Waits, place: int, m: int, early: bool) -> int:
+    """When a group can wait for a message so that neither is late; -1: never.
+
+    That is when the message is first used, if the group does nothing then; otherwise before what it does then, which
+    is looked at if `early`: that must not begin before the message arrives.
+    """
+    low, high, time = waits.job_ptr[place], waits.job_ptr[place + 1], waits.time[m]
     while low < high:
         middle = (low + high) // 2
         if waits.job_start[middle] < time:
             low = middle + 1
         else:
             high = middle
-    return bool(low == waits.job_ptr[place] or waits.job_end[low - 1] <= time)
+    moment: int = -1
+    if low == waits.job_ptr[place] or waits.job_end[low - 1] <= time:
+        if not early:
+            moment = time
+    elif early and waits.arrival[m] <= waits.job_start[low - 1]:
+        moment = waits.job_start[low - 1] - 1
+    return moment
 
 
 @inner
-def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64) -> tuple[int, int]:
-    """Write the groups that may wait for a message; return their number, and how many of them to try by their load.
+def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64, moment: I64) -> tuple[int, int]:
+    """Write the groups that may wait for a message, and when; return their number, and how many to try by their load.
 
     That is 0 where they are tried in the order in which they are written.
     """
     here, time = waits.target[m], waits.time[m]
+    moment[:] = time
     issuer = here + waits.source[m] % rules.groups
     is_crowded, is_late, count = waits.load[issuer] > rules.crowded, time >= rules.late, 0
     if waits.receiver[m] >= 0:
@@ -115,9 +127,10 @@ def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64) -> tuple[int, int]:
         return 1, 0
     if is_late and not is_crowded:
         return 0, 0
-    for k in range(1 if is_late else 0, rules.groups + 1):
-        place = issuer if k == 0 else here + k - 1
-        if is_late or _is_free(waits, place, time):
+    for k in range(1 if is_late else 0, (rules.groups + 1) * (1 if is_late else 2)):
+        place = issuer if k % (rules.groups + 1) == 0 else here + k % (rules.groups + 1) - 1
+        moment[count] = time if is_late else _moment(waits, place, m, k > rules.groups)
+        if moment[count] >= 0:
             wanted[count] = place
             count += 1
     if not is_crowded:
@@ -127,16 +140,12 @@ def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64) -> tuple[int, int]:
 
 @inner
 def _next(waits: Waits, wanted: I64, count: int) -> int:
-    """Take the group with the least operations out of those that are wanted; -1 where none is left."""
+    """The wanted group with the least operations; -1 where none is left."""
     best = -1
     for k in range(count):
         if wanted[k] >= 0 and (best < 0 or waits.load[wanted[k]] < waits.load[wanted[best]]):
             best = k
-    if best < 0:
-        return -1
-    group: int = wanted[best]
-    wanted[best] = -1
-    return group
+    return best
 
 
 @inner
@@ -148,24 +157,26 @@ def _channel(here: int, there: int, peer: int, back: int, places: int) -> int:
 
 
 @compiled
-def waiting_groups(waits: Waits, rules: Rules) -> I64:
-    """Return the group that waits for each message: the first wanted one to which a channel fits, else the usual one.
+def waiting_groups(waits: Waits, rules: Rules) -> tuple[I64, I64]:
+    """Return the group that waits for each message, the first wanted one to which a channel fits, and when it waits.
 
-    The usual one has the number of the group that issues the message. The result is -1 where it would be taken and is
-    not wanted, if the rules are strict; what follows is not filled then.
+    If none fits, the group with the number of the group that issues the message waits, when the message is first used.
+    The group is -1 where it would be taken and is not wanted, if the rules are strict; what follows is not filled then.
     """
-    result = np.zeros(len(waits.source), dtype=np.int64)
+    result, time = np.zeros(len(waits.source), dtype=np.int64), waits.time.copy()
     peers = np.zeros(len(waits.load), dtype=np.int64)
     known = {np.int64(-1): np.int64(0)}
-    wanted = np.empty(rules.groups + 1, dtype=np.int64)
+    wanted, moment = np.empty((2, 2 * rules.groups + 2), dtype=np.int64)
     for m in waits.start_order:
-        count, tried = _wanted(waits, rules, m, wanted)
+        count, tried = _wanted(waits, rules, m, wanted, moment)
         here, issuer = waits.source[m], waits.target[m] + waits.source[m] % rules.groups
         group, is_wanted = issuer, count == 0
-        for k in range(tried if tried else count):
-            there = _next(waits, wanted, count) if tried else wanted[k]
-            if there < 0:
+        for n in range(tried if tried else count):
+            k = _next(waits, wanted, count) if tried else n
+            if k < 0:
                 break
+            there = wanted[k]
+            wanted[k] = -1
             key = np.int64(_channel(here, there, waits.peer[m], waits.back[m], len(peers)))
             fits = max(peers[here] + waits.usual[here], peers[there] + waits.usual[there]) < rules.channels
             if there == issuer or key in known or fits:
@@ -173,10 +184,10 @@ def waiting_groups(waits: Waits, rules: Rules) -> I64:
                     known[key] = np.int64(0)
                     peers[here] += 1
                     peers[there] += 1
-                group, is_wanted = there, True
+                group, time[m], is_wanted = there, moment[k], True
                 break
         result[m] = group if is_wanted or not rules.strict else -1
         if result[m] < 0:
-            return result
+            return result, time
         waits.load[group] += 1 if waits.time[m] >= rules.late else 3
-    return result
+    return result, time
