@@ -123,13 +123,10 @@ def chunk_plan(problem: Problem, planned: PlannedBlocks, count: int) -> Transfer
 
 def first_chunks(demand: Demand) -> Demand:
     """The first chunk of every block, with sizes in proportion, the largest one given."""
-    first = np.arange(0, len(demand), demand.pieces)
+    is_first = np.arange(len(demand)) % demand.pieces == 0
     scale = _LARGEST_BYTES / float(demand.chunk_bytes.max())
     sources, destinations = (
-        (
-            pointers(np.diff(ptr)[first]),
-            np.concatenate([rank[ptr[c] : ptr[c + 1]] for c in first]),
-        )
+        (pointers(np.diff(ptr)[is_first]), rank[np.repeat(is_first, np.diff(ptr))])
         for ptr, rank in (
             (demand.source_ptr, demand.source_rank),
             (demand.destination_ptr, demand.destination_rank),
@@ -138,7 +135,7 @@ def first_chunks(demand: Demand) -> Demand:
     return replace(
         demand,
         size_bytes=_LARGEST_BYTES,
-        chunk_bytes=np.maximum(np.rint(demand.chunk_bytes[first] * scale), 1),
+        chunk_bytes=np.maximum(np.rint(demand.chunk_bytes[is_first] * scale), 1),
         source_ptr=sources[0],
         source_rank=sources[1],
         destination_ptr=destinations[0],

@@ -25,6 +25,7 @@ _LATE = 3  # chunks of a block by which results are spread after contributions, 
 _ALIKE_TAILS = 4  # transfers between groups, by whose time tails may differ and count as equal
 _PASSES = 3  # orders of ports, each by the starts that the one before led to
 _NEXT = 3  # times what an order took must be left for the next one, which may take longer, and is verified
+_ALIKE_TIMES = 1.001  # ratio of times on a link up to which they count as the longest of them
 _MOST_IN_ALL_ORDERS = 50_000  # transfers; larger plans are tried in the orders that are best for most of them
 
 
@@ -126,7 +127,7 @@ class PlanScheduler:
         hops = np.argsort(self.job[timing.hop_transfer], kind="stable")
         self.hop_ptr = np.searchsorted(self.job[timing.hop_transfer][hops], np.arange(size + 1)).astype(np.int64)
         self.hop_link, self.hop_from = timing.hop_link[hops], timing.hop_from_ps[hops]
-        self.hop_to = timing.hop_to_ps[hops]
+        self.hop_to = self.hop_from + _equal_times(timing.hop_to_ps[hops] - self.hop_from)
         self.takes = takes
         hops_of_jobs = (self.hop_ptr, self.hop_link, self.hop_from, self.hop_to)
         self.transfers = jobs_of((self.ptr, self.after, self.lag), hops_of_jobs, pointers(lane_counts(topology)))
@@ -331,3 +332,16 @@ class PlanScheduler:
         if start is None or not keeps(self.mutual, start):
             return None
         return replace(self.schedule, start_ps=start[self.job] + self.offset)
+
+
+def _equal_times(takes_ps: I64) -> I64:
+    """The times that transfers occupy links, where those that differ by rounding are as long as the longest of them.
+
+    Blocks may differ by a byte. Links would then become free one by one, and each would look in vain at all transfers
+    whose other link is busy; with equal times, the links between groups become free together.
+    """
+    times, place = np.unique(takes_ps, return_inverse=True)
+    longest = times.copy()
+    for at in range(len(times) - 2, -1, -1):
+        longest[at] = longest[at + 1] if longest[at + 1] <= _ALIKE_TIMES * times[at] else times[at]
+    return np.asarray(longest[place.reshape(-1)])
