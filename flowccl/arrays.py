@@ -13,3 +13,22 @@ def pointers(counts: ArrayLike) -> NDArray[np.int64]:
     result = np.zeros(len(known) + 1, dtype=np.int64)
     np.cumsum(known, out=result[1:])
     return result
+
+
+def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The different values in their order. `np.unique` hashes, which takes many times as long for millions of keys."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def without_any(values: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The different values that are not among the others, which are sorted; in their order."""
+    kept = distinct(values)
+    return kept[~is_among(kept, others)]
+
+
+def is_among(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each value is among some sorted ones."""
+    if not len(ordered):
+        return np.zeros(len(values), dtype=np.bool_)
+    return np.asarray(ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values)

@@ -277,9 +277,10 @@ def describe_compact(result: "CompactResult", out: str | None = None) -> str:
     """The table that `synth` prints for a compact schedule."""
     facts, whole = result.to_json(), result.compact
     group = " x ".join(map(str, whole.group.order))
+    more = f", but for {counted(whole.num_exceptions, 'exception')}" if whole.num_exceptions else ""
     pieces = counted(whole.pieces, "chunk")
     rows = [
-        ("machine", f"{facts['machine']}, {facts['gpus']} GPUs, symmetric under a group of order {group}"),
+        ("machine", f"{facts['machine']}, {facts['gpus']} GPUs, symmetric under a group of order {group}{more}"),
         ("collective", f"{whole.collective}, {format_bytes(whole.size_bytes)}, {pieces} per block"),
         ("method", f"symmetric, compact form, seed {result.seed}"),
         ("completion time", _exact_us(whole.finish_us)),
@@ -288,7 +289,7 @@ def describe_compact(result: "CompactResult", out: str | None = None) -> str:
         ("bound proof", result.bound.witness),
         ("algbw", format_GBps(facts["algbw_GBps"])),
         ("busbw", format_GBps(facts["busbw_GBps"])),
-        ("transfers", f"{len(whole.one)} of gpu0's data, {len(whole)} in total, verified"),
+        ("transfers", f"{whole.transfers_of_one_source} of gpu0's data, {len(whole)} in total, verified"),
         ("synthesis", f"{result.synthesis_s:.2f} s, {result.peak_memory_MB:.0f} MB"),
         *([] if out is None else [("written to", out)]),
     ]

@@ -11,6 +11,7 @@ from flowccl.commands.terminal import print_text
 
 if TYPE_CHECKING:
     from flowccl.schedule.compact import CompactSchedule
+    from flowccl.schedule.repaired import RepairedSchedule
     from flowccl.verifier.violation import Violation
 
 
@@ -68,7 +69,14 @@ def add(commands: Commands) -> None:
 
 def _verify(options: argparse.Namespace) -> int:
     from flowccl.files import json_format
-    from flowccl.schedule.files import COMPACT_FORMAT, PLAN_FORMAT, load_compact, load_schedule
+    from flowccl.schedule.files import (
+        COMPACT_FORMAT,
+        PLAN_FORMAT,
+        REPAIRED_FORMAT,
+        load_compact,
+        load_repaired,
+        load_schedule,
+    )
     from flowccl.verifier.bound import bound_of
     from flowccl.verifier.verify import verify
     from flowccl.wording import counted
@@ -76,6 +84,8 @@ def _verify(options: argparse.Namespace) -> int:
     wanted = optional_machine(options)
     if json_format(options.schedule) == COMPACT_FORMAT:
         return _verify_compact(load_compact(options.schedule, wanted), options.json)
+    if json_format(options.schedule) == REPAIRED_FORMAT:
+        return _verify_repaired(load_repaired(options.schedule, wanted), options.json)
     if json_format(options.schedule) == PLAN_FORMAT:
         from flowccl.resharding.plan_files import load_plan
 
@@ -125,6 +135,20 @@ def _verify_compact(compact: "CompactSchedule", as_json: bool) -> int:
     bound = symmetric_bound(compact.topology, compact.collective, compact.size_bytes)
     many = f"{counted(len(compact.one), 'transfer')} of gpu0's data, {len(compact)} in total"
     print_text(f"VALID: {many}, {_times(compact.one.finish_ps, bound.ps)}")
+    return 0
+
+
+def _verify_repaired(repaired: "RepairedSchedule", as_json: bool) -> int:
+    from flowccl.verifier.repaired import repaired_bound, verify_repaired
+    from flowccl.wording import counted
+
+    violations = verify_repaired(repaired)
+    _print_violations(violations, as_json, "in the repaired form")
+    if violations or as_json:
+        return 1 if violations else 0
+    many = f"{counted(repaired.transfers_of_one_source, 'transfer')} of gpu0's data"
+    many = f"{many} and {counted(repaired.num_exceptions, 'exception')}, {len(repaired)} in total"
+    print_text(f"VALID: {many}, {_times(repaired.finish_ps, repaired_bound(repaired).ps)}")
     return 0
 
 

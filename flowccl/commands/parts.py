@@ -198,5 +198,5 @@ def schedule_file(text: str) -> "Schedule | None":
     from flowccl.files import json_format
     from flowccl.schedule.files import load_schedule
 
-    known = json_format(text) in ("flowccl-schedule", "flowccl-compact-schedule", "flowccl-reshard-plan")
-    return load_schedule(text) if known else None
+    kinds = ("schedule", "compact-schedule", "repaired-schedule", "reshard-plan")
+    return load_schedule(text) if json_format(text) in [f"flowccl-{kind}" for kind in kinds] else None

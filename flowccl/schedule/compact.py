@@ -49,6 +49,21 @@ class CompactSchedule:
         """The last arrival, which is the same for every source."""
         return self.one.finish_us
 
+    @property
+    def finish_ps(self) -> int:
+        """The same in picoseconds."""
+        return self.one.finish_ps
+
+    @property
+    def transfers_of_one_source(self) -> int:
+        """The number of transfers of GPU 0's data."""
+        return len(self.one)
+
+    @property
+    def num_exceptions(self) -> int:
+        """Transfers that are images of no other; see `repaired.py`."""
+        return 0
+
     def __len__(self) -> int:
         """The number of transfers of all sources."""
         return len(self.one) * len(self.group)
@@ -62,7 +77,7 @@ class CompactSchedule:
         """Return the schedule of all sources; raise ScheduleError if it has too many transfers."""
         if len(self) > _MOST_EXPANDED:
             raise ScheduleError(f"{len(self)} transfers are too many to expand; at most {_MOST_EXPANDED} are possible")
-        one, group, count, pieces = self.one, self.group, len(self.group), self.pieces
+        one, group, count = self.one, self.group, len(self.group)
         element = np.arange(count, dtype=np.int32)
         parts = [
             group.moved_links(np.array(one.routes.links(r))[None, :], element[:, None]) for r in range(len(one.routes))
@@ -70,14 +85,11 @@ class CompactSchedule:
         size = np.concatenate([np.full(count, part.shape[1]) for part in parts])
         routes = Routes(pointers(size), np.concatenate([part.ravel() for part in parts]))
         source = element.astype(np.int64)[:, None]
-        chunk = source * pieces + one.chunk[None, :]
-        if self.collective == "alltoall":
-            to = group.image(one.chunk[None, :] // pieces + 1, source)
-            chunk = (source * (count - 1) + to - (to > source)) * pieces + one.chunk[None, :] % pieces
+        chunk = self.chunks_of(one.chunk[None, :], source)
         route = one.route[None, :].astype(np.int64) * count + source
         whole = Schedule(
             self.topology,
-            collective(self.collective, count, self.size_bytes, pieces),
+            collective(self.collective, count, self.size_bytes, self.pieces),
             routes,
             chunk.ravel().astype(np.int32),
             route.ravel().astype(np.int32),
@@ -90,6 +102,14 @@ class CompactSchedule:
         )
         whole.cache[_KEY] = self
         return whole
+
+    def chunks_of(self, chunk: NDArray[np.integer], owner: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The chunks of the data of other GPUs that are the images of chunks of GPU 0's data; arrays are broadcast."""
+        count, pieces, owner = len(self.group), self.pieces, owner.astype(np.int64)
+        if self.collective != "alltoall":
+            return np.asarray(owner * pieces + chunk)
+        to = self.group.image(chunk // pieces + 1, owner)
+        return np.asarray((owner * (count - 1) + to - (to > owner)) * pieces + chunk % pieces)
 
     def _messages(self) -> NDArray[np.int32]:
         """The messages of all sources; none where each transfer is one."""

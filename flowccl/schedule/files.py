@@ -20,6 +20,7 @@ from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import PROTOCOLS
 from flowccl.runtimes.profiles import RuntimeProfile, profile_from_json, profile_to_json
 from flowccl.schedule.compact import COMPACT, CompactSchedule
+from flowccl.schedule.repaired import PHASES, RepairedPhase, RepairedSchedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.files import topology_from_json, topology_to_json
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = "flowccl-schedule"
 COMPACT_FORMAT = "flowccl-compact-schedule"
+REPAIRED_FORMAT = "flowccl-repaired-schedule"
 PLAN_FORMAT = "flowccl-reshard-plan"
 """Plans between layouts contain a schedule; package `resharding` reads the rest."""
 VERSION = 1
@@ -41,6 +43,8 @@ _MAX_FILE_BYTES = 2_000_000_000  # uncompressed
 _NEEDED = dict.fromkeys(("topology", "demand", "transfers"), "{}") | {"routes": "[[0], [1, 2]]"}
 _KEYS = ("$schema", "format", "version", "flowccl", "method", "fingerprint", "runtime", "execution", *_NEEDED)
 _COMPACT_KEYS = ("format", "version", "collective", "size_bytes", "inside", "order", "schedule")
+_REPAIRED_KEYS = (*_COMPACT_KEYS[:6], "fingerprint", "topology", "phases")
+_PHASE_KEYS = ("schedule", "owner", "routes", "transfers")
 _COLUMNS = ("chunk", "route", "start_ps", "reduce", "message")
 _RUNTIME_COLUMNS = ("issuer", "receiver", "work_from_ps", "rate_GBps")
 _EXECUTION = {"sms": 1, "width": 1, "posters": 0, "loops": 1, "receivers": 1}
@@ -55,17 +59,22 @@ def save_schedule(schedule: Schedule, path: str | Path) -> None:
 def load_schedule(path: str | Path, topology: Topology | None = None) -> Schedule:
     """Return the schedule in a JSON file (.json or .json.gz); raise ScheduleError if it was made for another machine.
 
-    A compact schedule is expanded, unless it has too many transfers.
+    A compact or repaired schedule is expanded, unless it has too many transfers.
     """
     if json_format(path) == COMPACT_FORMAT:
         return load_compact(path, topology).expanded()
+    if json_format(path) == REPAIRED_FORMAT:
+        return load_repaired(path, topology).expanded()
     if json_format(path) == PLAN_FORMAT:
         return schedule_from_json(read_json(path, _MAX_FILE_BYTES).get("schedule"), str(path), topology)
     return schedule_from_json(read_json(path, _MAX_FILE_BYTES), str(path), topology)
 
 
-def save_compact(compact: CompactSchedule, path: str | Path) -> None:
-    """Write a compact schedule with its machine as JSON; compressed if the name ends in .gz."""
+def save_compact(compact: CompactSchedule | RepairedSchedule, path: str | Path) -> None:
+    """Write a compact or repaired schedule with its machine as JSON; compressed if the name ends in .gz."""
+    if isinstance(compact, RepairedSchedule):
+        write_json(path, _repaired_to_json(compact))
+        return
     value = {
         "format": COMPACT_FORMAT,
         "version": VERSION,
@@ -94,6 +103,67 @@ def load_compact(path: str | Path, topology: Topology | None = None) -> CompactS
     if group is None:
         raise ScheduleError(f"{name}: inside, order: these rotations are no symmetries of {one.topology.name}")
     return CompactSchedule(value["collective"], size[0], one, group)
+
+
+def load_repaired(path: str | Path, topology: Topology | None = None) -> RepairedSchedule:
+    """Return the repaired schedule in a JSON file; raise ScheduleError if it was made for another machine."""
+    value, name = read_json(path, _MAX_FILE_BYTES), str(path)
+    try:
+        check_header(value, REPAIRED_FORMAT, VERSION)
+        check_keys(value, "", _REPAIRED_KEYS, dict.fromkeys(_REPAIRED_KEYS[2:], "..."))
+        if value["collective"] not in PHASES:
+            raise ScheduleError(f"collective: must be {' or '.join(PHASES)}, got {show(value['collective'])}")
+        size, inside, order = (_positive(value[key], key) for key in ("size_bytes", "inside", "order"))
+        machine = topology_from_json(value["topology"], "topology")
+        _check_fingerprint(value["fingerprint"], machine, topology)
+        if not isinstance(value["phases"], list):
+            raise ScheduleError(f"phases: must be a list, got {show(value['phases'])}")
+        phases, reversed_first = [], value["collective"] in ("reduce_scatter", "allreduce")
+        forward = "allgather" if reversed_first else value["collective"]
+        for number, phase in enumerate(value["phases"]):
+            place = machine.reversed if reversed_first and number == 0 else machine
+            phases.append(_phase_from_json(phase, f"phases[{number}]", place, forward, size[0], (inside, order)))
+    except InputError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    return RepairedSchedule(value["collective"], size[0], tuple(phases))
+
+
+def _repaired_to_json(repaired: RepairedSchedule) -> dict[str, Any]:
+    group = repaired.phases[0].group
+    phases = []
+    for phase in repaired.phases:
+        exceptions = schedule_to_json(phase.exceptions)
+        columns = {name: exceptions[name] for name in ("routes", "transfers")}
+        phases.append({"schedule": schedule_to_json(phase.whole.one), "owner": phase.owner.tolist(), **columns})
+    return {
+        "format": REPAIRED_FORMAT,
+        "version": VERSION,
+        "collective": repaired.collective,
+        "size_bytes": repaired.size_bytes,
+        "inside": list(group.inside),
+        "order": list(group.order),
+        "fingerprint": repaired.topology.fingerprint,
+        "topology": topology_to_json(repaired.topology),
+        "phases": phases,
+    }
+
+
+def _phase_from_json(
+    value: Any, name: str, machine: Topology, kind: str, size_bytes: int, rotations: tuple[list[int], list[int]]
+) -> RepairedPhase:
+    """A phase on a machine; the group of the whole machine is that of these rotations."""
+    check_keys(value, name, _PHASE_KEYS, dict.fromkeys(_PHASE_KEYS, "..."))
+    one = schedule_from_json(value["schedule"], f"{name}.schedule")
+    group = rotation_group(one.topology, tuple(rotations[0]), tuple(rotations[1]))
+    if group is None:
+        raise ScheduleError(f"{name}: inside, order: these rotations are no symmetries of {one.topology.name}")
+    routes = _routes(value["routes"], len(machine.links))
+    columns = _transfers(value["transfers"], len(one.demand), len(routes), for_runtime=False)
+    owner = int_column(value["owner"], f"{name}.owner", 0, machine.num_gpus - 1).astype(np.int32)
+    if len(owner) != len(columns["chunk"]):
+        raise ScheduleError(f"{name}.owner: has {len(owner)} entries, chunk has {len(columns['chunk'])}")
+    exceptions = Schedule(machine, one.demand, routes, **columns, method=one.method, execution=None)
+    return RepairedPhase(CompactSchedule(kind, size_bytes, one, group), machine, exceptions, owner)
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,12 @@ from flowccl.demand.collectives import busbw_factor, collective_name
 from flowccl.errors import DemandError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.result import peak_memory_MB
 from flowccl.schedule.compact import COMPACT, CompactSchedule
+from flowccl.schedule.repaired import RepairedSchedule
+from flowccl.topology.symmetry.whole_machine import whole_machine
 from flowccl.topology.topology import Topology
 from flowccl.verifier.compact import symmetric_bound, verify_whole
+from flowccl.verifier.repaired import faulty_bound, verify_repaired
+from flowccl.verifier.violation import Violation
 
 if TYPE_CHECKING:
     from flowccl.methods.symmetric.one_source import OneSource
@@ -31,7 +35,7 @@ _NEVER = 2**61
 class CompactResult:
     """A verified compact schedule with its lower bound."""
 
-    compact: CompactSchedule
+    compact: CompactSchedule | RepairedSchedule
     bound: Bound
     synthesis_s: float
     peak_memory_MB: float
@@ -40,7 +44,7 @@ class CompactResult:
     @property
     def gap(self) -> float:
         """Finish / lower bound - 1."""
-        return self.compact.one.finish_ps / max(self.bound.ps, 1) - 1
+        return self.compact.finish_ps / max(self.bound.ps, 1) - 1
 
     def to_json(self) -> dict[str, Any]:
         """One flat object, for scripts."""
@@ -52,7 +56,7 @@ class CompactResult:
             "collective": whole.collective,
             "size_bytes": whole.size_bytes,
             "chunks": whole.pieces,
-            "method": whole.one.method,
+            "method": "symmetric",
             "form": "compact",
             "finish_us": whole.finish_us,
             "lower_bound_us": self.bound.us,
@@ -61,7 +65,8 @@ class CompactResult:
             "algbw_GBps": algbw,
             "busbw_GBps": algbw * busbw_factor(whole.collective, whole.topology.num_gpus),
             "transfers": len(whole),
-            "transfers_of_one_source": len(whole.one),
+            "transfers_of_one_source": whole.transfers_of_one_source,
+            "exceptions": whole.num_exceptions,
             "synthesis_s": round(self.synthesis_s, 3),
             "peak_memory_MB": round(self.peak_memory_MB, 1),
             "verified": True,
@@ -86,7 +91,6 @@ def synthesize_compact(
 ) -> CompactResult:
     """Return a verified compact schedule; stop once the gap is at most `gap` or the time limit is reached."""
     from flowccl.methods.symmetric import symmetric_routes
-    from flowccl.methods.symmetric.halves import reduced_by_halves
 
     kind = collective_name(name)
     if kind not in COMPACT:
@@ -95,12 +99,14 @@ def synthesize_compact(
         raise InputError(f"{kind}: {size_bytes} bytes are too few for the chunks of {topology.num_gpus} gpus")
     warm_up(["symmetric"])
     began = time.monotonic()
-    paths = symmetric_routes(topology)
+    paths, whole = symmetric_routes(topology), topology
+    if paths is None and (restored := whole_machine(topology)) is not None:
+        paths, whole = symmetric_routes(restored), restored
     if paths is None:
         raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
-    bound = symmetric_bound(topology, kind, size_bytes)
+    bound = faulty_bound(whole, topology, kind, size_bytes)
     forward = kind if kind in ("allgather", "alltoall") else "allgather"
-    enough_ps = symmetric_bound(topology, forward, size_bytes).ps * (1 + gap)
+    enough_ps = symmetric_bound(whole, forward, size_bytes).ps * (1 + gap)
     best: OneSource | None = None
     last = time.monotonic()
     for best in _runs(paths, forward, size_bytes, chunks, seed):
@@ -110,12 +116,36 @@ def synthesize_compact(
         last = now
     if best is None:
         raise NothingFoundError(f"no schedule found; the lower bound is {bound.us:g} us")
-    one = best.compact(_block(size_bytes, topology))
-    compact = CompactSchedule(kind, size_bytes, one if kind == forward else reduced_by_halves(one, kind), paths.group)
-    violations = verify_whole(compact)
+    compact, violations = _verified(best, kind, size_bytes, topology)
     if violations:
         raise InvalidScheduleError(f"symmetric made an invalid schedule, please report it: {violations[0]}")
     return CompactResult(compact, bound, time.monotonic() - began, peak_memory_MB(), seed)
+
+
+def _verified(
+    best: "OneSource", kind: str, size_bytes: int, topology: Topology
+) -> tuple[CompactSchedule | RepairedSchedule, list[Violation]]:
+    """The schedule of all data, repaired where the machine has faults, and what the verifier finds."""
+    from flowccl.methods.symmetric.halves import backwards, reduced_by_halves
+    from flowccl.methods.symmetric.repair import opposite_phase, repaired_phase
+
+    group = best.source_routes.group
+    block, forward = _block(size_bytes, topology), kind if kind in ("allgather", "alltoall") else "allgather"
+    one = best.compact(block)
+    if group.topology is topology:
+        compact = CompactSchedule(kind, size_bytes, one if kind == forward else reduced_by_halves(one, kind), group)
+        return compact, verify_whole(compact)
+    phases = []
+    if kind != "reduce_scatter":
+        phases.append(repaired_phase(best, CompactSchedule(forward, size_bytes, one, group), topology))
+    if kind != forward:
+        back = backwards(best)
+        turned = replace(back.compact(block), topology=group.topology.reversed)
+        whole = CompactSchedule(forward, size_bytes, turned, group)
+        opposite = opposite_phase(phases[0], whole) if phases else None
+        phases.insert(0, opposite or repaired_phase(back, whole, topology.reversed))
+    repaired = RepairedSchedule(kind, size_bytes, tuple(phases))
+    return repaired, verify_repaired(repaired)
 
 
 def _block(size_bytes: int, topology: Topology) -> int:

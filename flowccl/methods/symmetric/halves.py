@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import DemandError
+from flowccl.methods.symmetric.one_source import OneSource
+from flowccl.methods.symmetric.routes import SourceRoutes
 from flowccl.schedule.compact import part_of_one
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
@@ -39,6 +41,16 @@ def reduced_by_halves(allgather: Schedule, kind: str) -> Schedule:
         np.concatenate((back.reduce, allgather.reduce)),
         allgather.method,
     )
+
+
+def backwards(allgather: OneSource) -> OneSource:
+    """The allgather on the reversed machine: the same transfers over the opposite links."""
+    routes = allgather.source_routes
+    topology = routes.group.topology
+    if (opposite := opposite_links(topology)) is None:
+        raise DemandError(f"a compact reduction needs a link back for every link; {topology.name} has not")
+    turned = SourceRoutes(routes.group, routes.routes.renamed(opposite), routes.end, routes.shape)
+    return replace(allgather, source_routes=turned)
 
 
 def opposite_links(topology: Topology) -> NDArray[np.int64] | None:

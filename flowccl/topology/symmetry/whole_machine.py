@@ -82,13 +82,13 @@ def _with_switches(topology: Topology, gpus: I64) -> I64 | None:
     if total == count:
         return image
     ends = (np.append(topology.link_src, topology.link_dst), np.append(topology.link_dst, topology.link_src))
-    joined = csr_array((np.ones(len(ends[0]), dtype=np.int32), ends), shape=(total, total))
+    adjacent = csr_array((np.ones(len(ends[0]), dtype=np.int32), ends), shape=(total, total))
     is_image = np.zeros(total, dtype=np.bool_)
     is_image[gpus] = True
     for _ in range(_ROUNDS):
         known = np.flatnonzero(image >= 0)
         waiting = np.flatnonzero(image < 0)
-        votes = (joined[waiting][:, known] @ joined[image[known]]).tocsr()
+        votes = (adjacent[waiting][:, known] @ adjacent[image[known]]).tocsr()
         for row, node in enumerate(waiting.tolist()):
             span = slice(votes.indptr[row], votes.indptr[row + 1])
             others, number = votes.indices[span], votes.data[span]
