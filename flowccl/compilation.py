@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from flowccl.compile_cache import folder, is_compiled, record_compiled
+from flowccl.errors import DemandError
 from flowccl.methods.registry import REGISTRY, load_method
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 PROGRAMS = "programs"
 """The unit of the loops that read, time and prove programs of MSCCL++; no method runs them."""
+_SMALL_S = 100.0  # for a small problem, also while its loops are compiled: who stops early leaves some out
+_LOADED = set[str]()  # units of which this process has the machine code
+_LOADING = Lock()
 _HELPER = "FLOWCCL_COMPILES_FOR_ANOTHER"  # set in processes that help another one
 
 
@@ -36,21 +42,37 @@ def all_units() -> list[str]:
     return units_of(REGISTRY, programs=True)
 
 
-def load_loops(units: Sequence[str], on_phase: Callable[[str], None] = lambda text: None) -> float:
-    """Load the compiled loops of some units; a new installation compiles them first. Return the seconds that it took.
+def compile_missing(units: Sequence[str], on_phase: Callable[[str], None] = lambda text: None) -> float:
+    """Compile the units that are not in the cache, in a new installation. Return the seconds that it took.
 
     Where several are missing, other processes compile the last ones while this one compiles the first ones. No loop is
     compiled twice, since each has a lock.
     """
     missing = [unit for unit in units if not is_compiled(unit)]
+    if not missing:
+        return 0.0
     began = time.monotonic()
-    on_phase(f"compiling, once per installation: {', '.join(missing)}" if missing else "loading")
+    on_phase(f"compiling, once per installation: {', '.join(missing)}")
     helpers = _helpers(missing)
-    for unit in [*missing, *(unit for unit in units if unit not in missing)]:
-        compile_now(unit)
+    load(missing)
     for helper in helpers:
         helper.wait()
-    return time.monotonic() - began if missing else 0.0
+    return time.monotonic() - began
+
+
+def load(units: Iterable[str]) -> None:
+    """Load the compiled loops of some units, each once in this process; those that are missing are compiled."""
+    with _LOADING:
+        for unit in units:
+            if unit not in _LOADED:
+                compile_now(unit)
+                _LOADED.add(unit)
+
+
+def load_loops(units: Sequence[str]) -> None:
+    """Load the compiled loops of some units; a new installation compiles them first."""
+    compile_missing(units)
+    load(units)
 
 
 def warm_up(names: Iterable[str]) -> None:
@@ -102,20 +124,21 @@ def _run_small(unit: str) -> None:
     from flowccl.schedule.generation.list_scheduling import list_schedule
     from flowccl.search.context import SearchContext
 
-    context = SearchContext.with_limit(1.0)
+    context = SearchContext.with_limit(_SMALL_S)
     if unit == PROGRAMS:
         _make_program(context)
         return
     method = REGISTRY[unit]
-    names = ["allreduce"] if method.allreduce else ["allgather"]
+    names = ["allreduce"] if method.allreduce else ["allgather", "alltoall"]
     if method.reductions == "native" and not method.allreduce:  # an allreduce has loops of its own
         names.append("allreduce")
     for problem in map(_small_problem, names):
-        for _ in range(2):  # lns builds and improves, then continues from the incumbent
-            for found in filter(None, islice(load_method(unit)(problem, context), 2)):
-                list_schedule(found)
-                context.incumbents.report(found)
-            context.incumbents.publish()
+        with suppress(DemandError):  # not for this collective
+            for _ in range(2):  # lns builds and improves, then continues from the incumbent
+                for found in filter(None, islice(load_method(unit)(problem, context), 2)):
+                    list_schedule(found)
+                    context.incumbents.report(found)
+                context.incumbents.publish()
 
 
 def _make_program(context: "SearchContext") -> None:

@@ -131,14 +131,36 @@ def test_only_what_is_missing_is_compiled_and_other_processes_help(empty_cache: 
     monkeypatch.setattr(subprocess, "Popen", Helper)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
     monkeypatch.setattr(compilation, "compile_now", loaded.append)
+    monkeypatch.setattr(compilation, "_LOADED", set())
     compile_cache.record_compiled("greedy", [])
-    assert compilation.load_loops(["greedy", "reroute", "trees"], phases.append) > 0
-    assert loaded == ["reroute", "trees", "greedy"]
+    assert compilation.compile_missing(["greedy", "reroute", "trees"], phases.append) > 0
+    assert loaded == ["reroute", "trees"]
     assert helped == [["-m", "flowccl.compilation", "trees", "reroute"]]
     assert phases == ["compiling, once per installation: reroute, trees"]
-    assert compilation.load_loops(["greedy"], phases.append) == 0.0
-    assert len(helped) == 1
-    assert phases[1:] == ["loading"]
+    assert compilation.compile_missing(["greedy"], phases.append) == 0.0
+    assert len(helped) == len(phases) == 1
+
+
+def test_a_unit_is_loaded_once_in_a_process(empty_cache: Path, monkeypatch: pytest.MonkeyPatch):
+    loaded: list[str] = []
+    monkeypatch.setattr(compilation, "compile_now", loaded.append)
+    monkeypatch.setattr(compilation, "_LOADED", set())
+    compilation.load(["direct", "greedy"])
+    compilation.load(["direct", "reroute"])
+    assert loaded == ["direct", "greedy", "reroute"]
+
+
+def test_a_loaded_function_can_be_compiled_into_another_one(tmp_path: Path):
+    """What the cache keeps for that is read only then."""
+    (tmp_path / "flowccl_loop.py").write_text(LOOP.format(1))
+    assert _call(tmp_path)[:2] == ["41", "0"]
+    outer = "from flowccl.compiled import compiled\nfrom flowccl_loop import loop\n\n@compiled\ndef outer(x):\n"
+    (tmp_path / "flowccl_outer.py").write_text(f"{outer}    return 2 * loop(x)\n")
+    script = f"from flowccl_outer import outer; {CALL}; print(outer(20))".replace("import sys;", "", 1)
+    script = f"import sys; sys.path.insert(0, sys.argv[1]); {script}"
+    run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert run.stdout.split()[:2] == ["41", "1"]
+    assert run.stdout.split()[-1] == "42"
 
 
 def test_two_processes_do_not_compile_the_same_function(tmp_path: Path):

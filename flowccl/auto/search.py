@@ -217,7 +217,8 @@ class PortfolioSearch(SearchState):
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
             try:
                 if arm.name in self.methods:
-                    self.useful_chunks(arm.name)  # plans for all chunk counts, which is no part of a step
+                    self.load(arm.name)  # no part of a step, nor are the plans for all chunk counts
+                    self.useful_chunks(arm.name)
                     began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
                 best = arm.step() or best
             except Exception as error:  # an error of one method does not end the search of the others

@@ -25,7 +25,7 @@ class SearchState:
     """Arms of several methods at several chunk counts; `counts` says which are allowed.
 
     `useful_chunks` is the second chunk count of a method. `carry` carries out a schedule on a runtime. `after_round`
-    makes better schedules of those that were found.
+    makes better schedules of those that were found. `load` loads what a method needs, before its first step.
     """
 
     topology: Topology
@@ -37,6 +37,7 @@ class SearchState:
     params: AutoParams = field(default_factory=AutoParams)
     carry: Callable[[Schedule], Schedule | None] | None = None
     after_round: Callable[[float], Iterable[Schedule]] = lambda best_ps: ()
+    load: Callable[[str], None] = lambda name: None
     arms: list[Arm] = field(default_factory=list)
     best_ps: float = inf  # of all arms
     reached_ps: float = inf  # the same, or of what was made of their schedules

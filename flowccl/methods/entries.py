@@ -124,7 +124,7 @@ METHODS = (
         supports=frozenset({Constraint.LIMITS}),
         trunks=True,
         by_rate=True,
-        loops=(*EVERY, "packed-trees"),
+        loops=(*EVERY, "packed-paths"),
         useful_chunks=_useful_for_paths,
         traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-5),
         in_auto=suitability.suits_packed_paths,

@@ -12,7 +12,7 @@ from flowccl.auto.chunk_counts import ChunkCounts
 from flowccl.auto.params import AutoParams
 from flowccl.auto.search import PortfolioSearch
 from flowccl.bounds.lower_bound import Bound
-from flowccl.compilation import load_loops, processors, units_of
+from flowccl.compilation import compile_missing, load, processors, units_of
 from flowccl.lowered import LoweringTime, program_s
 from flowccl.memory import MemoryWatch, most_deliveries
 from flowccl.methods.method_info import MethodInfo
@@ -58,7 +58,7 @@ class TaskSearch:
             kept_s=lambda: self.lowering() + self.portfolio.verifying_s + self.for_loops_s,
         )
         self.context = SearchContext(budget, seed=options.seed, options=task.method_options)
-        compile_s = load_loops(units_of(task.method_names, programs=programs), on_phase)
+        compile_s = compile_missing(units_of(task.method_names, programs=programs), on_phase)
         if compile_s:
             self.context.notes["compile_s"] = round(compile_s, 1)
         on_phase("searching")
@@ -81,6 +81,7 @@ class TaskSearch:
             params,
             self.carrier,
             self._with_loops,
+            load=lambda name: load(units_of([name])),
         )
         self.best: Schedule | None = None
         self.trace: list[Progress] = []

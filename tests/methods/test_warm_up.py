@@ -1,4 +1,4 @@
-"""All compiled loops that auto uses are loaded before its time limit starts."""
+"""All compiled loops that auto uses belong to the units of its methods, which are compiled before its time limit."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ import pytest
 _LATE = """
 import sys
 from numba.core.registry import CPUDispatcher
+import flowccl.compilation
 import flowccl.synthesis.searching
 from flowccl import synthesize
 from flowccl.topology.machines import machine
@@ -17,21 +18,32 @@ def loaded():
     found = [value for module in modules for value in vars(module).values() if isinstance(value, CPUDispatcher)]
     return {(one.py_func.__name__, str(args)) for one in found for args in one.overloads}
 
-before, load = [], flowccl.synthesis.searching.load_loops
+before = []
 
 def load_and_record(units, on_phase):
-    before.append(load(units, on_phase) is None or loaded())
+    flowccl.compilation.load(units)
+    before.append(loaded())
     return 0.0
 
-flowccl.synthesis.searching.load_loops = load_and_record
-synthesize(machine(sys.argv[1]), sys.argv[2], 64_000, steps=150, gap=0.0)
+flowccl.synthesis.searching.compile_missing = load_and_record
+synthesize(machine(sys.argv[1]), sys.argv[2], 64_000, runtime=sys.argv[3], steps=int(sys.argv[4]), gap=0.0)
 assert before[0]
 print(sorted(name for name, args in loaded() - before[0]))
 """
 
 
-@pytest.mark.parametrize("collective", ["allgather", "alltoall", "allreduce"])
-def test_nothing_is_compiled_after_the_start(collective):
+@pytest.mark.parametrize(
+    ("name", "collective", "runtime", "steps"),
+    [
+        ("dgx1", "allgather", "ideal", 150),
+        ("dgx1", "alltoall", "ideal", 150),
+        ("dgx1", "allreduce", "ideal", 150),
+        ("dgx_h100:2", "allreduce", "mscclpp", 30),
+        ("dgx_h100:4", "alltoall", "mscclpp", 6),
+    ],
+)
+def test_nothing_is_compiled_during_a_search(name, collective, runtime, steps):
     """Runs in a new process, in which nothing is loaded yet."""
-    run = subprocess.run([sys.executable, "-c", _LATE, "dgx1", collective], capture_output=True, text=True)
+    command = [sys.executable, "-c", _LATE, name, collective, runtime, str(steps)]
+    run = subprocess.run(command, capture_output=True, text=True)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr

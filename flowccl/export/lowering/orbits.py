@@ -192,7 +192,8 @@ class Orbits:
             node = np.where(gets | (old.kind == WORK), self._end[first], self._root[first])
             image = group.difference(ranks[:, None], node[None, :]).astype(np.int64)
             message = np.where(old.message >= 0, image * len(self.messages) + old.message, -1)
-        peer = np.where(old.peer >= 0, group.image(np.maximum(old.peer, 0)[None, :], ranks[:, None]), -1)
+        image_of_peer = group.image(np.maximum(old.peer, 0)[None, :], ranks[:, None]).astype(np.int64)
+        peer = np.where(old.peer >= 0, image_of_peer, -1)
         copies = {name: np.tile(getattr(old, name), len(ranks)) for name in Actions._fields}
         moved = {"range_low": old.range_low + offset, "range_high": old.range_high + offset}
         columns = copies | {"rank": rank, "message": message, "peer": peer} | moved
