@@ -19,6 +19,11 @@ def traits_of(name: str) -> Traits:
     return REGISTRY[name].traits if name in REGISTRY else Traits()
 
 
+def solves_programs(name: str) -> bool:
+    """Whether a method solves a program once, which tells what any number of chunks takes."""
+    return name in REGISTRY and REGISTRY[name].by_rate
+
+
 def step_work_s(name: str, demand: Demand, *, first: bool, times: float = 1.0) -> float:
     """Work of a step in seconds of a typical computer: counted, not measured, so that runs are repeatable.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
-from flowccl.auto.arm import REFINE, Arm, traits_of
+from flowccl.auto.arm import REFINE, Arm, solves_programs, traits_of
 from flowccl.auto.chunk_counts import limit_ps
 from flowccl.auto.state import PLACES, SAFETY, SearchState
 
@@ -52,7 +52,7 @@ class NextCounts:
             return []
         least, leads = tried[-1].count, tried[-1].traits.begins_early and tried[-1].best_ps <= self.search.best_ps
         most = max(self.search.useful_chunks(name), self._above(tried, least) if leads else 0)
-        half = len(tried) == 1 and not self.search.delivery_s(tried[-1])  # first half of the way, to see what is best
+        half = len(tried) == 1 and not solves_programs(name)  # first half of the way, to see what is best
         doublings = [n for n in self.search.counts.doublings(most) if not half or n * n <= most]
         finest = [] if half or self.search.counts.most > most else [self.search.counts.most]
         counts = [*finest, *reversed(doublings), self._above(tried, least)]
@@ -108,7 +108,8 @@ class NextCounts:
             patient = not last.traits.one_schedule and len(tried) - tried.index(best) <= self.search.params.patience
             return patient and (len(tried) == 2 or best.best_ps <= (1 + self.search.params.close) * peers_ps)
         before = min(tried[:-1], key=lambda arm: arm.best_ps)
-        limit = limit_ps(before.count, before.fitted_ps, last.count, last.fitted_ps)
+        by_first = limit_ps(before.count, before.fitted_ps, last.count, last.fitted_ps)
+        limit = min(by_first, limit_ps(before.count, before.best_ps, last.count, last.best_ps))
         return limit < self.search.best_ps * (1 if last.traits.one_schedule else 1 + self.search.params.close)
 
     def _is_due(self, name: str, count: int) -> bool:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from math import inf
 from time import thread_time
 
-from flowccl.auto.arm import REFINE, Arm, traits_of
+from flowccl.auto.arm import REFINE, Arm, solves_programs, traits_of
 from flowccl.auto.next_counts import NextCounts
 from flowccl.auto.refinements import Refinements
 from flowccl.auto.rows import methods_tried
 from flowccl.auto.state import PLACES, SAFETY, SearchState
 from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, TimeLimit
 from flowccl.errors import DemandError
-from flowccl.methods.registry import REGISTRY
 from flowccl.schedule.schedule import Schedule
 from flowccl.verifier.verify import verify
 
@@ -85,13 +84,13 @@ class PortfolioSearch(SearchState):
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
         names = [name for name in self._in_time() if not traits_of(name).step_s or len(self.methods) == 1]
         if not self.arms:
-            quick = [name for name in names if not self._solves_programs(name)]
+            quick = [name for name in names if not solves_programs(name)]
             carried = [name for name in names if self.carry is not None and self.is_rated(name)]
             alone = (carried or quick or names)[0]
             return [(self.open(alone, self._opening_count(alone)), 1)]  # alone, so that there is an answer early
         if rated := [row for name in names if self.is_rated(name) for row in self.next_counts.first(name)]:
             tries = self._before_others() or [row for row in rated if row[1] == 1]  # before more chunks of others
-            plain = [(name, count) for name, count in tries if not self._solves_programs(name)]
+            plain = [(name, count) for name, count in tries if not solves_programs(name)]
             if not plain and (continued := self._early(names)):
                 return [(self.open(name, count), _EARLY_STEPS) for name, count in continued]
             return [(self.open(name, count), 1) for name, count in plain or tries or rated]  # nothing slows them down
@@ -185,9 +184,6 @@ class PortfolioSearch(SearchState):
         able = (name for name in names if traits_of(name).begins_early and traits_of(name).continues_others)
         waiting = [name for name in able if name not in self.dropped and not self.arms_of(name)]
         return [(name, ([1, *self.counts.doublings(self.useful_chunks(name))])[-1]) for name in waiting]
-
-    def _solves_programs(self, name: str) -> bool:
-        return name in REGISTRY and REGISTRY[name].by_rate
 
     def _order_of(self, turn: tuple[Arm, int]) -> tuple[bool, bool, bool, float]:
         """The order in a round: first tries, what goes first, what goes to its useful chunk count at once."""

@@ -85,11 +85,20 @@ class SearchState:
         return self.context.budget.has_time(SAFETY * step_s / self._part(step_s))
 
     def _part(self, step_s: float) -> float:
-        """The part of the time left that a step may take: less while others wait for a first try that is shorter."""
-        tried = {arm.name for arm in self.arms if arm.taken} | self.dropped | set(self.left_out)
-        others = (name for name in self.methods if name not in tried)
-        waiting = any(self.first_s(name) <= _WHILE_OTHERS_WAIT * step_s for name in others)
+        """The part of the time left that a step may take: less while others wait for one that is shorter."""
+        most_s = _WHILE_OTHERS_WAIT * step_s
+        known = self.dropped | set(self.left_out)
+        waiting = any(self._waiting_s(name) <= most_s for name in self.methods if name not in known)
         return _WHILE_OTHERS_WAIT if waiting else 1.0
+
+    def _waiting_s(self, name: str) -> float:
+        """Expected seconds of the first try of a method, or of its second chunk count; inf where it had both."""
+        tried = [arm for arm in self.arms_of(name) if arm.taken]
+        if not tried:
+            return self.first_s(name)
+        more = self.counts.above(tried[-1].count, powers=True)
+        hopeful = len(tried) == 1 and tried[0].best_ps < 2 * self.best_ps  # twice the chunks may at most halve the time
+        return tried[0].first_s * more / tried[0].count if more and hopeful else inf
 
     def delivery_s(self, arm: Arm) -> float:
         """Seconds for each delivery, where known."""

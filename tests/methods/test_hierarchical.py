@@ -13,7 +13,7 @@ from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.hierarchical.block_plans import chunk_plan, first_chunks, planned_blocks, schedule_of
 from flowccl.methods.hierarchical.loads import LoadedRoutes
-from flowccl.methods.hierarchical.method import _spread_options, hierarchical
+from flowccl.methods.hierarchical.method import _spread_options, hierarchical, useful_chunks
 from flowccl.methods.hierarchical.plans import HierarchicalPlanner, NoExchangeError
 from flowccl.methods.hierarchical.scheduling import PlanScheduler
 from flowccl.methods.hierarchical.trees import TreeShape
@@ -504,3 +504,21 @@ def test_blocks_that_differ_by_a_byte_occupy_links_for_equal_times() -> None:
     schedule = scheduler.longest_first()
     assert schedule is not None
     assert verify(schedule) == []
+
+
+def test_useful_chunks_do_not_grow_with_latency():
+    """More chunks fill a pipeline earlier, but do not shorten its latency."""
+    near = rails(4, 4)
+    far = replace(near, links=tuple(replace(link, latency_us=20 * link.latency_us) for link in near.links))
+    context = SearchContext.with_limit(100)
+    for name in ("allgather", "reduce_scatter", "allreduce"):
+        demand = collective(name, 16, 16_000_000)
+        counts = [useful_chunks(Problem(topology, demand), context) for topology in (near, far)]
+        assert counts[1] <= counts[0]
+        assert counts[0] > 1
+
+
+def test_a_reduction_has_the_useful_chunks_of_its_reversal():
+    context = SearchContext.with_limit(100)
+    some = [collective(name, 32, 16_000_000) for name in ("allgather", "reduce_scatter")]
+    assert len({useful_chunks(Problem(machine("dgx_h100:4"), demand), context) for demand in some}) == 1

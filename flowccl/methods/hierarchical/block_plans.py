@@ -162,6 +162,16 @@ def estimate_ps(problem: Problem, variant: TreeVariant, idle: float = 1.0) -> tu
     return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
 
+def latency_ps(problem: Problem, variant: TreeVariant) -> int:
+    """The longest latency of a chunk with a variant, which more chunks do not shorten; 0 where it is not possible."""
+    planned = planned_blocks(problem, variant)
+    if planned is None:
+        return 0
+    least = replace(problem.demand, chunk_bytes=np.ones_like(problem.demand.chunk_bytes))
+    scheduler = PlanScheduler(problem.topology, least, chunk_plan(problem, planned, 1), "")
+    return int(scheduler.tail_ps.max(initial=0))
+
+
 def expected_load_ps(problem: Problem, variant: TreeVariant, idle: float = 1.0) -> float:
     """The load of the busiest links with a variant; inf where it is not possible."""
     planned = planned_blocks(problem, variant)

@@ -10,7 +10,13 @@ from flowccl.adapters.reduction import with_reductions
 from flowccl.adapters.trunks import with_merged_lanes
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
-from flowccl.methods.hierarchical.block_plans import estimate_ps, expected_load_ps, planned_blocks, schedule_of
+from flowccl.methods.hierarchical.block_plans import (
+    estimate_ps,
+    expected_load_ps,
+    latency_ps,
+    planned_blocks,
+    schedule_of,
+)
 from flowccl.methods.hierarchical.roots import BINARY, LEAST, NEAR
 from flowccl.methods.hierarchical.variants import (
     TreeVariant,
@@ -63,16 +69,20 @@ def useful_chunks(problem: Problem, context: SearchContext, *, halves: bool = Fa
     """The number of chunks per block with which filling the pipeline takes a small part of the time: a power of two."""
     problem = Problem(with_merged_trunks(problem.topology), problem.demand)
     _check_levels(problem, "hierarchical-halves" if halves else "hierarchical")
+    planned = problem
     if halves or problem.allreduce_ranks is None:
-        options = _spread_options(Problem(problem.topology, _spread_demand(problem)), context)
+        planned = Problem(problem.topology, _spread_demand(problem))
+        options = _spread_options(planned, context)
         if halves and 2 * min(option.load_ps for option in options) > _LATER * _rooted_load_ps(problem):
             return 1  # trees with roots are better with more chunks, whatever these are worth here
     else:
         options = _allreduce_options(problem, context)
-    finish_ps, load_ps = min(option[:2] for option in options)
+    best = min(options, key=lambda option: option[:2])
+    finish_ps, load_ps = best[:2]
     if finish_ps == load_ps:  # not estimated: with two chunks, one is reduced while the other is spread
         return 2 if problem.allreduce_ranks is not None and not halves else 1
-    filling = (finish_ps - load_ps) / load_ps
+    least_ps = load_ps + latency_ps(planned, best.variant)
+    filling = (finish_ps - least_ps) / least_ps
     return 1 << max(ceil(filling / _FILLING) - 1, 0).bit_length()
 
 
