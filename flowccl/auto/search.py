@@ -19,6 +19,7 @@ from flowccl.auto.state import PLACES, SAFETY, SearchState
 from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, TimeLimit
 from flowccl.errors import DemandError
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import as_distribution
 from flowccl.verifier.verify import verify
 
 log = logging.getLogger(__name__)
@@ -228,8 +229,10 @@ class PortfolioSearch(SearchState):
             arm.total_s += arm.seconds
             if arm.best is not None:  # steps before the first schedule prepare for all chunk counts
                 arm.first_s = arm.first_s or thread_time() - began_cpu_s
-        if best is not None and best.demand.reduces:
+        if best is not None:
             self.context.incumbents.report(best)
+            if (other := as_distribution(best)) is not None:
+                self.context.incumbents.report(other)
         return best
 
     def _results(self, futures: dict[Future[Schedule | None], Arm]) -> Iterator[tuple[Arm, Schedule]]:

@@ -279,9 +279,10 @@ METHODS = (
     MethodInfo(
         name="justify",
         load="flowccl.methods.justification:justify",
-        summary="allreduce: schedules of other methods, justified to the right and to the left, with noise",
+        summary="schedules of other methods, justified to the right and to the left, with noise",
         reductions="native",
-        allreduce=True,
+        supports=frozenset({Constraint.LIMITS}),
+        reduce_rate=False,
         loops=(*EVERY, "hierarchical"),
         traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.suits_justification,

@@ -4,7 +4,8 @@ Backward, every transfer starts as late as possible: those that end last go firs
 early as possible, in the order of these late starts. Each pass is list scheduling, so transfers may change their order
 on a link; trees and data stay the same. Transfers move into times at which links are idle: in an allreduce of two
 halves, copies of early chunks begin beside the reductions of late ones. Known from project scheduling (Valls, Ballestín
-and Quintanilla 2005).
+and Quintanilla 2005). On machines of direct links alone, transfers follow each other on a link; elsewhere the engine
+shares links and limits by rate, and the backward pass is a schedule of the reversed machine.
 """
 
 from collections.abc import Iterator
@@ -17,24 +18,29 @@ from numpy.typing import NDArray
 
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
+from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.exchanges import keeps
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, in_order, jobs_of
 from flowccl.schedule.generation.precedence import Triples
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import reverse
 from flowccl.search.context import SearchContext
+from flowccl.verifier.verify import verify
 
 if TYPE_CHECKING:
     from flowccl.schedule.generation.queue_kernels import QueuedJobs
 
 I64 = NDArray[np.int64]
 
-_PASSES, _WALK = 4, 6  # back and forth in a step; steps without improvement before the search returns to the best
+_WALK = 6  # steps without improvement before the search returns to the best
 _LEAST_NOISE, _MOST_NOISE = -2.5, -1.3  # of the order, as powers of ten of the completion time
+_LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
+_MOST_BY_RATE = 20_000  # transfers that the engine is given
 
 
 def justify(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Improve the best schedule that other methods report for the same problem."""
-    random, walk = np.random.default_rng(context.seed), _Walk()
+    random, walk = np.random.default_rng(context.seed), _Walk(problem)
     while True:
         other = context.incumbents.schedules.get(problem)
         if other is not None:
@@ -45,39 +51,90 @@ def justify(problem: Problem, context: SearchContext) -> Iterator[Schedule | Non
 class _Walk:
     """A walk over schedules with the same transfers, from the best one; it returns there without improvement."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: Problem) -> None:
+        self.by_rate = not (problem.is_plain and problem.topology.stores.all())
         self.best: Schedule | None = None
-        self.passes: _Passes | None = None
-        self.start_ps = np.zeros(0, dtype=np.int64)
+        self.passes: _Passes | _EnginePasses | None = None
+        self.start_ps: I64 = np.zeros(0, dtype=np.int64)
         self.idle = 0
 
     def adopt(self, other: Schedule) -> None:
         """Go on from a schedule if it is better than the best."""
         if self.best is None or other.finish_ps < self.best.finish_ps:
-            self.best, self.passes, self.start_ps, self.idle = other, _passes(other), other.start_ps, 0
+            self.best, self.start_ps, self.idle = other, other.start_ps, 0
+            self.passes = _EnginePasses.of(other) if self.by_rate else _passes(other)
 
     def step(self, random: np.random.Generator) -> Schedule | None:
         """Some passes; the schedule if it is the best so far."""
         if self.best is None or self.passes is None:
             return None
         noise = power_of_ten(float(random.uniform(_LEAST_NOISE, _MOST_NOISE)))
-        best_ps, found = self.best.finish_ps, None
-        for _ in range(_PASSES):
-            both = self.passes.back_and_forth(self.start_ps, noise * best_ps, random)
+        best = self.best
+        for _ in range(self.passes.count):
+            both = self.passes.back_and_forth(self.start_ps, noise * best.finish_ps, random)
             if both is None:
                 self.passes = None  # transfers wait in a circle
                 return None
             self.start_ps = both[1]
-            for start_ps in both:
-                finish_ps = int((start_ps + self.passes.takes).max())
-                if finish_ps < best_ps and keeps(self.passes.mutual, start_ps):
-                    best_ps, found = finish_ps, start_ps
-        self.idle = self.idle + 1 if found is None else 0
-        if found is not None:
-            self.best = replace(self.best, start_ps=found, method="justify")
+            best = min([best, *self.passes.found(best, both)], key=lambda one: one.finish_ps)
+        self.idle = self.idle + 1 if best is self.best else 0
+        found = None if best is self.best else replace(best, method="justify")
+        self.best = found or self.best
         if self.idle >= _WALK:
             self.start_ps, self.idle = self.best.start_ps, 0
-        return None if found is None else self.best
+        return found
+
+
+class _EnginePasses:
+    """Both directions of a schedule by the engine: the schedule, and the same transfers on the reversed machine."""
+
+    count = 1  # of passes in a step, which take longer than those on direct links
+
+    def __init__(self, schedule: Schedule) -> None:
+        alone = replace(schedule, rate_GBps=np.zeros(0))
+        self.ahead, self.back, self.takes = Engine(alone), Engine(_turned(alone)), _takes_ps(alone)
+        self.early = schedule
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "_EnginePasses | None":
+        """The passes over a schedule; None where it has too many transfers, or messages."""
+        few = 0 < len(schedule) <= _MOST_BY_RATE
+        return cls(schedule) if few and not schedule.has_messages and schedule.demand.ready_ps is None else None
+
+    def back_and_forth(self, start_ps: I64, noise_ps: float, random: np.random.Generator) -> tuple[I64, I64] | None:
+        """The starts after a pass to the right, with noise, and one to the left; None if transfers wait in a circle."""
+        least = float(random.choice(_LEAST))
+        back = self.back.run(-(start_ps + self.takes + noise_ps * random.uniform(-1, 1, len(start_ps))), least)
+        late_ps = start_ps if back is None else back.finish_ps - back.start_ps - self.takes
+        early = self.ahead.run(late_ps, least)
+        if early is None:
+            return None
+        self.early = early
+        return late_ps, early.start_ps
+
+    def found(self, best: Schedule, both: tuple[I64, I64]) -> list[Schedule]:
+        """The schedule after a pass to the left, where it is valid and better than the best."""
+        return [self.early] if self.early.finish_ps < best.finish_ps and not verify(self.early) else []
+
+
+def _turned(schedule: Schedule) -> Schedule:
+    """The transfers backwards on the reversed machine, with every GPU of a chunk at both ends of it."""
+    demand = schedule.demand
+    count = np.arange(len(demand))
+    source, wanted = (np.repeat(count, np.diff(ptr)) for ptr in (demand.source_ptr, demand.destination_ptr))
+    ranks = np.concatenate((demand.source_rank, demand.destination_rank))
+    ends = np.concatenate((source, wanted)) * demand.num_gpus + ranks
+    chunk, rank = np.divmod(np.unique(ends), demand.num_gpus)
+    ptr, ranks = np.searchsorted(chunk, np.arange(len(demand) + 1)).astype(np.int64), rank.astype(np.int32)
+    both = replace(demand, source_ptr=ptr, source_rank=ranks, destination_ptr=ptr, destination_rank=ranks)
+    return replace(reverse(schedule, both, reduce=True), reduce=~schedule.reduce)
+
+
+def _takes_ps(schedule: Schedule) -> I64:
+    """The time of every transfer from its start to its last arrival."""
+    timing, takes = schedule.timing, np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps - schedule.start_ps[timing.end_transfer])
+    return takes
 
 
 def _passes(schedule: Schedule) -> "_Passes | None":
@@ -85,10 +142,7 @@ def _passes(schedule: Schedule) -> "_Passes | None":
     if not can_list_schedule(schedule) or schedule.demand.ready_ps is not None:
         return None
     forward = ListScheduler(schedule)
-    count = len(schedule)
-    takes = np.zeros(count, dtype=np.int64)
-    timing = schedule.timing
-    np.maximum.at(takes, timing.end_transfer, timing.end_arrival_ps - schedule.start_ps[timing.end_transfer])
+    count, takes = len(schedule), _takes_ps(schedule)
     before = np.repeat(np.arange(count), np.diff(forward.ptr))
     order = np.argsort(forward.after, kind="stable")
     ptr = np.searchsorted(forward.after[order], np.arange(count + 1)).astype(np.int64)
@@ -131,6 +185,15 @@ class _Passes:
     ahead: _Direction
     back: _Direction
     mutual: Triples
+    count = 4  # passes in a step
+
+    def found(self, best: Schedule, both: tuple[I64, I64]) -> list[Schedule]:
+        """The schedules after a pass that are better than the best."""
+        return [
+            replace(best, start_ps=start_ps)
+            for start_ps in both
+            if int((start_ps + self.takes).max()) < best.finish_ps and keeps(self.mutual, start_ps)
+        ]
 
     def back_and_forth(self, start_ps: I64, noise_ps: float, random: np.random.Generator) -> tuple[I64, I64] | None:
         """The starts after a pass to the right, with noise, and one to the left; None if transfers wait in a circle."""

@@ -158,19 +158,31 @@ def suits_joint_trees(problem: Problem) -> bool:
 
 
 def suits_justification(problem: Problem) -> bool:
-    """An allreduce of all GPUs on a machine of direct links, whose GPUs reduce in no time, without overheads."""
-    topology = problem.topology
-    plain = not topology.has_reduce_rate and not topology.has_overheads and bool(topology.stores.all())
-    return plain and suits_joint_trees(problem) and problem.is_whole_machine
+    """A collective of all GPUs in which latency counts, but no alltoall; an allreduce of any size on direct links."""
+    if not _has_messages_for_free(problem) or not problem.is_whole_machine:
+        return False
+    if suits_joint_trees(problem) and bool(problem.topology.stores.all()):
+        return True
+    copies = problem.is_reduction or problem.is_multicast
+    return copies and problem.deliveries <= _MOST_IN_WAVES and problem.bytes_over_latency < _SMALL_ALLREDUCE
 
 
 def suits_waves(problem: Problem) -> bool:
     """An allreduce of all GPUs in which latency counts, on a machine without overheads."""
+    few = problem.is_whole_machine and problem.deliveries <= _MOST_IN_WAVES
+    return (
+        problem.is_allreduce
+        and few
+        and _has_messages_for_free(problem)
+        and problem.bytes_over_latency < _SMALL_ALLREDUCE
+    )
+
+
+def _has_messages_for_free(problem: Problem) -> bool:
+    """GPUs reduce in no time, links have no overheads and do not change, and buffers have no limits."""
     topology = problem.topology
-    plain = not (topology.has_reduce_rate or topology.has_overheads or topology.has_buffer_limits or topology.changes)
-    if not plain or not problem.is_allreduce or not problem.is_whole_machine or problem.deliveries > _MOST_IN_WAVES:
-        return False
-    return problem.bytes_over_latency < _SMALL_ALLREDUCE
+    costs = topology.has_reduce_rate or topology.has_overheads
+    return not (costs or topology.has_buffer_limits or topology.changes)
 
 
 def suits_tree_exchange(problem: Problem) -> bool:

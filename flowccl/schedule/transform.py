@@ -226,6 +226,21 @@ def reverse(schedule: Schedule, demand: Demand, *, reduce: bool) -> Schedule:
     return turned if not schedule.topology.limits or fits(turned) else within_limits(turned)
 
 
+def as_distribution(schedule: Schedule) -> Schedule | None:
+    """The distribution on the reversed machine that a reduction with one destination is, run backwards.
+
+    Methods for distributions that continue what others found look for it there. None where links are shared by rate,
+    which these methods do not do.
+    """
+    if (
+        not (schedule.demand.reduces and schedule.demand.is_unicast)
+        or schedule.rate_GBps.any()
+        or schedule.has_messages
+    ):
+        return None
+    return reverse(schedule, schedule.demand.backward, reduce=False)
+
+
 def _reversed_starts(
     forward: Timing, back: Timing, leader: NDArray[np.int64], latency_ps: NDArray[np.int64]
 ) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from flowccl.demand.collectives import collective
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import as_distribution
 from flowccl.search.context import SearchContext
 from flowccl.topology.faults import with_faults
 from flowccl.topology.machines import machine
@@ -48,3 +49,15 @@ def test_an_allreduce_is_the_same_with_one_search_and_with_two(method, monkeypat
     monkeypatch.setattr(reduction, "opposite_links", lambda topology: None)
     assert with_one_search.finish_ps == pytest.approx(first().finish_ps, rel=0.05)
     assert np.any(with_one_search.reduce)
+
+
+@pytest.mark.parametrize("name", ["dgx_h100:2", "torus:3x3"])
+def test_a_reduction_is_seen_as_a_distribution_by_methods_that_continue_it(name):
+    topology = machine(name)
+    problem = Problem(topology, collective("reduce_scatter", topology.num_gpus, 1_000_000))
+    context = SearchContext.with_limit(60.0)
+    found = next(load_method("greedy")(problem, context))
+    other = as_distribution(found)
+    assert verify(other) == []
+    assert Problem(other.topology, other.demand) == Problem(topology.reversed, problem.demand.backward)
+    assert other.finish_ps == found.finish_ps

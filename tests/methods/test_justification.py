@@ -1,15 +1,17 @@
 """Double justification: valid schedules that only become earlier, and a case by hand."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowccl.demand.collectives import collective
-from flowccl.errors import DemandError
 from flowccl.methods.justification import _passes, justify
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
+from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.faults import with_faults
@@ -74,8 +76,29 @@ def test_nothing_to_improve() -> None:
     assert next(justify(problem, SearchContext.with_limit(1.0))) is None
 
 
-@pytest.mark.parametrize("name", ["allgather", "alltoall"])
-def test_it_is_for_allreduce(name: str) -> None:
-    problem = Problem(machine("ring:4"), collective(name, 4, 4000))
-    with pytest.raises(DemandError, match="method justify is for reductions with several destinations"):
-        next(load_method("justify")(problem, SearchContext.with_limit(1.0)))
+@pytest.mark.parametrize("name", ["allgather", "reduce_scatter", "allreduce"])
+def test_a_poor_order_on_switches(name: str) -> None:
+    """The transfers of a good schedule, the last ones first: the passes find a better order."""
+    problem = Problem(machine("dgx_h100:2"), collective(name, 16, 1_000_000, 2))
+    context = SearchContext.with_limit(60.0)
+    good = next(load_method("greedy")(problem, SearchContext.with_limit(60.0)))
+    assert good is not None
+    poor = Engine(good).run(-good.start_ps)
+    assert poor is not None
+    context.incumbents.report(poor)
+    context.incumbents.publish()
+    steps = islice(load_method("justify")(problem, context), 10)
+    found = [one for one in steps if one is not None]
+    assert all(verify(one) == [] for one in found)
+    assert found[-1].finish_ps < poor.finish_ps
+
+
+def test_a_schedule_without_an_order_to_improve_stays() -> None:
+    """One transfer: both passes find it where it is."""
+    problem = Problem(machine("star:2"), collective("broadcast", 2, 4000))
+    context = SearchContext.with_limit(1.0)
+    first = next(load_method("direct")(problem, context))
+    assert first is not None
+    context.incumbents.report(first)
+    context.incumbents.publish()
+    assert next(justify(problem, context)) is None

@@ -64,8 +64,8 @@ def lns(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     search = LnsSearch(topology, demand, context.seed)
     while True:
         other = context.incumbents.schedules.get(problem)
-        if other is not None and other.method == _QUOTIENT:  # the quotient search improves its own schedules better
-            other = None
+        if other is not None and (other.method == _QUOTIENT or other.rate_GBps.any()):
+            other = None  # the quotient search improves its own schedules better, and here links are not shared by rate
         yield search.step(other, context.incumbents.bound_ps)
 
 

@@ -71,7 +71,7 @@ class RerouteSearch:
         """
         if other is None or self.best is None or other.finish_ps >= self.best_ps:
             return None
-        if np.any(np.diff(other.shape.root_ptr) > 1):
+        if np.any(np.diff(other.shape.root_ptr) > 1) or other.rate_GBps.any():
             return None
         self.jobs = replace(jobs_from(other), method="reroute")
         self.best, self.best_ps, self.idle = (self.jobs, 0.0), other.finish_ps, 0
