@@ -40,19 +40,21 @@ _MOST_BY_RATE = 20_000  # transfers that the engine is given
 
 def justify(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Improve the best schedule that other methods report for the same problem."""
-    random, walk = np.random.default_rng(context.seed), _Walk(problem)
+    direct = problem.is_plain and bool(problem.topology.stores.all())
+    random, walk = np.random.default_rng(context.seed), JustifyingWalk(by_rate=not direct)
     while True:
         other = context.incumbents.schedules.get(problem)
         if other is not None:
             walk.adopt(other)
-        yield walk.step(random)
+        found = walk.step(random)
+        yield None if found is None else replace(found, method="justify")
 
 
-class _Walk:
+class JustifyingWalk:
     """A walk over schedules with the same transfers, from the best one; it returns there without improvement."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.by_rate = not (problem.is_plain and problem.topology.stores.all())
+    def __init__(self, *, by_rate: bool) -> None:
+        self.by_rate = by_rate
         self.best: Schedule | None = None
         self.passes: _Passes | _EnginePasses | None = None
         self.start_ps: I64 = np.zeros(0, dtype=np.int64)
@@ -78,10 +80,9 @@ class _Walk:
             self.start_ps = both[1]
             best = min([best, *self.passes.found(best, both)], key=lambda one: one.finish_ps)
         self.idle = self.idle + 1 if best is self.best else 0
-        found = None if best is self.best else replace(best, method="justify")
-        self.best = found or self.best
+        found, self.best = None if best is self.best else best, best
         if self.idle >= _WALK:
-            self.start_ps, self.idle = self.best.start_ps, 0
+            self.start_ps, self.idle = best.start_ps, 0
         return found
 
 
@@ -91,8 +92,8 @@ class _EnginePasses:
     count = 1  # of passes in a step, which take longer than those on direct links
 
     def __init__(self, schedule: Schedule) -> None:
-        alone = replace(schedule, rate_GBps=np.zeros(0))
-        self.ahead, self.back, self.takes = Engine(alone), Engine(_turned(alone)), _takes_ps(alone)
+        self.ahead, self.back = Engine(schedule), Engine(_turned(schedule))
+        self.takes = _takes_ps(replace(schedule, rate_GBps=np.zeros(0)))
         self.early = schedule
 
     @classmethod

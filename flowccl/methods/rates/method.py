@@ -3,7 +3,7 @@
 1. Rates. `trees.py` finds trees and rates with which large data takes the least time, on any links and limits.
 2. Chunks. Each chunk takes one tree (an allreduce: a pair with the same root), so that the loads stay near the optimum.
 3. Times. Periodic pipelines need no order; the engine then carries out their transfers in the same order and as early
-   as it can, which fills and empties the pipelines faster, and in orders with noise.
+   as it can, which fills and empties the pipelines faster, and then justifies them.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ import numpy as np
 
 from flowccl.adapters.reversal import opposite_links
 from flowccl.errors import DemandError
+from flowccl.methods.justification import JustifyingWalk
 from flowccl.methods.rates.network import F64, PricedNetwork
 from flowccl.methods.rates.proof import report_tree_bound
 from flowccl.methods.rates.streams import HalvesPipelines, TreePipelines, reversed_reduction
 from flowccl.methods.rates.trees import TreeRates, least_of_halves, pair_bound, tree_rates
 from flowccl.methods.suitability import is_for_all
-from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
@@ -144,16 +144,16 @@ def _schedules(
 
 
 def _in_order_of(orders: list[Schedule], context: SearchContext) -> Iterator[Schedule | None]:
-    """The transfers of pipelines as early as the engine can, in their order; then with noise."""
-    engines, best_ps = [Engine(one) for one in orders], orders[0].finish_ps
+    """The transfers of pipelines as early as the engine can, in their order; then justified, with noise."""
+    engines, best, give_up_ps = [Engine(one) for one in orders], list(orders), orders[0].finish_ps
     for least in _LEAST:
-        for engine in engines:
-            yield engine.run(engine.schedule.start_ps, least, best_ps)
-            yield engine.run(-engine.tail_ps, least, best_ps)
-    random = np.random.default_rng(context.seed)
+        for i, engine in enumerate(engines):
+            for key in (engine.schedule.start_ps, -engine.tail_ps):
+                found = engine.run(key, least, give_up_ps)
+                best[i] = min([best[i], *([] if found is None else [found])], key=lambda one: one.finish_ps)
+                yield found
+    random, walks = np.random.default_rng(context.seed), [JustifyingWalk(by_rate=True) for _ in best]
+    for walk, one in zip(walks, best, strict=True):
+        walk.adopt(one)
     while True:
-        engine = engines[int(random.integers(len(engines)))]
-        start, noise = engine.schedule.start_ps, power_of_ten(float(random.uniform(-3.0, -1.0)))
-        late = noise * engine.schedule.finish_ps * random.uniform(-1, 1, len(start))
-        tail = float(random.choice((0.0, 1.0))) * engine.tail_ps
-        yield engine.run(start + late - tail, float(random.choice(_LEAST)), best_ps)
+        yield walks[int(random.integers(len(walks)))].step(random)
