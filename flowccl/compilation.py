@@ -4,6 +4,7 @@
 compiles everything. The machine code lands in the cache on disk, from which every process loads it.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -89,10 +90,35 @@ def compile_now(unit: str) -> None:
         record_compiled(unit, loaded_files())
 
 
-def main(units: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Compile units that are not in the cache; all of them if none is named."""
-    load_loops(units or all_units())
+    known = all_units()
+    parser = _parser(known)
+    units = parser.parse_args(arguments).units
+    for unit in units:
+        if unit not in known:
+            parser.error(f"there is no unit {unit!r}; the units are {', '.join(known)}")
+    load_loops(units or known)
     return 0
+
+
+def _parser(units: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of `python -m flowccl.compilation`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flowccl.compilation",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=(
+            "Compile the loops of the methods ahead of their first use, with one process per processor.\n"
+            "Units that are in the cache are only loaded."
+        ),
+        epilog=(
+            f"units:\n  {', '.join(units)}\n\nexamples:\n"
+            "  python -m flowccl.compilation                  everything, for example in the image of a container\n"
+            "  python -m flowccl.compilation hierarchical     the loops that one method needs"
+        ),
+    )
+    parser.add_argument("units", metavar="UNIT", nargs="*", help="the loops that some methods share (default: all)")
+    return parser
 
 
 def processors() -> int:

@@ -163,6 +163,20 @@ def test_a_loaded_function_can_be_compiled_into_another_one(tmp_path: Path):
     assert run.stdout.split()[-1] == "42"
 
 
+def test_a_unit_that_does_not_exist_is_refused_with_the_list(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stop:
+        compilation.main(["gredy"])
+    assert stop.value.code == 2
+    assert "there is no unit 'gredy'; the units are direct, hierarchical, " in capsys.readouterr().err
+
+
+def test_help_lists_the_units(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as stop:
+        compilation.main(["--help"])
+    assert stop.value.code == 0
+    assert ", ".join(compilation.all_units()) in capsys.readouterr().out
+
+
 def test_two_processes_do_not_compile_the_same_function(tmp_path: Path):
     """Both need it at once; the one that has to wait loads what the other one compiled."""
     (tmp_path / "flowccl_loop.py").write_text(LOOP.format(1))
