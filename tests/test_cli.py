@@ -389,7 +389,7 @@ def test_numbers_out_of_range_are_refused(capsys):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 3}, "version must be 1, got 3; the file was written by a newer flowccl"),
+        ({"version": 3}, "version must be 1 or 2, got 3; the file was written by a newer flowccl"),
         ({"fingerprint": "0" * 16}, "fingerprint: is 0000000000000000, but the machine in the file has "),
         ({"transfers": {"chunk": [99], "route": [0], "start_ps": [0]}}, "transfers.chunk[0]: must be a whole number, "),
         ({"routes": [[99]]}, "routes[0][0]: must be a whole number, 0 to 7, got 99"),

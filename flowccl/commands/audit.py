@@ -44,13 +44,20 @@ def add(commands: Commands) -> None:
     audit.add_argument(
         "--machine", metavar="MACHINE", required=True, help="a name (see `flowccl machines`) or a topology file"
     )
-    audit.add_argument("--format", metavar="FORMAT", help="the format of all files, where it is not recognized")
+    audit.add_argument(
+        "--format",
+        metavar="FORMAT",
+        help="the format of all files, where it is not recognized: profiler, flight recorder, execution trace, "
+        "inspector, nccl-tests, clog, NCCL log, csv",
+    )
     audit.add_argument(
         "--rank-map",
         metavar="GPUS",
         help="the GPU of each rank, e.g. 8-15,0-7, or a file with it (default: ranks in the order of the GPUs)",
     )
-    audit.add_argument("--steps", metavar="N", type=positive, help="training steps in the logs (default: found)")
+    audit.add_argument(
+        "--steps", metavar="N", type=positive, help="training steps in the logs (default: found from the logs)"
+    )
     audit.add_argument("--rows", metavar="N", type=positive, default=20, help="rows of the table (default: 20)")
     audit.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     audit.add_argument("--report", metavar="FILE", help="write a page for the browser (.html)")
@@ -70,7 +77,7 @@ def _add_plans(audit: argparse.ArgumentParser) -> None:
         help="mscclpp, msccl, executor, rccl, ideal, or a profile file (default: mscclpp)",
     )
     plans.add_argument(
-        "--time-limit", metavar="SECONDS", type=seconds, default=5.0, help="of each search for a plan (default: 5)"
+        "--time-limit", metavar="SECONDS", type=seconds, default=5.0, help="time of each search for a plan (default: 5)"
     )
     plans.add_argument(
         "--searched",
@@ -91,7 +98,10 @@ def _add_plans(audit: argparse.ArgumentParser) -> None:
         "--catalog", metavar="FOLDER", help="build a catalog of plans in this folder, for the rows that are worth it"
     )
     plans.add_argument(
-        "--engine", metavar="ENGINE", default="local", help="where catalogs are built: local, dask=ADDRESS, ray"
+        "--engine",
+        metavar="ENGINE",
+        default="local",
+        help="where catalogs are built: local, dask=ADDRESS, ray (default: local)",
     )
 
 
@@ -104,9 +114,7 @@ def _add_questions(audit: argparse.ArgumentParser) -> None:
         default=[],
         help="what if this link had another bandwidth, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat for several links",
     )
-    questions.add_argument(
-        "--slow", metavar="LINK=RATE", action="append", default=[], help="the same as --what-if; repeat for several"
-    )
+    questions.add_argument("--slow", metavar="LINK=RATE", action="append", default=[], help="the same as --what-if")
     questions.add_argument(
         "--without", metavar="LINK", action="append", default=[], help="what if this link were lost; repeat for several"
     )

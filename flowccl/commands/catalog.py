@@ -57,6 +57,7 @@ def _add_check(parts: "Parts") -> Parser:
             "Check overlaps, holes, alignment, missing and changed files, and verify every schedule again.\n"
             "\nexit code 0: nothing is wrong; 2: something is."
         ),
+        epilog="examples:\n  flowccl catalog check plans\n  flowccl catalog check plans --machine cluster.json",
     )
     check.add_argument("--machine", metavar="MACHINE", help="the machine on which the catalog is to be used")
     return check
@@ -68,8 +69,13 @@ def _add_show(parts: "Parts") -> Parser:
         help="a table of the plans, and a picture of time by size",
         usage="flowccl catalog show FOLDER [options]",
         description="Print the ranges of sizes and their plans. With --out, also plot the predicted times over size.",
+        epilog=(
+            "examples:\n"
+            "  flowccl catalog show plans\n"
+            "  flowccl catalog show plans --collective allgather --out allgather.png"
+        ),
     )
-    show.add_argument("--collective", metavar="NAME", help="plot this collective (default: the first one)")
+    show.add_argument("--collective", metavar="NAME", help="with --out: plot this collective (default: the first one)")
     show.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")
     return show
 
@@ -80,6 +86,7 @@ def _add_select(parts: "Parts") -> Parser:
         help="which plan serves a call, and why",
         usage="flowccl catalog select FOLDER --collective NAME --size SIZE [options]",
         description="Print the plan that the rules choose for a call, its predicted time, and the reason.",
+        epilog="example:\n  flowccl catalog select plans --collective allreduce --size 3MiB",
     )
     select.add_argument("--collective", metavar="NAME", required=True, help="allreduce, allgather, ...")
     select.add_argument("--size", metavar="SIZE", required=True, help="size as nccl-tests counts it, e.g. 3MiB")
@@ -100,7 +107,12 @@ def _add_export(parts: "Parts") -> Parser:
             "selector; for msccl, executor and rccl a folder of XML files (MSCCL_ALGO_DIR). For the sizes that the\n"
             "library serves, nccl_tuner.csv configures the example tuner plugin of NCCL.\n"
             "\n--to mscclpp-nccl writes the files that MSCCL++'s NCCL library (LD_PRELOAD) reads by their names, with\n"
-            "MSCCLPP_CACHE_DIR set to the new folder: allreduces on 16 and 32 ranks. The files are proved."
+            "MSCCLPP_CACHE_DIR set to the new folder: allreduces on 16, 32 and 64 ranks. The files are proved."
+        ),
+        epilog=(
+            "examples:\n"
+            "  flowccl catalog export plans --out for-mscclpp\n"
+            "  flowccl catalog export plans --to mscclpp-nccl --out cache"
         ),
     )
     export.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
@@ -129,7 +141,7 @@ def _add_record(parts: "Parts") -> Parser:
         metavar="PLAN=US",
         action="append",
         required=True,
-        help="a plan and its measured time in microseconds; may be given several times",
+        help="a plan and its measured time in microseconds; repeat for several plans",
     )
     return record
 

@@ -27,8 +27,8 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         description=(
             "Synthesize each collective at many sizes (each twice the one before), time every plan at neighbouring\n"
             "sizes, keep the few plans that win somewhere, and find by bisection where one takes over from the other.\n"
-            "Work is counted in steps, so equal inputs give equal files. A build that was stopped is\n"
-            "resumed by the same command."
+            "Work is counted in steps, so equal inputs give equal files. To resume a build that was stopped, run the\n"
+            "same command again."
         ),
         epilog=(
             "examples:\n"
@@ -59,14 +59,14 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
         metavar="N",
         type=positive,
         default=_DEFAULT_STEPS,
-        help=f"work of each synthesis in counted steps (default: {_DEFAULT_STEPS})",
+        help=f"steps of the search for each plan (default: {_DEFAULT_STEPS})",
     )
     build.add_argument(
         "--tolerance",
         metavar="FRACTION",
         type=fraction,
         default=0.01,
-        help="a plan within this of the fastest one may take its place (default: 0.01)",
+        help="a plan within this fraction of the fastest one may take its place (default: 0.01, which is 1 %%)",
     )
     _add_work(build)
     build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -77,7 +77,9 @@ def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
 
 def _add_work(build: Parser) -> None:
     """Options of how much is done, and where."""
-    build.add_argument("--most", metavar="N", type=positive, default=8, help="plans of a collective (default: 8)")
+    build.add_argument(
+        "--most", metavar="N", type=positive, default=8, help="keep at most N plans of a collective (default: 8)"
+    )
     build.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
     build.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, where the machine names no GPU model")
     build.add_argument(

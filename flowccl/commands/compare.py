@@ -55,7 +55,8 @@ def add(commands: Commands) -> None:
     compare.add_argument(
         "--sizes",
         metavar="SIZES",
-        help="a range (1, 4, 16, 64, 256 of each unit) or a list 1KB,1MB,64MB (default: 1KB:1GB)",
+        help="a range LOW:HIGH, of which 1, 4, 16, 64 and 256 of each unit are taken, or a list such as 1KB,1MB,64MB "
+        "(default: 1KB:1GB)",
     )
     compare.add_argument(
         "--methods",
@@ -65,7 +66,7 @@ def add(commands: Commands) -> None:
         "of the two for allreduce (default: auto and the baselines)",
     )
     compare.add_argument(
-        "--time-limit", metavar="SECONDS", type=seconds, default=3.0, help="for each synthesis (default: 3)"
+        "--time-limit", metavar="SECONDS", type=seconds, default=3.0, help="time of each synthesis (default: 3)"
     )
     compare.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
     compare.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")

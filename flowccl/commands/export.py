@@ -82,9 +82,17 @@ def _add_export_options(export: Parser) -> None:
         "one; for all others Simple (default: auto)",
     )
     export.add_argument(
-        "--min-bytes", metavar="SIZE", default="0", help="smallest buffer for which it is used (default: 0)"
+        "--min-bytes",
+        metavar="SIZE",
+        default="0",
+        help="smallest buffer for which the runtime uses the file (default: 0)",
     )
-    export.add_argument("--max-bytes", metavar="SIZE", default="0", help="largest buffer; 0: no limit (default: 0)")
+    export.add_argument(
+        "--max-bytes",
+        metavar="SIZE",
+        default="0",
+        help="largest such buffer; 0: no limit, for msccl 128MiB (default: 0)",
+    )
     export.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, if the machine names no model")
     export.add_argument(
         "--allow-oversubscribed",

@@ -42,7 +42,12 @@ def add(commands: Commands) -> None:
     )
     reader.add_argument("--gpu", metavar="MODEL", help="GPU model for nvidia-smi: p100, v100, a100, h100, h200, b200")
     reader.add_argument("--sketch", metavar="FILE", help="for taccl: the sketch file, with the hosts and their links")
-    reader.add_argument("--scale", metavar="FACTOR", type=float, help="for taccl: factor by which its file scales us")
+    reader.add_argument(
+        "--scale",
+        metavar="FACTOR",
+        type=float,
+        help="for taccl: factor by which times in its file are multiplied (default: guessed, and printed)",
+    )
     reader.add_argument(
         "--overheads",
         action="store_true",

@@ -101,17 +101,17 @@ def seconds(text: str) -> float:
 
 def fraction(text: str) -> float:
     """A relative gap or share such as 0.01: a finite number, at least 0."""
-    value = _number(text)
+    value = _number(text, " (0.01 is 1 %)")
     if not (math.isfinite(value) and value >= 0):
         raise argparse.ArgumentTypeError(f"must be a finite number, at least 0 (0.01 is 1 %), got {text}")
     return value
 
 
-def _number(text: str) -> float:
+def _number(text: str, hint: str = "") -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be a number{hint}, got {text!r}") from None
 
 
 class StopSignal:
@@ -150,14 +150,15 @@ def add_faults(parser: argparse.ArgumentParser) -> None:
         metavar="LINK",
         action="append",
         default=[],
-        help="this link is lost: 'gpu3 -> rail3', or 'gpu3 <-> rail3' for both directions; repeat for several links",
+        help="this link is lost: 'gpu3 -> rail3', or 'gpu3 <-> rail3' for both directions; repeat the option "
+        "for several links",
     )
     group.add_argument(
         "--slow",
         metavar="LINK=RATE",
         action="append",
         default=[],
-        help="this link is slow, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat for several links",
+        help="this link has only this bandwidth, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat the option for several links",
     )
 
 

@@ -64,7 +64,7 @@ def add(commands: Commands) -> None:
         "--repeats", metavar="N", type=positive, help="repetitions of each probe of a link (default: 8)"
     )
     profile.add_argument(
-        "--pairs", metavar="N", type=natural, help="most pairs of links probed together (default: 2000)"
+        "--pairs", metavar="N", type=natural, help="probe at most this many pairs of links together (default: 2000)"
     )
     profile.add_argument("--size", metavar="SIZE", nargs="+", help="buffer sizes for --check (default: 1MB 4MB 16MB)")
     profile.add_argument(

@@ -38,7 +38,11 @@ def add(commands: Commands) -> None:
         "--out", metavar="PATH", help="write the new schedule here; for a catalog, the folder of the new catalog"
     )
     replan.add_argument(
-        "--steps", metavar="N", type=natural, default=1, help="counted steps of each method (default: 1; 0: none)"
+        "--steps",
+        metavar="N",
+        type=natural,
+        default=1,
+        help="steps of each method that is tried beside the repair (default: 1; 0: repair only)",
     )
     replan.add_argument("--json", action="store_true", help="print one JSON list instead of text")
     replan.add_argument("--quiet", action="store_true", help="do not show the progress line")

@@ -7,14 +7,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, natural, positive, protocol
+from flowccl.commands.parts import Commands, Parser, natural, positive, protocol
 from flowccl.errors import FileError, InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
     from flowccl.run.measure import Row, RunOptions
     from flowccl.schedule.schedule import Schedule
 
-_GPU_ONLY = {"one_gpu": "--one-gpu", "proto": "--proto", "instances": "--instances", "root": "--root"}
+_GPU_ONLY = {
+    "one_gpu": "--one-gpu",
+    "warmup": "--warmup",
+    "timeout": "--timeout",
+    "instances": "--instances",
+    "proto": "--proto",
+    "root": "--root",
+}
+_WARMUP, _TIMEOUT_S = 5, 60
 _ITERATIONS = {"mscclpp": 20}  # as in nccl-tests; processes on the CPU are slower
 
 
@@ -47,7 +55,7 @@ def add(commands: Commands) -> None:
         default="numpy",
         help="numpy: in this process; gloo (PyTorch), mpi, mscclpp (GPUs): one process per rank (default: numpy)",
     )
-    run.add_argument("--ranks", metavar="N", type=positive, help="number of processes (default: the schedule's GPUs)")
+    run.add_argument("--ranks", metavar="N", type=positive, help="number of processes (default: one per GPU)")
     run.add_argument(
         "--size",
         metavar="SIZE",
@@ -55,7 +63,9 @@ def add(commands: Commands) -> None:
         help="buffer sizes as nccl-tests counts them (default: the schedule's size; plans: 1MiB)",
     )
     run.add_argument(
-        "--sizes", metavar="LOW:HIGH", help="many sizes: LOW:HIGH[:FACTOR], e.g. 64KiB:256MiB:4 (default: 2)"
+        "--sizes",
+        metavar="LOW:HIGH",
+        help="many sizes: LOW:HIGH[:FACTOR], e.g. 64KiB:256MiB:4, each FACTOR times the one before (default: 2)",
     )
     run.add_argument(
         "--dtype", metavar="TYPE", nargs="+", default=["float32"], help="element types, e.g. float16 (default: float32)"
@@ -63,18 +73,27 @@ def add(commands: Commands) -> None:
     run.add_argument("--inplace", action="store_true", help="also run in place")
     run.add_argument("--iterations", metavar="N", type=positive, help="timed calls per row (default: 5; mscclpp: 20)")
     run.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    _add_mscclpp(run)
+    run.set_defaults(run=_run)
+
+
+def _add_mscclpp(run: Parser) -> None:
     gpus = run.add_argument_group("mscclpp")
     gpus.add_argument("--one-gpu", action="store_true", help="all ranks on one GPU, as processes that share it (MPS)")
-    gpus.add_argument("--warmup", metavar="N", type=natural, default=5, help="calls that are not timed (default: 5)")
+    gpus.add_argument("--warmup", metavar="N", type=natural, help="calls before the timed ones (default: 5)")
     gpus.add_argument(
-        "--timeout", metavar="S", type=positive, default=60, help="seconds without progress (default: 60)"
+        "--timeout",
+        metavar="SECONDS",
+        type=positive,
+        help="end all ranks after this time without progress (default: 60)",
     )
-    gpus.add_argument("--instances", metavar="N", type=positive, help="of a schedule's plan, see `export` (default: 1)")
     gpus.add_argument(
-        "--proto", metavar="NAME", type=protocol, help="of a schedule's plan, see `export` (default: auto)"
+        "--instances", metavar="N", type=positive, help="for a schedule: parallel parts, as of `export` (default: 1)"
+    )
+    gpus.add_argument(
+        "--proto", metavar="NAME", type=protocol, help="for a schedule: protocol, as of `export` (default: auto)"
     )
     gpus.add_argument("--root", metavar="RANK", type=natural, help="root of a broadcast plan (default: 0)")
-    run.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -99,7 +118,7 @@ def _run_schedule(options: argparse.Namespace) -> "tuple[list[Row] | None, int]"
     from flowccl.run.processes import run_schedule
 
     for name, text in _GPU_ONLY.items():
-        if getattr(options, name):
+        if getattr(options, name) not in (None, False):
             raise InputError(f"{text} is for --on mscclpp")
     schedule = _load(options.schedule)
     chosen = _chosen(options, schedule.demand.size_bytes)
@@ -116,7 +135,8 @@ def _run_mscclpp(options: argparse.Namespace) -> "tuple[list[Row] | None, int]":
 
     if options.ranks is not None:
         raise InputError("--ranks is not for --on mscclpp: the plan decides the number of processes")
-    gpu = GpuOptions(options.one_gpu, options.warmup, float(options.timeout), options.root or 0)
+    warmup = _WARMUP if options.warmup is None else options.warmup
+    gpu = GpuOptions(options.one_gpu, warmup, float(options.timeout or _TIMEOUT_S), options.root or 0)
     with tempfile.TemporaryDirectory(prefix="flowccl-run-") as folder:
         if is_plan(options.schedule):
             for name, text in {"inplace": "--inplace", "instances": "--instances", "proto": "--proto"}.items():

@@ -84,7 +84,11 @@ def add_synth(commands: Commands) -> Parser:
         "--size", metavar="SIZE", help="buffer size as nccl-tests counts it, e.g. 1MB (10^6 bytes) or 1MiB (2^20)"
     )
     synth.add_argument(
-        "--chunks", metavar="N", type=_chunks, default=None, help="chunks per block, or auto (default: auto)"
+        "--chunks",
+        metavar="N",
+        type=_chunks,
+        default=None,
+        help="chunks per block, or auto; a block is the data of one rank, or of one pair of ranks (default: auto)",
     )
     synth.add_argument("--method", metavar="METHOD", default="auto", help="see the methods below (default: auto)")
     synth.add_argument(
@@ -106,6 +110,7 @@ def add_synth(commands: Commands) -> Parser:
     _add_search(synth)
     add_faults(synth)
     _add_groups(synth)
+    _add_moe(synth)
     add_reshard_options(synth)
     synth.set_defaults(flags=_add_epochs(synth) | _add_taccl(synth) | _add_sccl(synth))
     return synth
@@ -118,8 +123,8 @@ def _add_runtime(synth: Parser) -> None:
         dest="runtime",
         metavar="RUNTIME",
         default="ideal",
-        help="make it for a runtime: mscclpp, msccl, executor, rccl, or a profile file (.json); its message costs and "
-        "limits count, and programs are compared (default: ideal, the papers' model in which messages are free)",
+        help="make the schedule for a runtime: mscclpp, msccl, executor, rccl, or a profile file (.json); the search "
+        "then counts its message costs and keeps its limits (default: ideal, in which messages cost nothing)",
     )
     synth.add_argument(
         "--sms", metavar="N", type=positive, help="with --for: SMs of a GPU, where the machine names no GPU model"
@@ -129,8 +134,8 @@ def _add_runtime(synth: Parser) -> None:
         metavar="PICTURE",
         nargs="?",
         const="",
-        help="also show what more messages buy: completion time against messages per GPU; with a file name (.png, "
-        ".svg, .pdf), also as a picture",
+        help="also print how much earlier schedules with more messages per GPU end; with a file name (.png, .svg, "
+        ".pdf), also draw it",
     )
 
 
@@ -138,14 +143,19 @@ def _add_search(synth: Parser) -> None:
     """Options of the search: when it stops, and how it uses the computer."""
     group = synth.add_argument_group("search")
     group.add_argument(
-        "--time-limit", metavar="SECONDS", type=seconds, default=10.0, help="time of the search (default: 10)"
+        "--time-limit",
+        metavar="SECONDS",
+        type=seconds,
+        default=10.0,
+        help="time of the search in seconds (default: 10)",
     )
     group.add_argument(
         "--gap",
         metavar="GAP",
         type=fraction,
         default=0.005,
-        help="stop once the gap to the lower bound is at most this, and keep to it; 0.01 is 1 %% (default: 0.005)",
+        help="stop once the gap to the lower bound is at most this, which --lean then keeps; 0.01 is 1 %% (default: "
+        "0.005)",
     )
     group.add_argument(
         "--lean",
@@ -153,13 +163,13 @@ def _add_search(synth: Parser) -> None:
         type=fraction,
         default=0.005,
         help="of all schedules within this fraction of the best one, return that with the fewest transfers, and stop "
-        "once twice the work would gain less (default: 0.005, which is 0.5 %%; 0: always the fastest)",
+        "once doubling the work would gain less (default: 0.005, which is 0.5 %%; 0: always the fastest)",
     )
     group.add_argument(
         "--min-chunk",
         metavar="SIZE",
-        help="no chunk is smaller than this, unless its block is (default: 4KB; 512B with --for, "
-        "where messages have their costs; 1B for the mathematical optimum)",
+        help="do not divide blocks into chunks smaller than this (default: 4KB; with --for 512B); 1B: the fastest "
+        "schedule, however small its chunks are",
     )
     group.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
     group.add_argument(
@@ -194,23 +204,37 @@ def _add_groups(synth: Parser) -> None:
         default=[],
         help="the data of this GPU is available only after this time, e.g. gpu3=20us; repeat for several GPUs",
     )
+    group.add_argument("--tenants", metavar="FILE", help="a JSON list of demands that share the machine; no COLLECTIVE")
+
+
+def _add_moe(synth: Parser) -> None:
+    """Options of alltoallv, dispatch and combine."""
+    group = synth.add_argument_group(
+        "alltoallv, dispatch, combine", "mixture of experts, see docs/moe.md; --routing (below) names the routing file"
+    )
     group.add_argument("--matrix", metavar="FILE", help="for alltoallv: bytes from each rank to each rank, JSON or CSV")
     group.add_argument(
         "--placement", metavar="FILE", help="rank or ranks of each expert, a JSON list (default: even, in rank order)"
     )
-    group.add_argument("--experts", metavar="N", type=positive, help="number of experts, without --placement")
-    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token to the experts, with its scales")
     group.add_argument(
-        "--combine-bytes", metavar="SIZE", help="bytes of a token when it returns (default: as --token-bytes)"
+        "--experts",
+        metavar="N",
+        type=positive,
+        help="number of experts, without --placement (default: the highest one in --routing, plus 1)",
     )
-    group.add_argument("--tenants", metavar="FILE", help="a JSON list of demands that share the machine; no COLLECTIVE")
+    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token on its way to the experts")
+    group.add_argument(
+        "--combine-bytes", metavar="SIZE", help="bytes of a token on its way back (default: as --token-bytes)"
+    )
 
 
 def _add_epochs(synth: Parser) -> dict[str, str]:
     """Options of the methods on a time grid, by name; the namespace contains only those that are given."""
     flags: dict[str, str] = {}
-    group = synth.add_argument_group("milp, lp, astar", "methods on a time grid of epochs, after TE-CCL")
-    group.add_argument("--from-teccl", metavar="FILE", help="a TE-CCL input file instead of MACHINE and COLLECTIVE")
+    group = synth.add_argument_group(
+        "milp, lp, astar", "methods on a grid of epochs (time steps of equal length), after TE-CCL"
+    )
+    group.add_argument("--from-teccl", metavar="FILE", help="a TE-CCL input file in place of MACHINE and COLLECTIVE")
     group.add_argument("--buffer-limit", metavar="SIZE", help="buffer of every node for forwarded data, e.g. 1MB")
 
     def add(flag: str, to: str, text: str, **more: Any) -> None:
@@ -218,11 +242,17 @@ def _add_epochs(synth: Parser) -> dict[str, str]:
         group.add_argument(flag, dest=f"teccl_{to}", default=argparse.SUPPRESS, help=text, **more)
 
     add(
-        "--epoch", "epoch", "length of an epoch: fast, slow, 2x (times fast) or 0.5us (default: fast)", metavar="LENGTH"
+        "--epoch",
+        "epoch",
+        "length of an epoch: the time of a chunk on the fastest link (fast) or the slowest one (slow), a multiple of "
+        "fast such as 2x, or a time such as 0.5us (default: fast)",
+        metavar="LENGTH",
     )
     add("--epochs", "epochs", "number of epochs, search or auto (default: auto)", metavar="N", type=_epochs)
     add("--no-copy", "copy", "nodes forward a chunk only once", action="store_false")
-    add("--no-buffers", "buffers", "GPUs forward chunks for others immediately", action="store_false")
+    add(
+        "--no-buffers", "buffers", "GPUs do not store chunks for others, but forward them at once", action="store_false"
+    )
     add("--hyper-edges", "hyper_edges", "replace switches by direct links of their neighbours", action="store_true")
     add(
         "--objective",
@@ -254,7 +284,9 @@ def _add_epochs(synth: Parser) -> dict[str, str]:
 def _add_taccl(synth: Parser) -> dict[str, str]:
     """Options of the method after TACCL, by name; the namespace contains only those that are given."""
     flags: dict[str, str] = {}
-    group = synth.add_argument_group("taccl", "stages: routing, ordering, contiguity (which chunks share a message)")
+    group = synth.add_argument_group(
+        "taccl", "three stages: routing, ordering, contiguity (which chunks share a message)"
+    )
 
     def add(flag: str, to: str, text: str, **more: Any) -> None:
         flags[to] = flag
@@ -262,7 +294,7 @@ def _add_taccl(synth: Parser) -> dict[str, str]:
 
     add("--sketch", "sketch", "sketch file of flowccl or TACCL (default: derived from the machine)", metavar="FILE")
     stages = ("milp", "fast")
-    words = "milp, or fast: shortest paths one by one (default: milp); for dispatch and combine the file with the "
+    words = "milp, or fast: shortest paths one by one (default: milp); for dispatch and combine: the file with the "
     words += "experts of each token, npy, npz or parquet"
     add("--routing", "routing", words, metavar="{milp,fast} or FILE")
     add("--contiguity", "contiguity", "MILP, or merging messages one by one (default: milp)", choices=stages)
@@ -275,14 +307,16 @@ def _add_taccl(synth: Parser) -> dict[str, str]:
 def _add_sccl(synth: Parser) -> dict[str, str]:
     """Options of the method after SCCL, by name; the namespace contains only those that are given."""
     flags: dict[str, str] = {}
-    group = synth.add_argument_group("sccl", "least steps, and least rounds per chunk; --chunks gives the chunks")
+    group = synth.add_argument_group(
+        "sccl", "schedules of the fewest steps and rounds; --chunks gives the chunks per block"
+    )
 
     def add(flag: str, to: str, text: str, number: Callable[[str], int] = positive) -> None:
         flags[to] = flag
         group.add_argument(flag, dest=f"sccl_{to}", default=argparse.SUPPRESS, help=text, metavar="N", type=number)
 
-    add("--sccl-steps", "steps", "number of steps (default: the whole Pareto front)")
-    add("--sccl-rounds", "rounds", "rounds of all steps together (default: the whole Pareto front)")
+    add("--sccl-steps", "steps", "number of steps (default: all that are Pareto-optimal)")
+    add("--sccl-rounds", "rounds", "rounds of all steps together (default: all that are Pareto-optimal)")
     add("--sccl-extra-rounds", "extra_rounds", "at most this many rounds more than steps (default: 4)", natural)
     return flags
 

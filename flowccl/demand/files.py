@@ -289,16 +289,18 @@ def _bytes(value: Any, where: str) -> int:
 # -- shared by the readers of demands and schedules; the caller adds the file name to messages --------------------
 
 
-def check_header(value: Any, expected: str, version: int) -> None:
-    """Raise InputError if a JSON value is not an object of this format and version."""
+def check_header(value: Any, expected: str, *versions: int) -> None:
+    """Raise InputError if a JSON value is not an object of this format and of one of these versions."""
     if not isinstance(value, dict):
         raise InputError(f"must be an object with format {expected!r}, got {show(value)}")
+    if "format" not in value:
+        raise InputError(f'"format" is missing; a file of this kind has "format": "{expected}" at the top')
     if value.get("format") != expected:
         raise InputError(f"format must be {expected!r}, got {show(value.get('format'))}")
     found = value.get("version")
-    if type(found) is not int or found != version:
-        newer = "; the file was written by a newer flowccl" if type(found) is int and found > version else ""
-        raise InputError(f"version must be {version}, got {show(found)}{newer}")
+    if type(found) is not int or found not in versions:
+        newer = "; the file was written by a newer flowccl" if type(found) is int and found > max(versions) else ""
+        raise InputError(f"version must be {' or '.join(map(str, versions))}, got {show(found)}{newer}")
 
 
 def int_value(

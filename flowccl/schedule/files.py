@@ -37,6 +37,10 @@ PLAN_FORMAT = "flowccl-reshard-plan"
 """Plans between layouts contain a schedule; package `resharding` reads the rest."""
 VERSION = 1
 RUNTIME_VERSION = 2
+_PLAN_OF_MSCCLPP = (
+    "is a plan of MSCCL++, not a schedule; `flowccl check-export FILE --to mscclpp` proves it, "
+    "`flowccl run FILE --on mscclpp` runs it"
+)
 """Schedules for a runtime say how each message is issued; all others are written in version 1."""
 _MAX_FILE_BYTES = 2_000_000_000  # uncompressed
 
@@ -200,8 +204,10 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | None = None) -> Schedule:
     """Return the schedule in a JSON value; `name` is the file name for error messages."""
     try:
-        version = RUNTIME_VERSION if isinstance(value, dict) and value.get("version") == RUNTIME_VERSION else VERSION
-        check_header(value, FORMAT, version)
+        if isinstance(value, dict) and "format" not in value and {"collective", "gpus"} <= value.keys():
+            raise ScheduleError(_PLAN_OF_MSCCLPP)
+        check_header(value, FORMAT, VERSION, RUNTIME_VERSION)
+        version = value["version"]
         check_keys(value, "", _KEYS, _NEEDED | ({"execution": "{}"} if version == RUNTIME_VERSION else {}))
         method = text_field(value.get("method", ""), "", "method")
         machine = topology_from_json(value["topology"], "topology")

@@ -178,7 +178,7 @@ def columns(**changes: Any) -> dict[str, Any]:
     ("value", "message"),
     [
         (5, "must be an object with format 'flowccl-demand', got 5"),
-        ({"version": 1}, "format must be 'flowccl-demand', got null"),
+        ({"version": 1}, '"format" is missing; a file of this kind has "format": "flowccl-demand" at the top'),
         (NAMED | {"format": "flowccl-topology"}, "format must be 'flowccl-demand', got \"flowccl-topology\""),
         (NAMED | {"version": 2}, "version must be 1, got 2; the file was written by a newer flowccl"),
         (NAMED | {"version": True}, "version must be 1, got true"),

@@ -161,7 +161,7 @@ WHOLE = "must be a whole number, "
     ("place", "value", "message"),
     [
         ("format", "flowccl-demand", "format must be 'flowccl-schedule', got \"flowccl-demand\""),
-        ("version", 3, "version must be 1, got 3; the file was written by a newer flowccl"),
+        ("version", 3, "version must be 1 or 2, got 3; the file was written by a newer flowccl"),
         ("transfer", {}, 'unknown key "transfer"; nearest is "transfers"'),
         ("method", 3, "method must be a string, got 3"),
         ("topology.name", 3, "topology: name must be a string, got 3"),
