@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 from flowccl.commands import (
@@ -78,6 +79,10 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in arguments if word not in ("--verbose",)), "")
     if first.startswith("-") and not parser.whole.knows(first):
         parser.misplaced(first.partition("=")[0])
+    if first and not first.startswith("-") and first not in parser.of_command:
+        near = get_close_matches(first, parser.of_command, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(parser.of_command)}"
+        parser.whole.error(f"there is no command {first!r}; {hint}")
     options, unknown = parser.whole.parse_known_args(arguments)
     if unknown:
         if unknown[0] == "--verbose":

@@ -49,7 +49,8 @@ def parse_json(data: bytes | str, name: str) -> Any:
     try:
         return json.loads(data, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
     except json.JSONDecodeError as error:
-        raise FileError(f"{name}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        what = error.msg.removesuffix(" starting at").removesuffix(" at")  # some messages end before the place
+        raise FileError(f"{name}: not JSON: {what} at line {error.lineno}, column {error.colno}") from None
     except UnicodeDecodeError as error:
         raise FileError(f"{name}: not JSON: byte {error.start} is not UTF-8") from None
     except RecursionError:

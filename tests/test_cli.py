@@ -355,6 +355,10 @@ ARGUMENTS = {
         "verify one.json",
         "one.json: format must be 'flowccl-schedule', got \"flowccl-topology\"",
     ),
+    "a schedule is no runtime": (
+        "synth ring:4 allgather --size 1MB --for demand.json",
+        "demand.json: is not a profile of a runtime: format must be 'flowccl-runtime', got \"flowccl-demand\"",
+    ),
     "size for a demand that has one": (
         "synth ring:4 demand.json --size 1MB",
         "demand.json contains the size of each chunk; leave --size out",
@@ -384,6 +388,20 @@ def test_numbers_out_of_range_are_refused(capsys):
     ):
         assert run(capsys, *SYNTH, *extra) == (2, "", f"flowccl: error: {message}\nTry: flowccl synth --help\n")
     assert run(capsys)[0] == 2
+
+
+def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
+    expected = "flowccl: error: there is no command 'sinth'; did you mean synth?\nTry: flowccl --help\n"
+    assert run(capsys, "sinth", "ring:4") == (2, "", expected)
+    assert "the commands are synth, verify, " in run(capsys, "--verbose", "xyz")[2]
+
+
+def test_a_plan_in_place_of_a_schedule_is_named(capsys):
+    write("plan.json", {"name": "x", "collective": "allreduce", "protocol": "Simple", "gpus": []})
+    for command in ("verify", "run", "explain"):
+        code, out, err = run(capsys, command, "plan.json")
+        assert (code, out) == (2, "")
+        assert err.startswith("flowccl: error: plan.json: is a plan of MSCCL++, not a schedule; `flowccl check-export ")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def profile_to_json(profile: RuntimeProfile) -> dict[str, Any]:
 
 def profile_from_json(value: Any) -> RuntimeProfile:
     """Return the profile in a JSON value; limits are those of the runtime that it names."""
+    if isinstance(value, dict) and value.get("format", FORMAT) != FORMAT:
+        raise InputError(f"is not a profile of a runtime: format must be {FORMAT!r}, got {show(value['format'])}")
     example = {"format": f'"{FORMAT}"', "version": str(VERSION), "runtime": '"mscclpp"', "costs": "{}"}
     check_keys(value, "", (*example, "source", "local"), example)
     if value["format"] != FORMAT or value["version"] != VERSION:
