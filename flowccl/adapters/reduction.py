@@ -13,7 +13,7 @@ from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import concatenate, left_shift, reverse
+from flowccl.schedule.transform import as_distribution, concatenate, left_shift, reverse
 from flowccl.search.context import Method, SearchContext
 from flowccl.topology.neighbours import neighbours
 from flowccl.topology.topology import Topology
@@ -181,6 +181,8 @@ class _HalvesSearch:
         if not isinstance(found, Schedule):
             return False
         self.context.incumbents.report(found)
+        if half == 0 and (other := as_distribution(found)) is not None:
+            self.context.incumbents.report(other)
         if found.finish_ps >= self.alone_ps[half]:
             return False
         self.best[half], self.alone_ps[half] = self._of_whole(half, found), found.finish_ps

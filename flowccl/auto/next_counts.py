@@ -50,7 +50,7 @@ class NextCounts:
         tried = self.search.arms_of(name)
         if not tried or not tried[-1].taken or not (len(tried) == 1 or self._may_gain(tried)):
             return []
-        least, leads = tried[-1].count, tried[-1].traits.begins_early and tried[-1].best_ps <= self.search.best_ps
+        least, leads = tried[-1].count, self._is_quick(tried[-1]) and tried[-1].best_ps <= self.search.best_ps
         most = max(self.search.useful_chunks(name), self._above(tried, least) if leads else 0)
         half = len(tried) == 1 and not solves_programs(name)  # first half of the way, to see what is best
         doublings = [n for n in self.search.counts.doublings(most) if not half or n * n <= most]
@@ -78,6 +78,10 @@ class NextCounts:
                 min(tried, key=lambda arm: arm.best_ps).count, [arm.count for arm in tried]
             )
         return [(name, more)] if more is not None and best_ps < inf and self.search.fits(tried[-1], more) else []
+
+    def _is_quick(self, arm: Arm) -> bool:
+        """Whether its method goes before the searches, and beyond its useful chunk count while that helps."""
+        return arm.traits.begins_early and not solves_programs(arm.name)
 
     def _next_count(self, name: str, tried: list[Arm]) -> int:
         """The next chunk count of a method: counts are skipped where the law of pipelines says that they lose much."""
@@ -122,6 +126,8 @@ class NextCounts:
         others = (arm for arm in self.search.arms if arm.name != REFINE)  # refined schedules may come from its own
         best_ps = min(arm.best_ps for arm in others)
         near = (
-            tried[-1].best_ps <= (1 + self.search.params.close) * best_ps and tried[-1].traits.one_schedule
+            tried[-1].best_ps <= (1 + self.search.params.close) * best_ps
+            and tried[-1].traits.one_schedule
+            and not solves_programs(name)
         )  # all it can try
         return (enough or known or near) and self.search.fits(tried[-1], count)
